@@ -1,0 +1,66 @@
+# The verbs of this repository. A fresh machine needs make and Python 3.11 or newer with venv.
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCK := requirements/test.lock
+
+export RAY_USAGE_STATS_ENABLED := 0
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead diagram clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "  PYTHON=/path/to/python3.11 picks the interpreter; ARGS='...' is passed on to the command."
+
+venv: $(READY) ## create .venv from the lock, with the package installed in place
+
+$(READY): pyproject.toml $(LOCK)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(PYTHON) is missing or older than Python 3.11 (found: $$($(PYTHON) --version 2>&1))." >&2; \
+	  echo "Name a newer one: make $(or $(MAKECMDGOALS),venv) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(LOCK)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## train a small model on this machine, break it, and watch it go on
+	$(BIN)/elastic demo --out runs/demo $(ARGS)
+
+test: $(READY) ## every test but the slow ones
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-pure: $(READY) ## the pure tests: seconds, no Ray, no torch
+	$(BIN)/python -m pytest tests/pure $(ARGS)
+
+test-all: $(READY) ## every test, slow ones included
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## style, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(READY) ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(READY) ## resolve the newest dependencies into requirements/test.lock
+	$(BIN)/python requirements/lock.py
+
+bench-overhead: $(READY) ## what a step costs with and without this library
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+diagram: $(READY) ## write the state diagram into ARCHITECTURE.md
+	$(BIN)/python -m elastic.control.diagram --write ARCHITECTURE.md
+
+clean: ## remove .venv, build products and caches (runs/ stays)
+	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

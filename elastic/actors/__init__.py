@@ -1,0 +1,1 @@
+"""Effect. Who acts: driver, supervisor, host monitors, and the workers' actors."""

@@ -1,0 +1,156 @@
+"""Effect. The driver's loop: events in, supervisor asked, commands carried out. It numbers generations alone."""
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from elastic.actors.fleet import Fleet
+from elastic.actors.journal import Journal
+from elastic.callbacks import Callback
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.goodput import Goodput
+from elastic.control.outcome import Outcome
+from elastic.control.state import Phase, RunState
+
+_TICK_S = 0.1
+
+Observed = list[tuple[float, ev.Event]]
+
+
+class Brain(Protocol):
+    """Whoever decides: a supervisor actor, or a supervisor in this process."""
+
+    def observe(self, events: Observed) -> tuple[tuple[cmd.Command, ...], RunState]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How the loop ended, and what it counted on the way."""
+
+    outcome: Outcome
+    state: RunState
+    goodput: Goodput
+    last_report: dict[str, float]
+    value: Any
+
+
+class Driver:
+    """Runs one run to its end, in the calling thread.
+
+    Args:
+        brain: decides; fleet: acts. Whatever the fleet emits, from any thread, goes through `emit`.
+        clock: seconds of the wall clock.
+    """
+
+    def __init__(
+        self,
+        brain: Brain,
+        journal: Journal,
+        callbacks: Sequence[Callback],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._brain, self._journal, self._callbacks, self._clock = brain, journal, callbacks, clock
+        self._inbox: queue.SimpleQueue[tuple[float, ev.Event]] = queue.SimpleQueue()
+        self._state: RunState | None = None
+        self._issued_generation = 0
+        self._goodput = Goodput()
+        self._last_report: dict[str, float] = {}
+        self._published = -1
+
+    def emit(self, event: ev.Event) -> None:
+        """Called by the fleet, from any thread."""
+        self._inbox.put((self._clock(), event))
+
+    def run(self, fleet: Fleet, value_timeout_s: float = 60.0) -> Finished:
+        """Start the run and stay until it ends; the fleet is still up then."""
+        self.emit(ev.RunStarted())
+        while True:
+            events = self._take()
+            commands, state = self._brain.observe(events)
+            for at_s, event in events:
+                self._journal.event(at_s, event)
+            for command in commands:
+                self._journal.command(self._clock(), command)
+                self._carry_out(fleet, command)
+            self._tell(events, state)
+            if state.phase is Phase.ENDED and state.outcome is not None:
+                source = state.outcome.details.get("value_from")
+                value = fleet.value(source, value_timeout_s) if source else None
+                return Finished(
+                    outcome=state.outcome,
+                    state=state,
+                    goodput=self._goodput,
+                    last_report=self._last_report,
+                    value=value,
+                )
+
+    def _take(self) -> Observed:
+        """What has come since, or a tick."""
+        try:
+            events = [self._inbox.get(timeout=_TICK_S)]
+        except queue.Empty:
+            return [(self._clock(), ev.Tick())]
+        while not self._inbox.empty():
+            events.append(self._inbox.get())
+        return events
+
+    def _carry_out(self, fleet: Fleet, command: cmd.Command) -> None:
+        match command:
+            case cmd.StartWorker():
+                fleet.start(command.worker)
+            case cmd.Freeze():
+                for worker in command.workers:
+                    fleet.freeze(worker, command.generation)
+            case cmd.Form():
+                self._issue(command.view.generation)
+                for member in command.view.members:
+                    fleet.form(member.worker, command.view)
+            case cmd.Go():
+                for worker in command.workers:
+                    fleet.go(worker, command.generation)
+            case cmd.Pause():
+                fleet.pause(command.worker, command.generation)
+            case cmd.Finish():
+                for worker in command.workers:
+                    fleet.finish(worker)
+            case cmd.Dismiss():
+                for worker in command.workers:
+                    fleet.dismiss(worker)
+            case cmd.ProveDead():
+                fleet.prove_dead(command.worker)
+            case cmd.Fence():
+                fleet.fence(command.worker)
+
+    def _issue(self, generation: int) -> None:
+        """No number is given out twice, and none is left out, whatever a supervisor asks for."""
+        if generation not in (self._issued_generation, self._issued_generation + 1):
+            raise RuntimeError(f"generation {generation} was asked for after {self._issued_generation}")
+        self._issued_generation = generation
+
+    def _tell(self, events: Observed, state: RunState) -> None:
+        """Callbacks, in the order in which things happened."""
+        before, self._state = self._state, state
+        for _, event in events:
+            if isinstance(event, ev.StepStable) and event.report.commit.step > self._published:
+                self._published = event.report.commit.step
+                self._goodput = self._goodput.after(event.report)
+                self._last_report = event.report.metrics
+                for callback in self._callbacks:
+                    callback.on_step(event.report, state, self._goodput.share)
+        if before is not None:
+            self._tell_changes(before, state)
+
+    def _tell_changes(self, before: RunState, state: RunState) -> None:
+        for callback in self._callbacks:
+            for incident in state.incidents[len(before.incidents) :]:
+                callback.on_incident(incident)
+            for old, new in zip(before.incidents, state.incidents, strict=False):
+                if old.resumed_at_s is None and new.resumed_at_s is not None:
+                    callback.on_resume(new)
+            if len(state.world_sizes) > len(before.world_sizes) and state.view is not None:
+                callback.on_generation(state.view)
+            if state is not before:
+                callback.on_state(state)

@@ -1,0 +1,43 @@
+"""Effect. The seam between the driver and the processes it drives: one implementation on Ray, one on child processes."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from elastic.control import events as ev
+from elastic.control.values import View
+
+Emit = Callable[[ev.Event], None]
+
+
+class Fleet(Protocol):
+    """Does what the driver says and reports back through `emit`; no method waits for a worker.
+
+    A fleet emits WorkerPlaced and WorkerLost on its own account, WorkerDead when it has proof, and passes on whatever
+    the workers post.
+    """
+
+    def start(self, worker: str) -> None: ...
+
+    def freeze(self, worker: str, generation: int) -> None: ...
+
+    def form(self, worker: str, view: View) -> None: ...
+
+    def go(self, worker: str, generation: int) -> None: ...
+
+    def pause(self, worker: str, generation: int) -> None: ...
+
+    def finish(self, worker: str) -> None: ...
+
+    def dismiss(self, worker: str) -> None: ...
+
+    def prove_dead(self, worker: str) -> None: ...
+
+    def fence(self, worker: str) -> None: ...
+
+    def value(self, worker: str, timeout_s: float) -> Any:
+        """What train_fn returned on this worker; the one call that waits."""
+        ...
+
+    def shutdown(self) -> None:
+        """End every worker and leave nothing behind."""
+        ...

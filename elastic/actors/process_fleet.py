@@ -1,0 +1,186 @@
+"""Effect. A fleet of child processes on this machine: the same worker code as under Ray, without Ray.
+
+For fault tests, which need many groups in little time, and for machines on which Ray does not run. Slots stand for the
+places of a cluster: a worker that finds none waits until one is free.
+"""
+
+import contextlib
+import multiprocessing
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from elastic.actors.fleet import Emit
+from elastic.control import events as ev
+from elastic.control.values import View
+from elastic.settings import RunSettings
+from elastic.train.flight import page_path
+from elastic.train.runner import TrainFn
+
+_EVENTS_S = 1.0
+_END_S = 10.0
+
+
+class Child:
+    """One worker process, its pipe, and the thread that listens to it."""
+
+    def __init__(self, process: BaseProcess, pipe: Connection, node: str) -> None:
+        self.process, self.pipe, self.node = process, pipe, node
+        self.listener: threading.Thread | None = None
+        self.value: Any = None
+        self._lock = threading.Lock()
+
+    def say(self, method: str, *arguments: Any) -> None:
+        """Ask the worker for something; one that is gone is told nothing."""
+        with self._lock, contextlib.suppress(OSError):
+            self.pipe.send((method, arguments))
+
+
+class ProcessFleet:
+    """See `Fleet`.
+
+    Args:
+        slots: node name of each place for a worker, e.g. ["a", "a", "b"].
+    """
+
+    def __init__(self, settings: RunSettings, train_fn: TrainFn, slots: list[str], seed: int, emit: Emit) -> None:
+        self._settings, self._train_fn, self._seed, self._emit = settings, train_fn, seed, emit
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
+        self._free = list(slots)
+        self._waiting: list[str] = []
+        self._lock = threading.Lock()
+        self.children: dict[str, Child] = {}
+
+    def start(self, worker: str) -> None:
+        with self._lock:
+            self._waiting.append(worker)
+        self._fill_slots()
+
+    def add_slot(self, node: str) -> None:
+        with self._lock:
+            self._free.append(node)
+        self._fill_slots()
+
+    def freeze(self, worker: str, generation: int) -> None:
+        self._say(worker, "freeze", generation)
+
+    def form(self, worker: str, view: View) -> None:
+        self._say(worker, "form", view)
+
+    def go(self, worker: str, generation: int) -> None:
+        self._say(worker, "go", generation)
+
+    def pause(self, worker: str, generation: int) -> None:
+        self._say(worker, "pause", generation)
+
+    def finish(self, worker: str) -> None:
+        self._say(worker, "finish")
+
+    def dismiss(self, worker: str) -> None:
+        with self._lock:
+            if worker in self._waiting:
+                self._waiting.remove(worker)
+        self._say(worker, "dismiss")
+
+    def prove_dead(self, worker: str) -> None:
+        """Nothing to do: the listener waits for the process's end anyway."""
+
+    def fence(self, worker: str) -> None:
+        if worker in self.children:
+            self.children[worker].process.kill()
+
+    def value(self, worker: str, timeout_s: float) -> Any:
+        child = self.children[worker]
+        child.say("value")
+        if child.listener is not None:
+            child.listener.join(timeout_s)
+        return child.value
+
+    def shutdown(self) -> None:
+        with self._lock:
+            self._waiting.clear()
+            children = list(self.children.items())
+        for _, child in children:
+            child.process.kill()
+        for name, child in children:
+            child.process.join(_END_S)
+            if child.listener is not None:
+                child.listener.join(_END_S)
+            child.process.close()
+            page_path(self._settings.run, name, self._settings.incarnation).unlink(missing_ok=True)
+
+    def _say(self, worker: str, method: str, *arguments: Any) -> None:
+        if worker in self.children:
+            self.children[worker].say(method, *arguments)
+
+    def _fill_slots(self) -> None:
+        with self._lock:
+            pairs = list(zip(self._waiting, self._free, strict=False))
+            del self._waiting[: len(pairs)], self._free[: len(pairs)]
+        for worker, node in pairs:
+            self._spawn(worker, node)
+
+    def _spawn(self, worker: str, node: str) -> None:
+        ours, theirs = self._context.Pipe()
+        spec = {"worker": worker, "seed": self._seed, "settings": self._settings, "train_fn": self._train_fn}
+        process = self._context.Process(target=serve, args=(theirs, spec), name=f"elastic-{worker}", daemon=True)
+        process.start()
+        theirs.close()
+        child = self.children[worker] = Child(process, ours, node)
+        self._emit(ev.WorkerPlaced(worker=worker, node=node))
+        child.listener = threading.Thread(target=self._listen, args=(worker, child), daemon=True)
+        child.listener.start()
+
+    def _listen(self, worker: str, child: Child) -> None:
+        while True:
+            try:
+                kind, content = child.pipe.recv()
+            except (EOFError, OSError):
+                break
+            if kind == "value":
+                child.value = content
+                return
+            for event in content:
+                self._emit(event)
+        self._emit(ev.WorkerLost(worker=worker, evidence="its pipe closed"))
+        child.process.join(_END_S)
+        code = child.process.exitcode
+        if code is not None:
+            self._emit(ev.WorkerDead(worker=worker, proof=f"pid {child.process.pid} ended with code {code}"))
+
+
+def serve(pipe: Connection, spec: dict[str, Any]) -> None:
+    """The child's main thread: carry calls to the host, and its events back."""
+    from elastic.train.host import WorkerHost, WorkerSpec
+
+    host = WorkerHost(WorkerSpec(**spec), host="127.0.0.1")
+    lock = threading.Lock()
+
+    def send(kind: str, content: Any) -> None:
+        with lock, contextlib.suppress(OSError):
+            pipe.send((kind, content))
+
+    def push_events() -> None:
+        while True:
+            news = host.events(_EVENTS_S)
+            if news:
+                send("events", news)
+
+    threading.Thread(target=push_events, daemon=True).start()
+    methods: dict[str, Callable[..., Any]] = {
+        name: getattr(host, name) for name in ("form", "go", "pause", "finish", "dismiss")
+    }
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            method, arguments = pipe.recv()
+            if method == "freeze":
+                answer = host.freeze(*arguments)
+                if answer is not None:
+                    send("events", [answer])
+            elif method == "value":
+                send("value", host.value())
+            else:
+                methods[method](*arguments)

@@ -1,0 +1,33 @@
+"""Effect. The supervisor: takes events in, asks the pure controller, hands commands out.
+
+The driver keeps each state it was answered with, so a supervisor that dies is replaced by one that starts from there:
+what the dead one decided and could not tell has never happened.
+"""
+
+from elastic.control import events as ev
+from elastic.control.commands import Command
+from elastic.control.controller import step
+from elastic.control.remediation import Policy
+from elastic.control.state import RunState
+
+
+class Supervisor:
+    """One run's controller, hosted; an actor in a cluster.
+
+    Args:
+        state: where the run stands.
+        policy: decides incidents.
+    """
+
+    def __init__(self, state: RunState, policy: Policy) -> None:
+        self._state = state
+        self._policy = policy
+
+    def observe(self, events: list[tuple[float, ev.Event]]) -> tuple[tuple[Command, ...], RunState]:
+        """Take in events with the times at which they were seen; returns what is to be done, and the new state."""
+        commands: list[Command] = []
+        for at_s, event in events:
+            decision = step(self._state, event, at_s, self._policy)
+            self._state = decision.state
+            commands += decision.commands
+        return tuple(commands), self._state

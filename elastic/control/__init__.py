@@ -1,0 +1,1 @@
+"""Pure. The deciding half: observations in, decisions out; no clock, no chance, no files, no ray, no torch."""

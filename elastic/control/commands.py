@@ -1,0 +1,86 @@
+"""Pure. What the controller wants done. Each command carries the reason it was given for."""
+
+from dataclasses import dataclass
+
+from elastic.control.outcome import Outcome
+from elastic.control.values import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Base of all commands."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorker(Command):
+    """Reserve a slot and start a worker in it, however long that takes."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze(Command):
+    """Stop these members of `generation` at once, whatever they are doing, except inside apply."""
+
+    workers: tuple[str, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(Command):
+    """Ask one member to have all members stop at the end of a step."""
+
+    worker: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form(Command):
+    """Form this generation."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go(Command):
+    """All members have formed: train."""
+
+    workers: tuple[str, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish(Command):
+    """These members hold the last step: leave the loop."""
+
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss(Command):
+    """These workers are not needed: leave train_fn, free the slot."""
+
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProveDead(Command):
+    """Watch this worker until there is proof that its process is gone."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence(Command):
+    """Kill this worker's process through its host monitor, and prove it gone."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRun(Command):
+    """Remove all workers; the run has this outcome."""
+
+    outcome: Outcome

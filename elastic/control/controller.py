@@ -1,0 +1,376 @@
+"""Pure. The controller: one step function over a table of (phase, event).
+
+    step(state, event, now_s, policy) -> Decision(state, commands)
+
+A generation is replaced in four moves. *Freeze*: every member stops for good and names the commit it holds; a member
+that cannot answer must be proven dead, or its lease must run out. *Decide*: the highest commit that a live, healed
+member holds is the one all resume from. *Form*: the leader hosts the store, the group connects, those behind receive
+the state. *Go*. Whatever fails on the way leads back to freeze, with the next generation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.control import events as ev
+from elastic.control.commands import Command, Finish, Form, Freeze, Go
+from elastic.control.forming import freeze, harden, settle, try_form
+from elastic.control.remediation import Policy
+from elastic.control.state import OVER, Phase, RunState, Standing
+from elastic.control.turn import Turn
+from elastic.control.values import IncidentClass
+
+
+class IllegalEventError(Exception):
+    """An event that cannot happen in this phase; a bug of the caller, never of a user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next state and what is to be done."""
+
+    state: RunState
+    commands: tuple[Command, ...]
+
+
+def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Decision:
+    """Take one event in.
+
+    Raises:
+        IllegalEventError: the table holds no entry for this phase and event.
+    """
+    handler = TABLE.get((state.phase, type(event)))
+    if handler is None:
+        raise IllegalEventError(f"{type(event).__name__} in phase {state.phase.value}: {event}")
+    if isinstance(event, ev.WorkerEvent) and event.worker not in state.workers:
+        return Decision(state, ())  # a worker of an earlier incarnation
+    turn = Turn(state, now_s, policy)
+    handler(turn, event)
+    return Decision(turn.state, tuple(turn.commands))
+
+
+# --- workers come -----------------------------------------------------------------------------------------------------
+
+
+def _started(turn: Turn, event: ev.RunStarted) -> None:
+    turn.enter(Phase.STARTING)
+    turn.replenish("the run starts")
+
+
+def _placed(turn: Turn, event: ev.WorkerPlaced) -> None:
+    if turn.worker(event.worker).standing is Standing.REQUESTED:
+        turn.set_worker(event.worker, standing=Standing.LOADING, node=event.node)
+    turn.change(monitors_lost=turn.state.monitors_lost - {event.node})
+
+
+def _parked(turn: Turn, event: ev.WorkerParked) -> None:
+    if turn.worker(event.worker).standing not in (Standing.REQUESTED, Standing.LOADING):
+        return
+    turn.set_worker(
+        event.worker, standing=Standing.PARKED, host=event.host, port=event.port, pid=event.pid, layout=event.layout
+    )
+    turn.change(start_failures=0)
+
+
+def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
+    _parked(turn, event)
+    _start_if_ready(turn)
+
+
+def _parked_while_running(turn: Turn, event: ev.WorkerParked) -> None:
+    _parked(turn, event)
+    turn.consider_growth()
+
+
+def _parked_while_waiting(turn: Turn, event: ev.WorkerParked) -> None:
+    _parked(turn, event)
+    try_form(turn)
+
+
+def _parked_too_late(turn: Turn, event: ev.WorkerParked) -> None:
+    _parked(turn, event)
+    turn.dismiss(event.worker, reason="the run is finishing")
+
+
+def _start_if_ready(turn: Turn) -> None:
+    """Begin once every worker that has a slot stands at the door, and they are enough."""
+    low, high = turn.settings.scaling.bounds
+    ready = len(turn.state.joiners)
+    if ready >= low and (ready >= high or not turn.state.standing(Standing.LOADING)):
+        try_form(turn)
+
+
+# --- workers go -------------------------------------------------------------------------------------------------------
+
+
+def _lost(turn: Turn, event: ev.WorkerLost) -> None:
+    """Contact is lost: nothing may follow from it before it is known to be dead."""
+    before = turn.worker(event.worker).standing
+    if before in OVER or before is Standing.SUSPECT:
+        return
+    turn.suspect(event.worker, event.evidence)
+    _react_to_loss(turn, event.worker, before, event.evidence)
+
+
+def _dead(turn: Turn, event: ev.WorkerDead) -> None:
+    before = turn.worker(event.worker).standing
+    if before in OVER:
+        return
+    turn.set_worker(event.worker, standing=Standing.DEAD)
+    _react_to_loss(turn, event.worker, before, event.proof)
+
+
+def _departed(turn: Turn, event: ev.WorkerDeparted) -> None:
+    """It promised never to apply again: as good as a proof of death."""
+    before = turn.worker(event.worker).standing
+    if before in OVER:
+        return
+    turn.set_worker(event.worker, standing=Standing.DEAD)
+    turn.dismiss(event.worker, reason=event.reason)
+    _react_to_loss(turn, event.worker, before, f"{event.worker} left by itself: {event.reason}")
+
+
+def _react_to_loss(turn: Turn, name: str, before: Standing, evidence: str) -> None:
+    """What a loss means in each phase; `before` is the standing that was lost."""
+    member = turn.is_member(name)
+    if before in (Standing.REQUESTED, Standing.LOADING):
+        turn.count_start_failure(name, evidence)
+    if turn.state.phase is Phase.ENDED:
+        return
+    if turn.state.phase is Phase.STARTING:
+        turn.replenish(f"{name} was lost")
+        _start_if_ready(turn)
+    elif turn.state.phase is Phase.WAITING:
+        turn.replenish(f"{name} was lost")
+        try_form(turn)
+    elif turn.state.phase is Phase.FINISHING:
+        _end_if_all_left(turn)
+    elif not member:
+        if turn.state.phase is Phase.RUNNING:
+            turn.replenish(f"{name} was lost")
+    else:
+        if before is not Standing.SUSPECT:
+            turn.signal(IncidentClass.WORKER_LOST, evidence, culprit=name)
+        if turn.state.phase is Phase.FREEZING:
+            harden(turn, f"{name} was lost: {evidence}")
+            settle(turn)
+        elif before is not Standing.SUSPECT:
+            freeze(turn, f"{name} was lost: {evidence}", survivors_only=turn.state.phase is Phase.FORMING)
+
+
+def _monitor_lost(turn: Turn, event: ev.MonitorLost) -> None:
+    turn.change(monitors_lost=turn.state.monitors_lost | {event.node})
+
+
+# --- a generation breaks and is replaced ------------------------------------------------------------------------------
+
+
+def _broken(turn: Turn, event: ev.CollectiveBroken) -> None:
+    if event.generation != turn.state.generation:
+        return
+    turn.signal(IncidentClass.COLLECTIVE_BROKEN, f"{event.worker}: {event.error}")
+    freeze(turn, f"a reduction broke on {event.worker}")
+
+
+def _broken_while_freezing(turn: Turn, event: ev.CollectiveBroken) -> None:
+    if event.generation == turn.state.generation:
+        turn.signal(IncidentClass.COLLECTIVE_BROKEN, f"{event.worker}: {event.error}")
+        harden(turn, f"a reduction broke on {event.worker}")
+
+
+def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
+    if event.generation != turn.state.generation or not turn.is_member(event.worker):
+        return
+    turn.set_worker(event.worker, answer=event.commit, healed=event.healed)
+    if turn.state.phase is Phase.RUNNING:  # all stop at the end of a step, as one of them was asked
+        turn.enter(Phase.FREEZING, planned=True)
+    settle(turn)
+
+
+def _formed(turn: Turn, event: ev.Formed) -> None:
+    if event.generation != turn.state.generation or not turn.is_member(event.worker):
+        return
+    turn.set_worker(event.worker, formed=True, healed=True, tries=0)
+    if all(member.formed for member in turn.state.members):
+        names = tuple(member.name for member in turn.state.members)
+        turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
+        turn.change(world_sizes=(*turn.state.world_sizes, len(names)))
+        turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
+        turn.replenish("the group is below its size")
+        turn.consider_growth()
+
+
+def _forming_failed(turn: Turn, event: ev.FormingFailed) -> None:
+    if event.generation != turn.state.generation or not turn.is_member(event.worker):
+        return
+    turn.signal(IncidentClass.FORMING_FAILED, f"{event.worker}: {event.error}")
+    freeze(turn, f"{event.worker} could not form generation {event.generation}: {event.error}", survivors_only=True)
+
+
+def _overdue(turn: Turn, event: ev.Overdue) -> None:
+    """A message may have been lost: say again what was said last."""
+    record, state = turn.worker(event.worker), turn.state
+    if event.generation != state.generation or state.view is None or not turn.is_member(record.name):
+        return
+    if state.phase is Phase.RUNNING:
+        turn.do(Go(workers=(record.name,), generation=state.generation, reason="the go was lost"))
+    elif state.phase is Phase.FORMING and not record.formed:
+        turn.do(Form(view=state.view, reason="the forming was lost"))
+    elif state.phase is Phase.FREEZING and record.answer is None:
+        turn.do(Freeze(workers=(record.name,), generation=state.generation, reason="the freeze was lost"))
+
+
+# --- steps, and the end -----------------------------------------------------------------------------------------------
+
+
+def _stable(turn: Turn, event: ev.StepStable) -> None:
+    if event.report.commit.step <= turn.state.published:
+        return
+    turn.change(published=event.report.commit.step, without_progress=0)
+    turn.resolve_incidents(event.report)
+
+
+def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:
+    """One member has completed the closing reduction, so all hold the last step: nobody needs anybody any more."""
+    turn.set_worker(event.worker, standing=Standing.FINISHED)
+    if turn.state.phase is Phase.FINISHING:
+        return
+    turn.enter(Phase.FINISHING)
+    others = tuple(member.name for member in turn.state.members if member.standing is Standing.MEMBER)
+    if others:
+        turn.do(Finish(workers=others, reason="a member has completed the closing reduction"))
+    for worker in turn.state.standing(Standing.REQUESTED, Standing.LOADING, Standing.PARKED):
+        turn.dismiss(worker.name, reason="the run is finishing")
+
+
+def _returned(turn: Turn, event: ev.TrainFnReturned) -> None:
+    record = turn.worker(event.worker)
+    if event.dismissed or not turn.is_member(record.name):
+        if record.standing not in OVER:
+            turn.set_worker(record.name, standing=Standing.GONE)
+        return
+    if turn.state.phase is not Phase.FINISHING:
+        turn.enter(Phase.FINISHING)
+    turn.set_worker(record.name, standing=Standing.GONE, formed=True)
+    _end_if_all_left(turn)
+
+
+def _end_if_all_left(turn: Turn) -> None:
+    if any(member.standing not in (*OVER, Standing.SUSPECT) for member in turn.state.members):
+        return
+    returned = [member.name for member in turn.state.members if member.standing is Standing.GONE]
+    if returned:
+        turn.succeed(value_from=returned[0])
+    else:
+        turn.fail_lost("every worker died after the last step, before train_fn returned")
+
+
+def _raised(turn: Turn, event: ev.TrainFnRaised) -> None:
+    record = turn.worker(event.worker)
+    if record.standing in (Standing.REQUESTED, Standing.LOADING) and turn.state.generation > 0:
+        turn.set_worker(record.name, standing=Standing.DEAD)
+        turn.dismiss(record.name, reason="train_fn raised before its first step")
+        turn.count_start_failure(record.name, event.summary)
+        if turn.state.phase is Phase.RUNNING:
+            turn.replenish(f"{record.name} raised before its first step")
+        return
+    rank = turn.state.view.rank_of(record.name) if turn.state.view and turn.is_member(record.name) else None
+    turn.fail_raised(record.name, rank, event.summary, event.traceback)
+
+
+def _stop(turn: Turn, event: ev.StopAsked) -> None:
+    turn.stop(event.reason)
+
+
+# --- time passes ------------------------------------------------------------------------------------------------------
+
+
+def _tick_starting(turn: Turn, event: ev.Tick) -> None:
+    _expire_loading(turn)
+    if turn.state.phase is Phase.STARTING:
+        _start_if_ready(turn)
+    if turn.state.phase is Phase.STARTING and turn.waited_s() > turn.settings.limits.start_timeout_s:
+        if len(turn.state.joiners) >= turn.settings.scaling.bounds[0]:
+            try_form(turn)
+        else:
+            turn.fail_not_enough_slots()
+
+
+def _expire_loading(turn: Turn) -> None:
+    limit_s = turn.settings.limits.load_timeout_s
+    for worker in turn.state.standing(Standing.LOADING):
+        if turn.now_s - worker.since_s > limit_s:
+            turn.fence(worker.name, f"not at its first step after Limits.load_timeout_s={limit_s}")
+
+
+def _tick_running(turn: Turn, event: ev.Tick) -> None:
+    _expire_loading(turn)
+
+
+def _tick_freezing(turn: Turn, event: ev.Tick) -> None:
+    limits = turn.settings.limits
+    for member in turn.state.members:
+        if member.answer is not None or member.standing in OVER or member.standing is Standing.FINISHED:
+            continue
+        if turn.waited_s() > limits.freeze_timeout_s and not member.fenced:
+            why = f"{member.name} has not answered the freeze within Limits.freeze_timeout_s={limits.freeze_timeout_s}"
+            if member.standing is not Standing.SUSPECT:
+                turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=member.name)
+            turn.fence(member.name, why)
+        if turn.waited_s() > limits.freeze_timeout_s + limits.lease_s:
+            turn.set_worker(member.name, standing=Standing.DEAD)
+            turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
+    settle(turn)
+
+
+def _tick_forming(turn: Turn, event: ev.Tick) -> None:
+    limit_s = turn.settings.limits.forming_timeout_s
+    if turn.waited_s() > limit_s:
+        late = ", ".join(member.name for member in turn.state.members if not member.formed)
+        why = f"{late} did not form generation {turn.state.generation} within Limits.forming_timeout_s={limit_s}"
+        turn.signal(IncidentClass.FORMING_FAILED, why)
+        freeze(turn, why, survivors_only=True)
+
+
+def _tick_waiting(turn: Turn, event: ev.Tick) -> None:
+    _expire_loading(turn)
+    if turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
+        turn.fail_below_minimum()
+
+
+def _ignore(turn: Turn, event: ev.Event) -> None:
+    """Nothing follows in this phase."""
+
+
+Handler = Callable[[Turn, Any], None]
+
+# One row an event; one column a phase. A missing entry (None) is illegal.
+_PHASES = (Phase.STARTING, Phase.RUNNING, Phase.FREEZING, Phase.FORMING, Phase.WAITING, Phase.FINISHING, Phase.ENDED)
+_ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
+    ev.RunStarted: (_started, None, None, None, None, None, None),
+    ev.Tick: (_tick_starting, _tick_running, _tick_freezing, _tick_forming, _tick_waiting, _ignore, _ignore),
+    ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
+    ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
+    ev.WorkerPlaced: (_placed, _placed, _placed, _placed, _placed, _ignore, _ignore),
+    ev.WorkerParked: (
+        _parked_at_start, _parked_while_running, _parked, _parked, _parked_while_waiting, _parked_too_late, _ignore,
+    ),
+    ev.WorkerLost: (_lost,) * 6 + (_ignore,),
+    ev.WorkerDead: (_dead,) * 6 + (_ignore,),
+    ev.WorkerDeparted: (_departed,) * 6 + (_ignore,),
+    ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
+    ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _ignore, _ignore, _ignore),
+    ev.Formed: (_ignore, _ignore, _ignore, _formed, _ignore, _ignore, _ignore),
+    ev.FormingFailed: (_ignore, _ignore, _ignore, _forming_failed, _ignore, _ignore, _ignore),
+    ev.Overdue: (_ignore, _overdue, _overdue, _overdue, _ignore, _ignore, _ignore),
+    ev.StepStable: (_ignore, _stable, _stable, _stable, _stable, _stable, _ignore),
+    ev.LoopEnded: (_ignore, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _ignore),
+    ev.TrainFnReturned: (_returned,) * 6 + (_ignore,),
+    ev.TrainFnRaised: (_raised,) * 6 + (_ignore,),
+}  # fmt: skip
+TABLE: dict[tuple[Phase, type[ev.Event]], Handler] = {
+    (phase, event): handler
+    for event, row in _ROWS.items()
+    for phase, handler in zip(_PHASES, row, strict=True)
+    if handler is not None
+}

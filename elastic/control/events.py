@@ -1,0 +1,148 @@
+"""Pure. What the controller is told. Every event names its source; times are seconds of the wall clock."""
+
+from dataclasses import dataclass
+
+from elastic.control.values import CommitId, StepReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """The driver is ready to start workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(Event):
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked(Event):
+    """The driver's user wants the run to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorLost(Event):
+    """The host monitor of a node does not answer; with all its workers lost too, the node is gone."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEvent(Event):
+    """Base of what concerns one worker."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlaced(WorkerEvent):
+    """Its slot was found and its process is starting."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParked(WorkerEvent):
+    """It stands at the door of its first step; `host:port` is where its store listens."""
+
+    host: str
+    port: int
+    pid: int
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(WorkerEvent):
+    """Contact is lost; it may still be alive."""
+
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDead(WorkerEvent):
+    """Proof that its process is gone and can never apply a step again."""
+
+    proof: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveBroken(WorkerEvent):
+    """One of its reductions failed in this generation."""
+
+    generation: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreezeAnswered(WorkerEvent):
+    """It has stopped in `generation` for good and holds `commit`."""
+
+    generation: int
+    commit: CommitId
+    healed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formed(WorkerEvent):
+    """It has joined the group of `generation`, holds the view's state, and waits for the go."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormingFailed(WorkerEvent):
+    """It could not join the group of `generation`."""
+
+    generation: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overdue(WorkerEvent):
+    """It has waited in vain for what follows a freeze or a forming, and asks where things stand."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStable(WorkerEvent):
+    """The leader tells of a stable step."""
+
+    report: StepReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopEnded(WorkerEvent):
+    """It has left the last step together with all members of `generation`."""
+
+    generation: int
+    commit: CommitId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainFnReturned(WorkerEvent):
+    """train_fn has returned; `dismissed` if it was told to leave."""
+
+    dismissed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainFnRaised(WorkerEvent):
+    """train_fn raised an exception that is the user's."""
+
+    summary: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDeparted(WorkerEvent):
+    """It leaves by itself (SystemExit, KeyboardInterrupt, a signal) and will never apply a step again."""
+
+    reason: str

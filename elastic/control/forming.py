@@ -1,0 +1,144 @@
+"""Pure. Freeze, decide, form: how one generation ends and the next one is made."""
+
+from elastic.control.commands import Form, Freeze
+from elastic.control.outcome import Ending
+from elastic.control.remediation import ClusterView, Kind, Remediation
+from elastic.control.state import OVER, Phase, Standing, WorkerRecord
+from elastic.control.turn import Turn
+from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, View
+
+
+def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
+    """End the current generation: every member must answer, be proven dead, or outlive its lease."""
+    if survivors_only:
+        turn.blame_joiners()
+    for member in turn.state.members:
+        turn.set_worker(member.name, answer=None, formed=False)
+    turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
+    reachable = tuple(member.name for member in turn.state.members if member.standing is Standing.MEMBER)
+    if reachable:
+        turn.do(Freeze(workers=reachable, generation=turn.state.generation, reason=reason))
+    settle(turn)
+
+
+def harden(turn: Turn, reason: str) -> None:
+    """Something failed while all were stopping at the end of a step: stop those still on their way at once."""
+    if not turn.state.planned:
+        return
+    turn.change(planned=False)
+    unanswered = tuple(m.name for m in turn.state.members if m.standing is Standing.MEMBER and m.answer is None)
+    if unanswered:
+        turn.do(Freeze(workers=unanswered, generation=turn.state.generation, reason=reason))
+
+
+def settle(turn: Turn) -> None:
+    """Decide once no member of the ending generation can ever apply a step in it again."""
+    for member in turn.state.members:
+        if member.answer is None and member.standing not in OVER:
+            return
+    try_form(turn)
+
+
+def try_form(turn: Turn) -> None:
+    """Form the next generation from who is there, or wait, or give up."""
+    survivors = _survivors(turn)
+    _return_unhealed_to_the_door(turn)
+    has_trained = turn.state.generation > 0 and _has_committed(turn)
+    if not survivors and has_trained:
+        turn.fail_lost("every replica died, and no checkpoint tier holds a copy of the state: use more replicas")
+        return
+    joiners = () if turn.state.survivors_only and survivors else turn.state.joiners
+    remediation = _remediate(turn, len(survivors), len(joiners))
+    if remediation.kind is Kind.GIVE_UP:
+        turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}")
+        return
+    room = turn.settings.scaling.bounds[1] - len(survivors)
+    taken = () if remediation.kind is Kind.SHRINK else joiners[:room]
+    if len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
+        _wait(turn, remediation.reason)
+        return
+    _form(turn, survivors, taken, remediation)
+
+
+def _survivors(turn: Turn) -> tuple[WorkerRecord, ...]:
+    return tuple(m for m in turn.state.members if m.standing is Standing.MEMBER and m.healed and m.answer is not None)
+
+
+def _return_unhealed_to_the_door(turn: Turn) -> None:
+    """A joiner that froze before it was healed is a joiner again; one that failed too often goes."""
+    for member in turn.state.members:
+        if member.standing is Standing.MEMBER and member.answer is not None and not member.healed:
+            turn.set_worker(member.name, standing=Standing.PARKED)
+    for worker in turn.state.standing(Standing.PARKED):
+        if worker.tries >= turn.settings.limits.joiner_tries:
+            turn.dismiss(worker.name, reason=f"it failed to join {worker.tries} generations")
+
+
+def _has_committed(turn: Turn) -> bool:
+    resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
+    return resumed or turn.state.published >= 0 or any(m.answer and m.answer.step >= 0 for m in turn.state.members)
+
+
+def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
+    """Ask the policy about a failure; growth and the start need no decision of it."""
+    incident = turn.open_incident()
+    low, high = turn.settings.scaling.bounds
+    if incident is None:
+        return Remediation(kind=Kind.SWAP, reason="joiners are ready")
+    view = ClusterView(
+        survivors=survivors,
+        spares=spares,
+        minimum=low,
+        maximum=high,
+        incidents_without_progress=turn.state.without_progress,
+        allowed_without_progress=turn.settings.limits.incidents_without_progress,
+    )
+    remediation = turn.policy(incident, view)
+    turn.decide_incident(f"{remediation.kind.value}: {remediation.reason}")
+    return remediation
+
+
+def _wait(turn: Turn, reason: str) -> None:
+    if turn.state.phase not in (Phase.WAITING, Phase.STARTING):
+        turn.enter(Phase.WAITING)
+    turn.replenish(f"below the minimum of replicas: {reason}")
+
+
+def _form(turn: Turn, survivors: tuple[WorkerRecord, ...], taken: tuple[WorkerRecord, ...], why: Remediation) -> None:
+    """Number the next generation and say who gives what to whom."""
+    resume = highest_commit(tuple(worker.answer for worker in survivors if worker.answer is not None))
+    current = [w for w in survivors if w.answer is not None and w.answer.same_state(resume)]
+    late = [w for w in survivors if w not in current]
+    ranked = [*current, *late, *taken] if survivors else list(taken)
+    donors = len(current) if survivors else 1
+    view = View(
+        run=turn.settings.run,
+        incarnation=turn.settings.incarnation,
+        generation=turn.state.generation + 1,
+        members=tuple(Member(w.name, w.host, w.port) for w in ranked),
+        resume=resume,
+        donors=tuple(range(donors)),
+        behind=tuple(range(donors, len(ranked))),
+        bootstrap=not survivors,
+        published=turn.state.published,
+    )
+    for worker in ranked:
+        turn.set_worker(worker.name, standing=Standing.MEMBER, formed=False, answer=None)
+    turn.change(view=view, generation=view.generation)
+    turn.enter(Phase.FORMING)
+    turn.note_new_generation(len(ranked))
+    turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))
+
+
+def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
+    """The commit to resume from: the highest step that a live, healed member holds.
+
+    Among members at that step, the state most of them hold wins; on a tie, the smallest lineage, so that the choice
+    does not depend on order.
+    """
+    if not answers:
+        return NOTHING_COMMITTED
+    top = max(answer.step for answer in answers)
+    candidates = [answer for answer in answers if answer.step == top]
+    lineages = [answer.lineage for answer in candidates]
+    return min(candidates, key=lambda answer: (-lineages.count(answer.lineage), answer.lineage))

@@ -1,0 +1,118 @@
+"""Pure. The state of a run as the controller keeps it: phases, workers, the current generation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from elastic.control.outcome import Outcome
+from elastic.control.values import CommitId, Incident, View
+from elastic.settings import RunSettings
+
+
+class Phase(Enum):
+    """Where a run stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FREEZING = "freezing"
+    FORMING = "forming"
+    WAITING = "waiting"
+    FINISHING = "finishing"
+    ENDED = "ended"
+
+
+class Standing(Enum):
+    """Where a worker stands, as far as the controller knows."""
+
+    REQUESTED = "requested"
+    LOADING = "loading"
+    PARKED = "parked"
+    MEMBER = "member"
+    SUSPECT = "suspect"
+    FINISHED = "finished"
+    DEAD = "dead"
+    GONE = "gone"
+
+
+OVER = frozenset({Standing.DEAD, Standing.GONE})
+REACHABLE = frozenset({Standing.PARKED, Standing.MEMBER, Standing.FINISHED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """What is known of one worker.
+
+    Attributes:
+        answer: the commit it named when it froze in the current generation, None before.
+        healed: it holds the state of `answer` in full.
+        formed: it has joined the group of the current generation.
+        tries: generations it failed to join.
+        fenced: its host monitor was told to kill it.
+        since_s: when its standing last changed.
+    """
+
+    name: str
+    standing: Standing = Standing.REQUESTED
+    node: str = ""
+    host: str = ""
+    port: int = 0
+    pid: int = 0
+    layout: str = ""
+    answer: CommitId | None = None
+    healed: bool = False
+    formed: bool = False
+    tries: int = 0
+    fenced: bool = False
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """The whole state of the controller; a value, so that it can be kept, compared and handed to a successor.
+
+    Attributes:
+        view: the current generation, or the one being formed; None before the first.
+        generation: number of `view`, 0 before the first.
+        published: last stable step that was reported, -1 before the first.
+        planned: the freeze under way was asked for growth, not caused by a failure.
+        survivors_only: the last forming failed, so the next generation takes no joiners.
+        pause_asked: a member was asked to have all stop at the end of a step.
+        start_failures: workers in a row that ended before their first step.
+        without_progress: incidents in a row with no stable step between them.
+        phase_since_s: when the phase was entered.
+    """
+
+    settings: RunSettings
+    phase: Phase = Phase.STARTING
+    workers: Mapping[str, WorkerRecord] = field(default_factory=dict)
+    view: View | None = None
+    generation: int = 0
+    published: int = -1
+    planned: bool = False
+    survivors_only: bool = False
+    pause_asked: bool = False
+    next_worker: int = 0
+    start_failures: int = 0
+    without_progress: int = 0
+    monitors_lost: frozenset[str] = frozenset()
+    incidents: tuple[Incident, ...] = ()
+    world_sizes: tuple[int, ...] = ()
+    phase_since_s: float = 0.0
+    outcome: Outcome | None = None
+
+    @property
+    def members(self) -> tuple[WorkerRecord, ...]:
+        """Records of the current generation's members, in rank order."""
+        if self.view is None:
+            return ()
+        return tuple(self.workers[member.worker] for member in self.view.members)
+
+    def standing(self, *standings: Standing) -> tuple[WorkerRecord, ...]:
+        """Workers of these standings, in order of their start."""
+        return tuple(worker for worker in self.workers.values() if worker.standing in standings)
+
+    @property
+    def joiners(self) -> tuple[WorkerRecord, ...]:
+        """Parked workers that may still be taken into a generation."""
+        tries = self.settings.limits.joiner_tries
+        return tuple(worker for worker in self.standing(Standing.PARKED) if worker.tries < tries)

@@ -1,0 +1,202 @@
+"""Pure. One turn of the controller: the state as it changes while one event is taken in, and the commands it gives."""
+
+from dataclasses import replace
+from typing import Any
+
+from elastic.control.commands import Command, Dismiss, EndRun, Fence, Pause, ProveDead, StartWorker
+from elastic.control.outcome import Ending, Outcome
+from elastic.control.remediation import Policy
+from elastic.control.state import OVER, Phase, RunState, Standing, WorkerRecord
+from elastic.control.values import Incident, IncidentClass, StepReport
+from elastic.settings import RunSettings
+
+_SPECIFIC = list(IncidentClass)
+_HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
+_MAX_EVIDENCE = 16  # an incident keeps its first signals; the journal keeps them all
+
+
+class Turn:
+    """Mutable within one call of `controller.step`, never outside it."""
+
+    def __init__(self, state: RunState, now_s: float, policy: Policy) -> None:
+        self.state = state
+        self.now_s = now_s
+        self.policy = policy
+        self.commands: list[Command] = []
+
+    @property
+    def settings(self) -> RunSettings:
+        return self.state.settings
+
+    def do(self, command: Command) -> None:
+        self.commands.append(command)
+
+    def change(self, **changes: Any) -> None:
+        self.state = replace(self.state, **changes)
+
+    def enter(self, phase: Phase, **changes: Any) -> None:
+        self.change(phase=phase, phase_since_s=self.now_s, **changes)
+
+    def waited_s(self) -> float:
+        return self.now_s - self.state.phase_since_s
+
+    # --- workers ---
+
+    def worker(self, name: str) -> WorkerRecord:
+        return self.state.workers[name]
+
+    def is_member(self, name: str) -> bool:
+        return self.state.view is not None and any(m.worker == name for m in self.state.view.members)
+
+    def set_worker(self, name: str, **changes: Any) -> None:
+        record = self.state.workers[name]
+        if "standing" in changes and changes["standing"] is not record.standing:
+            changes["since_s"] = self.now_s
+        self.change(workers={**self.state.workers, name: replace(record, **changes)})
+
+    def replenish(self, reason: str) -> None:
+        """Ask for workers until the maximum of replicas and all spares are there or on their way."""
+        scaling, limits = self.settings.scaling, self.settings.limits
+        if self.state.start_failures >= limits.start_tries:
+            return
+        wanted = scaling.bounds[1] + scaling.spares - len(self.state.standing(*_HELD))
+        for _ in range(max(0, wanted)):
+            name = f"w{self.state.next_worker}"
+            record = WorkerRecord(name=name, since_s=self.now_s)
+            self.change(workers={**self.state.workers, name: record}, next_worker=self.state.next_worker + 1)
+            self.do(StartWorker(worker=name, reason=reason))
+
+    def suspect(self, name: str, evidence: str) -> None:
+        self.set_worker(name, standing=Standing.SUSPECT)
+        self.do(ProveDead(worker=name, reason=evidence))
+
+    def fence(self, name: str, reason: str) -> None:
+        self.set_worker(name, standing=Standing.SUSPECT, fenced=True)
+        self.do(Fence(worker=name, reason=reason))
+
+    def dismiss(self, name: str, reason: str) -> None:
+        if self.worker(name).standing not in OVER:
+            self.set_worker(name, standing=Standing.GONE)
+        self.do(Dismiss(workers=(name,), reason=reason))
+
+    def count_start_failure(self, name: str, evidence: str) -> None:
+        self.change(start_failures=self.state.start_failures + 1)
+        limit = self.settings.limits.start_tries
+        if self.state.phase is Phase.STARTING and self.state.start_failures >= limit:
+            self.fail(Ending.NOT_ENOUGH_SLOTS, f"{limit} workers in a row ended before their first step; the last: {evidence}")
+
+    def blame_joiners(self) -> None:
+        """A forming failed: joiners among its members have one try less."""
+        for member in self.state.members:
+            if not member.healed:
+                self.set_worker(member.name, tries=member.tries + 1)
+
+    def consider_growth(self) -> None:
+        """Ask the leader to have all stop at the end of a step, if a joiner is ready and there is room."""
+        state = self.state
+        if state.view is None or state.pause_asked or not state.joiners:
+            return
+        if len(state.view.members) < self.settings.scaling.bounds[1]:
+            leader = state.view.leader.worker
+            self.change(pause_asked=True)
+            self.do(Pause(worker=leader, generation=state.generation, reason=f"{state.joiners[0].name} is ready to join"))
+
+    # --- incidents ---
+
+    def open_incident(self) -> Incident | None:
+        """The incident under treatment: the last one, unless its generation runs already."""
+        last = self.state.incidents[-1] if self.state.incidents else None
+        return last if last is not None and last.generation == 0 else None
+
+    def signal(self, kind: IncidentClass, evidence: str, culprit: str = "") -> None:
+        """Open an incident, or add to the one under treatment; the most specific class wins."""
+        incident = self.open_incident()
+        if incident is None:
+            self.change(without_progress=self.state.without_progress + 1)
+            incident = Incident(
+                number=len(self.state.incidents),
+                kind=kind,
+                opened_at_s=self.now_s,
+                replicas_before=len(self.state.members),
+            )
+            self.change(incidents=(*self.state.incidents, incident))
+        culprits = incident.culprits if not culprit or culprit in incident.culprits else (*incident.culprits, culprit)
+        evidence_so_far = incident.evidence if len(incident.evidence) >= _MAX_EVIDENCE else (*incident.evidence, evidence)
+        kind = max(incident.kind, kind, key=_SPECIFIC.index)
+        self._set_incident(replace(incident, kind=kind, culprits=culprits, evidence=evidence_so_far))
+
+    def decide_incident(self, decision: str) -> None:
+        incident = self.open_incident()
+        if incident is not None:
+            kind = IncidentClass.NODE_LOST if self._lost_a_node(incident) else incident.kind
+            self._set_incident(replace(incident, kind=kind, decision=decision))
+
+    def note_new_generation(self, replicas: int) -> None:
+        incident = self.open_incident()
+        if incident is not None:
+            self._set_incident(replace(incident, generation=self.state.generation, replicas_after=replicas))
+
+    def resolve_incidents(self, report: StepReport) -> None:
+        """The first stable step of the generation that followed an incident closes it."""
+        self.change(
+            incidents=tuple(
+                replace(incident, resumed_at_s=report.committed_at_s, step=report.commit.step)
+                if incident.resumed_at_s is None and 0 < incident.generation <= report.commit.generation
+                else incident
+                for incident in self.state.incidents
+            )
+        )
+
+    def _set_incident(self, incident: Incident) -> None:
+        self.change(incidents=(*self.state.incidents[: incident.number], incident))
+
+    def _lost_a_node(self, incident: Incident) -> bool:
+        """A culprit's node whose monitor is silent and on which no worker is left is gone."""
+        nodes = {self.worker(name).node for name in incident.culprits} & self.state.monitors_lost
+        alive = {w.node for w in self.state.workers.values() if w.standing not in (*OVER, Standing.SUSPECT)}
+        return bool(nodes - alive)
+
+    # --- endings ---
+
+    def end(self, outcome: Outcome, reason: str) -> None:
+        self.enter(Phase.ENDED, outcome=outcome)
+        self.do(EndRun(outcome=outcome, reason=reason))
+
+    def fail(self, ending: Ending, message: str, **details: Any) -> None:
+        self.end(Outcome(ending=ending, message=message, details=details), reason=message)
+
+    def succeed(self, value_from: str) -> None:
+        self.end(Outcome(ending=Ending.SUCCEEDED, details={"value_from": value_from}), reason="train_fn returned everywhere")
+
+    def stop(self, reason: str) -> None:
+        self.fail(Ending.STOPPED, reason)
+
+    def fail_lost(self, message: str) -> None:
+        self.fail(Ending.REPLICAS_LOST, message)
+
+    def fail_raised(self, worker: str, rank: int | None, summary: str, traceback: str) -> None:
+        where = f"rank {rank} ({worker})" if rank is not None else f"{worker}, before its first step"
+        self.fail(
+            Ending.TRAIN_FN_RAISED,
+            f"train_fn raised {summary} on {where}\n\n{traceback}",
+            worker=worker,
+            rank=rank,
+            traceback=traceback,
+        )
+
+    def fail_not_enough_slots(self) -> None:
+        scaling, limits = self.settings.scaling, self.settings.limits
+        placed = len(self.state.standing(Standing.LOADING, Standing.PARKED))
+        self.fail(
+            Ending.NOT_ENOUGH_SLOTS,
+            f"the run needs at least {scaling.bounds[0]} workers of {scaling.resources}, and the cluster could place "
+            f"{placed} within Limits.start_timeout_s={limits.start_timeout_s}: add nodes, or lower Scaling.replicas",
+        )
+
+    def fail_below_minimum(self) -> None:
+        limit_s = self.settings.limits.below_minimum_timeout_s
+        self.fail(
+            Ending.NOT_ENOUGH_SLOTS,
+            f"the group stayed below the minimum of {self.settings.scaling.bounds[0]} replicas for "
+            f"Limits.below_minimum_timeout_s={limit_s}: add nodes, or lower Scaling.replicas",
+        )

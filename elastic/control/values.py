@@ -1,0 +1,121 @@
+"""Pure. The nouns that events, commands and states share: commits, members, views, incidents."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True, order=False)
+class CommitId:
+    """Which update a state is the result of; states of different ids never mix.
+
+    Attributes:
+        incarnation: life of the driver in which it was committed.
+        generation, attempt: membership and try that completed the step.
+        step: index of the last committed step, -1 before the first.
+        lineage: digest over the conservation records of all steps since the start.
+    """
+
+    incarnation: int
+    generation: int
+    attempt: int
+    step: int
+    lineage: str
+
+    def same_state(self, other: "CommitId") -> bool:
+        """Whether both name the same bits: same step reached by the same reductions."""
+        return self.step == other.step and self.lineage == other.lineage
+
+
+NOTHING_COMMITTED = CommitId(incarnation=0, generation=0, attempt=0, step=-1, lineage="")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker of a generation and where its store listens."""
+
+    worker: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A generation: who belongs to it, in rank order, and how they get to hold the same state.
+
+    Attributes:
+        members: by rank; rank 0 leads and hosts the store.
+        resume: the commit all members hold once the generation is formed.
+        donors: ranks that hold `resume` now.
+        behind: ranks that receive it from the donors.
+        bootstrap: nobody has trained yet, and the leader's freshly built state becomes everybody's.
+        published: last step whose report has reached the driver, -1 before the first.
+    """
+
+    run: str
+    incarnation: int
+    generation: int
+    members: tuple[Member, ...]
+    resume: CommitId
+    donors: tuple[int, ...]
+    behind: tuple[int, ...]
+    bootstrap: bool = False
+    published: int = -1
+
+    @property
+    def leader(self) -> Member:
+        return self.members[0]
+
+    def rank_of(self, worker: str) -> int:
+        for rank, member in enumerate(self.members):
+            if member.worker == worker:
+                return rank
+        raise KeyError(f"{worker} is not a member of generation {self.generation}")
+
+
+class IncidentClass(Enum):
+    """What kind of failure an incident is; later entries are more specific and win when signals are merged."""
+
+    COLLECTIVE_BROKEN = "collective broken"
+    WORKER_UNRESPONSIVE = "worker unresponsive"
+    FORMING_FAILED = "forming failed"
+    WORKER_LOST = "worker lost"
+    NODE_LOST = "node lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One failure, from its first signal to the first committed step after it.
+
+    Attributes:
+        number: counts the run's incidents.
+        opened_at_s: time of the first signal; `resumed_at_s`: commit of the first step after it.
+        culprits: workers that were lost; evidence: what was seen, in order.
+        decision: the remediation and its reason.
+        replicas_before, replicas_after: sizes of the generations around it.
+        step: first step committed after it.
+    """
+
+    number: int
+    kind: IncidentClass
+    opened_at_s: float
+    culprits: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    decision: str = ""
+    replicas_before: int = 0
+    replicas_after: int = 0
+    generation: int = 0
+    resumed_at_s: float | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """A stable step as the leader tells it: known to have been applied by every member of its generation."""
+
+    commit: CommitId
+    metrics: dict[str, float]
+    replicas: int
+    samples: int
+    started_at_s: float
+    committed_at_s: float
+    skipped: str = ""

@@ -1,0 +1,141 @@
+"""Pure. The worker's half of the protocol: what it may do when, as a table of (stage, signal).
+
+Two threads meet here. The training thread arrives at the door, steps, applies, fails; the control thread carries what
+the driver says. Whoever comes first under the lock wins, and the loser learns it from the verdict. A freeze is
+irrevocable: a worker that has answered one can never apply in that generation again, whatever its training thread is
+doing, because entering apply goes through the same lock and the same table.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from elastic.control.values import NOTHING_COMMITTED, CommitId
+
+
+class Stage(Enum):
+    """Where a worker is."""
+
+    LOADING = "loading"
+    PARKED = "parked"
+    FORMING = "forming"
+    READY = "ready"
+    STEPPING = "stepping"
+    APPLYING = "applying"
+    BROKEN = "broken"
+    FROZEN = "frozen"
+    FINISHED = "finished"
+    GONE = "gone"
+
+
+class Signal(Enum):
+    """What happens to it; the first group comes from the training thread, the second from the driver."""
+
+    ARRIVE = "arrive at the first door"
+    FORMED = "joined the group"
+    ENTER_APPLY = "enter apply"
+    LEAVE_APPLY = "leave apply"
+    BREAK = "a collective broke"
+    STOP_AT_DOOR = "all agreed to stop here"
+    END_LOOP = "completed the closing reduction"
+    LEAVE = "left train_fn"
+
+    FREEZE = "freeze"
+    FORM = "form"
+    GO = "go"
+    FINISH = "finish"
+    DISMISS = "dismiss"
+
+
+class Verdict(Enum):
+    """What became of a signal."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    LATER = "later"
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """The worker's own view of itself.
+
+    Attributes:
+        generation: the generation it belongs to, 0 before the first.
+        commit: the last step it applied; healed: its state is the one that `commit` names.
+        frozen_at: the highest generation it has stopped in for good.
+    """
+
+    stage: Stage = Stage.LOADING
+    generation: int = 0
+    commit: CommitId = NOTHING_COMMITTED
+    healed: bool = False
+    frozen_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """The state after a signal, and what became of the signal."""
+
+    state: WorkerState
+    verdict: Verdict
+
+
+_S, _G = Stage, Signal
+# (stage, signal) -> next stage. LATER: the signal waits until apply is left. What is absent is refused.
+TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
+    (_S.LOADING, _G.ARRIVE): _S.PARKED,
+    (_S.PARKED, _G.FORM): _S.FORMING,
+    (_S.FORMING, _G.FORMED): _S.READY,
+    (_S.FORMING, _G.BREAK): _S.BROKEN,
+    (_S.READY, _G.GO): _S.STEPPING,
+    (_S.STEPPING, _G.ENTER_APPLY): _S.APPLYING,
+    (_S.APPLYING, _G.LEAVE_APPLY): _S.STEPPING,
+    (_S.STEPPING, _G.BREAK): _S.BROKEN,
+    (_S.STEPPING, _G.STOP_AT_DOOR): _S.FROZEN,
+    (_S.STEPPING, _G.END_LOOP): _S.FINISHED,
+    (_S.FORMING, _G.FREEZE): _S.FROZEN,
+    (_S.READY, _G.FREEZE): _S.FROZEN,
+    (_S.STEPPING, _G.FREEZE): _S.FROZEN,
+    (_S.BROKEN, _G.FREEZE): _S.FROZEN,
+    (_S.FROZEN, _G.FREEZE): _S.FROZEN,
+    (_S.FROZEN, _G.FORM): _S.FORMING,
+    **{(stage, _G.FINISH): _S.FINISHED for stage in (_S.STEPPING, _S.BROKEN, _S.FROZEN, _S.FINISHED)},
+    **{(stage, _G.DISMISS): _S.GONE for stage in Stage},
+    **{(stage, _G.LEAVE): _S.GONE for stage in Stage},
+}
+DEFERRED = frozenset({(_S.APPLYING, _G.FREEZE), (_S.APPLYING, _G.FINISH), (_S.APPLYING, _G.DISMISS)})
+_NUMBERED = frozenset({_G.FREEZE, _G.FORM, _G.GO})
+
+
+def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: CommitId | None = None) -> Reaction:
+    """Take one signal in.
+
+    Args:
+        state: where the worker is.
+        signal: what happens.
+        generation: of the driver's message, for FREEZE, FORM and GO; older ones are refused (fencing).
+        commit: for LEAVE_APPLY the step just applied, for FORMED the state received.
+    """
+    if signal in _NUMBERED and _is_stale(state, signal, generation):
+        return Reaction(state, Verdict.REFUSED)
+    if (state.stage, signal) in DEFERRED:
+        return Reaction(state, Verdict.LATER)
+    stage = TRANSITIONS.get((state.stage, signal))
+    if stage is None:
+        return Reaction(state, Verdict.REFUSED)
+    after = replace(state, stage=stage)
+    if signal is Signal.FORM:
+        after = replace(after, generation=generation)
+    elif signal is Signal.FORMED and commit is not None:
+        after = replace(after, commit=commit, healed=True)
+    elif signal is Signal.LEAVE_APPLY and commit is not None:
+        after = replace(after, commit=commit)
+    elif stage is Stage.FROZEN:
+        after = replace(after, frozen_at=state.generation)
+    return Reaction(after, Verdict.DONE)
+
+
+def _is_stale(state: WorkerState, signal: Signal, generation: int) -> bool:
+    if signal is Signal.FORM:
+        return generation <= max(state.generation, state.frozen_at)
+    return generation != state.generation

@@ -1,0 +1,105 @@
+"""Pure. What users set: how many replicas, on what, and how long each wait may last."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from elastic.errors import SettingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Size and shape of the worker group, in Ray's language for resources.
+
+    Attributes:
+        replicas: data-parallel replicas, `n` or `(minimum, maximum)`. The run starts with what the cluster places,
+            grows to the maximum as slots appear, and pauses below the minimum.
+        spares: workers parked at the door of their first step, ready to replace a lost one.
+        workers_per_replica: workers that hold one copy of the model together; only 1 so far.
+        use_gpu: give each worker one GPU (`{"GPU": 1}`) instead of one CPU.
+        resources_per_worker: Ray resources of a worker; replaces the default of `use_gpu`.
+        label_selector: Ray node labels a worker's node must carry, e.g. `{"ray.io/market-type": "spot"}`.
+        threads_per_worker: torch's intra-op threads in a worker; pinned, since sums change with it.
+    """
+
+    replicas: int | tuple[int, int] = 1
+    spares: int = 0
+    workers_per_replica: int = 1
+    use_gpu: bool = False
+    resources_per_worker: Mapping[str, float] | None = None
+    label_selector: Mapping[str, str] | None = None
+    threads_per_worker: int = 1
+
+    def __post_init__(self) -> None:
+        low, high = self.bounds
+        if not 1 <= low <= high:
+            raise SettingError(f"Scaling.replicas={self.replicas!r} must be n >= 1 or (minimum, maximum) with 1 <= minimum <= maximum")
+        if self.spares < 0:
+            raise SettingError(f"Scaling.spares={self.spares} must not be negative")
+        if self.workers_per_replica != 1:
+            raise SettingError(f"Scaling.workers_per_replica={self.workers_per_replica}: only 1 worker per replica is supported so far")
+        if self.threads_per_worker < 1:
+            raise SettingError(f"Scaling.threads_per_worker={self.threads_per_worker} must be at least 1")
+        if any(amount <= 0 for amount in self.resources.values()):
+            raise SettingError(f"Scaling.resources_per_worker={self.resources_per_worker!r} must hold positive amounts")
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """(minimum, maximum) of replicas."""
+        return (self.replicas, self.replicas) if isinstance(self.replicas, int) else self.replicas
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Ray resources of one worker."""
+        if self.resources_per_worker is not None:
+            return dict(self.resources_per_worker)
+        return {"GPU": 1.0} if self.use_gpu else {"CPU": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long each wait may last, and how often something may be tried.
+
+    Attributes:
+        start_timeout_s: from the start until the minimum of replicas stands at its first step.
+        load_timeout_s: from a worker's start until it stands at its first step (imports, model building).
+        freeze_timeout_s: a member that has not answered a freeze by then is fenced (killed by its host monitor).
+        forming_timeout_s: a generation not formed by then is given up, and the next one is formed without the joiners.
+        settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
+        collective_timeout_s: a reduction without progress for this long breaks the attempt.
+        below_minimum_timeout_s: how long survivors below the minimum keep their state and wait for replacements.
+        lease_s: a member without contact counts as gone after this long, and pauses itself a little earlier.
+        orphan_lease_s: a worker that has not heard from a driver for this long leaves and frees its slot.
+        blame_grace_s: how long an exception in a step waits for news that the generation broke, before it is the user's.
+        joiner_tries: generations a joiner may fail to form before it is dismissed.
+        start_tries: consecutive workers that may die or raise before their first step.
+        incidents_without_progress: consecutive incidents without a committed step between them that end the run.
+    """
+
+    start_timeout_s: float = 120.0
+    load_timeout_s: float = 600.0
+    freeze_timeout_s: float = 10.0
+    forming_timeout_s: float = 30.0
+    settle_timeout_s: float = 5.0
+    collective_timeout_s: float = 300.0
+    below_minimum_timeout_s: float = 600.0
+    lease_s: float = 120.0
+    orphan_lease_s: float = 120.0
+    blame_grace_s: float = 1.0
+    joiner_tries: int = 2
+    start_tries: int = 3
+    incidents_without_progress: int = 10
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise SettingError(f"Limits.{name}={getattr(self, name)} must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Everything the control plane needs to know about a run before it starts."""
+
+    run: str
+    scaling: Scaling = field(default_factory=Scaling)
+    limits: Limits = field(default_factory=Limits)
+    incarnation: int = 1

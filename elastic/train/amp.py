@@ -1,0 +1,21 @@
+"""Effect. What an attempt may touch in a GradScaler, kept so that a retry starts as if nothing had happened.
+
+This is the one module that touches GradScaler's private `_per_optimizer_states`: `state_dict` leaves out that an
+optimizer was already unscaled, and a retry that calls `unscale_` again would be refused.
+"""
+
+import copy
+from typing import Any
+
+
+class ScalerState:
+    """A copy of a gradient scaler's state at the door of a step."""
+
+    def __init__(self, scaler: Any) -> None:
+        self._scaler = scaler
+        self._state = copy.deepcopy(scaler.state_dict())
+
+    def restore(self) -> None:
+        if self._state:
+            self._scaler.load_state_dict(copy.deepcopy(self._state))
+        self._scaler._per_optimizer_states.clear()

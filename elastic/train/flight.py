@@ -1,0 +1,93 @@
+"""Effect. The flight page: what a worker is doing, in shared memory, readable without asking it.
+
+The worker writes a few fixed fields with plain memory stores; its host monitor reads them ten times a second, even
+while the worker holds the GIL, and once more after its death, to learn which micro-batch was in flight.
+"""
+
+import contextlib
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+_FORMAT = struct.Struct("<qqqqqqdd")
+_SIZE = 4096
+
+
+class Flying(IntEnum):
+    """What the training thread is doing."""
+
+    LOADING = 0
+    AT_DOOR = 1
+    FORMING = 2
+    IN_BODY = 3
+    COMPUTING = 4
+    REDUCING = 5
+    APPLYING = 6
+    OUTSIDE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One reading of a page; `micro_batch` is -1 outside of one, `at_s` is the time of the last change."""
+
+    version: int
+    generation: int
+    step: int
+    attempt: int
+    phase: Flying
+    micro_batch: int
+    at_s: float
+    started_at_s: float
+
+
+def page_path(run: str, worker: str, incarnation: int) -> Path:
+    """Where a worker's page lies on its node."""
+    return Path("/dev/shm") / f"elastic-{run}-{incarnation}-{worker}"
+
+
+class FlightPage:
+    """The worker's end of its page."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.ftruncate(fd, _SIZE)
+            self._memory = mmap.mmap(fd, _SIZE)
+        finally:
+            os.close(fd)
+        self._started_at_s = time.time()
+        self._version = 0
+        self._place = (0, -1, 0)
+        self.note(Flying.LOADING)
+
+    def place(self, generation: int, step: int, attempt: int) -> None:
+        """The attempt that the next notes belong to."""
+        self._place = (generation, step, attempt)
+
+    def note(self, phase: Flying, micro_batch: int = -1) -> None:
+        """Write what is done now: about a microsecond, no system call but the clock."""
+        self._version += 1
+        fields = (self._version, *self._place, int(phase), micro_batch, time.time(), self._started_at_s)
+        _FORMAT.pack_into(self._memory, 0, *fields)
+
+    def remove(self) -> None:
+        """Take the page away, at a clean exit."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+def read_page(path: Path) -> Flight | None:
+    """The last state a worker wrote, None if there is no page."""
+    try:
+        data = path.read_bytes()[: _FORMAT.size]
+    except FileNotFoundError:
+        return None
+    if len(data) < _FORMAT.size:
+        return None
+    version, generation, step, attempt, phase, micro_batch, at_s, started_at_s = _FORMAT.unpack(data)
+    return Flight(version, generation, step, attempt, Flying(phase), micro_batch, at_s, started_at_s)

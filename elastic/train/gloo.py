@@ -1,0 +1,202 @@
+"""Effect. One gloo group per generation: formed under cancellation, cut apart in about a millisecond.
+
+`ProcessGroupGloo.abort()` does not free a pending collective (measured on torch 2.13), so `cut` shuts down exactly
+the group's own sockets: the group has its own gloo device, whose listening port is published, and a socket belongs to
+the group when one of its ends is a published address. Each candidate is duplicated before it is looked at, so a
+descriptor that another thread closes and reuses meanwhile cannot be hit.
+
+This is the one module that touches torch's private `ProcessGroupGloo._Options` and `create_device`.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from elastic.control.values import View
+from elastic.errors import DivergenceError
+
+_POLL_S = 0.002
+_CONNECT_S = 1.0
+
+Address = tuple[str, int]
+
+
+class FormingCancelledError(Exception):
+    """A newer order arrived while the group was forming."""
+
+
+class StoreHost:
+    """The store that this worker hosts for any generation it comes to lead; open as long as the process lives.
+
+    Its port also tells life from death: the kernel refuses connections to it only once the process is gone.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+
+    @property
+    def port(self) -> int:
+        return int(self.store.port)
+
+
+class GlooGroup:
+    """The process group of one generation, as seen by one of its ranks."""
+
+    def __init__(self, view: View, rank: int, collective_timeout_s: float) -> None:
+        self.view = view
+        self.rank = rank
+        self.size = len(view.members)
+        self.is_cut = False
+        self._timeout = timedelta(seconds=collective_timeout_s)
+        self._pg: Any = None
+        self._store: Any = None
+        self._own_port = 0
+        self._peers: set[Address] = set()
+
+    def form(self, own: StoreHost, layout: str, is_cancelled: Callable[[], bool], timeout_s: float) -> None:
+        """Connect to all members of the view.
+
+        Args:
+            own: the store this worker hosts; used when it leads.
+            layout: digest of the reduction layout; must be the same on all ranks.
+            is_cancelled: asked every few milliseconds while waiting for others.
+            timeout_s: deadline for all of it.
+
+        Raises:
+            FormingCancelledError: a newer order arrived, or `cut` was called.
+            TimeoutError: some ranks did not appear; names them.
+            DivergenceError: ranks with another layout; names them.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        stop = lambda: self.is_cut or is_cancelled()  # noqa: E731
+        self._store = self._open_store(own, stop, deadline_s)
+        device, self._own_port = _listening_device(own.host)
+        presence = self._meet(f"{own.host} {self._own_port} {layout}", stop, deadline_s)
+        layouts = [entry.split(" ", 2)[2] for entry in presence]
+        if len(set(layouts)) > 1:
+            raise DivergenceError(f"ranks disagree on the model's parameters or dtypes: {_grouped(layouts)}")
+        self._peers = {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
+        if self.rank != 0:
+            self._peers.add((self.view.leader.host, self.view.leader.port))
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [device]
+        options._timeout = self._timeout
+        store = dist.PrefixStore(self._key("gloo"), self._store)
+        self._pg = dist.ProcessGroupGloo(store, self.rank, self.size, options)
+        if stop():
+            raise FormingCancelledError
+
+    def allreduce(self, tensor: torch.Tensor) -> Any:
+        """Start a sum over all ranks, in place; returns a work to wait for."""
+        return self._pg.allreduce([tensor])
+
+    def send(self, tensor: torch.Tensor, rank: int) -> Any:
+        return self._pg.send([tensor], rank, 0)
+
+    def recv(self, tensor: torch.Tensor, rank: int) -> Any:
+        return self._pg.recv([tensor], rank, 0)
+
+    def gather_words(self, words: list[int]) -> list[list[int]]:
+        """All ranks' equally long lists of 64-bit integers."""
+        mine = torch.tensor([word - (1 << 63) for word in words], dtype=torch.int64)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        self._pg.allgather([rows], [mine]).wait()
+        return [[int(word) + (1 << 63) for word in row] for row in rows]
+
+    def cut(self) -> None:
+        """Free every pending operation of this group, here and at the neighbours; callable from any thread."""
+        self.is_cut = True
+        for sock in _sockets():
+            with contextlib.suppress(OSError), sock:
+                if self._owns(sock):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Drop the group; only after all its works have ended."""
+        self._pg = None
+        self._store = None
+
+    def _owns(self, sock: socket.socket) -> bool:
+        if sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return False
+        return sock.getsockname()[1] == self._own_port or _plain(sock.getpeername()) in self._peers
+
+    def _open_store(self, own: StoreHost, stop: Callable[[], bool], deadline_s: float) -> Any:
+        if self.rank == 0:
+            return own.store
+        leader = self.view.leader
+        while True:
+            try:
+                return dist.TCPStore(
+                    leader.host, leader.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_CONNECT_S)
+                )
+            except dist.DistError as error:
+                _check(stop, deadline_s, f"the store of the leader {leader.worker} at {leader.host}:{leader.port}: {error}")
+
+    def _meet(self, entry: str, stop: Callable[[], bool], deadline_s: float) -> list[str]:
+        """Publish an entry and wait for everybody's, without ever blocking in the store."""
+        keys = [self._key(f"rank{rank}") for rank in range(self.size)]
+        self._store.set(keys[self.rank], entry)
+        while not self._store.check(keys):
+            missing = [m.worker for m, key in zip(self.view.members, keys, strict=True) if not self._store.check([key])]
+            _check(stop, deadline_s, f"members that did not appear: {', '.join(missing)}")
+            time.sleep(_POLL_S)
+        return [value.decode() for value in self._store.multi_get(keys)]
+
+    def _key(self, name: str) -> str:
+        return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{name}"
+
+
+def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> None:
+    if stop():
+        raise FormingCancelledError
+    if time.monotonic() > deadline_s:
+        raise TimeoutError(f"waited in vain for {waiting_for} (Limits.forming_timeout_s)")
+
+
+def _grouped(layouts: list[str]) -> str:
+    return "; ".join(f"{layout} on ranks {[r for r, x in enumerate(layouts) if x == layout]}" for layout in sorted(set(layouts)))
+
+
+def _listening_device(host: str) -> tuple[Any, int]:
+    """A gloo device of its own, and the port it listens on: the listener that was not there before."""
+    before = _listeners()
+    device = dist.ProcessGroupGloo.create_device(hostname=host)
+    new = [port for inode, port in _listeners().items() if inode not in before]
+    if len(new) != 1:
+        raise RuntimeError(f"expected one new listening socket for gloo's device, found {len(new)}")
+    return device, new[0]
+
+
+def _listeners() -> dict[int, int]:
+    """Inode -> port of the listening TCP sockets of this process."""
+    found: dict[int, int] = {}
+    for sock in _sockets():
+        with contextlib.suppress(OSError), sock:
+            if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found[os.fstat(sock.fileno()).st_ino] = sock.getsockname()[1]
+    return found
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Duplicates of this process's open sockets; the caller closes each."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                yield socket.socket(fileno=os.dup(int(name)))
+
+
+def _plain(address: Any) -> Address:
+    """An address without IPv6's mapping of IPv4."""
+    host = str(address[0])
+    return (host.removeprefix("::ffff:"), int(address[1]))

@@ -1,0 +1,113 @@
+"""Effect. One worker process: the training thread on one side, the driver's calls on the other.
+
+Plain Python: a Ray actor hosts it in a cluster, a child process in tests and on machines without Ray.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from elastic.control import events as ev
+from elastic.control.values import View
+from elastic.settings import RunSettings
+from elastic.train.flight import FlightPage, page_path
+from elastic.train.link import Link
+from elastic.train.runner import TrainFn, run_train_fn
+from elastic.train.session import Surroundings
+
+_WATCH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """What a worker is started with."""
+
+    worker: str
+    seed: int
+    settings: RunSettings
+    train_fn: TrainFn
+
+
+class WorkerHost:
+    """The methods that the driver calls; each returns at once, except `events`, which waits for news.
+
+    Args:
+        spec: who this is.
+        host: address of this node for other workers.
+        on_orphan: called when no driver was heard for the orphan lease, before the process ends itself.
+    """
+
+    def __init__(self, spec: WorkerSpec, host: str, on_orphan: Callable[[], None] = lambda: None) -> None:
+        limits = spec.settings.limits
+        torch.set_num_threads(spec.settings.scaling.threads_per_worker)
+        self._link = Link(spec.worker, limits.lease_s)
+        page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
+        self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
+        self._value: Any = None
+        use_cuda = spec.settings.scaling.use_gpu and torch.cuda.is_available()
+        around = Surroundings(
+            run=spec.settings.run,
+            worker=spec.worker,
+            host=host,
+            device=torch.device("cuda" if use_cuda else "cpu"),
+            seed=spec.seed,
+            limits=limits,
+            link=self._link,
+            page=page,
+        )
+        arguments = (spec.train_fn, around, self._keep)
+        threading.Thread(target=run_train_fn, args=arguments, name="elastic-train", daemon=True).start()
+        threading.Thread(target=self._watch_for_driver, name="elastic-orphan-watch", daemon=True).start()
+
+    def ready(self) -> int:
+        """The pid; answers once the process is up."""
+        self._link.touch()
+        return os.getpid()
+
+    def events(self, timeout_s: float) -> list[ev.Event]:
+        """News for the controller; waits for some, at most `timeout_s`. Renews the lease."""
+        self._link.touch()
+        return self._link.take_events(timeout_s)
+
+    def freeze(self, generation: int) -> ev.FreezeAnswered | None:
+        self._link.touch()
+        return self._link.freeze(generation)
+
+    def form(self, view: View) -> bool:
+        self._link.touch()
+        return self._link.form(view)
+
+    def go(self, generation: int) -> bool:
+        self._link.touch()
+        return self._link.go(generation)
+
+    def pause(self, generation: int) -> None:
+        self._link.pause(generation)
+
+    def finish(self) -> None:
+        self._link.finish()
+
+    def dismiss(self) -> None:
+        self._link.dismiss()
+
+    def value(self) -> Any:
+        """What train_fn returned."""
+        return self._value
+
+    def _keep(self, value: Any) -> None:
+        self._value = value
+
+    def _watch_for_driver(self) -> None:
+        """A worker without a driver frees its slot by itself."""
+        pause = threading.Event()
+        while self._link.silent_s < self._orphan_lease_s:
+            pause.wait(min(_WATCH_S, self._orphan_lease_s / 4))
+        self._page.remove()
+        with contextlib.suppress(Exception):
+            self._on_orphan()
+        os._exit(1)

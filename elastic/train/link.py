@@ -1,0 +1,230 @@
+"""Effect. Where the training thread and the control thread of a worker meet: one lock, one state, one mailbox.
+
+All decisions are made by `worker_protocol.react`; this class holds the lock around them, waits, and passes events on.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from elastic.control import events as ev
+from elastic.control.values import CommitId, View
+from elastic.control.worker_protocol import Signal, Stage, Verdict, WorkerState, react
+from elastic.errors import AttemptBroken, Dismissed
+
+_OVERDUE_S = 10.0
+_LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
+
+
+class Link:
+    """One worker's end of the protocol.
+
+    Args:
+        worker: name of the worker.
+        lease_s: a member without contact for this long (less a margin) does not apply.
+    """
+
+    def __init__(self, worker: str, lease_s: float) -> None:
+        self.worker = worker
+        self.cut: Callable[[], None] = lambda: None
+        self._lease_s = lease_s
+        self._state = WorkerState()
+        self._view: View | None = None
+        self._lock = threading.Condition(threading.RLock())
+        self._events: deque[ev.Event] = deque()
+        self._contact_s = time.monotonic()
+        self._pause_generation = 0
+
+    @property
+    def state(self) -> WorkerState:
+        with self._lock:
+            return self._state
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the driver was last heard."""
+        return time.monotonic() - self._contact_s
+
+    # --- what the driver says (control thread) ---
+
+    def touch(self) -> None:
+        """The driver was heard."""
+        with self._lock:
+            self._contact_s = time.monotonic()
+            self._lock.notify_all()
+
+    def freeze(self, generation: int) -> ev.FreezeAnswered | None:
+        """Stop for good in this generation, and say what is held; None if the order is stale.
+
+        Waits while an apply is under way: its lock is the same.
+        """
+        with self._lock:
+            if self._react(Signal.FREEZE, generation=generation) is not Verdict.DONE:
+                return None
+            answer = self._answer()
+        self.cut()
+        return answer
+
+    def form(self, view: View) -> bool:
+        with self._lock:
+            if self._react(Signal.FORM, generation=view.generation) is not Verdict.DONE:
+                return False
+            self._view = view
+            return True
+
+    def go(self, generation: int) -> bool:
+        return self._react(Signal.GO, generation=generation) is Verdict.DONE
+
+    def pause(self, generation: int) -> None:
+        """Have all members stop at the end of a step: the wish travels with the next reduction."""
+        with self._lock:
+            self._pause_generation = max(self._pause_generation, generation)
+
+    def finish(self) -> None:
+        self._react(Signal.FINISH)
+        self.cut()
+
+    def dismiss(self) -> None:
+        self._react(Signal.DISMISS)
+        self.cut()
+
+    def take_events(self, timeout_s: float) -> list[ev.Event]:
+        """Events for the controller, as soon as there are any, else none after the timeout."""
+        with self._lock:
+            self._lock.wait_for(lambda: bool(self._events), timeout_s)
+            taken = list(self._events)
+            self._events.clear()
+            return taken
+
+    # --- what the training thread does ---
+
+    def post(self, event: ev.Event) -> None:
+        with self._lock:
+            self._events.append(event)
+            self._lock.notify_all()
+
+    def arrive(self, parked: ev.WorkerParked) -> None:
+        self._react(Signal.ARRIVE)
+        self.post(parked)
+
+    def wait_for_orders(self) -> View | None:
+        """Wait at the door; returns the generation to form, or None when the loop is over.
+
+        Raises:
+            Dismissed: this worker is not needed any more.
+        """
+        with self._lock:
+            self._await(lambda: self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE))
+            if self._state.stage is Stage.GONE:
+                raise Dismissed
+            return self._view if self._state.stage is Stage.FORMING else None
+
+    def is_forming(self, generation: int) -> bool:
+        with self._lock:
+            return self._state.stage is Stage.FORMING and self._state.generation == generation
+
+    def forming_failed(self, view: View, error: Exception) -> None:
+        """Tell why, unless a newer order has come already."""
+        with self._lock:
+            if self.is_forming(view.generation):
+                self._react(Signal.BREAK)
+                text = f"{type(error).__name__}: {error}"
+                self.post(ev.FormingFailed(worker=self.worker, generation=view.generation, error=text))
+
+    def formed(self, view: View, install: Callable[[], None]) -> bool:
+        """Install the received state and wait for the go; False if the generation ended before it began.
+
+        Like an apply, the installation holds the lock: a freeze sees the state before or after it.
+        """
+        with self._lock:
+            if not self.is_forming(view.generation):
+                return False
+            install()
+            self._react(Signal.FORMED, commit=view.resume)
+            self.post(ev.Formed(worker=self.worker, generation=view.generation))
+            self._await(lambda: self._state.stage is not Stage.READY)
+            return self._state.stage is Stage.STEPPING
+
+    def is_stepping(self) -> bool:
+        return self._state.stage is Stage.STEPPING  # one attribute read; called from gradient hooks
+
+    def check(self) -> None:
+        """Raise AttemptBroken if this attempt cannot be committed any more."""
+        if not self.is_stepping():
+            raise AttemptBroken
+
+    def broke(self, error: str) -> None:
+        """A reduction of the running generation failed; if it was frozen meanwhile, everybody knows already."""
+        with self._lock:
+            if self._state.stage is Stage.STEPPING:
+                self._react(Signal.BREAK)
+                generation = self._state.generation
+                self.post(ev.CollectiveBroken(worker=self.worker, generation=generation, error=error))
+
+    def is_broken_within(self, grace_s: float) -> bool:
+        """Whether the generation is broken, or turns out to be within a moment."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._state.stage is not Stage.STEPPING, grace_s)
+
+    @contextmanager
+    def applying(self, commit: CommitId) -> Iterator[None]:
+        """The atomic part of a step: no freeze is answered inside, and none was answered before.
+
+        Raises:
+            AttemptBroken: the generation was frozen first.
+        """
+        with self._lock:
+            self._lock.wait_for(lambda: self._has_lease() or self._state.stage is not Stage.STEPPING)
+            if self._react(Signal.ENTER_APPLY) is not Verdict.DONE:
+                raise AttemptBroken
+            yield
+            self._react(Signal.LEAVE_APPLY, commit=commit)
+
+    def wants_pause(self) -> bool:
+        return self._pause_generation == self._state.generation
+
+    def stop_at_door(self) -> None:
+        """All agreed to stop after this step: freeze without being asked."""
+        with self._lock:
+            if self._react(Signal.STOP_AT_DOOR) is Verdict.DONE:
+                self.post(self._answer())
+
+    def end_loop(self) -> None:
+        """The closing reduction completed: the last step is stable."""
+        with self._lock:
+            state = self._state
+            self._react(Signal.END_LOOP)
+            self.post(ev.LoopEnded(worker=self.worker, generation=state.generation, commit=state.commit))
+
+    def leave(self, event: ev.Event) -> None:
+        """The training thread is over."""
+        self._react(Signal.LEAVE)
+        self.post(event)
+
+    # --- inside ---
+
+    def _react(self, signal: Signal, *, generation: int = 0, commit: CommitId | None = None) -> Verdict:
+        with self._lock:
+            reaction = react(self._state, signal, generation=generation, commit=commit)
+            self._state = reaction.state
+            self._lock.notify_all()
+            return reaction.verdict
+
+    def _answer(self) -> ev.FreezeAnswered:
+        state = self._state
+        return ev.FreezeAnswered(
+            worker=self.worker, generation=state.generation, commit=state.commit, healed=state.healed
+        )
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        """Wait for the driver; ask where things stand when it takes long.
+
+        The wait itself ends: a worker whose driver is silent for its orphan lease is ended by its own watchdog.
+        """
+        while not self._lock.wait_for(condition, _OVERDUE_S):
+            self.post(ev.Overdue(worker=self.worker, generation=self._state.generation))
+
+    def _has_lease(self) -> bool:
+        return self.silent_s < self._lease_s * _LEASE_MARGIN

@@ -1,0 +1,197 @@
+"""Effect. Sums gradients over replicas: fixed buckets, launched in index order, overlapping the last backward.
+
+Not DistributedDataParallel: its buckets are laid out per process, so that a joiner's do not fit the survivors', and an
+exception inside backward leaves it unusable. Here the layout follows from the parameters alone, every replica launches
+every bucket in every attempt (zeros where it computed nothing), and an attempt ends only when each launched reduction
+has completed or failed, since a late one would write into the next attempt's buckets.
+"""
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from elastic.errors import StateError, StepMisuseError
+
+BUCKET_BYTES = 4 << 20
+
+
+class Bucket:
+    """Some parameters of one dtype and device, whose gradients are views into one flat tensor."""
+
+    def __init__(self, params: list[torch.nn.Parameter]) -> None:
+        self.params = params
+        self.flat = torch.empty(0)
+        self.views: list[torch.Tensor] = []
+        self.missing = 0
+        self.allocate()
+
+    def allocate(self) -> None:
+        """Fresh memory: nothing that an abandoned reduction may still write to."""
+        first = self.params[0]
+        self.flat = torch.zeros(sum(p.numel() for p in self.params), dtype=first.dtype, device=first.device)
+        sizes = [p.numel() for p in self.params]
+        self.views = [part.view_as(p) for part, p in zip(self.flat.split(sizes), self.params, strict=True)]
+
+
+class Reducer:
+    """The gradients of one model, summed over the replicas of the current generation.
+
+    Args:
+        model: parameters that do not require gradients are left alone.
+        launch: starts the sum of a tensor over replicas and returns a work; raises if the group is broken.
+        is_live: false once the attempt is lost; hooks then end the backward early.
+        cut: frees pending reductions of the group.
+        bucket_bytes: upper bound of a bucket, unless one parameter is larger.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        launch: Callable[[torch.Tensor], Any],
+        is_live: Callable[[], bool],
+        cut: Callable[[], None],
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self.params = [p for p in model.parameters() if p.requires_grad]
+        if not self.params:
+            raise StateError("the model has no parameter that requires a gradient")
+        self._launch, self._is_live, self._cut = launch, is_live, cut
+        self.buckets = [Bucket(group) for group in _group(self.params, bucket_bytes)]
+        self._place = {p: (i, j) for i, bucket in enumerate(self.buckets) for j, p in enumerate(bucket.params)}
+        self._number = {p: n for n, p in enumerate(self.params)}
+        self._names = {p: name for name, p in model.named_parameters()}
+        self._used = [0.0] * len(self.params)
+        self._works: list[Any] = []
+        self._next = 0
+        self._is_last = False
+        self._error: Exception | None = None
+        for param in self.params:
+            param.register_post_accumulate_grad_hook(self._on_gradient)
+
+    @property
+    def layout(self) -> str:
+        """Digest of names, shapes, dtypes and buckets; must be the same on every replica."""
+        lines = [f"{i} {self._names[p]} {tuple(p.shape)} {p.dtype}" for i, b in enumerate(self.buckets) for p in b.params]
+        return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+
+    @property
+    def used(self) -> torch.Tensor:
+        """(parameters,) float64: 1 where a gradient was computed in this attempt, to be summed over replicas."""
+        return torch.tensor(self._used, dtype=torch.float64)
+
+    def begin(self) -> None:
+        """Start an attempt: zero gradients, nothing launched."""
+        self._works, self._next, self._is_last, self._error = [], 0, False, None
+        self._used = [0.0] * len(self.params)
+        for bucket in self.buckets:
+            bucket.flat.zero_()
+            bucket.missing = len(bucket.params)
+            for param, view in zip(bucket.params, bucket.views, strict=True):
+                param.grad = view
+
+    def last_backward(self) -> None:
+        """The next backward is the last one: launch each bucket as soon as its gradients are complete."""
+        self._is_last = True
+
+    def finish(self, tail: torch.Tensor) -> bool:
+        """Launch what is left and `tail` after it, wait for all; False if any reduction failed."""
+        self._pump(force=True)
+        self._start(tail)
+        for work in self._works:
+            self._wait(work)
+        self._works = []
+        return self._error is None
+
+    @property
+    def error(self) -> str:
+        return f"{type(self._error).__name__}: {self._error}" if self._error else ""
+
+    def settle(self, timeout_s: float) -> None:
+        """After a broken attempt: have every launched reduction end; what does not, loses its memory."""
+        if not self._works:
+            return
+        self._cut()
+        deadline_s = time.monotonic() + timeout_s
+        while any(not work.is_completed() for work in self._works) and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        if any(not work.is_completed() for work in self._works):
+            for bucket in self.buckets:
+                bucket.allocate()
+        self._works = []
+
+    def hide_unused(self, used: torch.Tensor) -> None:
+        """Give parameters that no replica used the gradient None, as a single process would have."""
+        for param, count in zip(self.params, used.tolist(), strict=True):
+            if count == 0:
+                param.grad = None
+
+    def _on_gradient(self, param: torch.nn.Parameter) -> None:
+        if not self._is_live():
+            raise _BackwardEndedError
+        i, j = self._place[param]
+        bucket = self.buckets[i]
+        grad, view = param.grad, bucket.views[j]
+        if grad is None:
+            return
+        if grad.is_sparse:
+            raise StepMisuseError(f"the gradient of {self._names[param]} is sparse: use a dense one (sparse=False)")
+        if grad.data_ptr() != view.data_ptr():  # the user set grad to None; keep what is summed in the bucket
+            view.add_(grad)
+            param.grad = view
+        self._used[self._number[param]] = 1.0
+        if self._is_last:
+            if i < self._next:
+                raise StepMisuseError(
+                    f"{self._names[param]} received a gradient after its bucket was reduced: call step.backward once per "
+                    "micro-batch, on a loss that holds all of it"
+                )
+            bucket.missing -= 1
+            self._pump()
+
+    def _pump(self, force: bool = False) -> None:
+        while self._next < len(self.buckets) and (force or self.buckets[self._next].missing <= 0):
+            self._start(self.buckets[self._next].flat)
+            self._next += 1
+
+    def _start(self, tensor: torch.Tensor) -> None:
+        if self._error is None:
+            try:
+                self._works.append(self._launch(tensor))
+            except RuntimeError as error:
+                self._fail(error)
+
+    def _wait(self, work: Any) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Keep the first error and free the neighbours at once: they wait for this rank."""
+        if self._error is None:
+            self._error = error
+            with contextlib.suppress(OSError):
+                self._cut()
+
+
+class _BackwardEndedError(RuntimeError):
+    """Raised inside backward to end it early once its attempt is lost; judged by state, never shown."""
+
+
+def _group(params: Iterable[torch.nn.Parameter], bucket_bytes: int) -> list[list[torch.nn.Parameter]]:
+    """Reverse order, since gradients come in it; a new group at each change of dtype or device."""
+    groups: list[list[torch.nn.Parameter]] = []
+    filled = 0
+    for param in reversed(list(params)):
+        size = param.numel() * param.element_size()
+        same = bool(groups) and (groups[-1][0].dtype, groups[-1][0].device) == (param.dtype, param.device)
+        if not same or filled + size > bucket_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(param)
+        filled += size
+    return groups

@@ -1,0 +1,26 @@
+"""Effect. Random state by (seed, step, micro-batch): who computes a micro-batch does not change what it draws.
+
+Seeding afresh at each place leaves no random state that depends on history, so a retry or a joiner needs no copy.
+"""
+
+import random
+
+import torch
+
+from elastic.control.data import seed_of
+
+BODY = -1  # the code of a step before and after its micro-batches
+
+
+def seed_all(seed: int, step: int, micro_batch: int) -> None:
+    """Seed Python, numpy (where it is loaded) and torch, all devices."""
+    value = seed_of(seed, step, micro_batch)
+    random.seed(value)
+    torch.manual_seed(value)
+    _seed_numpy(value & 0xFFFFFFFF)
+
+
+def _seed_numpy(value: int) -> None:
+    import numpy as np
+
+    np.random.seed(value)

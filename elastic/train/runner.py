@@ -1,0 +1,44 @@
+"""Effect. Runs train_fn in the training thread and turns each way it can end into one event."""
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from elastic.control import events as ev
+from elastic.errors import Dismissed
+from elastic.train import rng
+from elastic.train.session import Session, Surroundings, set_session
+
+TrainFn = Callable[[Session], Any]
+
+
+def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], None]) -> None:
+    """Run train_fn to its end; `keep` takes its value before anybody is told.
+
+    KeyboardInterrupt and SystemExit become a departure: the worker leaves, the others go on.
+    """
+    link, worker = around.link, around.worker
+    event: ev.Event | None = None
+    try:
+        session = Session(around)
+        set_session(session)
+        rng.seed_all(around.seed, rng.BODY, rng.BODY)  # replicas that build their model at random build the same one
+        value = train_fn(session)
+        session.close()
+        keep(value)
+        event = ev.TrainFnReturned(worker=worker)
+    except Dismissed:
+        event = ev.TrainFnReturned(worker=worker, dismissed=True)
+    except (KeyboardInterrupt, SystemExit) as error:
+        event = ev.WorkerDeparted(worker=worker, reason=f"{type(error).__name__}({error})")
+    except BaseException as error:
+        event = ev.TrainFnRaised(
+            worker=worker, summary=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error))
+        )
+    finally:
+        set_session(None)
+        around.page.remove()
+        if event is not None and not isinstance(event, ev.TrainFnReturned):
+            link.cut()  # the others wait for this replica
+        if event is not None:
+            link.leave(event)

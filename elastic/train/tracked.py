@@ -1,0 +1,105 @@
+"""Effect. The objects whose state makes up a replica: read as one tree, and set in place, tensor by tensor."""
+
+import copy
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from elastic.errors import NotStatefulError
+from elastic.train import tree
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What can be tracked."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+class Tracked:
+    """Named objects of one worker.
+
+    Raises (from `add`):
+        NotStatefulError: an object lacks state_dict() or load_state_dict().
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Stateful] = {}
+
+    def add(self, objects: dict[str, Any]) -> None:
+        for name, thing in objects.items():
+            if not isinstance(thing, Stateful):
+                raise NotStatefulError(
+                    f"session.track({name}={type(thing).__name__}(...)): it needs state_dict() and load_state_dict(); "
+                    "track only objects whose state must be the same on all replicas"
+                )
+            self._objects[name] = thing
+
+    def flatten(self) -> tree.Flat:
+        """The whole state now; tensors are the live ones."""
+        return tree.flatten({name: thing.state_dict() for name, thing in self._objects.items()})
+
+    def digests(self) -> dict[str, int]:
+        """64 bits for each tracked object."""
+        return {name: tree.digest(tree.flatten(thing.state_dict())) for name, thing in self._objects.items()}
+
+    def install(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
+        """Set every object to the received state; live tensors keep their identity wherever they fit."""
+        received = tree.unflatten(skeleton, tensors)
+        for name, thing in self._objects.items():
+            if isinstance(thing, torch.nn.Module):
+                _install_module(thing, received[name])
+            elif isinstance(thing, torch.optim.Optimizer):
+                _install_optimizer(thing, received[name])
+            else:
+                thing.load_state_dict(received[name])
+
+
+def _install_module(module: torch.nn.Module, received: dict[str, Any]) -> None:
+    live = module.state_dict()
+    if any(not isinstance(value, torch.Tensor) for value in live.values()):
+        module.load_state_dict(received)  # it carries extra state
+        return
+    with torch.no_grad():
+        for key, value in live.items():
+            value.copy_(received[key])
+
+
+def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> None:
+    """Copy where the trees fit; load, and undo load_state_dict's casts, where they differ.
+
+    `load_state_dict` casts floating-point state to the dtype of its parameter: the float32 moments of bfloat16
+    parameters would lose half their bits.
+    """
+    live = optimizer.state_dict()
+    if _shape(live["state"]) == _shape(received["state"]):
+        with torch.no_grad():
+            for index, entries in live["state"].items():
+                for key, value in entries.items():
+                    if isinstance(value, torch.Tensor):
+                        value.copy_(received["state"][index][key])
+                    else:
+                        _state_of(optimizer, index)[key] = received["state"][index][key]
+        for group, values in zip(optimizer.param_groups, received["param_groups"], strict=True):
+            group.update({key: copy.copy(value) for key, value in values.items() if key != "params"})
+        return
+    optimizer.load_state_dict(received)
+    for index, entries in received["state"].items():
+        for key, value in entries.items():
+            loaded = _state_of(optimizer, index)[key]
+            if isinstance(value, torch.Tensor) and loaded.dtype != value.dtype:
+                _state_of(optimizer, index)[key] = value.to(loaded.device)
+
+
+def _state_of(optimizer: torch.optim.Optimizer, index: int) -> dict[str, Any]:
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    return optimizer.state[params[index]]
+
+
+def _shape(state: dict[Any, dict[str, Any]]) -> dict[Any, Any]:
+    return {
+        index: {k: (tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for k, v in entries.items()}
+        for index, entries in state.items()
+    }

@@ -1,0 +1,120 @@
+"""Effect. State as a tree: a JSON skeleton and a list of tensors, no pickle.
+
+    flatten({"model": ..., "optimizer": ...}) -> Flat(skeleton, tensors)
+
+Dicts keep their keys' types (optimizers key by integers), tuples stay tuples. Leaves are tensors and JSON scalars;
+anything else is refused with its path.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import torch
+
+from elastic.errors import StateError
+
+_SCALARS = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a tensor goes: its path, dtype and shape."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def empty(self) -> torch.Tensor:
+        """Memory for it, on the CPU."""
+        return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A flattened tree; `tensors` are the tree's own, not copies."""
+
+    skeleton: bytes
+    tensors: list[torch.Tensor]
+
+
+def flatten(tree: Any) -> Flat:
+    """Split a tree into its skeleton and its tensors.
+
+    Raises:
+        StateError: a leaf is neither a tensor nor a JSON scalar; names its path.
+    """
+    tensors: list[torch.Tensor] = []
+    node = _encode(tree, "", tensors)
+    return Flat(json.dumps(node, separators=(",", ":")).encode(), tensors)
+
+
+def slots(skeleton: bytes) -> list[Slot]:
+    """The tensors that a skeleton expects, in order."""
+    return list(_slots(json.loads(skeleton), ""))
+
+
+def unflatten(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:
+    """The tree again, holding these very tensors."""
+    return _decode(json.loads(skeleton), iter(tensors))
+
+
+def digest(flat: Flat) -> int:
+    """64 bits over skeleton and tensor bytes (crc32c of each tensor, blake2b over all)."""
+    whole = hashlib.blake2b(flat.skeleton, digest_size=8)
+    for tensor in flat.tensors:
+        whole.update(google_crc32c.value(raw_bytes(tensor)).to_bytes(4, "big"))
+    return int.from_bytes(whole.digest(), "big")
+
+
+def raw_bytes(tensor: torch.Tensor) -> Any:
+    """The bytes of a tensor: no copy if it is contiguous and on the CPU."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy() if flat.numel() else b""
+
+
+def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach())
+        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+    if isinstance(value, Mapping):
+        return {"dict": [[_key(k, path), _encode(v, f"{path}/{k}", tensors)] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encode(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]}
+    if type(value) in _SCALARS:
+        return {"value": value}
+    raise StateError(f"state at {path or '/'} is a {type(value).__name__}: only tensors, numbers, strings and containers travel")
+
+
+def _key(key: Any, path: str) -> Any:
+    if type(key) in (int, str, bool, float):
+        return key
+    raise StateError(f"a key of the state at {path or '/'} is a {type(key).__name__}: only strings and numbers travel")
+
+
+def _slots(node: Any, path: str) -> Iterator[Slot]:
+    ((kind, body),) = node.items()
+    if kind == "tensor":
+        yield Slot(path, body[0], tuple(body[1]))
+    elif kind == "dict":
+        for key, child in body:
+            yield from _slots(child, f"{path}/{key}")
+    elif kind in ("list", "tuple"):
+        for i, child in enumerate(body):
+            yield from _slots(child, f"{path}/{i}")
+
+
+def _decode(node: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    ((kind, body),) = node.items()
+    if kind == "tensor":
+        return next(tensors)
+    if kind == "dict":
+        return {key: _decode(child, tensors) for key, child in body}
+    if kind == "value":
+        return body
+    items = [_decode(child, tensors) for child in body]
+    return items if kind == "list" else tuple(items)

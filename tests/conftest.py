@@ -1,0 +1,173 @@
+"""Effect. Marks tests by their folder, and fails a test that leaves something of its own behind.
+
+A test may not outlive itself: no process, no file in shared memory, no non-daemon thread. What existed
+before the test, a session-scoped Ray cluster for instance, is nobody's leak. Pure tests are not watched: they
+start nothing.
+"""
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+FOLDER_MARKS = ("pure", "effects", "cluster", "chaos")
+GRACE_S = 10.0
+POLL_S = 0.05
+
+# Inherited by every process that a test starts, so that orphans are found after their parents are gone.
+RUN_MARK = ("ELASTIC_TEST_RUN", uuid.uuid4().hex)
+os.environ[RUN_MARK[0]] = RUN_MARK[1]
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+# Helpers that Python keeps, once started, until the interpreter ends.
+PYTHON_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# A Ray worker between two tasks: it belongs to its node, not to the test that used it last.
+RAY_IDLE = ("ray::IDLE", "ray::SPILL_", "ray::RESTORE_", "ray::DELETE_")
+# What a Ray node consists of. It is let off only in a cluster that is older than the test.
+RAY_DAEMONS = (
+    "/gcs_server",
+    "/raylet",
+    "/ray/autoscaler/",
+    "/ray/dashboard/",
+    "/ray/_private/log_monitor.py",
+    "/ray/_private/workers/",  # a worker that has not registered yet
+    "/ray/_private/runtime_env/",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
+    "ray-dashboard",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives each test the mark of its folder."""
+    for item in items:
+        parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
+        if parts and parts[0] in FOLDER_MARKS:
+            item.add_marker(parts[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A line of the process table. `start_ticks` tells a process from a later one of the same pid."""
+
+    pid: int
+    parent_pid: int
+    start_ticks: int
+    command: str
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.pid, self.start_ticks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belongings:
+    """What the test process owns at one moment."""
+
+    processes: dict[int, Process]
+    shm_names: frozenset[str]
+    threads: frozenset[threading.Thread]
+
+
+def read_process(directory: Path) -> tuple[Process, bool] | None:
+    """Reads a process from /proc and whether it carries the run's mark; None if it is gone or a zombie."""
+    try:
+        # The command name in parentheses may itself hold blanks and parentheses.
+        state, parent, *rest = (directory / "stat").read_text().rpartition(")")[2].split()
+        command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        is_marked = "=".join(RUN_MARK).encode() in (directory / "environ").read_bytes()
+    except OSError:
+        return None
+    if state in "ZX":
+        return None
+    pid = int(directory.name)
+    return Process(pid=pid, parent_pid=int(parent), start_ticks=int(rest[17]), command=command), is_marked
+
+
+def started_processes() -> dict[int, Process]:
+    """Returns the descendants of this process, and their orphans, by pid."""
+    found = [read for path in Path("/proc").glob("[0-9]*") if (read := read_process(path)) is not None]
+    ours = {process.pid for process, is_marked in found if is_marked} | {os.getpid()}
+    grown = True
+    while grown:
+        children = {process.pid for process, _ in found if process.parent_pid in ours}
+        grown = not children <= ours
+        ours |= children
+    ours.discard(os.getpid())
+    return {process.pid: process for process, _ in found if process.pid in ours}
+
+
+def belongings() -> Belongings:
+    """Looks at what the test process owns now."""
+    return Belongings(
+        processes=started_processes(),
+        shm_names=frozenset(path.name for path in Path("/dev/shm").glob("elastic-*")),
+        threads=frozenset(t for t in threading.enumerate() if not t.daemon),
+    )
+
+
+def is_excused(process: Process, now: Belongings, before: Belongings) -> bool:
+    """Whether a new process is no leak: a helper of Python, or part of a Ray cluster older than the test."""
+    if any(helper in process.command for helper in PYTHON_HELPERS):
+        return True
+    is_ray = process.command.startswith(RAY_IDLE) or any(name in process.command for name in RAY_DAEMONS)
+    if not is_ray:
+        return False
+    ancestor = now.processes.get(process.parent_pid)
+    while ancestor is not None:
+        old = before.processes.get(ancestor.pid)
+        if old is not None and old.identity == ancestor.identity:
+            return True
+        ancestor = now.processes.get(ancestor.parent_pid)
+    return False
+
+
+def leaked_processes(now: Belongings, before: Belongings) -> list[Process]:
+    """Returns the processes started since `before` that are not excused."""
+    old = {process.identity for process in before.processes.values()}
+    new = [process for process in now.processes.values() if process.identity not in old]
+    return [process for process in new if not is_excused(process, now, before)]
+
+
+def leaks(now: Belongings, before: Belongings) -> list[str]:
+    """Returns one line for each thing that was not there before."""
+    processes = [f"process {p.pid}: {p.command[:160]}" for p in leaked_processes(now, before)]
+    files = [f"file /dev/shm/{name}" for name in sorted(now.shm_names - before.shm_names)]
+    threads = [f"thread {t.name}" for t in now.threads - before.threads]
+    return processes + files + threads
+
+
+def end(process: Process) -> None:
+    """Ends a leaked process, so that one leak does not spoil the tests that follow."""
+    read = read_process(Path("/proc") / str(process.pid))
+    if read is not None and read[0].identity == process.identity:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test after which something of its own is still there when the grace period ends.
+
+    Pytest sets up fixtures of wider scope first, so their processes count as older than the test.
+    """
+    if request.node.get_closest_marker("pure") is not None:
+        yield
+        return
+    before = belongings()
+    yield
+    deadline_s = time.monotonic() + GRACE_S
+    while leaks(now := belongings(), before) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    if found := leaks(now, before):
+        for process in leaked_processes(now, before):
+            end(process)
+        for name in now.shm_names - before.shm_names:
+            (Path("/dev/shm") / name).unlink(missing_ok=True)
+        pytest.fail(f"left behind {GRACE_S:g} s after the test:\n  " + "\n  ".join(found), pytrace=False)
