@@ -91,6 +91,7 @@ class Turnstile:
         self._settings = settings
         self._server = socket.create_server(("127.0.0.1", 0))
         self._server.settimeout(DEADLINE_S)
+        self._connections: list[socket.socket] = []
         self._gates: dict[str, list[TextIO]] = {side: [] for side in settings.sides}
 
     @property
@@ -102,35 +103,40 @@ class Turnstile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(OSError):  # wakes an `accept`, which `close` alone does not
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
+        self.close()
+
+    def close(self) -> None:
+        """Hang up on everybody: whoever waits on a connection, here or in a worker, wakes with an error."""
+        for connection in (self._server, *self._connections):
+            with contextlib.suppress(OSError):  # it was closed already
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def measure(self) -> list[dict[str, Any]]:
         """Let the sides take their turns; the pairs in order, the warm-up among them."""
         try:
             self._admit()
-            for side in self._settings.sides:
-                self._arrivals(side)
-            pairs = []
-            for block in range(1 + self._settings.blocks):
-                order = self._settings.sides[:: -1 if block % 2 else 1]
-                pairs.append({"first": order[0], **{side: self._take_turn(side) for side in order}})
+            pairs = [self._take_turns(block) for block in range(1 + self._settings.blocks)]
             for side in self._settings.sides:
                 self._open(side)
-            return pairs
-        finally:  # after an error whoever sleeps at a gate wakes up with one, too
-            for gate in itertools.chain.from_iterable(self._gates.values()):
-                with contextlib.suppress(OSError):
-                    gate.close()
+        except Exception:
+            self.close()
+            raise
+        return pairs
 
     def _admit(self) -> None:
         while any(len(gates) < self._settings.workers for gates in self._gates.values()):
             connection, _ = self._server.accept()
-            with connection:  # the file keeps it open
-                connection.settimeout(DEADLINE_S)
-                gate = connection.makefile("rw")
+            connection.settimeout(DEADLINE_S)
+            self._connections.append(connection)
+            gate = connection.makefile("rw")
             self._gates[gate.readline().strip()].append(gate)
+        for side in self._settings.sides:
+            self._arrivals(side)
+
+    def _take_turns(self, block: int) -> dict[str, Any]:
+        order = self._settings.sides[:: -1 if block % 2 else 1]
+        return {"first": order[0], **{side: self._take_turn(side) for side in order}}
 
     def _take_turn(self, side: str) -> dict[str, float]:
         started_s = time.monotonic()
@@ -164,9 +170,7 @@ def make_elastic_train_fn(settings: Settings, address: tuple[str, int]) -> Calla
         model = session.prepare(new_model(recipe))
         optimizer, scheduler = new_optimizer(model, recipe)
         session.track(model=model, optimizer=optimizer, scheduler=scheduler)
-        batches = session.batches(
-            train_set, batch_size=recipe.batch_size, micro_batch_size=recipe.micro_batch_size
-        )
+        batches = session.batches(train_set, batch_size=recipe.batch_size, micro_batch_size=recipe.micro_batch_size)
         for step in session.steps(batches, max_steps=settings.steps):
             if step.index % settings.steps_per_block == 0:
                 gate.arrive(loss)
@@ -226,9 +230,7 @@ def _backward(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, micro_ba
 
 def ddp_batches(dataset: ByteWindows, rank: int, settings: Settings) -> Iterator[Sequence[torch.Tensor]]:
     """This rank's micro-batches, epoch after epoch."""
-    sampler = DistributedSampler(
-        dataset, num_replicas=settings.workers, rank=rank, seed=settings.seed, drop_last=True
-    )
+    sampler = DistributedSampler(dataset, num_replicas=settings.workers, rank=rank, seed=settings.seed, drop_last=True)
     loader = DataLoader(dataset, batch_size=settings.recipe.micro_batch_size, sampler=sampler, drop_last=True)
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
@@ -254,8 +256,8 @@ def run(settings: Settings) -> list[dict[str, Any]]:
                 run_elastic(settings, address)
             ray.get([done for ranks in ddp for done in ranks])
         except Exception:
-            turnstile.__exit__()
-            pairs.result()  # if the turnstile broke first, that is the error to show
+            if pairs.done():
+                pairs.result()  # the turnstile broke first: that is the error to show
             raise
         return pairs.result()
 

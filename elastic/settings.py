@@ -32,11 +32,15 @@ class Scaling:
     def __post_init__(self) -> None:
         low, high = self.bounds
         if not 1 <= low <= high:
-            raise SettingError(f"Scaling.replicas={self.replicas!r} must be n >= 1 or (minimum, maximum) with 1 <= minimum <= maximum")
+            raise SettingError(
+                f"Scaling.replicas={self.replicas!r} must be n >= 1 or (minimum, maximum) with 1 <= minimum <= maximum"
+            )
         if self.spares < 0:
             raise SettingError(f"Scaling.spares={self.spares} must not be negative")
         if self.workers_per_replica != 1:
-            raise SettingError(f"Scaling.workers_per_replica={self.workers_per_replica}: only 1 worker per replica is supported so far")
+            raise SettingError(
+                f"Scaling.workers_per_replica={self.workers_per_replica}: only 1 worker per replica is supported so far"
+            )
         if self.threads_per_worker < 1:
             raise SettingError(f"Scaling.threads_per_worker={self.threads_per_worker} must be at least 1")
         if any(amount <= 0 for amount in self.resources.values()):
@@ -69,7 +73,7 @@ class Limits:
         below_minimum_timeout_s: how long survivors below the minimum keep their state and wait for replacements.
         lease_s: a member without contact counts as gone after this long, and pauses itself a little earlier.
         orphan_lease_s: a worker that has not heard from a driver for this long leaves and frees its slot.
-        blame_grace_s: how long an exception in a step waits for news that the generation broke, before it is the user's.
+        blame_grace_s: how long an exception in a step waits for news of a broken generation; then it is the user's.
         joiner_tries: generations a joiner may fail to form before it is dismissed.
         start_tries: consecutive workers that may die or raise before their first step.
         incidents_without_progress: consecutive incidents without a committed step between them that end the run.

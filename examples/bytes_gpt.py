@@ -83,16 +83,12 @@ def load_datasets(recipe: Recipe) -> tuple[ByteWindows, ByteWindows]:
     names = []
     for folder, subfolders, files in os.walk(root):
         subfolders[:] = set(subfolders) - SKIPPED_FOLDERS  # the walk goes on into what is left here
-        names += [
-            (Path(folder) / file).relative_to(root).as_posix() for file in files if file.endswith(".py")
-        ]
+        names += [(Path(folder) / file).relative_to(root).as_posix() for file in files if file.endswith(".py")]
     train, validation = bytearray(), bytearray()
     for name in sorted(names):
         split = validation if zlib.crc32(name.encode()) % 10 == 0 else train
         split += (root / name).read_bytes()
-    return ByteWindows(train[: recipe.max_train_bytes], recipe.context), ByteWindows(
-        validation, recipe.context
-    )
+    return ByteWindows(train[: recipe.max_train_bytes], recipe.context), ByteWindows(validation, recipe.context)
 
 
 # ---- the model
@@ -147,9 +143,7 @@ def new_model(recipe: Recipe) -> BytesGPT:
     return BytesGPT(context=recipe.context).to(torch.float64 if recipe.float64 else torch.float32)
 
 
-def new_optimizer(
-    model: nn.Module, recipe: Recipe
-) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
+def new_optimizer(model: nn.Module, recipe: Recipe) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
     """AdamW; its rate warms up linearly and follows a cosine down to a tenth of the peak."""
 
     def rate_at(step: int) -> float:
@@ -226,9 +220,7 @@ def make_train_fn(recipe: Recipe, step_log_dir: str | Path | None = None) -> Cal
         session.track(model=model, optimizer=optimizer, scheduler=scheduler)
         log.write("started", model_id=id(model), optimizer_id=id(optimizer))
 
-        batches = session.batches(
-            train_set, batch_size=recipe.batch_size, micro_batch_size=recipe.micro_batch_size
-        )
+        batches = session.batches(train_set, batch_size=recipe.batch_size, micro_batch_size=recipe.micro_batch_size)
         for step in session.steps(batches, max_steps=recipe.steps):
             with step:
                 place = {"step": step.index, "generation": step.generation, "attempt": step.attempt}
@@ -257,28 +249,22 @@ def make_train_fn(recipe: Recipe, step_log_dir: str | Path | None = None) -> Cal
 
 def main() -> None:
     """Train, and print the score beside the table's."""
-    import ray  # the model and the data above need neither of the two
-
-    import elastic
+    import elastic  # the model and the data above do not need it
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--steps", type=int, default=Recipe().steps)
     parser.add_argument("--workers", default="2-4", metavar="N[-M]", help="fewest and most (default: 2-4)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--float64", action="store_true")
-    parser.add_argument("--name", default="bytes-gpt", help="a run of the same name resumes")
-    parser.add_argument("--address", default=os.environ.get("RAY_ADDRESS"), help="default: a local cluster")
+    parser.add_argument("--address", help="of a Ray cluster (default: RAY_ADDRESS, a running one, or a local one)")
     args = parser.parse_args()
     fewest, most = (int(count) for count in (args.workers.split("-") * 2)[:2])
 
-    if args.address:
-        ray.init(address=args.address)
-    else:  # on a laptop, four workers may share two cores
-        ray.init(num_cpus=max(most, os.cpu_count() or 1))
     result = elastic.fit(
         make_train_fn(Recipe(steps=args.steps, seed=args.seed, float64=args.float64)),
         scaling=elastic.Scaling(replicas=(fewest, most), spares=0),
-        name=args.name,
+        seed=args.seed,
+        address=args.address,
     )
     print(f"{result.steps} steps, {len(result.incidents)} incidents, world sizes {result.world_sizes}")
     print(f"bits per byte: {result.value['bits_per_byte']:.3f}")

@@ -132,30 +132,29 @@ def _departed(turn: Turn, event: ev.WorkerDeparted) -> None:
 
 def _react_to_loss(turn: Turn, name: str, before: Standing, evidence: str) -> None:
     """What a loss means in each phase; `before` is the standing that was lost."""
-    member = turn.is_member(name)
     if before in (Standing.REQUESTED, Standing.LOADING):
         turn.count_start_failure(name, evidence)
-    if turn.state.phase is Phase.ENDED:
-        return
-    if turn.state.phase is Phase.STARTING:
+    phase = turn.state.phase
+    if phase in (Phase.STARTING, Phase.WAITING):
         turn.replenish(f"{name} was lost")
-        _start_if_ready(turn)
-    elif turn.state.phase is Phase.WAITING:
-        turn.replenish(f"{name} was lost")
-        try_form(turn)
-    elif turn.state.phase is Phase.FINISHING:
+        _start_if_ready(turn) if phase is Phase.STARTING else try_form(turn)
+    elif phase is Phase.FINISHING:
         _end_if_all_left(turn)
-    elif not member:
-        if turn.state.phase is Phase.RUNNING:
-            turn.replenish(f"{name} was lost")
-    else:
-        if before is not Standing.SUSPECT:
-            turn.signal(IncidentClass.WORKER_LOST, evidence, culprit=name)
-        if turn.state.phase is Phase.FREEZING:
-            harden(turn, f"{name} was lost: {evidence}")
-            settle(turn)
-        elif before is not Standing.SUSPECT:
-            freeze(turn, f"{name} was lost: {evidence}", survivors_only=turn.state.phase is Phase.FORMING)
+    elif phase is not Phase.ENDED and turn.is_member(name):
+        _member_lost(turn, name, before, evidence)
+    elif phase is Phase.RUNNING:
+        turn.replenish(f"{name} was lost")
+
+
+def _member_lost(turn: Turn, name: str, before: Standing, evidence: str) -> None:
+    """The generation it belonged to is over; a suspect's death is only the proof that was waited for."""
+    if before is not Standing.SUSPECT:
+        turn.signal(IncidentClass.WORKER_LOST, evidence, culprit=name)
+    if turn.state.phase is Phase.FREEZING:
+        harden(turn, f"{name} was lost: {evidence}")
+        settle(turn)
+    elif before is not Standing.SUSPECT:
+        freeze(turn, f"{name} was lost: {evidence}", survivors_only=turn.state.phase is Phase.FORMING)
 
 
 def _monitor_lost(turn: Turn, event: ev.MonitorLost) -> None:

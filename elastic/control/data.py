@@ -84,10 +84,13 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.micro_batch_size < 1:
-            raise SettingError(f"batch_size={self.batch_size} and micro_batch_size={self.micro_batch_size} must be at least 1")
+            raise SettingError(
+                f"batch_size={self.batch_size} and micro_batch_size={self.micro_batch_size} must be at least 1"
+            )
         if self.samples < self.batch_size:
             raise DatasetTooSmallError(
-                f"the dataset holds {self.samples} samples, fewer than one global batch of {self.batch_size}: lower batch_size"
+                f"the dataset holds {self.samples} samples, fewer than one global batch of {self.batch_size}: "
+                "lower batch_size"
             )
 
     @property
@@ -108,7 +111,8 @@ class BatchPlan:
         count = self.samples_of(step)
         starts = range(0, count, self.micro_batch_size)
         return tuple(
-            MicroBatch(number, first + start, min(self.micro_batch_size, count - start)) for number, start in enumerate(starts)
+            MicroBatch(number, first + start, min(self.micro_batch_size, count - start))
+            for number, start in enumerate(starts)
         )
 
     def sample_indices(self, step: int, micro_batch: MicroBatch) -> list[int]:

@@ -47,7 +47,7 @@ def try_form(turn: Turn) -> None:
     if not survivors and has_trained:
         turn.fail_lost("every replica died, and no checkpoint tier holds a copy of the state: use more replicas")
         return
-    joiners = () if turn.state.survivors_only and survivors else turn.state.joiners
+    joiners = () if turn.state.survivors_only and survivors else _trusted_joiners(turn, survivors)
     remediation = _remediate(turn, len(survivors), len(joiners))
     if remediation.kind is Kind.GIVE_UP:
         turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}")
@@ -58,6 +58,19 @@ def try_form(turn: Turn) -> None:
         _wait(turn, remediation.reason)
         return
     _form(turn, survivors, taken, remediation)
+
+
+def _trusted_joiners(turn: Turn, survivors: tuple[WorkerRecord, ...]) -> tuple[WorkerRecord, ...]:
+    """Joiners, less those on a node that may be dying: a culprit was there, and no survivor answers from there.
+
+    They join at the end of a later step, if they still live; only below the minimum are they taken now.
+    """
+    incident = turn.open_incident()
+    culprits = incident.culprits if incident is not None else ()
+    doubted = {turn.worker(name).node for name in culprits} - {worker.node for worker in survivors}
+    trusted = tuple(worker for worker in turn.state.joiners if worker.node not in doubted)
+    is_enough = len(survivors) + len(trusted) >= turn.settings.scaling.bounds[0]
+    return trusted if is_enough else turn.state.joiners
 
 
 def _survivors(turn: Turn) -> tuple[WorkerRecord, ...]:

@@ -83,7 +83,9 @@ class Turn:
         self.change(start_failures=self.state.start_failures + 1)
         limit = self.settings.limits.start_tries
         if self.state.phase is Phase.STARTING and self.state.start_failures >= limit:
-            self.fail(Ending.NOT_ENOUGH_SLOTS, f"{limit} workers in a row ended before their first step; the last: {evidence}")
+            self.fail(
+                Ending.NOT_ENOUGH_SLOTS, f"{limit} workers in a row ended before their first step; the last: {evidence}"
+            )
 
     def blame_joiners(self) -> None:
         """A forming failed: joiners among its members have one try less."""
@@ -99,7 +101,9 @@ class Turn:
         if len(state.view.members) < self.settings.scaling.bounds[1]:
             leader = state.view.leader.worker
             self.change(pause_asked=True)
-            self.do(Pause(worker=leader, generation=state.generation, reason=f"{state.joiners[0].name} is ready to join"))
+            self.do(
+                Pause(worker=leader, generation=state.generation, reason=f"{state.joiners[0].name} is ready to join")
+            )
 
     # --- incidents ---
 
@@ -121,7 +125,9 @@ class Turn:
             )
             self.change(incidents=(*self.state.incidents, incident))
         culprits = incident.culprits if not culprit or culprit in incident.culprits else (*incident.culprits, culprit)
-        evidence_so_far = incident.evidence if len(incident.evidence) >= _MAX_EVIDENCE else (*incident.evidence, evidence)
+        evidence_so_far = (
+            incident.evidence if len(incident.evidence) >= _MAX_EVIDENCE else (*incident.evidence, evidence)
+        )
         kind = max(incident.kind, kind, key=_SPECIFIC.index)
         self._set_incident(replace(incident, kind=kind, culprits=culprits, evidence=evidence_so_far))
 
@@ -166,7 +172,9 @@ class Turn:
         self.end(Outcome(ending=ending, message=message, details=details), reason=message)
 
     def succeed(self, value_from: str) -> None:
-        self.end(Outcome(ending=Ending.SUCCEEDED, details={"value_from": value_from}), reason="train_fn returned everywhere")
+        self.end(
+            Outcome(ending=Ending.SUCCEEDED, details={"value_from": value_from}), reason="train_fn returned everywhere"
+        )
 
     def stop(self, reason: str) -> None:
         self.fail(Ending.STOPPED, reason)

@@ -55,5 +55,3 @@ def make_batches(
         shuffle=shuffle,
     )
     return Batches(dataset, plan, collate or default_collate)
-
-

@@ -44,9 +44,12 @@ class Flight:
     started_at_s: float
 
 
+PAGES = Path("/dev/shm")
+
+
 def page_path(run: str, worker: str, incarnation: int) -> Path:
     """Where a worker's page lies on its node."""
-    return Path("/dev/shm") / f"elastic-{run}-{incarnation}-{worker}"
+    return PAGES / f"elastic-{run}-{incarnation}-{worker}"
 
 
 class FlightPage:

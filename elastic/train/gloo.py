@@ -86,7 +86,7 @@ class GlooGroup:
         self._peers = {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
         if self.rank != 0:
             self._peers.add((self.view.leader.host, self.view.leader.port))
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [device]
         options._timeout = self._timeout
         store = dist.PrefixStore(self._key("gloo"), self._store)
@@ -138,10 +138,16 @@ class GlooGroup:
         while True:
             try:
                 return dist.TCPStore(
-                    leader.host, leader.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_CONNECT_S)
+                    leader.host,
+                    leader.port,
+                    is_master=False,
+                    wait_for_workers=False,
+                    timeout=timedelta(seconds=_CONNECT_S),
                 )
             except dist.DistError as error:
-                _check(stop, deadline_s, f"the store of the leader {leader.worker} at {leader.host}:{leader.port}: {error}")
+                _check(
+                    stop, deadline_s, f"the store of the leader {leader.worker} at {leader.host}:{leader.port}: {error}"
+                )
 
     def _meet(self, entry: str, stop: Callable[[], bool], deadline_s: float) -> list[str]:
         """Publish an entry and wait for everybody's, without ever blocking in the store."""
@@ -165,7 +171,9 @@ def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> Non
 
 
 def _grouped(layouts: list[str]) -> str:
-    return "; ".join(f"{layout} on ranks {[r for r, x in enumerate(layouts) if x == layout]}" for layout in sorted(set(layouts)))
+    return "; ".join(
+        f"{layout} on ranks {[r for r, x in enumerate(layouts) if x == layout]}" for layout in sorted(set(layouts))
+    )
 
 
 def _listening_device(host: str) -> tuple[Any, int]:
@@ -183,7 +191,9 @@ def _listeners() -> dict[int, int]:
     found: dict[int, int] = {}
     for sock in _sockets():
         with contextlib.suppress(OSError), sock:
-            if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockopt(
+                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+            ):
                 found[os.fstat(sock.fileno()).st_ino] = sock.getsockname()[1]
     return found
 

@@ -83,4 +83,6 @@ def _compare(group: GlooGroup, digests: dict[str, int]) -> None:
         values = [row[column] for row in rows]
         if len(set(values)) > 1:
             odd = [rank for rank, value in enumerate(values) if value != values[0]]
-            raise DivergenceError(f"after healing, {name} on ranks {odd} differs from rank 0 in generation {group.view.generation}")
+            raise DivergenceError(
+                f"after healing, {name} on ranks {odd} differs from rank 0 in generation {group.view.generation}"
+            )

@@ -75,7 +75,9 @@ class Reducer:
     @property
     def layout(self) -> str:
         """Digest of names, shapes, dtypes and buckets; must be the same on every replica."""
-        lines = [f"{i} {self._names[p]} {tuple(p.shape)} {p.dtype}" for i, b in enumerate(self.buckets) for p in b.params]
+        lines = [
+            f"{i} {self._names[p]} {tuple(p.shape)} {p.dtype}" for i, b in enumerate(self.buckets) for p in b.params
+        ]
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
     @property
@@ -146,8 +148,8 @@ class Reducer:
         if self._is_last:
             if i < self._next:
                 raise StepMisuseError(
-                    f"{self._names[param]} received a gradient after its bucket was reduced: call step.backward once per "
-                    "micro-batch, on a loss that holds all of it"
+                    f"{self._names[param]} received a gradient after its bucket was reduced: call "
+                    "step.backward once per micro-batch, on a loss that holds all of it"
                 )
             bucket.missing -= 1
             self._pump()

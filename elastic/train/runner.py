@@ -33,7 +33,9 @@ def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], 
         event = ev.WorkerDeparted(worker=worker, reason=f"{type(error).__name__}({error})")
     except BaseException as error:
         event = ev.TrainFnRaised(
-            worker=worker, summary=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error))
+            worker=worker,
+            summary=f"{type(error).__name__}: {error}",
+            traceback="".join(traceback.format_exception(error)),
         )
     finally:
         set_session(None)

@@ -82,7 +82,9 @@ class Session:
         self._has_arrived = self._has_ended = False
 
     def __reduce__(self) -> NoReturn:
-        raise OutsideWorkerError("a session cannot leave its worker: do not put it into objects that are sent elsewhere")
+        raise OutsideWorkerError(
+            "a session cannot leave its worker: do not put it into objects that are sent elsewhere"
+        )
 
     # --- what the user calls ---
 

@@ -118,7 +118,9 @@ class Step:
             scaler: a GradScaler; the loss is scaled by it for the backward only.
         """
         if self._is_reduced or len(self._done) >= len(self._dealt):
-            raise StepMisuseError(f"step {self.index}: step.backward outside of `for batch in step`, or twice for a micro-batch")
+            raise StepMisuseError(
+                f"step {self.index}: step.backward outside of `for batch in step`, or twice for a micro-batch"
+            )
         replica, micro_batch = self._replica, self._dealt[len(self._done)]
         weight = micro_batch.count / self.samples
         self._loss_sum += weight * float(loss.detach())
@@ -202,7 +204,9 @@ class Step:
         if not isinstance(error, Exception):
             return False
         replica = self._replica
-        return replica.link.is_broken_within(0 if isinstance(error, StepMisuseError | ConservationError) else replica.grace_s)
+        return replica.link.is_broken_within(
+            0 if isinstance(error, StepMisuseError | ConservationError) else replica.grace_s
+        )
 
     def _undo(self) -> None:
         """Leave the state as it was at the door."""

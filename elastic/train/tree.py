@@ -87,7 +87,9 @@ def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
         return {kind: [_encode(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]}
     if type(value) in _SCALARS:
         return {"value": value}
-    raise StateError(f"state at {path or '/'} is a {type(value).__name__}: only tensors, numbers, strings and containers travel")
+    raise StateError(
+        f"state at {path or '/'} is a {type(value).__name__}: only tensors, numbers, strings and containers travel"
+    )
 
 
 def _key(key: Any, path: str) -> Any:

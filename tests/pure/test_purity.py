@@ -45,9 +45,7 @@ def is_pure(name: str) -> bool:
 def test_pure_modules_load_nothing_heavy():
     names = [name for name in MODULES if is_pure(name)]
     command = [sys.executable, "-W", "error", "-c", IMPORT_ALL, json.dumps(names)]
-    answer = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False
-    )
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)
     assert answer.returncode == 0, answer.stderr
     loaded = set(json.loads(answer.stdout))
     assert HEAVY & loaded == set()

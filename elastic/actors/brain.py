@@ -1,0 +1,41 @@
+"""Effect. The supervisor actor as the driver sees it: asked once a turn, replaced when it dies."""
+
+import logging
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from elastic.actors.driver import Observed
+from elastic.actors.supervisor import Supervisor
+from elastic.control.commands import Command
+from elastic.control.remediation import Policy
+from elastic.control.state import RunState
+
+log = logging.getLogger("elastic")
+
+_ANSWER_S = 30.0
+
+
+class RayBrain:
+    """A supervisor actor; what it was told and did not answer is told to its successor again."""
+
+    def __init__(self, state: RunState, policy: Policy) -> None:
+        self._state, self._policy = state, policy
+        self._actor = self._start()
+
+    def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
+        while True:
+            try:
+                commands, self._state = ray.get(self._actor.observe.remote(events), timeout=_ANSWER_S)
+                return commands, self._state
+            except (RayActorError, GetTimeoutError) as error:
+                log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
+                ray.kill(self._actor)
+                self._actor = self._start()
+
+    def close(self) -> None:
+        ray.kill(self._actor)
+
+    def _start(self) -> Any:
+        return ray.remote(Supervisor).options(num_cpus=0, max_restarts=0).remote(self._state, self._policy)

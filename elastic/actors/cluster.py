@@ -1,0 +1,67 @@
+"""Effect. Finds the Ray cluster to run on, or starts a small local one and stops it again."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from elastic.errors import NoClusterError
+from elastic.settings import Scaling
+
+log = logging.getLogger("elastic")
+
+_OBJECT_STORE_BYTES = 256 << 20
+
+
+@contextmanager
+def cluster(address: str | None, scaling: Scaling) -> Iterator[None]:
+    """Be connected to a cluster within the context.
+
+    In this order: the connection this process has; `address`; a running cluster on this machine (`ray start`, or the
+    one a submitted job runs in); a local one, which ends with the context.
+
+    Raises:
+        NoClusterError: nothing answers at the address.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    if address is not None or not _connect("auto"):
+        _require(address, scaling)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _require(address: str | None, scaling: Scaling) -> None:
+    if address is None:
+        _start_local(scaling)
+    elif not _connect(address):
+        raise NoClusterError(
+            f"no Ray cluster answers at {address}: check fit(address=...) or RAY_ADDRESS, or leave both out"
+        )
+
+
+def _connect(address: str) -> bool:
+    try:
+        ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        log.debug("no cluster at %s: %s", address, error)
+        return False
+    return True
+
+
+def _start_local(scaling: Scaling) -> None:
+    """A one-node cluster with room for the minimum and the spares, and for all cores' worth of more."""
+    low, _ = scaling.bounds
+    workers = low + scaling.spares
+    cpus = max(os.cpu_count() or 1, int(workers * scaling.resources.get("CPU", 0) + 0.999))
+    ray.init(
+        num_cpus=cpus,
+        include_dashboard=False,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        logging_level=logging.WARNING,
+    )

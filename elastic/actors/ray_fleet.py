@@ -1,0 +1,314 @@
+"""Effect. The fleet on Ray: a detached actor in a detached placement group for each worker, a host monitor per node.
+
+Detached, since plain actors die with their driver, and detached actors die with an undetached placement group. So that
+nothing outlives its purpose, a worker that has not heard a driver for its orphan lease removes its own placement group.
+"""
+
+import contextlib
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from elastic.actors.fleet import Emit
+from elastic.actors.monitor import HostMonitor
+from elastic.actors.worker import start_worker_host
+from elastic.control import events as ev
+from elastic.control.values import View
+from elastic.settings import RunSettings
+from elastic.train.flight import page_path
+from elastic.train.runner import TrainFn
+
+log = logging.getLogger("elastic")
+
+_EVENTS_S = 5.0
+_KEEP_S = 0.05
+_PROBE_S = 1.0
+_END_S = 10.0
+
+
+@dataclass(slots=True)
+class Hand:
+    """What the driver holds of one worker."""
+
+    group: PlacementGroup
+    actor: Any
+    node: str = ""
+    pid: int = 0
+    address: tuple[str, int] | None = None
+    is_over: bool = False
+
+
+class RayFleet:
+    """See `Fleet`.
+
+    Ray hands answers over in a thread of its own, in which no call to Ray may wait; they are queued, and one thread of
+    ours goes on from there. Another one does what may take milliseconds: placements, releases.
+    """
+
+    def __init__(self, settings: RunSettings, train_fn: TrainFn, seed: int, emit: Emit) -> None:
+        self._settings, self._seed, self._emit_event = settings, seed, emit
+        self._train_fn = ray.put(train_fn)
+        self._hands: dict[str, Hand] = {}
+        self._unproven: set[str] = set()
+        self._monitors: dict[str, Any] = {}
+        self._lock = threading.RLock()
+        self._is_down = threading.Event()
+        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._releases: queue.SimpleQueue[PlacementGroup] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._go_on, name="elastic-answers", daemon=True),
+            threading.Thread(target=self._keep, name="elastic-keeper", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- what the driver says ---
+
+    def start(self, worker: str) -> None:
+        scaling = self._settings.scaling
+        name = f"elastic-{self._settings.run}-{self._settings.incarnation}-{worker}"
+        selector = [dict(scaling.label_selector)] if scaling.label_selector else None
+        group = placement_group([scaling.resources], name=name, lifetime="detached", bundle_label_selector=selector)
+        resources = {key: amount for key, amount in scaling.resources.items() if key not in ("CPU", "GPU")}
+        actor = start_worker_host(
+            name=name,
+            namespace=f"elastic-{self._settings.run}",
+            num_cpus=scaling.resources.get("CPU", 0),
+            num_gpus=scaling.resources.get("GPU", 0),
+            resources=resources,
+            strategy=PlacementGroupSchedulingStrategy(group, 0),
+            arguments=(worker, self._seed, self._settings, self._train_fn),
+        )
+        with self._lock:
+            self._hands[worker] = Hand(group, actor)
+        self._call(worker, "ready", "control", then=lambda pid: self._came_up(worker, pid))
+
+    def freeze(self, worker: str, generation: int) -> None:
+        def answered(answer: ev.FreezeAnswered | None) -> None:
+            if answer is not None:
+                self._emit(answer)
+
+        self._call(worker, "freeze", "control", generation, then=answered)
+
+    def form(self, worker: str, view: View) -> None:
+        self._call(worker, "form", "control", view)
+
+    def go(self, worker: str, generation: int) -> None:
+        self._call(worker, "go", "control", generation)
+
+    def pause(self, worker: str, generation: int) -> None:
+        self._call(worker, "pause", "control", generation)
+
+    def finish(self, worker: str) -> None:
+        self._call(worker, "finish", "control")
+
+    def dismiss(self, worker: str) -> None:
+        """Ask it to leave; its slot is freed when it has left, or when it never came up."""
+        hand = self._hands.get(worker)
+        if hand is None or not hand.pid:
+            self._release(worker)
+        else:
+            self._call(worker, "dismiss", "control")
+
+    def prove_dead(self, worker: str) -> None:
+        """Watch for proof: its listening port refuses connections once the process is gone."""
+        hand = self._hands.get(worker)
+        if hand is None or hand.address is None:
+            self._release(worker)
+            self._emit(ev.WorkerDead(worker=worker, proof="it never came to its first step"))
+            return
+        with self._lock:
+            self._unproven.add(worker)
+        threading.Thread(target=self._probe, args=(worker, hand.address), daemon=True).start()
+
+    def fence(self, worker: str) -> None:
+        hand = self._hands.get(worker)
+        monitor = self._monitors.get(hand.node) if hand else None
+        if monitor is None:
+            self._release(worker)
+            self.prove_dead(worker)
+            return
+        self._then(
+            monitor.fence.remote(worker), lambda proof: self._fenced(worker, proof), lambda _: self._fenced(worker, "")
+        )
+
+    def value(self, worker: str, timeout_s: float) -> Any:
+        reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()
+        return ray.get(reference, timeout=timeout_s)
+
+    def shutdown(self) -> None:
+        """End workers, monitors and the reservations, and see that the processes are gone."""
+        self._is_down.set()
+        self._answers.put(lambda: None)
+        for thread in self._threads:
+            thread.join(_END_S)
+        pages = page_path(self._settings.run, "*", self._settings.incarnation).name
+        endings = [monitor.end_all.remote(pages) for monitor in self._monitors.values()]
+        for ending in endings:
+            with contextlib.suppress(RayError, GetTimeoutError):
+                alive = ray.get(ending, timeout=_END_S)
+                if alive:
+                    log.warning("processes that could not be ended: %s", alive)
+        for worker in list(self._hands):
+            self._release(worker)
+        self._remove_released()
+        for monitor in self._monitors.values():
+            ray.kill(monitor)
+        deadline_s = time.monotonic() + _END_S
+        while time.monotonic() < deadline_s and any(self._is_reserved(hand) for hand in self._hands.values()):
+            time.sleep(_KEEP_S)
+
+    # --- calls and their answers ---
+
+    def _emit(self, event: ev.Event) -> None:
+        if isinstance(event, ev.WorkerParked):
+            self._hands[event.worker].address = (event.host, event.port)
+        self._emit_event(event)
+        is_dismissed = isinstance(event, ev.TrainFnReturned) and event.dismissed
+        if is_dismissed or isinstance(event, ev.WorkerDead | ev.WorkerDeparted):
+            self._release(event.worker)
+
+    def _call(self, worker: str, method: str, group: str, *args: Any, then: Callable[[Any], Any] | None = None) -> None:
+        hand = self._hands.get(worker)
+        if hand is None or hand.is_over:
+            return
+        reference = getattr(hand.actor, method).options(concurrency_group=group).remote(*args)
+        self._then(reference, then or (lambda _: None), lambda error: self._lost(worker, error))
+
+    def _then(self, reference: Any, then: Callable[[Any], Any], failed: Callable[[Exception], Any]) -> None:
+        """Continue in the thread for answers when the answer is there."""
+
+        def done(future: Future[Any]) -> None:
+            error = future.exception()
+            if isinstance(error, Exception):
+                self._answers.put(lambda: failed(error))
+            else:
+                self._answers.put(lambda: then(future.result()))
+
+        reference.future().add_done_callback(done)
+
+    def _came_up(self, worker: str, pid: int) -> None:
+        self._hands[worker].pid = pid
+        monitor = self._monitors.get(self._hands[worker].node)
+        if monitor is not None:
+            page = page_path(self._settings.run, worker, self._settings.incarnation)
+            self._then(monitor.watch.remote(worker, pid, page), lambda _: None, lambda _: None)
+        self._listen(worker)
+
+    def _listen(self, worker: str) -> None:
+        def heard(news: list[ev.Event]) -> None:
+            for event in news:
+                self._emit(event)
+            if not self._hands[worker].is_over:
+                self._listen(worker)
+
+        self._call(worker, "events", "events", _EVENTS_S, then=heard)
+
+    def _lost(self, worker: str, error: Exception) -> None:
+        if not self._hands[worker].is_over:
+            self._emit(ev.WorkerLost(worker=worker, evidence=_first_line(error)))
+
+    def _fenced(self, worker: str, proof: str) -> None:
+        if proof:
+            self._emit(ev.WorkerDead(worker=worker, proof=proof))
+        else:
+            self._release(worker)
+            self.prove_dead(worker)
+
+    def _release(self, worker: str) -> None:
+        """Free its slot; Ray ends whatever still runs there."""
+        with self._lock:
+            hand = self._hands.get(worker)
+            self._unproven.discard(worker)
+            if hand is None or hand.is_over:
+                return
+            hand.is_over = True
+        monitor = self._monitors.get(hand.node)
+        if monitor is not None:
+            self._then(monitor.forget.remote(worker), lambda _: None, lambda _: None)
+        self._releases.put(hand.group)
+
+    # --- the threads ---
+
+    def _go_on(self) -> None:
+        while not self._is_down.is_set():
+            self._answers.get()()
+
+    def _remove_released(self) -> None:
+        while not self._releases.empty():
+            remove_placement_group(self._releases.get())
+
+    def _keep(self) -> None:
+        """Notice placements, and see to it that each node with workers has a monitor."""
+        while not self._is_down.wait(_KEEP_S):
+            self._remove_released()
+            with self._lock:
+                unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
+            for name, hand in unplaced:
+                try:
+                    table = placement_group_table(hand.group)
+                except RayError as error:
+                    log.debug("placement of %s is unknown: %s", name, error)
+                    continue
+                node = next(iter(table.get("bundles_to_node_id", {}).values()), "")
+                if table.get("state") == "CREATED" and node:
+                    hand.node = node
+                    self._need_monitor(node)
+                    self._emit(ev.WorkerPlaced(worker=name, node=node))
+
+    def _need_monitor(self, node: str) -> None:
+        if node in self._monitors:
+            return
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+        options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2}}
+        self._monitors[node] = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy).remote()
+        self._listen_to_monitor(node)
+
+    def _listen_to_monitor(self, node: str) -> None:
+        def heard(news: list[ev.Event]) -> None:
+            for event in news:
+                self._emit(event)
+            self._listen_to_monitor(node)
+
+        def lost(error: Exception) -> None:
+            self._monitors.pop(node, None)
+            self._emit(ev.MonitorLost(node=node))
+
+        monitor = self._monitors[node]
+        self._then(monitor.events.options(concurrency_group="events").remote(_EVENTS_S), heard, lost)
+
+    def _probe(self, worker: str, address: tuple[str, int]) -> None:
+        """A refused connection is proof: the kernel of its node answers, and the process that listened is gone."""
+        while worker in self._unproven and not self._is_down.wait(_KEEP_S):
+            try:
+                socket.create_connection(address, timeout=_PROBE_S).close()
+            except ConnectionRefusedError:
+                self._emit(ev.WorkerDead(worker=worker, proof=f"{address[0]}:{address[1]} refuses connections"))
+                return
+            except OSError as error:
+                log.debug("no word from %s at %s: %s", worker, address, error)
+
+    def _is_reserved(self, hand: Hand) -> bool:
+        try:
+            return placement_group_table(hand.group).get("state") not in ("REMOVED", None)
+        except RayError:
+            return False
+
+
+def _first_line(error: Exception) -> str:
+    """The sentence of a Ray error, without its pages of advice."""
+    cause = "its process or node is gone" if isinstance(error, RayActorError) else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{cause} ({lines[-1] if lines else 'no detail'})"[:400]

@@ -1,0 +1,44 @@
+"""Effect. The command line."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from elastic import __version__
+from elastic.errors import ElasticError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """Fault-tolerant, elastic data-parallel training for PyTorch, on Ray."""
+
+
+@cli.command()
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for run.json, journals and logs.")
+@click.option("--steps", type=click.IntRange(min=24), default=320, show_default=True, help="Optimizer steps.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of model, data, and whom the faults hit.")
+@click.option("--no-faults", is_flag=True, help="Only train; break nothing.")
+@click.option("--float64", is_flag=True, help="Double precision: rounding cannot hide a lost sample.")
+def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool) -> None:
+    """Train on three nodes of this machine, kill a worker, lose a node, add one; then compare with a clean run."""
+    from elastic.demo.run import demo as run_demo
+
+    run_demo(out, steps=steps, seed=seed, with_faults=not no_faults, float64=float64)
+
+
+def main() -> None:
+    """Entry point: errors are one sentence, Ctrl-C is 130."""
+    try:
+        cli.main(standalone_mode=False)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except ElasticError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)

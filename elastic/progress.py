@@ -1,0 +1,67 @@
+"""Effect. One live line for a run: step, loss, replicas, generation, goodput so far; a line of its own for incidents."""
+
+import sys
+import time
+from typing import TextIO
+
+from elastic.callbacks import Callback
+from elastic.control.state import Phase, RunState, Standing
+from elastic.control.values import Incident, StepReport, View
+
+_REDRAW_S = 0.2
+_LINE_S = 5.0
+
+
+class Progress(Callback):
+    """Rewrites one line on a terminal; elsewhere writes a line every few seconds."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._drawn_s = 0.0
+        self._waiting = ""
+
+    def on_state(self, state: RunState) -> None:
+        if state.phase is not Phase.STARTING:
+            return
+        ready, coming = len(state.standing(Standing.PARKED)), len(state.standing(Standing.LOADING))
+        text = f"starting: {ready} workers ready, {coming} loading, {len(state.standing(Standing.REQUESTED))} without a slot"
+        if text != self._waiting:
+            self._waiting = text
+            self._draw(text)
+
+    def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
+        now_s = time.monotonic()
+        if now_s - self._drawn_s < (_REDRAW_S if self._is_terminal else _LINE_S):
+            return
+        self._drawn_s = now_s
+        metrics = "  ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())
+        spares = len(state.standing(Standing.PARKED))
+        self._draw(
+            f"step {report.commit.step:>6}  {metrics}  replicas {report.replicas} (+{spares} spare)  "
+            f"generation {report.commit.generation}  goodput {goodput:.1%}"
+        )
+
+    def on_generation(self, view: View) -> None:
+        self._say(f"generation {view.generation}: {len(view.members)} replicas from step {view.resume.step + 1}")
+
+    def on_incident(self, incident: Incident) -> None:
+        who = ", ".join(incident.culprits) or "a collective"
+        self._say(f"incident {incident.number}: {incident.kind.value}: {who}")
+
+    def on_resume(self, incident: Incident) -> None:
+        took_s = (incident.resumed_at_s or incident.opened_at_s) - incident.opened_at_s
+        self._say(
+            f"incident {incident.number}: {incident.decision}; step {incident.step} committed {took_s:.2f} s after"
+        )
+
+    def _draw(self, text: str) -> None:
+        if self._is_terminal:
+            self._stream.write(f"\r\x1b[K{text}")
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _say(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[K{text}\n" if self._is_terminal else text + "\n")
+        self._stream.flush()
