@@ -56,7 +56,7 @@ lock: $(READY) ## resolve the newest dependencies into requirements/test.lock
 	$(BIN)/python requirements/lock.py
 
 bench-overhead: $(READY) ## what a step costs with and without this library
-	$(BIN)/python benchmarks/overhead.py $(ARGS)
+	$(BIN)/python -m benchmarks.overhead --out runs/overhead.json $(ARGS)
 
 diagram: $(READY) ## write the state diagram into ARCHITECTURE.md
 	$(BIN)/python -m elastic.control.diagram --write ARCHITECTURE.md

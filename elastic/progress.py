@@ -1,4 +1,4 @@
-"""Effect. One live line for a run: step, loss, replicas, generation, goodput so far; a line of its own for incidents."""
+"""Effect. One live line for a run: step, loss, replicas, generation, goodput so far; incidents get their own."""
 
 import sys
 import time
@@ -25,7 +25,8 @@ class Progress(Callback):
         if state.phase is not Phase.STARTING:
             return
         ready, coming = len(state.standing(Standing.PARKED)), len(state.standing(Standing.LOADING))
-        text = f"starting: {ready} workers ready, {coming} loading, {len(state.standing(Standing.REQUESTED))} without a slot"
+        slotless = len(state.standing(Standing.REQUESTED))
+        text = f"starting: {ready} workers ready, {coming} loading, {slotless} without a slot"
         if text != self._waiting:
             self._waiting = text
             self._draw(text)

@@ -66,6 +66,7 @@ class Limits:
     Attributes:
         start_timeout_s: from the start until the minimum of replicas stands at its first step.
         load_timeout_s: from a worker's start until it stands at its first step (imports, model building).
+        doubt_after_s: a member that has not answered a freeze by then is probed for a sign of death.
         freeze_timeout_s: a member that has not answered a freeze by then is fenced (killed by its host monitor).
         forming_timeout_s: a generation not formed by then is given up, and the next one is formed without the joiners.
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
@@ -81,6 +82,7 @@ class Limits:
 
     start_timeout_s: float = 120.0
     load_timeout_s: float = 600.0
+    doubt_after_s: float = 0.03
     freeze_timeout_s: float = 10.0
     forming_timeout_s: float = 30.0
     settle_timeout_s: float = 5.0

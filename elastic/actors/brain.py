@@ -5,6 +5,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.driver import Observed
 from elastic.actors.supervisor import Supervisor
@@ -38,4 +39,7 @@ class RayBrain:
         ray.kill(self._actor)
 
     def _start(self) -> Any:
-        return ray.remote(Supervisor).options(num_cpus=0, max_restarts=0).remote(self._state, self._policy)
+        # Beside the driver: it shares the fate of the one process that cannot do without it.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
+        return ray.remote(**options)(Supervisor).remote(self._state, self._policy)

@@ -16,6 +16,21 @@ from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState
 
 _TICK_S = 0.1
+_BUSY_TICK_S = 0.02  # while members are waited for
+
+# The commands that go to several workers, and to one; EndRun is the driver's own.
+_TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
+    cmd.Freeze: lambda fleet, worker, c: fleet.freeze(worker, c.generation),
+    cmd.Go: lambda fleet, worker, c: fleet.go(worker, c.generation),
+    cmd.Finish: lambda fleet, worker, c: fleet.finish(worker),
+    cmd.Dismiss: lambda fleet, worker, c: fleet.dismiss(worker),
+}
+_TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
+    cmd.StartWorker: lambda fleet, c: fleet.start(c.worker),
+    cmd.Pause: lambda fleet, c: fleet.pause(c.worker, c.generation),
+    cmd.ProveDead: lambda fleet, c: fleet.prove_dead(c.worker),
+    cmd.Fence: lambda fleet, c: fleet.fence(c.worker),
+}
 
 Observed = list[tuple[float, ev.Event]]
 
@@ -89,8 +104,9 @@ class Driver:
 
     def _take(self) -> Observed:
         """What has come since, or a tick."""
+        is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
         try:
-            events = [self._inbox.get(timeout=_TICK_S)]
+            events = [self._inbox.get(timeout=_BUSY_TICK_S if is_busy else _TICK_S)]
         except queue.Empty:
             return [(self._clock(), ev.Tick())]
         while not self._inbox.empty():
@@ -98,31 +114,16 @@ class Driver:
         return events
 
     def _carry_out(self, fleet: Fleet, command: cmd.Command) -> None:
-        match command:
-            case cmd.StartWorker():
-                fleet.start(command.worker)
-            case cmd.Freeze():
-                for worker in command.workers:
-                    fleet.freeze(worker, command.generation)
-            case cmd.Form():
-                self._issue(command.view.generation)
-                for member in command.view.members:
-                    fleet.form(member.worker, command.view)
-            case cmd.Go():
-                for worker in command.workers:
-                    fleet.go(worker, command.generation)
-            case cmd.Pause():
-                fleet.pause(command.worker, command.generation)
-            case cmd.Finish():
-                for worker in command.workers:
-                    fleet.finish(worker)
-            case cmd.Dismiss():
-                for worker in command.workers:
-                    fleet.dismiss(worker)
-            case cmd.ProveDead():
-                fleet.prove_dead(command.worker)
-            case cmd.Fence():
-                fleet.fence(command.worker)
+        kind = type(command)
+        if isinstance(command, cmd.Form):
+            self._issue(command.view.generation)
+            for member in command.view.members:
+                fleet.form(member.worker, command.view)
+        elif kind in _TO_ONE:
+            _TO_ONE[kind](fleet, command)
+        elif isinstance(command, cmd.Freeze | cmd.Go | cmd.Finish | cmd.Dismiss):
+            for worker in command.workers:
+                _TO_MANY[kind](fleet, worker, command)
 
     def _issue(self, generation: int) -> None:
         """No number is given out twice, and none is left out, whatever a supervisor asks for."""

@@ -1,4 +1,4 @@
-"""Effect. The seam between the driver and the processes it drives: one implementation on Ray, one on child processes."""
+"""Effect. The seam between the driver and the processes it drives: on Ray, or as child processes."""
 
 from collections.abc import Callable
 from typing import Any, Protocol

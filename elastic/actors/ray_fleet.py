@@ -175,10 +175,12 @@ class RayFleet:
     def _emit(self, event: ev.Event) -> None:
         if isinstance(event, ev.WorkerParked):
             self._hands[event.worker].address = (event.host, event.port)
+        if isinstance(event, ev.FreezeAnswered):
+            self._unproven.discard(event.worker)
         self._emit_event(event)
-        is_dismissed = isinstance(event, ev.TrainFnReturned) and event.dismissed
-        if is_dismissed or isinstance(event, ev.WorkerDead | ev.WorkerDeparted):
-            self._release(event.worker)
+        match event:
+            case ev.WorkerDead() | ev.WorkerDeparted() | ev.TrainFnReturned(dismissed=True):
+                self._release(event.worker)
 
     def _call(self, worker: str, method: str, group: str, *args: Any, then: Callable[[Any], Any] | None = None) -> None:
         hand = self._hands.get(worker)

@@ -195,8 +195,9 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
         turn.change(world_sizes=(*turn.state.world_sizes, len(names)))
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
-        turn.replenish("the group is below its size")
         turn.consider_growth()
+        if not turn.is_recovering():  # a worker that starts competes with the first step after a failure
+            turn.replenish("the group is below its size")
 
 
 def _forming_failed(turn: Turn, event: ev.FormingFailed) -> None:
@@ -227,6 +228,8 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
         return
     turn.change(published=event.report.commit.step, without_progress=0)
     turn.resolve_incidents(event.report)
+    if turn.state.phase is Phase.RUNNING:
+        turn.replenish("the group is below its size")
 
 
 def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:
@@ -311,6 +314,8 @@ def _tick_freezing(turn: Turn, event: ev.Tick) -> None:
     for member in turn.state.members:
         if member.answer is not None or member.standing in OVER or member.standing is Standing.FINISHED:
             continue
+        if turn.waited_s() > limits.doubt_after_s:
+            turn.doubt(member.name, f"no answer to the freeze after {limits.doubt_after_s} s")
         if turn.waited_s() > limits.freeze_timeout_s and not member.fenced:
             why = f"{member.name} has not answered the freeze within Limits.freeze_timeout_s={limits.freeze_timeout_s}"
             if member.standing is not Standing.SUSPECT:

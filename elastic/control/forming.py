@@ -13,7 +13,7 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     if survivors_only:
         turn.blame_joiners()
     for member in turn.state.members:
-        turn.set_worker(member.name, answer=None, formed=False)
+        turn.set_worker(member.name, answer=None, formed=False, doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     reachable = tuple(member.name for member in turn.state.members if member.standing is Standing.MEMBER)
     if reachable:

@@ -47,7 +47,7 @@ class WorkerRecord:
         healed: it holds the state of `answer` in full.
         formed: it has joined the group of the current generation.
         tries: generations it failed to join.
-        fenced: its host monitor was told to kill it.
+        doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
         since_s: when its standing last changed.
     """
 
@@ -62,6 +62,7 @@ class WorkerRecord:
     healed: bool = False
     formed: bool = False
     tries: int = 0
+    doubted: bool = False
     fenced: bool = False
     since_s: float = 0.0
 

@@ -68,7 +68,13 @@ class Turn:
 
     def suspect(self, name: str, evidence: str) -> None:
         self.set_worker(name, standing=Standing.SUSPECT)
-        self.do(ProveDead(worker=name, reason=evidence))
+        self.doubt(name, evidence)
+
+    def doubt(self, name: str, reason: str) -> None:
+        """Look for proof that it is dead, without taking it for dead."""
+        if not self.worker(name).doubted:
+            self.set_worker(name, doubted=True)
+            self.do(ProveDead(worker=name, reason=reason))
 
     def fence(self, name: str, reason: str) -> None:
         self.set_worker(name, standing=Standing.SUSPECT, fenced=True)
@@ -111,6 +117,10 @@ class Turn:
         """The incident under treatment: the last one, unless its generation runs already."""
         last = self.state.incidents[-1] if self.state.incidents else None
         return last if last is not None and last.generation == 0 else None
+
+    def is_recovering(self) -> bool:
+        """No step has become stable since the last incident."""
+        return any(incident.resumed_at_s is None for incident in self.state.incidents)
 
     def signal(self, kind: IncidentClass, evidence: str, culprit: str = "") -> None:
         """Open an incident, or add to the one under treatment; the most specific class wins."""

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from elastic.callbacks import Callback
@@ -21,6 +22,7 @@ class Fault:
         target: worker or node.
         at_s: wall clock at the injection. stable: last stable step told before it.
         generation: at the injection. victims, survivors: pids of members.
+        known: pids of all workers that had come to their first step by then.
     """
 
     kind: str
@@ -30,6 +32,7 @@ class Fault:
     generation: int
     victims: list[int] = field(default_factory=list)
     survivors: list[int] = field(default_factory=list)
+    known: list[int] = field(default_factory=list)
 
 
 class Injector(Callback):
@@ -63,8 +66,9 @@ class Injector(Callback):
         self.faults.append(fault)
 
     def _lose_node(self, report: StepReport, state: RunState) -> None:
-        """All processes of one node that holds a member."""
-        node = self._random.choice(sorted({member.node for member in state.members}))
+        """All processes of a node that holds as many members as any."""
+        held = Counter(member.node for member in state.members)
+        node = self._random.choice(sorted(node for node in held if held[node] == max(held.values())))
         lost = {worker.name for worker in state.workers.values() if worker.node == node}
         fault = self._note("node-lost", node, report, state, lost=lost)
         self._hosts.lose(node)
@@ -84,4 +88,5 @@ class Injector(Callback):
             generation=report.commit.generation,
             victims=[member.pid for member in state.members if member.name in lost],
             survivors=[member.pid for member in state.members if member.name not in lost],
+            known=[worker.pid for worker in state.workers.values() if worker.pid],
         )

@@ -14,6 +14,10 @@ from typing import Any
 
 _OBJECT_STORE_BYTES = 80 << 20
 _SLOTS = 2
+# What Ray prints at length about each loss, and the demo says in a line.
+_RAY_NEWS = (
+    "A worker died or was killed|has been marked dead|Raylet is terminated|raylet has lagging|[(]1[)] raylet crashes"
+)
 
 
 class Hosts:
@@ -28,7 +32,12 @@ class Hosts:
     def __enter__(self) -> "Hosts":
         # Before Ray is imported: an own place for sessions, and no token file in the user's home.
         self._directory = tempfile.mkdtemp(prefix="el", dir="/tmp")
-        os.environ |= {"RAY_TMPDIR": self._directory, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        os.environ |= {
+            "RAY_TMPDIR": self._directory,
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DEDUP_LOGS_SKIP_REGEX": _RAY_NEWS,
+        }
         os.environ.pop("RAY_ADDRESS", None)
         import ray
         from ray.cluster_utils import Cluster

@@ -14,10 +14,10 @@ from elastic.demo.steplog import StepLog
 
 def fault_row(fault: Fault, log: StepLog, result: Result) -> dict[str, Any]:
     """What one fault cost."""
-    after = [c for c in log.commits if c.at_s > fault.at_s and c.attempt[1] > fault.generation]
+    after = [c for c in log.commits if c.at_s > fault.at_s and (c.attempt[1] > fault.generation or not fault.victims)]
     kept = [pid for pid in fault.survivors if any(c.pid == pid for c in after)]
     detected = [i.opened_at_s for i in result.incidents if i.opened_at_s >= fault.at_s]
-    resumed_s = _all_committed(after, kept) if fault.victims else _first_bigger(log, fault, result)
+    resumed_s = _all_committed(after, kept) if fault.victims else _first_newcomer(log, fault)
     return {
         "kind": fault.kind,
         "target": fault.target,
@@ -36,9 +36,9 @@ def _all_committed(after: list[Any], kept: list[int]) -> float | None:
     return max(firsts) if firsts else None
 
 
-def _first_bigger(log: StepLog, fault: Fault, result: Result) -> float | None:
-    """When a process that was not a member before committed for the first time."""
-    new = [c.at_s for c in log.commits if c.at_s > fault.at_s and c.pid not in fault.survivors]
+def _first_newcomer(log: StepLog, fault: Fault) -> float | None:
+    """When a process that did not exist at the fault committed for the first time."""
+    new = [c.at_s for c in log.commits if c.at_s > fault.at_s and c.pid not in fault.known]
     return min(new) if new else None
 
 

@@ -26,10 +26,10 @@ def demo(out: Path, steps: int, seed: int, with_faults: bool, float64: bool) -> 
     for old in ("faulty", "clean"):
         shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    example = _load_example()
-    recipe = example.Recipe(steps=steps, seed=seed, float64=float64)
     _say(f"starting a head and {_NODES} nodes with 2 slots each on this machine")
     with Hosts(_NODES) as hosts:
+        example = _load_example()
+        recipe = example.Recipe(steps=steps, seed=seed, float64=float64)
         injector = Injector(hosts, steps, seed) if with_faults else None
         _say("the run with faults" if injector else "the run")
         result = _train(example, recipe, out / "faulty", injector)
@@ -111,29 +111,34 @@ def _say(text: str) -> None:
 
 def _tell(report: dict[str, Any]) -> None:
     """The story of the run, for a person."""
-    print()
     for row in report["faults"]:
-        print(f"{row['kind']:<11} {row['target'][:12]}")
-        if row["detected_after_s"] is not None:
-            print(f"  detected after     {row['detected_after_s']:.3f} s")
-        if row["resumed_after_s"] is not None:
-            what = "survivors' next commit" if row["detected_after_s"] is not None else "newcomer's first commit"
-            print(f"  {what} after {row['resumed_after_s']:.3f} s (a step takes {report['step_time_s']:.3f} s)")
-        print(f"  steps lost         {row['steps_lost']}")
-        print(f"  processes kept     {row['survivor_pids_kept']} of {row['survivors']}")
+        _tell_fault(row, report["step_time_s"])
     samples = report["samples"]
-    print(
-        f"samples             {samples['committed']} committed, {samples['repeated']} repeated, {samples['skipped']} skipped"
-    )
-    print(f"world sizes         {report['world_sizes']}")
-    print(f"replicas identical  {report['digests_equal']}")
+    lines = {
+        "samples": f"{samples['committed']} committed, {samples['repeated']} repeated, {samples['skipped']} skipped",
+        "world sizes": report["world_sizes"],
+        "replicas identical": report["digests_equal"],
+        "final loss": f"{report['final_loss']:.6f}",
+        "bits per byte": f"{report['bits_per_byte']:.3f}",
+        "byte frequencies alone": f"{report['baseline_bits_per_byte']:.3f} bits per byte",
+        "goodput": f"{report['goodput']:.1%}",
+        "wall time": f"{report['wall_s']:.1f} s",
+    }
     if report["clean_final_loss"] is not None:
-        print(f"final loss          {report['final_loss']:.6f}, without faults {report['clean_final_loss']:.6f}")
-        print(f"parameters          differ by {report['param_rel_diff_vs_clean']:.2e} from the run without faults")
-    else:
-        print(f"final loss          {report['final_loss']:.6f}")
-    print(
-        f"bits per byte       {report['bits_per_byte']:.3f}; byte frequencies alone {report['baseline_bits_per_byte']:.3f}"
-    )
-    print(f"goodput             {report['goodput']:.1%}")
-    print(f"wall time           {report['wall_s']:.1f} s")
+        lines["final loss"] += f", without faults {report['clean_final_loss']:.6f}"
+        lines["parameters"] = f"differ by {report['param_rel_diff_vs_clean']:.2e} from the run without faults"
+        lines["goodput"] += f", without faults {report['clean_goodput']:.1%}"
+    print()
+    for name, text in lines.items():
+        print(f"{name:<24}{text}")
+
+
+def _tell_fault(row: dict[str, Any], step_time_s: float) -> None:
+    print(f"\n{row['kind']} {row['target'][:12]}")
+    if row["detected_after_s"] is not None:
+        print(f"  {'detected after':<22}{row['detected_after_s']:.3f} s")
+    if row["resumed_after_s"] is not None:
+        what = "next commit after" if row["detected_after_s"] is not None else "newcomer commits after"
+        print(f"  {what:<22}{row['resumed_after_s']:.3f} s (a step takes {step_time_s:.3f} s)")
+    print(f"  {'steps lost':<22}{row['steps_lost']}")
+    print(f"  {'processes kept':<22}{row['survivor_pids_kept']} of {row['survivors']}")

@@ -27,7 +27,8 @@ class StepLog:
     """The logs of all workers of a run.
 
     Attributes:
-        commits: by time. consumed: sample ids by attempt, over all workers. digests: of the final parameters, by worker.
+        commits: by time. consumed: sample ids by attempt, over all workers.
+        digests: of the final parameters, by worker.
         objects: ids of model and optimizer by pid, one entry a start of train_fn.
     """
 
