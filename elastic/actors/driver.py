@@ -15,7 +15,7 @@ from elastic.control.goodput import Goodput
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState
 
-_TICK_S = 0.1
+_TICK_S = 0.5
 _BUSY_TICK_S = 0.02  # while members are waited for
 
 # The commands that go to several workers, and to one; EndRun is the driver's own.

@@ -210,9 +210,11 @@ def _forming_failed(turn: Turn, event: ev.FormingFailed) -> None:
 def _overdue(turn: Turn, event: ev.Overdue) -> None:
     """A message may have been lost: say again what was said last."""
     record, state = turn.worker(event.worker), turn.state
-    if event.generation != state.generation or state.view is None or not turn.is_member(record.name):
-        return
-    if state.phase is Phase.RUNNING:
+    if event.generation > state.generation or state.view is None or not turn.is_member(record.name):
+        return  # an older generation is right: whoever missed the forming does not know the new number
+    if state.phase is Phase.FINISHING and record.standing is Standing.MEMBER:
+        turn.do(Finish(workers=(record.name,), reason="the finish was lost"))
+    elif state.phase is Phase.RUNNING:
         turn.do(Go(workers=(record.name,), generation=state.generation, reason="the go was lost"))
     elif state.phase is Phase.FORMING and not record.formed:
         turn.do(Form(view=state.view, reason="the forming was lost"))
@@ -228,13 +230,16 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
         return
     turn.change(published=event.report.commit.step, without_progress=0)
     turn.resolve_incidents(event.report)
-    if turn.state.phase is Phase.RUNNING:
+    if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")
 
 
 def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:
     """One member has completed the closing reduction, so all hold the last step: nobody needs anybody any more."""
-    turn.set_worker(event.worker, standing=Standing.FINISHED)
+    if event.generation != turn.state.generation:
+        return  # its generation was replaced, which proves it dead; the new one closes the loop again
+    if turn.worker(event.worker).standing is Standing.MEMBER:
+        turn.set_worker(event.worker, standing=Standing.FINISHED)
     if turn.state.phase is Phase.FINISHING:
         return
     turn.enter(Phase.FINISHING)
@@ -269,15 +274,21 @@ def _end_if_all_left(turn: Turn) -> None:
 
 def _raised(turn: Turn, event: ev.TrainFnRaised) -> None:
     record = turn.worker(event.worker)
-    if record.standing in (Standing.REQUESTED, Standing.LOADING) and turn.state.generation > 0:
-        turn.set_worker(record.name, standing=Standing.DEAD)
-        turn.dismiss(record.name, reason="train_fn raised before its first step")
-        turn.count_start_failure(record.name, event.summary)
-        if turn.state.phase is Phase.RUNNING:
-            turn.replenish(f"{record.name} raised before its first step")
+    if turn.state.generation > 0 and not turn.is_member(record.name):
+        if record.standing in (Standing.REQUESTED, Standing.LOADING, Standing.PARKED):
+            _joiner_raised(turn, record.name, event.summary)
         return
     rank = turn.state.view.rank_of(record.name) if turn.state.view and turn.is_member(record.name) else None
     turn.fail_raised(record.name, rank, event.summary, event.traceback)
+
+
+def _joiner_raised(turn: Turn, name: str, summary: str) -> None:
+    """A run that trains is not ended by a worker that has no part in it yet."""
+    turn.set_worker(name, standing=Standing.DEAD)
+    turn.dismiss(name, reason="train_fn raised before its first step")
+    turn.count_start_failure(name, summary)
+    if turn.state.phase in (Phase.RUNNING, Phase.WAITING):
+        turn.replenish(f"{name} raised before its first step")
 
 
 def _stop(turn: Turn, event: ev.StopAsked) -> None:
@@ -366,7 +377,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _ignore, _ignore, _ignore),
     ev.Formed: (_ignore, _ignore, _ignore, _formed, _ignore, _ignore, _ignore),
     ev.FormingFailed: (_ignore, _ignore, _ignore, _forming_failed, _ignore, _ignore, _ignore),
-    ev.Overdue: (_ignore, _overdue, _overdue, _overdue, _ignore, _ignore, _ignore),
+    ev.Overdue: (_ignore, _overdue, _overdue, _overdue, _ignore, _overdue, _ignore),
     ev.StepStable: (_ignore, _stable, _stable, _stable, _stable, _stable, _ignore),
     ev.LoopEnded: (_ignore, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _ignore),
     ev.TrainFnReturned: (_returned,) * 6 + (_ignore,),

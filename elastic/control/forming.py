@@ -47,7 +47,8 @@ def try_form(turn: Turn) -> None:
     if not survivors and has_trained:
         turn.fail_lost("every replica died, and no checkpoint tier holds a copy of the state: use more replicas")
         return
-    joiners = () if turn.state.survivors_only and survivors else _trusted_joiners(turn, survivors)
+    is_enough = len(survivors) >= turn.settings.scaling.bounds[0]
+    joiners = () if turn.state.survivors_only and is_enough else _trusted_joiners(turn, survivors)
     remediation = _remediate(turn, len(survivors), len(joiners))
     if remediation.kind is Kind.GIVE_UP:
         turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}")

@@ -93,6 +93,7 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     (_S.STEPPING, _G.BREAK): _S.BROKEN,
     (_S.STEPPING, _G.STOP_AT_DOOR): _S.FROZEN,
     (_S.STEPPING, _G.END_LOOP): _S.FINISHED,
+    (_S.PARKED, _G.FREEZE): _S.FROZEN,
     (_S.FORMING, _G.FREEZE): _S.FROZEN,
     (_S.READY, _G.FREEZE): _S.FROZEN,
     (_S.STEPPING, _G.FREEZE): _S.FROZEN,
@@ -131,11 +132,14 @@ def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: Co
     elif signal is Signal.LEAVE_APPLY and commit is not None:
         after = replace(after, commit=commit)
     elif stage is Stage.FROZEN:
-        after = replace(after, frozen_at=state.generation)
+        stopped_in = max(state.generation, generation)
+        after = replace(after, generation=stopped_in, frozen_at=stopped_in)
     return Reaction(after, Verdict.DONE)
 
 
 def _is_stale(state: WorkerState, signal: Signal, generation: int) -> bool:
     if signal is Signal.FORM:
         return generation <= max(state.generation, state.frozen_at)
+    if signal is Signal.FREEZE and state.stage in (Stage.PARKED, Stage.FROZEN):
+        return generation < state.generation  # one whose forming has not come: it will be refused
     return generation != state.generation

@@ -10,7 +10,9 @@ This is the one module that touches torch's private `ProcessGroupGloo._Options` 
 
 import contextlib
 import os
+import queue
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -65,7 +67,7 @@ class GlooGroup:
         """Connect to all members of the view.
 
         Args:
-            own: the store this worker hosts; used when it leads.
+            own: the store this worker hosts; its address is where the others reach this worker.
             layout: digest of the reduction layout; must be the same on all ranks.
             is_cancelled: asked every few milliseconds while waiting for others.
             timeout_s: deadline for all of it.
@@ -77,20 +79,19 @@ class GlooGroup:
         """
         deadline_s = time.monotonic() + timeout_s
         stop = lambda: self.is_cut or is_cancelled()  # noqa: E731
-        self._store = self._open_store(own, stop, deadline_s)
+        self._store = self._open_store(stop, deadline_s)
         device, self._own_port = _listening_device(own.host)
         presence = self._meet(f"{own.host} {self._own_port} {layout}", stop, deadline_s)
         layouts = [entry.split(" ", 2)[2] for entry in presence]
         if len(set(layouts)) > 1:
             raise DivergenceError(f"ranks disagree on the model's parameters or dtypes: {_grouped(layouts)}")
         self._peers = {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
-        if self.rank != 0:
-            self._peers.add((self.view.leader.host, self.view.leader.port))
+        self._peers.add((self.view.leader.host, self.view.leader.port))
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [device]
-        options._timeout = self._timeout
-        store = dist.PrefixStore(self._key("gloo"), self._store)
-        self._pg = dist.ProcessGroupGloo(store, self.rank, self.size, options)
+        options._timeout = timedelta(seconds=timeout_s)
+        self._pg = self._connect(options, stop, deadline_s)
+        self._pg._set_default_timeout(self._timeout)
         if stop():
             raise FormingCancelledError
 
@@ -131,9 +132,8 @@ class GlooGroup:
             return False
         return sock.getsockname()[1] == self._own_port or _plain(sock.getpeername()) in self._peers
 
-    def _open_store(self, own: StoreHost, stop: Callable[[], bool], deadline_s: float) -> Any:
-        if self.rank == 0:
-            return own.store
+    def _open_store(self, stop: Callable[[], bool], deadline_s: float) -> Any:
+        """A connection of this group's own, for the leader too: it can be cut without harm to its store."""
         leader = self.view.leader
         while True:
             try:
@@ -148,6 +148,31 @@ class GlooGroup:
                 _check(
                     stop, deadline_s, f"the store of the leader {leader.worker} at {leader.host}:{leader.port}: {error}"
                 )
+
+    def _connect(self, options: Any, stop: Callable[[], bool], deadline_s: float) -> Any:
+        """Build the group in a thread that is left behind if the order is cancelled.
+
+        The constructor waits for peers that connect to it, and has no socket yet that a cut could shut: a peer that
+        dies or stops here would hold this rank for the timeout, several times over.
+        """
+        store = dist.PrefixStore(self._key("gloo"), self._store)
+        made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def build() -> None:
+            try:
+                made.put(dist.ProcessGroupGloo(store, self.rank, self.size, options))
+            except Exception as error:
+                made.put(error)
+
+        threading.Thread(target=build, name="elastic-connect", daemon=True).start()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                group = made.get(timeout=_POLL_S)
+                if isinstance(group, Exception):
+                    raise group
+                return group
+            others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
+            _check(stop, deadline_s, f"a connection with each of {', '.join(others)}, who had all appeared")
 
     def _meet(self, entry: str, stop: Callable[[], bool], deadline_s: float) -> list[str]:
         """Publish an entry and wait for everybody's, without ever blocking in the store."""

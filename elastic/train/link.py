@@ -15,6 +15,7 @@ from elastic.control.worker_protocol import Signal, Stage, Verdict, WorkerState,
 from elastic.errors import AttemptBroken, Dismissed
 
 _OVERDUE_S = 10.0
+_REPORTS_S = 0.5  # a message a step would cost more than it tells
 _LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
 
 
@@ -34,6 +35,7 @@ class Link:
         self._view: View | None = None
         self._lock = threading.Condition(threading.RLock())
         self._events: deque[ev.Event] = deque()
+        self._is_urgent = False
         self._contact_s = time.monotonic()
         self._pause_generation = 0
 
@@ -91,10 +93,11 @@ class Link:
         self.cut()
 
     def take_events(self, timeout_s: float) -> list[ev.Event]:
-        """Events for the controller, as soon as there are any, else none after the timeout."""
+        """Events for the controller: at once if one is urgent, reports of steps some at a time, none at the timeout."""
         with self._lock:
-            self._lock.wait_for(lambda: bool(self._events), timeout_s)
-            taken = list(self._events)
+            if self._lock.wait_for(lambda: bool(self._events), timeout_s):
+                self._lock.wait_for(lambda: self._is_urgent, _REPORTS_S)
+            taken, self._is_urgent = list(self._events), False
             self._events.clear()
             return taken
 
@@ -103,6 +106,7 @@ class Link:
     def post(self, event: ev.Event) -> None:
         with self._lock:
             self._events.append(event)
+            self._is_urgent |= not isinstance(event, ev.StepStable)
             self._lock.notify_all()
 
     def arrive(self, parked: ev.WorkerParked) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from elastic.errors import StateError, StepMisuseError
 
-BUCKET_BYTES = 4 << 20
+BUCKET_BYTES = 16 << 20
 
 
 class Bucket:

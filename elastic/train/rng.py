@@ -16,7 +16,10 @@ def seed_all(seed: int, step: int, micro_batch: int) -> None:
     """Seed Python, numpy (where it is loaded) and torch, all devices."""
     value = seed_of(seed, step, micro_batch)
     random.seed(value)
-    torch.manual_seed(value)
+    # Not torch.manual_seed: while CUDA is not initialized, it keeps a formatted stack of every call for later.
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(value)
     _seed_numpy(value & 0xFFFFFFFF)
 
 

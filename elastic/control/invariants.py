@@ -1,0 +1,171 @@
+"""Pure. What holds at every moment of every run: laws of one state, and laws of one step of the controller.
+
+Both functions return sentences, one for each law that is broken; an empty list is good news. Tests call them after each
+event, so a law stands here once and not in every test.
+"""
+
+from collections.abc import Iterator
+
+from elastic.control import events as ev
+from elastic.control.commands import Command, EndRun, Form, Freeze, Go
+from elastic.control.state import OVER, Phase, RunState, Standing, WorkerRecord
+from elastic.control.values import NOTHING_COMMITTED, CommitId, View
+
+_HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
+
+
+def check(state: RunState) -> list[str]:
+    """The laws that a state breaks."""
+    return [*_workers(state), *_view(state), *_phase(state), *_history(state)]
+
+
+def check_step(before: RunState, event: ev.Event, after: RunState, commands: tuple[Command, ...]) -> list[str]:
+    """The laws that one step of the controller breaks."""
+    broken = [*_monotone(before, after), *_ending(before, after, commands), *_addressed(after, commands)]
+    forms = [command.view for command in commands if isinstance(command, Form)]
+    if len(forms) > 1:
+        broken.append(f"{len(forms)} generations are formed at once")
+    if after.generation > before.generation:
+        if after.view is None or forms != [after.view]:
+            broken.append(f"generation {after.generation} was numbered without being formed")
+        else:
+            broken += _new_generation(before, event, after, after.view)
+    elif forms and forms != [before.view]:
+        broken.append("a generation was formed that has no new number")
+    return broken
+
+
+# --- one state --------------------------------------------------------------------------------------------------------
+
+
+def _workers(state: RunState) -> Iterator[str]:
+    for name, worker in state.workers.items():
+        if worker.name != name:
+            yield f"the record of {name} calls itself {worker.name}"
+    scaling = state.settings.scaling
+    held = len(state.standing(*_HELD))
+    if held > scaling.bounds[1] + scaling.spares:
+        yield f"{held} workers are held, more than the maximum of replicas and all spares"
+
+
+def _view(state: RunState) -> Iterator[str]:
+    view = state.view
+    if view is None:
+        if state.generation:
+            yield f"generation {state.generation} has no view"
+        return
+    names = [member.worker for member in view.members]
+    if view.generation != state.generation:
+        yield f"the view is of generation {view.generation}, the state of {state.generation}"
+    if len(set(names)) < len(names) or not set(names) <= set(state.workers):
+        yield f"members are unknown or named twice: {names}"
+    if sorted(view.donors + view.behind) != list(range(len(names))):
+        yield f"donors {view.donors} and those behind {view.behind} do not make up the ranks"
+    if not view.donors:
+        yield "nobody gives"
+    if view.bootstrap and (view.donors != (0,) or view.resume != NOTHING_COMMITTED):
+        yield "a bootstrap resumes from a commit"
+    low, high = state.settings.scaling.bounds
+    if not low <= len(names) <= high:
+        yield f"{len(names)} members are not within ({low}, {high})"
+
+
+def _phase(state: RunState) -> Iterator[str]:
+    if (state.outcome is not None) != (state.phase is Phase.ENDED):
+        yield f"outcome {state.outcome} in phase {state.phase.value}"
+    if state.phase in (Phase.FORMING, Phase.RUNNING):
+        for member in state.members:
+            if member.standing is not Standing.MEMBER:
+                yield f"{member.name} is {member.standing.value} in phase {state.phase.value}"
+    if state.phase is Phase.RUNNING and not all(member.formed and member.healed for member in state.members):
+        yield "the generation runs before all members have formed"
+    free = [member.name for member in state.members if _may_still_apply(member)]
+    if state.phase is Phase.FREEZING and not free:
+        yield "the freeze is complete and nothing was decided"
+    if state.phase is Phase.WAITING and free:
+        yield f"{free} may still apply while the run waits"
+
+
+def _history(state: RunState) -> Iterator[str]:
+    if [incident.number for incident in state.incidents] != list(range(len(state.incidents))):
+        yield "incidents are not counted from 0"
+    if any(incident.generation == 0 for incident in state.incidents[:-1]):
+        yield "an incident was opened beside one under treatment"
+    low, high = state.settings.scaling.bounds
+    if not all(low <= size <= high for size in state.world_sizes):
+        yield f"world sizes {state.world_sizes} are not within ({low}, {high})"
+
+
+def _may_still_apply(member: WorkerRecord) -> bool:
+    return member.answer is None and member.standing not in OVER
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+
+def _monotone(before: RunState, after: RunState) -> Iterator[str]:
+    if not before.generation <= after.generation <= before.generation + 1:
+        yield f"generation {after.generation} after {before.generation}"
+    if after.published < before.published:
+        yield f"step {before.published} was published, now {after.published}"
+    if after.world_sizes[: len(before.world_sizes)] != before.world_sizes:
+        yield "the list of world sizes was rewritten"
+    if len(after.incidents) < len(before.incidents):
+        yield "an incident was forgotten"
+    for name, worker in before.workers.items():
+        if name not in after.workers:
+            yield f"{name} was forgotten"
+        elif worker.standing in OVER and after.workers[name].standing not in OVER:
+            yield f"{name} came back from {worker.standing.value}"
+
+
+def _ending(before: RunState, after: RunState, commands: tuple[Command, ...]) -> Iterator[str]:
+    if before.phase is Phase.ENDED:
+        if after != before or commands:
+            yield "something followed from an event after the end"
+        return
+    ends = [command for command in commands if isinstance(command, EndRun)]
+    if len(ends) != (after.phase is Phase.ENDED):
+        yield f"{len(ends)} commands to end the run in phase {after.phase.value}"
+    if ends and commands[-1] is not ends[0]:
+        yield "a command follows the end"
+
+
+def _addressed(after: RunState, commands: tuple[Command, ...]) -> Iterator[str]:
+    """Commands name their reason, and the generation and members of the state they come with."""
+    names = {member.name for member in after.members}
+    for command in commands:
+        if not command.reason:
+            yield f"{type(command).__name__} has no reason"
+        if isinstance(command, Freeze | Go):
+            if command.generation != after.generation or not set(command.workers) <= names:
+                yield f"{command} is not for members of generation {after.generation}"
+            if isinstance(command, Go) and after.phase is not Phase.RUNNING:
+                yield f"a go in phase {after.phase.value}"
+
+
+def _new_generation(before: RunState, event: ev.Event, after: RunState, view: View) -> Iterator[str]:
+    """The old generation can never apply again, and who gives holds what is given."""
+    held = _commits(before, event)
+    for member in before.members:
+        if member.name not in held and after.workers[member.name].standing not in OVER:
+            yield f"generation {view.generation} is formed while {member.name} has neither answered nor died"
+    if view.resume.step < before.published:
+        yield f"step {before.published} is stable, and generation {view.generation} resumes at {view.resume.step}"
+    if view.bootstrap:
+        if before.published >= 0 or any(commit.step >= 0 for commit, _ in held.values()):
+            yield "a bootstrap after something was committed"
+        return
+    for rank in view.donors:
+        name = view.members[rank].worker
+        commit, healed = held.get(name, (NOTHING_COMMITTED, False))
+        if not healed or not commit.same_state(view.resume):
+            yield f"donor {name} holds {commit}, healed={healed}; needed: {view.resume}"
+
+
+def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[CommitId, bool]]:
+    """What the members of the ending generation have answered, this event included, and whether they are healed."""
+    held = {member.name: (member.answer, member.healed) for member in before.members if member.answer is not None}
+    if isinstance(event, ev.FreezeAnswered) and event.generation == before.generation:
+        held[event.worker] = (event.commit, event.healed)
+    return held

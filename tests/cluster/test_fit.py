@@ -1,0 +1,181 @@
+"""Effect. elastic.fit on a real cluster: placement, results, faults, and nothing left behind."""
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elastic
+from elastic.control.state import RunState
+from tests.cluster.training import At, read_lines, regression, relative_difference
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def fit(folder: Path, *callbacks: Any, steps: int = 40, **settings: Any) -> Any:
+    """A run in `folder`, two replicas unless told otherwise."""
+    scaling = settings.pop("scaling", elastic.Scaling(replicas=2))
+    limits = settings.pop("limits", elastic.Limits(start_timeout_s=60))
+    return elastic.fit(
+        regression(folder, steps),
+        scaling=scaling,
+        limits=limits,
+        callbacks=callbacks,
+        run_dir=folder / "run",
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def clean(hosts: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The fault-free run that others are compared with."""
+    return fit(tmp_path_factory.mktemp("clean"))
+
+
+def committed_samples(folder: Path) -> Counter[tuple[int, int]]:
+    """(step, sample) -> times, over the attempts that were committed last."""
+    lines = read_lines(folder)
+    stands = {line["step"]: line["generation"] for line in lines if line["event"] == "committed"}
+    consumed = (
+        line for line in lines if line["event"] == "consumed" and stands.get(line["step"]) == line["generation"]
+    )
+    return Counter((line["step"], sample) for line in consumed for sample in line["ids"])
+
+
+def assert_nothing_lost(folder: Path, clean: Any, result: Any, steps: int = 40) -> None:
+    """P2, P3 and identical replicas."""
+    samples = committed_samples(folder)
+    assert set(samples.values()) == {1}
+    assert len(samples) == steps * 16
+    assert relative_difference(result.value["parameters"], clean.value["parameters"]) < 1e-9
+    assert len({line["digest"] for line in read_lines(folder) if line["event"] == "finished"}) == 1
+
+
+def placed_on(folder: Path) -> set[str]:
+    """Nodes that the journal says workers were placed on."""
+    lines = map(json.loads, (folder / "run" / "journal.jsonl").read_text().splitlines())
+    return {line["node"] for line in lines if line.get("event") == "WorkerPlaced"}
+
+
+def test_a_run_without_faults_returns_its_result(clean: Any) -> None:
+    assert clean.steps == 40
+    assert clean.world_sizes == [2]
+    assert clean.incidents == []
+    assert clean.last_report["loss"] < 20
+    assert 0 < clean.goodput <= 1
+    assert Path(clean.run_dir, "journal.jsonl").exists()
+
+
+def test_gpu_workers_go_where_the_gpus_are(hosts: Any, tmp_path: Path) -> None:
+    fit(tmp_path, steps=3, scaling=elastic.Scaling(replicas=2, use_gpu=True))
+    assert placed_on(tmp_path) == {hosts.nodes["gpu"].node_id}
+
+
+def test_label_selectors_choose_nodes(hosts: Any, tmp_path: Path) -> None:
+    fit(tmp_path, steps=3, scaling=elastic.Scaling(replicas=2, label_selector={"pool": "b"}))
+    assert placed_on(tmp_path) == {hosts.nodes["b"].node_id}
+
+
+def test_a_killed_worker_costs_no_step_and_no_process(clean: Any, tmp_path: Path) -> None:
+    """The survivor goes on in the same process with the same objects; a replacement joins later."""
+
+    def kill(state: RunState) -> None:
+        os.kill(state.members[1].pid, signal.SIGKILL)
+
+    saboteur = At(10, kill)
+    result = fit(tmp_path, saboteur, steps=40, scaling=elastic.Scaling(replicas=(1, 2)))
+    assert saboteur.fired_s is not None
+    assert len(result.incidents) == 1
+    assert result.world_sizes[:2] == [2, 1]
+    assert_nothing_lost(tmp_path, clean, result)
+    survivor = saboteur.generations[0].members[0].worker
+    lines = [json.loads(text) for text in (tmp_path / f"{survivor}.jsonl").read_text().splitlines()]
+    assert len({line["pid"] for line in lines}) == 1
+    assert [line["event"] for line in lines].count("started") == 1
+
+
+def test_a_spare_takes_over(clean: Any, tmp_path: Path) -> None:
+    def kill_leader(state: RunState) -> None:
+        os.kill(state.members[0].pid, signal.SIGKILL)
+
+    saboteur = At(10, kill_leader)
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(replicas=2, spares=1))
+    assert saboteur.fired_s is not None
+    assert set(result.world_sizes) == {2}
+    assert_nothing_lost(tmp_path, clean, result)
+
+
+def test_training_survives_its_supervisor_and_monitors(clean: Any, tmp_path: Path) -> None:
+    """The control plane may die; a failure after its death is still handled."""
+    killed: list[int] = []
+
+    def kill_control_plane(state: RunState) -> None:
+        for pid in control_plane_pids():
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        os.kill(state.members[1].pid, signal.SIGKILL)
+
+    saboteur = At(10, kill_control_plane)
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(replicas=2, spares=1))
+    assert len(killed) >= 2
+    assert_nothing_lost(tmp_path, clean, result)
+
+
+def control_plane_pids() -> list[int]:
+    """Supervisor and host monitors, by the names Ray gives their processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            title = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if title.startswith(("ray::Supervisor", "ray::HostMonitor")):
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_the_group_grows_when_slots_appear(hosts: Any, clean: Any, tmp_path: Path) -> None:
+    """Three replicas are wanted, one slot is there; a node with more comes."""
+    added: list[Any] = []
+
+    def add_node(state: RunState) -> None:
+        added.append(hosts.add_node(num_cpus=2, object_store_memory=80 << 20, labels={"pool": "new"}))
+
+    hosts_before = At(3, add_node)
+    small = hosts.add_node(num_cpus=1, object_store_memory=80 << 20, labels={"pool": "new"})
+    try:
+        scaling = elastic.Scaling(replicas=(1, 3), label_selector={"pool": "new"})
+        result = fit(tmp_path, hosts_before, steps=400, scaling=scaling)
+    finally:
+        for node in (small, *added):
+            hosts.remove_node(node)
+    assert added
+    assert result.world_sizes[0] == 1
+    assert result.world_sizes[-1] > 1
+    assert set(committed_samples(tmp_path).values()) == {1}
+
+
+def test_a_lost_node_takes_its_workers_along(hosts: Any, clean: Any, tmp_path: Path) -> None:
+    """A raylet is killed; Ray ends its workers, the others go on."""
+    doomed = hosts.add_node(num_cpus=1, object_store_memory=80 << 20, resources={"here": 1})
+    stays = hosts.add_node(num_cpus=1, object_store_memory=80 << 20, resources={"here": 1})
+    nodes = {node.node_id: node for node in (doomed, stays)}
+
+    def remove(state: RunState) -> None:
+        victim = state.members[0].node
+        hosts.remove_node(nodes.pop(victim), allow_graceful=False)
+
+    saboteur = At(10, remove)
+    try:
+        scaling = elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1, "here": 1})
+        result = fit(tmp_path, saboteur, scaling=scaling)
+    finally:
+        for node in nodes.values():
+            hosts.remove_node(node)
+    assert saboteur.fired_s is not None
+    assert result.world_sizes == [2, 1]
+    assert_nothing_lost(tmp_path, clean, result)

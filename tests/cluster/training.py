@@ -1,0 +1,163 @@
+"""Effect. Small training functions for cluster tests, and a callback that breaks things at a step."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elastic.callbacks import Callback
+from elastic.control.state import RunState
+from elastic.control.values import StepReport, View
+
+
+class Numbers:
+    """Samples whose target follows from their index; `(index, x, y)`."""
+
+    def __init__(self, size: int = 640) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        x = torch.randn(8, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
+        return index, x, x.sum()
+
+
+def regression(folder: Path, steps: int = 40, pause_s: float = 0.005) -> Callable[[Any], Any]:
+    """Fits a small network in float64; each worker appends what it consumed and committed to its file in `folder`."""
+
+    def train_fn(session: Any) -> dict[str, Any]:
+        torch.manual_seed(0)
+        model = session.prepare(
+            torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        session.track(model=model, optimizer=optimizer)
+        batches = session.batches(Numbers(), batch_size=16, micro_batch_size=2)
+        log = os.open(folder / f"{session.worker}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+        def write(**line: Any) -> None:
+            os.write(log, json.dumps({"t": time.time(), "pid": os.getpid(), **line}).encode() + b"\n")
+
+        write(event="started", model=id(model), optimizer=id(optimizer), node=session.worker)
+        for step in session.steps(batches, max_steps=steps):
+            with step:
+                for index, x, y in step:
+                    write(event="consumed", step=step.index, generation=step.generation, ids=index.tolist())
+                    time.sleep(pause_s)
+                    step.backward(((model(x).squeeze(-1) - y) ** 2).mean())
+                step.apply(optimizer)
+                step.report(loss=step.loss)
+                write(event="committed", step=step.index, generation=step.generation)
+        state = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        write(event="finished", digest=hashlib.blake2b(state, digest_size=8).hexdigest())
+        return {"parameters": [p.detach().flatten().tolist() for p in model.parameters()], "steps": steps}
+
+    return train_fn
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """All workers' lines, by time."""
+    lines = [json.loads(text) for path in folder.glob("*.jsonl") for text in path.read_text().splitlines()]
+    return sorted(lines, key=lambda line: line["t"])
+
+
+def relative_difference(ours: list[list[float]], theirs: list[list[float]]) -> float:
+    """||a - b|| / ||b||."""
+    pairs = [
+        (a, b)
+        for ours_one, theirs_one in zip(ours, theirs, strict=True)
+        for a, b in zip(ours_one, theirs_one, strict=True)
+    ]
+    return (sum((a - b) ** 2 for a, b in pairs) / sum(b**2 for _, b in pairs)) ** 0.5
+
+
+class At(Callback):
+    """Calls `act(state)` once, when step `step` has become stable; keeps what it saw."""
+
+    def __init__(self, step: int, act: Callable[[RunState], None]) -> None:
+        self._step, self._act = step, act
+        self.fired_s: float | None = None
+        self.generations: list[View] = []
+        self.reports: list[StepReport] = []
+
+    def on_generation(self, view: View) -> None:
+        self.generations.append(view)
+
+    def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
+        self.reports.append(report)
+        if self.fired_s is None and report.commit.step >= self._step:
+            self.fired_s = time.time()
+            self._act(state)
+
+
+def raising(at_step: int, rank: int) -> Callable[[Any], Any]:
+    """Divides by zero on one rank, in a step or (at_step < 0) before the first."""
+
+    def train_fn(session: Any) -> None:
+        if at_step < 0:
+            1 / 0  # noqa: B018 - the point
+        model = session.prepare(torch.nn.Linear(8, 1).double())
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        session.track(model=model, optimizer=optimizer)
+        batches = session.batches(Numbers(), batch_size=16, micro_batch_size=2)
+        for step in session.steps(batches, max_steps=1000):
+            with step:
+                for _, x, y in step:
+                    if step.index == at_step and session.rank == rank:
+                        1 / 0  # noqa: B018 - the point
+                    step.backward(((model(x).squeeze(-1) - y) ** 2).mean())
+                step.apply(optimizer)
+
+    return train_fn
+
+
+def mistaken(mistake: str) -> Callable[[Any], Any]:
+    """A train_fn with one common mistake."""
+
+    def train_fn(session: Any) -> None:
+        if mistake == "no steps":
+            return
+        model = torch.nn.Linear(8, 1).double()
+        if mistake != "no model":
+            session.prepare(model)
+        if mistake == "not stateful":
+            session.track(thing=object())
+        size = 3 if mistake == "small dataset" else 64
+        batches = session.batches(Numbers(size), batch_size=16, micro_batch_size=2)
+        for step in session.steps(batches, max_steps=2):
+            with step:
+                continue
+
+    return train_fn
+
+
+def start_python(code: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A Python process that runs `code` from a file, with the repository on its path."""
+    script = folder / "script.py"
+    script.write_text(code)
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root), "RAY_AUTH_MODE": "disabled"}
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def python(code: str, folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run `code` to its end."""
+    process = start_python(code, folder)
+    stdout, stderr = process.communicate(timeout=timeout_s)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)

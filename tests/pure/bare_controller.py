@@ -1,0 +1,194 @@
+"""A controller and nothing else: tests feed it events and read its commands; every law is checked after each event."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from elastic.control import events as ev
+from elastic.control.commands import Command
+from elastic.control.controller import step
+from elastic.control.invariants import check, check_step
+from elastic.control.remediation import Policy
+from elastic.control.state import Phase, RunState, Standing
+from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport, View
+from elastic.policies import Ladder
+from elastic.settings import Limits, RunSettings, Scaling
+
+
+def commit(number: int, generation: int = 1, lineage: str = "") -> CommitId:
+    """The state after step `number`."""
+    if number < 0:
+        return NOTHING_COMMITTED
+    return CommitId(incarnation=1, generation=generation, attempt=1, step=number, lineage=lineage or f"s{number}")
+
+
+def report(number: int, generation: int = 1, committed_at_s: float = 0.0) -> StepReport:
+    return StepReport(
+        commit=commit(number, generation),
+        metrics={},
+        replicas=1,
+        samples=8,
+        started_at_s=committed_at_s - 1.0,
+        committed_at_s=committed_at_s,
+    )
+
+
+class BareController:
+    """Keeps the state between events and the commands of the last one.
+
+    Args:
+        replicas, spares: of the run.
+        policy: decides incidents.
+        limits: fields of `Limits`.
+    """
+
+    def __init__(
+        self,
+        replicas: int | tuple[int, int] = 2,
+        spares: int = 0,
+        policy: Policy | None = None,
+        **limits: float,
+    ) -> None:
+        scaling = Scaling(replicas=replicas, spares=spares)
+        self.state = RunState(settings=RunSettings(run="r", scaling=scaling, limits=Limits(**limits)))
+        self.policy = policy or Ladder()
+        self.now_s = 0.0
+        self.commands: tuple[Command, ...] = ()
+        self.moves: set[tuple[Phase, type[ev.Event], Phase]] = set()
+
+    # --- one event ---
+
+    def feed(self, *events: ev.Event, after_s: float = 0.0) -> tuple[Command, ...]:
+        """Take events in, `after_s` later; returns their commands."""
+        self.now_s += after_s
+        self.commands = ()
+        for event in events:
+            before = self.state
+            decision = step(before, event, self.now_s, self.policy)
+            self.state = decision.state
+            self.moves.add((before.phase, type(event), self.state.phase))
+            broken = check(self.state) + check_step(before, event, self.state, decision.commands)
+            assert not broken, f"{event}: {broken}"
+            self.commands += decision.commands
+        return self.commands
+
+    def tick(self, after_s: float) -> tuple[Command, ...]:
+        return self.feed(ev.Tick(), after_s=after_s)
+
+    def given(self, kind: type[Command]) -> list[Command]:
+        """The last commands of one kind."""
+        return [command for command in self.commands if type(command) is kind]
+
+    def addressees(self, kind: type[Command]) -> set[str]:
+        """Who the last commands of one kind were for."""
+        return {name for command in self.given(kind) for name in getattr(command, "workers", None) or (command.worker,)}
+
+    # --- what is so now ---
+
+    @property
+    def phase(self) -> Phase:
+        return self.state.phase
+
+    @property
+    def generation(self) -> int:
+        return self.state.generation
+
+    @property
+    def view(self) -> View:
+        assert self.state.view is not None
+        return self.state.view
+
+    @property
+    def members(self) -> list[str]:
+        return [member.worker for member in self.view.members]
+
+    def standing(self, worker: str) -> Standing:
+        return self.state.workers[worker].standing
+
+    def names(self, ranks: Iterable[int]) -> list[str]:
+        return [self.members[rank] for rank in ranks]
+
+    # --- stretches of the usual story ---
+
+    def start(self) -> tuple[Command, ...]:
+        return self.feed(ev.RunStarted())
+
+    def place(self, *workers: str, node: str = "") -> None:
+        """Each on a node of its own, unless one is named."""
+        self.feed(*(ev.WorkerPlaced(worker=worker, node=node or f"node-{worker}") for worker in workers))
+
+    def park(self, *workers: str) -> tuple[Command, ...]:
+        return self.feed(
+            *(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l") for worker in workers)
+        )
+
+    def join(self, *workers: str, node: str = "") -> tuple[Command, ...]:
+        """Placed, loaded, at the door."""
+        self.place(*workers, node=node)
+        return self.park(*workers)
+
+    def form(self, *workers: str) -> tuple[Command, ...]:
+        """These members, or all, have formed the current generation."""
+        names = workers or self.members
+        return self.feed(*(ev.Formed(worker=worker, generation=self.generation) for worker in names))
+
+    def run(self) -> "BareController":
+        """From nothing to the first generation's steps, all spares parked."""
+        self.start()
+        names = list(self.state.workers)
+        self.place(*names)
+        self.park(*names)
+        self.form()
+        assert self.phase is Phase.RUNNING
+        return self
+
+    def stable(self, number: int, after_s: float = 1.0) -> tuple[Command, ...]:
+        """The leader tells that step `number` is stable."""
+        self.now_s += after_s
+        told = report(number, self.generation, self.now_s)
+        return self.feed(ev.StepStable(worker=self.members[0], report=told))
+
+    def answer(
+        self, worker: str, number: int, *, healed: bool = True, lineage: str = "", generation: int | None = None
+    ) -> tuple[Command, ...]:
+        """A worker has frozen and holds step `number`."""
+        held = commit(number, lineage=lineage)
+        at = self.generation if generation is None else generation
+        return self.feed(ev.FreezeAnswered(worker=worker, generation=at, commit=held, healed=healed))
+
+    def lose(self, worker: str) -> tuple[Command, ...]:
+        return self.feed(ev.WorkerLost(worker=worker, evidence="its pipe closed"))
+
+    def die(self, *workers: str) -> tuple[Command, ...]:
+        return self.feed(*(ev.WorkerDead(worker=worker, proof="pid 1 is gone") for worker in workers))
+
+    def break_(self, worker: str) -> tuple[Command, ...]:
+        return self.feed(ev.CollectiveBroken(worker=worker, generation=self.generation, error="reset by peer"))
+
+    def fail_forming(self, worker: str) -> tuple[Command, ...]:
+        return self.feed(ev.FormingFailed(worker=worker, generation=self.generation, error="timed out"))
+
+    def end_loop(self, worker: str, number: int = 9) -> tuple[Command, ...]:
+        return self.feed(ev.LoopEnded(worker=worker, generation=self.generation, commit=commit(number)))
+
+    def leave(self, worker: str, dismissed: bool = False) -> tuple[Command, ...]:
+        return self.feed(ev.TrainFnReturned(worker=worker, dismissed=dismissed))
+
+    def raise_(self, worker: str) -> tuple[Command, ...]:
+        return self.feed(ev.TrainFnRaised(worker=worker, summary="ValueError: no", traceback="line 1"))
+
+    def with_policy(self, policy: Policy) -> "BareController":
+        self.policy = policy
+        return self
+
+    def unchanged_by(self, *events: ev.Event) -> bool:
+        """Whether these events give no command and leave the state as it is; the controller stays where it was."""
+        kept = self.state
+        result = all(
+            decision.state == kept and not decision.commands
+            for decision in (step(kept, event, self.now_s, self.policy) for event in events)
+        )
+        return result
+
+
+def at(state: RunState, phase: Phase) -> RunState:
+    return replace(state, phase=phase)
