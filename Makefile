@@ -59,7 +59,7 @@ bench-overhead: $(READY) ## what a step costs with and without this library
 	$(BIN)/python -m benchmarks.overhead --out runs/overhead.json $(ARGS)
 
 diagram: $(READY) ## write the state diagram into ARCHITECTURE.md
-	$(BIN)/python -m elastic.control.diagram --write ARCHITECTURE.md
+	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md
 
 clean: ## remove .venv, build products and caches (runs/ stays)
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

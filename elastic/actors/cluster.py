@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from elastic.settings import Scaling
 
 log = logging.getLogger("elastic")
 
+_CONNECT_S = 5.0
 _OBJECT_STORE_BYTES = 256 << 20
 
 
@@ -39,10 +41,23 @@ def cluster(address: str | None, scaling: Scaling) -> Iterator[None]:
 def _require(address: str | None, scaling: Scaling) -> None:
     if address is None:
         _start_local(scaling)
-    elif not _connect(address):
+    elif not _listens(address) or not _connect(address):
         raise NoClusterError(
             f"no Ray cluster answers at {address}: check fit(address=...) or RAY_ADDRESS, or leave both out"
         )
+
+
+def _listens(address: str) -> bool:
+    """Whether anybody accepts connections there; Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():
+        return True  # "auto" and the like: for Ray to resolve
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        log.debug("nobody listens at %s: %s", address, error)
+        return False
+    return True
 
 
 def _connect(address: str) -> bool:

@@ -14,6 +14,7 @@ from elastic.control import events as ev
 from elastic.control.goodput import Goodput
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState
+from elastic.control.values import StepReport
 
 _TICK_S = 0.5
 _BUSY_TICK_S = 0.02  # while members are waited for
@@ -73,7 +74,8 @@ class Driver:
         self._issued_generation = 0
         self._goodput = Goodput()
         self._last_report: dict[str, float] = {}
-        self._published = -1
+        self._told = -1
+        self._untold: dict[int, StepReport] = {}
 
     def emit(self, event: ev.Event) -> None:
         """Called by the fleet, from any thread."""
@@ -132,17 +134,23 @@ class Driver:
         self._issued_generation = generation
 
     def _tell(self, events: Observed, state: RunState) -> None:
-        """Callbacks, in the order in which things happened."""
+        """Callbacks, in the order in which things happened; steps without gaps, unless the run is over."""
         before, self._state = self._state, state
         for _, event in events:
-            if isinstance(event, ev.StepStable) and event.report.commit.step > self._published:
-                self._published = event.report.commit.step
-                self._goodput = self._goodput.after(event.report)
-                self._last_report = event.report.metrics
-                for callback in self._callbacks:
-                    callback.on_step(event.report, state, self._goodput.share)
+            if isinstance(event, ev.StepStable) and event.report.commit.step > self._told:
+                self._untold[event.report.commit.step] = event.report
+        for step in sorted(self._untold):
+            if step <= state.published or state.phase is Phase.ENDED:
+                self._tell_step(self._untold.pop(step), state)
         if before is not None:
             self._tell_changes(before, state)
+
+    def _tell_step(self, report: StepReport, state: RunState) -> None:
+        self._told = report.commit.step
+        self._goodput = self._goodput.after(report)
+        self._last_report = report.metrics
+        for callback in self._callbacks:
+            callback.on_step(report, state, self._goodput.share)
 
     def _tell_changes(self, before: RunState, state: RunState) -> None:
         for callback in self._callbacks:

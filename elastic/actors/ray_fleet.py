@@ -35,6 +35,7 @@ log = logging.getLogger("elastic")
 _EVENTS_S = 5.0
 _KEEP_S = 0.05
 _PROBE_S = 1.0
+_MONITOR_S = 1.0  # until a lost host monitor is replaced; on a node that is gone, its workers are proven dead by then
 _END_S = 10.0
 
 
@@ -63,6 +64,7 @@ class RayFleet:
         self._hands: dict[str, Hand] = {}
         self._unproven: set[str] = set()
         self._monitors: dict[str, Any] = {}
+        self._unmonitored: dict[str, float] = {}
         self._lock = threading.RLock()
         self._is_down = threading.Event()
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -203,11 +205,15 @@ class RayFleet:
 
     def _came_up(self, worker: str, pid: int) -> None:
         self._hands[worker].pid = pid
-        monitor = self._monitors.get(self._hands[worker].node)
-        if monitor is not None:
-            page = page_path(self._settings.run, worker, self._settings.incarnation)
-            self._then(monitor.watch.remote(worker, pid, page), lambda _: None, lambda _: None)
+        self._put_under_watch(worker)
         self._listen(worker)
+
+    def _put_under_watch(self, worker: str) -> None:
+        hand = self._hands[worker]
+        monitor = self._monitors.get(hand.node)
+        if monitor is not None and hand.pid:
+            page = page_path(self._settings.run, worker, self._settings.incarnation)
+            self._then(monitor.watch.remote(worker, hand.pid, page), lambda _: None, lambda _: None)
 
     def _listen(self, worker: str) -> None:
         def heard(news: list[ev.Event]) -> None:
@@ -256,6 +262,7 @@ class RayFleet:
         """Notice placements, and see to it that each node with workers has a monitor."""
         while not self._is_down.wait(_KEEP_S):
             self._remove_released()
+            self._replace_monitors()
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in unplaced:
@@ -277,6 +284,17 @@ class RayFleet:
         options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2}}
         self._monitors[node] = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy).remote()
         self._listen_to_monitor(node)
+        for worker, hand in list(self._hands.items()):
+            if hand.node == node and not hand.is_over:
+                self._put_under_watch(worker)
+
+    def _replace_monitors(self) -> None:
+        """A monitor may die alone; as long as its node has workers, it gets another one."""
+        for node, due_s in list(self._unmonitored.items()):
+            if time.monotonic() >= due_s:
+                del self._unmonitored[node]
+                if any(hand.node == node and not hand.is_over for hand in list(self._hands.values())):
+                    self._need_monitor(node)
 
     def _listen_to_monitor(self, node: str) -> None:
         def heard(news: list[ev.Event]) -> None:
@@ -285,7 +303,9 @@ class RayFleet:
             self._listen_to_monitor(node)
 
         def lost(error: Exception) -> None:
+            log.debug("the host monitor of node %s is gone: %s", node, error)
             self._monitors.pop(node, None)
+            self._unmonitored[node] = time.monotonic() + _MONITOR_S
             self._emit(ev.MonitorLost(node=node))
 
         monitor = self._monitors[node]

@@ -226,9 +226,14 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
 
 
 def _stable(turn: Turn, event: ev.StepStable) -> None:
-    if event.report.commit.step <= turn.state.published:
+    step_told, published, ahead = event.report.commit.step, turn.state.published, turn.state.published_ahead
+    if step_told <= published or step_told in ahead:
         return
-    turn.change(published=event.report.commit.step, without_progress=0)
+    ahead = ahead | {step_told}
+    while published + 1 in ahead:
+        published += 1
+    ahead = frozenset(step for step in ahead if step > published)
+    turn.change(published=published, published_ahead=ahead, without_progress=0)
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")

@@ -150,8 +150,9 @@ def _new_generation(before: RunState, event: ev.Event, after: RunState, view: Vi
     for member in before.members:
         if member.name not in held and after.workers[member.name].standing not in OVER:
             yield f"generation {view.generation} is formed while {member.name} has neither answered nor died"
-    if view.resume.step < before.published:
-        yield f"step {before.published} is stable, and generation {view.generation} resumes at {view.resume.step}"
+    stable = max(before.published, *before.published_ahead, -1)
+    if view.resume.step < stable:
+        yield f"step {stable} is stable, and generation {view.generation} resumes at {view.resume.step}"
     if view.bootstrap:
         if before.published >= 0 or any(commit.step >= 0 for commit, _ in held.values()):
             yield "a bootstrap after something was committed"

@@ -74,7 +74,8 @@ class RunState:
     Attributes:
         view: the current generation, or the one being formed; None before the first.
         generation: number of `view`, 0 before the first.
-        published: last stable step that was reported, -1 before the first.
+        published: all stable steps up to this one were reported, -1 before the first.
+        published_ahead: later ones that were reported too; a leader that died owes those between.
         planned: the freeze under way was asked for growth, not caused by a failure.
         survivors_only: the last forming failed, so the next generation takes no joiners.
         pause_asked: a member was asked to have all stop at the end of a step.
@@ -89,6 +90,7 @@ class RunState:
     view: View | None = None
     generation: int = 0
     published: int = -1
+    published_ahead: frozenset[int] = frozenset()
     planned: bool = False
     survivors_only: bool = False
     pause_asked: bool = False

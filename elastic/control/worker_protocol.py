@@ -101,7 +101,7 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     (_S.FROZEN, _G.FREEZE): _S.FROZEN,
     (_S.FROZEN, _G.FORM): _S.FORMING,
     **{(stage, _G.FINISH): _S.FINISHED for stage in (_S.STEPPING, _S.BROKEN, _S.FROZEN, _S.FINISHED)},
-    **{(stage, _G.DISMISS): _S.GONE for stage in Stage},
+    **{(stage, _G.DISMISS): _S.GONE for stage in Stage if stage is not _S.APPLYING},
     **{(stage, _G.LEAVE): _S.GONE for stage in Stage},
 }
 DEFERRED = frozenset({(_S.APPLYING, _G.FREEZE), (_S.APPLYING, _G.FINISH), (_S.APPLYING, _G.DISMISS)})

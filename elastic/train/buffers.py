@@ -31,8 +31,8 @@ class Buffers:
                 live.copy_(kept)
 
     def begin(self) -> None:
-        """Start an attempt."""
-        self.restore()
+        """Start an attempt at the door of a step: what the model holds there is committed."""
+        self.accept()
         self._change.zero_()
 
     def after_micro_batch(self, weight: float) -> None:

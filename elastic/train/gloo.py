@@ -135,44 +135,30 @@ class GlooGroup:
     def _open_store(self, stop: Callable[[], bool], deadline_s: float) -> Any:
         """A connection of this group's own, for the leader too: it can be cut without harm to its store."""
         leader = self.view.leader
-        while True:
-            try:
-                return dist.TCPStore(
-                    leader.host,
-                    leader.port,
-                    is_master=False,
-                    wait_for_workers=False,
-                    timeout=timedelta(seconds=_CONNECT_S),
-                )
-            except dist.DistError as error:
-                _check(
-                    stop, deadline_s, f"the store of the leader {leader.worker} at {leader.host}:{leader.port}: {error}"
-                )
+        whom = f"the store of the leader {leader.worker} at {leader.host}:{leader.port}"
+
+        def connect() -> Any:
+            timeout = timedelta(seconds=_CONNECT_S)
+            while True:
+                try:
+                    return dist.TCPStore(
+                        leader.host, leader.port, is_master=False, wait_for_workers=False, timeout=timeout
+                    )
+                except dist.DistError as error:
+                    _check(stop, deadline_s, f"{whom}: {error}")
+
+        return _aside(connect, stop, deadline_s, whom)
 
     def _connect(self, options: Any, stop: Callable[[], bool], deadline_s: float) -> Any:
-        """Build the group in a thread that is left behind if the order is cancelled.
-
-        The constructor waits for peers that connect to it, and has no socket yet that a cut could shut: a peer that
-        dies or stops here would hold this rank for the timeout, several times over.
-        """
+        """Build the group; its constructor waits for others to connect, with no socket yet that a cut could shut."""
         store = dist.PrefixStore(self._key("gloo"), self._store)
-        made: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-        def build() -> None:
-            try:
-                made.put(dist.ProcessGroupGloo(store, self.rank, self.size, options))
-            except Exception as error:
-                made.put(error)
-
-        threading.Thread(target=build, name="elastic-connect", daemon=True).start()
-        while True:
-            with contextlib.suppress(queue.Empty):
-                group = made.get(timeout=_POLL_S)
-                if isinstance(group, Exception):
-                    raise group
-                return group
-            others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
-            _check(stop, deadline_s, f"a connection with each of {', '.join(others)}, who had all appeared")
+        others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
+        return _aside(
+            lambda: dist.ProcessGroupGloo(store, self.rank, self.size, options),
+            stop,
+            deadline_s,
+            f"a connection with each of {', '.join(others)}, who had all appeared",
+        )
 
     def _meet(self, entry: str, stop: Callable[[], bool], deadline_s: float) -> list[str]:
         """Publish an entry and wait for everybody's, without ever blocking in the store."""
@@ -193,6 +179,26 @@ def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> Non
         raise FormingCancelledError
     if time.monotonic() > deadline_s:
         raise TimeoutError(f"waited in vain for {waiting_for} (Limits.forming_timeout_s)")
+
+
+def _aside(make: Callable[[], Any], stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> Any:
+    """Run a call that blocks in C++ in a thread, which is left behind if the order is cancelled meanwhile."""
+    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            made.put(make())
+        except Exception as error:
+            made.put(error)
+
+    threading.Thread(target=run, name="elastic-connect", daemon=True).start()
+    while True:
+        with contextlib.suppress(queue.Empty):
+            result = made.get(timeout=_POLL_S)
+            if isinstance(result, Exception):
+                raise result
+            return result
+        _check(stop, deadline_s, waiting_for)
 
 
 def _grouped(layouts: list[str]) -> str:

@@ -34,7 +34,7 @@ class Bucket:
         first = self.params[0]
         self.flat = torch.zeros(sum(p.numel() for p in self.params), dtype=first.dtype, device=first.device)
         sizes = [p.numel() for p in self.params]
-        self.views = [part.view_as(p) for part, p in zip(self.flat.split(sizes), self.params, strict=True)]
+        self.views = [_laid_out_like(p, part) for part, p in zip(self.flat.split(sizes), self.params, strict=True)]
 
 
 class Reducer:
@@ -76,7 +76,9 @@ class Reducer:
     def layout(self) -> str:
         """Digest of names, shapes, dtypes and buckets; must be the same on every replica."""
         lines = [
-            f"{i} {self._names[p]} {tuple(p.shape)} {p.dtype}" for i, b in enumerate(self.buckets) for p in b.params
+            f"{i} {self._names[p]} {tuple(p.shape)} {p.stride()} {p.dtype}"
+            for i, b in enumerate(self.buckets)
+            for p in b.params
         ]
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
@@ -126,10 +128,13 @@ class Reducer:
         self._works = []
 
     def hide_unused(self, used: torch.Tensor) -> None:
-        """Give parameters that no replica used the gradient None, as a single process would have."""
+        """Give parameters that no replica used the gradient None, as a single process would have, and others the sum.
+
+        The user may have set a gradient to None (`zero_grad` in the loop's body) that another replica has computed.
+        """
         for param, count in zip(self.params, used.tolist(), strict=True):
-            if count == 0:
-                param.grad = None
+            i, j = self._place[param]
+            param.grad = self.buckets[i].views[j] if count else None
 
     def _on_gradient(self, param: torch.nn.Parameter) -> None:
         if not self._is_live():
@@ -182,6 +187,13 @@ class Reducer:
 
 class _BackwardEndedError(RuntimeError):
     """Raised inside backward to end it early once its attempt is lost; judged by state, never shown."""
+
+
+def _laid_out_like(param: torch.nn.Parameter, part: torch.Tensor) -> torch.Tensor:
+    """A view with the parameter's own strides where it is dense (channels-last, transposed), else row-major."""
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(param.shape, param.stride(), strict=True))
+    is_dense = param.numel() > 0 and reach == param.numel()
+    return part.as_strided(param.shape, param.stride(), part.storage_offset()) if is_dense else part.view_as(param)
 
 
 def _group(params: Iterable[torch.nn.Parameter], bucket_bytes: int) -> list[list[torch.nn.Parameter]]:

@@ -44,10 +44,10 @@ class Replica:
 
     # --- set up by the user's calls ---
 
-    def adopt(self, model: torch.nn.Module) -> None:
+    def adopt(self, model: torch.nn.Module, bucket_bytes: int) -> None:
         if self._reducer is not None:
             raise StepMisuseError("session.prepare was called twice: wrap several modules in one torch.nn.ModuleDict")
-        self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut)
+        self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut, bucket_bytes)
         self._buffers = Buffers(model)
 
     def use(self, batches: Batches) -> None:
@@ -135,7 +135,6 @@ class Replica:
 
     def resume(self, view: View) -> None:
         """The state of the view's commit is in place."""
-        self.buffers.accept()
         if self._pending is not None and self._pending.index < view.resume.step:
             self.make_stable()  # a later step was applied somewhere, so all had applied this one
 

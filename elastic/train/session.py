@@ -16,6 +16,7 @@ from elastic.train.flight import FlightPage, Flying
 from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
 from elastic.train.heal import exchange
 from elastic.train.link import Link
+from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.replica import Replica
 from elastic.train.step import Step, close_loop
 
@@ -88,14 +89,18 @@ class Session:
 
     # --- what the user calls ---
 
-    def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
+    def prepare(self, model: torch.nn.Module, bucket_bytes: int = BUCKET_BYTES) -> torch.nn.Module:
         """Move the model to the device and keep replicas in step; returns the same model.
+
+        Args:
+            model: its parameters may be tied, frozen, or unused in a step.
+            bucket_bytes: gradients are summed in buckets of about this size.
 
         Raises:
             StepMisuseError: called twice.
         """
         model.to(self.device)
-        self._replica.adopt(model)
+        self._replica.adopt(model, bucket_bytes)
         return model
 
     def track(self, **objects: Any) -> None:

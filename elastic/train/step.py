@@ -62,7 +62,8 @@ class Step:
         self._dealt = replica.batches.dealt(index, replica.replicas, replica.rank)
         self._done: list[int] = []
         self._loss_sum = 0.0
-        self._is_entered = self._is_reduced = self._is_over = False
+        self._position = -1  # of the micro-batch that is computed now
+        self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
         self._scaler_states: list[ScalerState] = []
         self.started_at_s = time.time()
 
@@ -99,14 +100,19 @@ class Step:
         self._need_entered("for batch in step")
         replica = self._replica
         for position, micro_batch in enumerate(self._dealt):
+            if self._is_reduced:
+                return
             replica.link.check()
             rng.seed_all(replica.seed, self.index, micro_batch.number)
             replica.page.note(Flying.COMPUTING, micro_batch.number)
             if position == len(self._dealt) - 1:
                 replica.reducer.last_backward()
+            self._position = position
             yield replica.batches.load(self.index, micro_batch)
             if len(self._done) <= position:
                 raise StepMisuseError(f"step {self.index}: micro-batch {micro_batch.number} had no step.backward(loss)")
+        if self._is_reduced:  # by step.skip
+            return
         rng.seed_all(replica.seed, self.index, rng.BODY)
         self._reduce()
 
@@ -117,7 +123,7 @@ class Step:
             loss: scalar, the mean over the micro-batch's samples.
             scaler: a GradScaler; the loss is scaled by it for the backward only.
         """
-        if self._is_reduced or len(self._done) >= len(self._dealt):
+        if self._is_reduced or len(self._done) > self._position:
             raise StepMisuseError(
                 f"step {self.index}: step.backward outside of `for batch in step`, or twice for a micro-batch"
             )
@@ -147,7 +153,10 @@ class Step:
         replica.page.note(Flying.APPLYING)
         self.commit = self._commit_id()
         with replica.link.applying(self.commit):
-            if not self.skipped:
+            self._is_applying = True  # from here on there is no way back
+            if self.skipped:
+                replica.buffers.restore()
+            else:
                 for optimizer in optimizers:
                     scaler.step(optimizer) if scaler is not None else optimizer.step()
                 if scaler is not None:
@@ -192,7 +201,7 @@ class Step:
                     "continue, break and return do not end a step; call step.skip(reason) to drop it"
                 )
             return False
-        if self._is_over or not self._is_retry(error):
+        if self._is_applying or not self._is_retry(error):
             return False
         self._undo()
         return True

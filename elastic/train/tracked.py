@@ -59,8 +59,8 @@ class Tracked:
 
 def _install_module(module: torch.nn.Module, received: dict[str, Any]) -> None:
     live = module.state_dict()
-    if any(not isinstance(value, torch.Tensor) for value in live.values()):
-        module.load_state_dict(received)  # it carries extra state
+    if _shape({0: live}) != _shape({0: received}) or any(not isinstance(v, torch.Tensor) for v in live.values()):
+        module.load_state_dict(received)  # it carries extra state, or the error says what does not fit
         return
     with torch.no_grad():
         for key, value in live.items():

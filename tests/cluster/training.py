@@ -159,5 +159,10 @@ def start_python(code: str, folder: Path, *arguments: str) -> subprocess.Popen[s
 def python(code: str, folder: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run `code` to its end."""
     process = start_python(code, folder)
-    stdout, stderr = process.communicate(timeout=timeout_s)
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)

@@ -1,5 +1,6 @@
 """Effect. What every test of this folder needs: one thread of torch, and gloo devices that are made one at a time."""
 
+import os
 import threading
 from collections.abc import Iterator
 
@@ -7,6 +8,9 @@ import pytest
 import torch
 
 from elastic.train import gloo
+
+# torch's store asks for the name of every peer, for its log; where a name server drops questions, 5 s for each.
+os.environ.setdefault("RES_OPTIONS", "attempts:0")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 import torch
-from effects_helpers import formed, in_threads
 from torch import nn
 
 from elastic.control.data import deal
 from elastic.errors import StateError, StepMisuseError
 from elastic.train.reducer import Reducer
+from tests.effects.helpers import formed, in_threads
 
 WIDTH = 5
 COUNTS = (4, 4, 4, 4, 1)  # samples of the micro-batches; the last is short, as at the end of an epoch

@@ -1,11 +1,11 @@
-"""A controller and nothing else: tests feed it events and read its commands; every law is checked after each event."""
+"""A controller and nothing else: tests feed it events and read its commands; all laws are checked after each event."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
+from elastic.control.diagram import EDGES
 from elastic.control.invariants import check, check_step
 from elastic.control.remediation import Policy
 from elastic.control.state import Phase, RunState, Standing
@@ -53,7 +53,7 @@ class BareController:
         self.policy = policy or Ladder()
         self.now_s = 0.0
         self.commands: tuple[Command, ...] = ()
-        self.moves: set[tuple[Phase, type[ev.Event], Phase]] = set()
+        self.on_state: Callable[[RunState], object] = lambda state: None
 
     # --- one event ---
 
@@ -65,7 +65,8 @@ class BareController:
             before = self.state
             decision = step(before, event, self.now_s, self.policy)
             self.state = decision.state
-            self.moves.add((before.phase, type(event), self.state.phase))
+            self.on_state(self.state)
+            assert self.state.phase in EDGES[before.phase, type(event)], f"{event} led to {self.state.phase}"
             broken = check(self.state) + check_step(before, event, self.state, decision.commands)
             assert not broken, f"{event}: {broken}"
             self.commands += decision.commands
@@ -117,9 +118,7 @@ class BareController:
         self.feed(*(ev.WorkerPlaced(worker=worker, node=node or f"node-{worker}") for worker in workers))
 
     def park(self, *workers: str) -> tuple[Command, ...]:
-        return self.feed(
-            *(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l") for worker in workers)
-        )
+        return self.feed(*(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l") for worker in workers))
 
     def join(self, *workers: str, node: str = "") -> tuple[Command, ...]:
         """Placed, loaded, at the door."""
@@ -176,19 +175,28 @@ class BareController:
     def raise_(self, worker: str) -> tuple[Command, ...]:
         return self.feed(ev.TrainFnRaised(worker=worker, summary="ValueError: no", traceback="line 1"))
 
-    def with_policy(self, policy: Policy) -> "BareController":
-        self.policy = policy
-        return self
-
-    def unchanged_by(self, *events: ev.Event) -> bool:
-        """Whether these events give no command and leave the state as it is; the controller stays where it was."""
-        kept = self.state
-        result = all(
-            decision.state == kept and not decision.commands
-            for decision in (step(kept, event, self.now_s, self.policy) for event in events)
-        )
-        return result
+    def is_unchanged_by(self, *events: ev.Event) -> bool:
+        """Whether each of these events, fed now, would change nothing and command nothing."""
+        decisions = [step(self.state, event, self.now_s, self.policy) for event in events]
+        return all(decision.state == self.state and not decision.commands for decision in decisions)
 
 
-def at(state: RunState, phase: Phase) -> RunState:
-    return replace(state, phase=phase)
+def below_minimum(**limits: float) -> BareController:
+    """One of two needed replicas is left; it keeps step 4."""
+    ws = BareController(2, **limits).run()
+    ws.stable(3)
+    ws.die("w1")
+    ws.answer("w0", 4)
+    assert ws.phase is Phase.WAITING
+    return ws
+
+
+def grown_to_two() -> BareController:
+    """Two of three replicas train, and the third has come to the door: all are asked to stop at the end of a step."""
+    ws = BareController((1, 3))
+    ws.start()
+    ws.place("w0", "w1")
+    ws.park("w0", "w1")
+    ws.form()
+    ws.join("w2")
+    return ws

@@ -1,17 +1,24 @@
 """Effect. Members of a group as threads of the test's process, or as child processes where one must be killed."""
 
 import multiprocessing
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, View
 from elastic.train.gloo import GlooGroup, StoreHost
 
 HOST = "127.0.0.1"
 LONG_S = 30.0  # for what takes milliseconds, on a machine that is busy with something else
+ENDLESS_S = 3600.0  # what ends before was ended by what is tested
+MOMENT_S = 0.3  # long enough to see that something waits
 POLL_S = 0.005
 
 
@@ -111,7 +118,8 @@ class Circle:
 @contextmanager
 def formed(size: int, **options: Any) -> Iterator[list[GlooGroup]]:
     """A generation of `size` members, one per thread."""
-    groups = Circle(size).form(**options)
+    circle = Circle(size)  # holds the stores, which end with it
+    groups = circle.form(**options)
     try:
         yield groups
     finally:
@@ -136,3 +144,57 @@ def child(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[Any, A
         process.join(LONG_S)
         process.close()
         ours.close()
+
+
+def hear(pipe: Any) -> Any:
+    """What the other end says next."""
+    assert pipe.poll(LONG_S), "the other process says nothing"
+    return pipe.recv()
+
+
+def stop(pid: int) -> None:
+    """Freezes a process, and waits until it is."""
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: process_state(pid) == "T", f"process {pid} is stopped")
+
+
+def process_state(pid: int) -> str:
+    """One letter: R, S, T, Z, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def serve_member(pipe: Any) -> None:
+    """A child's main: hosts a store, joins one group, and takes part in a sum whenever it is told to."""
+    torch.set_num_threads(1)
+    store = StoreHost(HOST)
+    pipe.send(store.port)
+    view, rank = pipe.recv()
+    group = GlooGroup(view, rank, ENDLESS_S)
+    group.form(store, "same", lambda: False, LONG_S)
+    pipe.send("formed")
+    while True:
+        value = torch.tensor([pipe.recv()], dtype=torch.float64)
+        try:
+            group.allreduce(value).wait()
+            pipe.send(float(value))
+        except RuntimeError as error:
+            group.cut()  # as a reducer does
+            pipe.send(f"broken: {error}")
+
+
+@contextmanager
+def formed_with_children(children: int) -> Iterator[tuple[GlooGroup, list[Any], list[Any]]]:
+    """A group of this process (rank 0) and some others; with it their processes and the pipes to them, by rank - 1."""
+    with ExitStack() as stack:
+        pairs = [stack.enter_context(child(serve_member)) for _ in range(children)]
+        processes, pipes = [process for process, _ in pairs], [pipe for _, pipe in pairs]
+        own = StoreHost(HOST)
+        view = view_of([(HOST, own.port), *((HOST, hear(pipe)) for pipe in pipes)])
+        for number, pipe in enumerate(pipes):
+            pipe.send((view, number + 1))
+        group = GlooGroup(view, 0, ENDLESS_S)
+        group.form(own, "same", lambda: False, LONG_S)
+        assert [hear(pipe) for pipe in pipes] == ["formed"] * children
+        yield group, processes, pipes
+        group.cut()
+        group.close()

@@ -1,0 +1,162 @@
+"""Effect. Runs a group of worker processes under sabotage and checks promises P1 to P4 on what they wrote down."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elastic.actors.driver import Driver, Finished
+from elastic.actors.journal import Journal
+from elastic.actors.process_fleet import ProcessFleet
+from elastic.actors.supervisor import Supervisor
+from elastic.callbacks import Callback
+from elastic.control.outcome import Ending
+from elastic.control.state import RunState
+from elastic.control.values import StepReport
+from elastic.policies import Ladder
+from elastic.settings import Limits, RunSettings, Scaling
+from tests.chaos.saboteur import BATCH, MICRO_BATCH, Sabotage, train
+
+STEPS = 14
+
+
+@dataclass(slots=True)
+class Stable(Callback):
+    """When each step was told to be stable."""
+
+    reports: list[StepReport] = field(default_factory=list)
+
+    def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
+        self.reports.append(report)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """All that is known of a run afterwards."""
+
+    finished: Finished
+    folder: Path
+    reports: list[StepReport]
+    lines: list[dict[str, Any]]
+    journal: list[dict[str, Any]]
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["event"] == event]
+
+    @property
+    def fired(self) -> set[str]:
+        return {path.name.removeprefix("fired-") for path in self.folder.glob("fired-*")}
+
+    @property
+    def killed(self) -> set[str]:
+        """Workers whose process ended by SIGKILL."""
+        dead = [line for line in self.journal if line.get("event") == "WorkerDead"]
+        return {line["worker"] for line in dead if "code -9" in line["proof"]}
+
+
+def run(
+    folder: Path,
+    *plan: Sabotage,
+    replicas: tuple[int, int] = (1, 3),
+    slots: int = 3,
+    spares: int = 0,
+    micro_batch: int = MICRO_BATCH,
+    steps: int = STEPS,
+    pause_s: float = 0.002,
+    **limits: float,
+) -> Story:
+    """Train with these sabotages; `slots` bounds how many workers are ever started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = RunSettings(
+        run=f"chaos-{abs(hash(str(folder))) % 10**8}",
+        scaling=Scaling(replicas=replicas, spares=spares),
+        limits=Limits(start_timeout_s=60, **limits),  # type: ignore[arg-type]
+    )
+    stable = Stable()
+    journal = Journal(folder / "run")
+    driver = Driver(Supervisor(RunState(settings=settings), Ladder()), journal, [stable])
+    work = partial(train, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s)
+    fleet = ProcessFleet(settings, work, [f"node{i}" for i in range(slots)], 0, driver.emit)
+    try:
+        finished = driver.run(fleet)
+    finally:
+        fleet.shutdown()
+        journal.close()
+    return Story(
+        finished=finished,
+        folder=folder,
+        reports=stable.reports,
+        lines=_read(folder.glob("*.jsonl")),
+        journal=_read([journal.path]),
+    )
+
+
+def _read(paths: Any) -> list[dict[str, Any]]:
+    lines = [json.loads(text) for path in paths for text in path.read_text().splitlines()]
+    return sorted(lines, key=lambda line: line["t"])
+
+
+def assert_promises(story: Story, clean: Story, *plan: Sabotage, steps: int = STEPS) -> None:
+    """Every sabotage struck, and none of P1 to P4 was broken."""
+    assert story.fired == {sabotage.name for sabotage in plan}, "a sabotage did not strike"
+    kills = [sabotage for sabotage in plan if sabotage.point != "stall"]
+    assert len(story.killed) == len(kills)
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    assert_no_stable_step_lost(story, steps)
+    assert_same_answer(story, clean)
+    assert_exactly_once(story, clean, steps)
+    assert_survivors_never_restart(story)
+
+
+def assert_no_stable_step_lost(story: Story, steps: int) -> None:
+    """P1: each step is reported once, in order; a worker never commits a step at or below its last one."""
+    assert [report.commit.step for report in story.reports] == list(range(steps))
+    told_s = {
+        line["report"]["commit"]["step"]: line["t"] for line in story.journal if line.get("event") == "StepStable"
+    }
+    for commit in story.of("committed"):
+        assert commit["t"] <= told_s[commit["step"]], (
+            f"step {commit['step']} was done again after it was told as stable"
+        )
+    by_worker: dict[str, list[int]] = {}
+    for commit in story.of("committed"):
+        by_worker.setdefault(commit["worker"], []).append(commit["step"])
+    for worker, committed in by_worker.items():
+        assert committed == sorted(set(committed)), f"{worker} went back: {committed}"
+
+
+def assert_same_answer(story: Story, clean: Story) -> None:
+    """P2: the fault-free run's parameters and statistics up to rounding; replicas identical to the bit."""
+    assert len({line["digest"] for line in story.of("finished")}) == 1
+    ours, theirs = (torch.load(one.folder / "final.pt", weights_only=True) for one in (story, clean))
+    difference = sum(float((ours[name] - theirs[name]).double().pow(2).sum()) for name in theirs)
+    norm = sum(float(theirs[name].double().pow(2).sum()) for name in theirs)
+    assert (difference / norm) ** 0.5 <= 1e-9
+
+
+def assert_exactly_once(story: Story, clean: Story, steps: int) -> None:
+    """P3: the committed attempts consumed the samples of the fault-free run, each once."""
+    assert committed_samples(story) == committed_samples(clean)
+    assert sum(committed_samples(story).values()) == steps * BATCH
+
+
+def committed_samples(story: Story) -> Counter[tuple[int, int]]:
+    """(step, sample) -> times, over the attempts that stand in the end."""
+    stands = {line["step"]: line["generation"] for line in story.of("committed")}
+    lines = (line for line in story.of("consumed") if stands.get(line["step"]) == line["generation"])
+    return Counter((line["step"], sample) for line in lines for sample in line["ids"])
+
+
+def assert_survivors_never_restart(story: Story) -> None:
+    """P4: one process and one set of objects for each worker, from its start to its end."""
+    started, finished = story.of("started"), story.of("finished")
+    assert len(started) == len({line["worker"] for line in started})
+    for end in finished:
+        (begin,) = (line for line in started if line["worker"] == end["worker"])
+        assert (begin["pid"], begin["objects"]) == (end["pid"], end["objects"])
+    first = {line["worker"] for line in story.of("committed") if line["generation"] == 1}
+    assert first - story.killed <= {line["worker"] for line in finished}

@@ -1,0 +1,196 @@
+"""Effect. A training function that breaks itself at labelled points, and writes down what it did.
+
+The saboteur sits inside the worker, so a point is exact: between two buckets, inside an optimizer, in the middle of a
+heal. Each sabotage leaves a mark before it strikes, and strikes once in the whole run.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elastic.train import gloo, session
+
+SAMPLES, BATCH, MICRO_BATCH = 240, 12, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sabotage:
+    """Kill (or delay) the worker that has `rank` when it comes to `point` of `step` (or of `generation`).
+
+    Attributes:
+        point: forward, between-buckets, pending, reduced, stall, in-apply, forming, giving.
+        step: the step in which it strikes; -1: any.
+        generation: the generation in which it strikes; 0: any.
+        delay_s: for "stall" and "pending": how long the worker sleeps there first.
+    """
+
+    point: str
+    rank: int
+    step: int = -1
+    generation: int = 0
+    delay_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.point}-rank{self.rank}-step{self.step}-generation{self.generation}"
+
+
+class Saboteur:
+    """The sabotages of one run, as seen by one worker."""
+
+    def __init__(self, plan: tuple[Sabotage, ...], folder: Path) -> None:
+        self._plan, self._folder = plan, folder
+
+    def at(self, point: str, rank: int, step: int, generation: int) -> None:
+        for sabotage in self._plan:
+            if sabotage.point != point or sabotage.rank != rank:
+                continue
+            if sabotage.step not in (-1, step) or sabotage.generation not in (0, generation):
+                continue
+            if self._strikes_first(sabotage):
+                time.sleep(sabotage.delay_s)
+                if point != "stall":
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    def _strikes_first(self, sabotage: Sabotage) -> bool:
+        try:
+            mark = os.open(self._folder / f"fired-{sabotage.name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            return False
+        os.write(mark, str(os.getpid()).encode())
+        os.close(mark)
+        return True
+
+
+class Net(torch.nn.Module):
+    """Tied and unused parameters, running statistics, dropout; small enough for many runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.Linear(6, 10, bias=False)  # a bias before a norm has gradient zero: all rounding
+        self.norm = torch.nn.BatchNorm1d(10)
+        self.decoder = torch.nn.Linear(10, 6)
+        self.decoder.weight = torch.nn.Parameter(self.encoder.weight.detach().t().clone())
+        self.tied = torch.nn.Linear(10, 10, bias=False)
+        self.unused = torch.nn.Linear(3, 3)
+        self.dropout = torch.nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.norm(self.encoder(x)))
+        hidden = self.dropout(torch.tanh(self.tied(hidden)))
+        return self.decoder(torch.nn.functional.linear(hidden, self.tied.weight))
+
+
+class Samples:
+    """(index, x) with x following from the index."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        return index, torch.randn(6, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
+
+
+class HalfwayOptimizer(torch.optim.AdamW):
+    """AdamW that calls `halfway` in the middle of a step."""
+
+    halfway: Any = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        groups, self.param_groups = self.param_groups, self.param_groups[:1]
+        super().step(closure)
+        if self.halfway is not None:
+            self.halfway()
+        self.param_groups = groups[1:]
+        super().step(closure)
+        self.param_groups = groups
+
+
+def train(
+    session: session.Session, *, folder: Path, plan: tuple[Sabotage, ...], steps: int, micro_batch: int, pause_s: float
+) -> str:
+    """Train in float64 and log; returns the digest of the parameters."""
+    saboteur = Saboteur(plan, folder)
+    model = session.prepare(Net().double(), bucket_bytes=300)
+    params = list(model.parameters())
+    optimizer = HalfwayOptimizer([{"params": params[:3]}, {"params": params[3:]}], lr=1e-2, weight_decay=0.01)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.97)
+    session.track(model=model, optimizer=optimizer, scheduler=scheduler)
+    log = os.open(folder / f"{session.worker}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(event: str, **facts: Any) -> None:
+        line = {"event": event, "t": time.time(), "pid": os.getpid(), "worker": session.worker, **facts}
+        os.write(log, json.dumps(line).encode() + b"\n")
+
+    _sabotage_internals(session, saboteur, optimizer)
+    write("started", objects=[id(model), id(optimizer), *map(id, params)])
+    batches = session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch)
+    for step in session.steps(batches, max_steps=steps):
+        with step:
+            place = {"step": step.index, "generation": step.generation}
+            for number, (index, x) in enumerate(step):
+                write("consumed", **place, ids=index.tolist())
+                time.sleep(pause_s)
+                if number == 0:
+                    saboteur.at("forward", session.rank, step.index, step.generation)
+                    saboteur.at("pending", session.rank, step.index, step.generation)
+                step.backward(((model(x) - x) ** 2).mean())
+            saboteur.at("reduced", session.rank, step.index, step.generation)
+            saboteur.at("stall", session.rank, step.index, step.generation)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            step.apply(optimizer, scheduler=scheduler)
+            write("committed", **place)
+            step.report(loss=step.loss)
+    state = b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
+    digest = hashlib.blake2b(state, digest_size=8).hexdigest()
+    if session.is_leader:
+        torch.save(model.state_dict(), folder / "final.pt")
+    write("finished", digest=digest, objects=[id(model), id(optimizer), *map(id, params)])
+    return digest
+
+
+def _sabotage_internals(session: session.Session, saboteur: Saboteur, optimizer: HalfwayOptimizer) -> None:
+    """Put the points that lie inside the product."""
+    replica = session._replica
+    place = lambda: (session.rank, session._link.state.commit.step + 1, session.generation)  # noqa: E731
+    optimizer.halfway = lambda: saboteur.at("in-apply", *place())
+    started = replica.reducer._start
+
+    def start(tensor: torch.Tensor) -> None:
+        started(tensor)
+        if replica.reducer._next == 1:
+            saboteur.at("between-buckets", *place())
+
+    replica.reducer._start = start  # type: ignore[method-assign]
+    gloo.GlooGroup.form = _before(gloo.GlooGroup.form, partial(_at_forming, saboteur))  # type: ignore[method-assign]
+    gloo.GlooGroup.send = _after(gloo.GlooGroup.send, partial(_at_forming, saboteur, point="giving"))  # type: ignore[method-assign]
+
+
+def _at_forming(saboteur: Saboteur, group: gloo.GlooGroup, *args: Any, point: str = "forming") -> None:
+    saboteur.at(point, group.rank, -1, group.view.generation)
+
+
+def _before(method: Any, act: Any) -> Any:
+    def wrapped(*args: Any) -> Any:
+        act(*args)
+        return method(*args)
+
+    return wrapped
+
+
+def _after(method: Any, act: Any) -> Any:
+    def wrapped(*args: Any) -> Any:
+        result = method(*args)
+        act(*args)
+        return result
+
+    return wrapped

@@ -1,0 +1,95 @@
+"""Effect. The flight page: written with plain memory stores, read by others, and never the cause of a failure."""
+
+import time
+
+import pytest
+
+from elastic.train.flight import PAGES, FlightPage, Flying, page_path, read_page
+
+
+@pytest.fixture
+def page(tmp_path):
+    return FlightPage(tmp_path / "page")
+
+
+def test_a_page_says_where_its_worker_is(page):
+    before_s = time.time()
+    page.place(generation=3, step=17, attempt=2)
+    page.note(Flying.COMPUTING, micro_batch=5)
+    flight = read_page(page.path)
+    assert (flight.generation, flight.step, flight.attempt) == (3, 17, 2)
+    assert (flight.phase, flight.micro_batch) == (Flying.COMPUTING, 5)
+    assert before_s <= flight.at_s <= time.time()
+    assert flight.started_at_s <= flight.at_s
+
+
+def test_a_new_page_says_that_its_worker_is_loading(page):
+    flight = read_page(page.path)
+    assert (flight.phase, flight.generation, flight.step, flight.micro_batch) == (Flying.LOADING, 0, -1, -1)
+
+
+def test_every_note_is_told_from_the_one_before(page):
+    """A reader that sees the same version twice knows that the worker did not move on."""
+    versions = [read_page(page.path).version]
+    for phase in Flying:
+        page.note(phase)
+        flight = read_page(page.path)
+        versions.append(flight.version)
+        assert flight.phase is phase and flight.micro_batch == -1
+    assert versions == sorted(set(versions))
+
+
+def test_a_place_counts_from_the_next_note_on(page):
+    """So that place and phase change together."""
+    page.place(1, 2, 3)
+    assert read_page(page.path).step == -1
+    page.note(Flying.IN_BODY)
+    assert read_page(page.path).step == 2
+
+
+def test_a_page_outlives_its_writer(page):
+    """It is read once more after the worker's death."""
+    page.place(1, 8, 1)
+    page.note(Flying.REDUCING)
+    path = page.path
+    del page
+    assert read_page(path).step == 8
+
+
+def test_a_removed_page_is_gone_and_may_still_be_written(page):
+    """The training thread may note once more after the page was taken away."""
+    page.remove()
+    assert read_page(page.path) is None
+    page.note(Flying.OUTSIDE)
+    page.remove()
+    assert not page.path.exists()
+
+
+def test_a_page_starts_afresh_over_an_old_one(page):
+    """A worker that was killed leaves its page; its successor of the same name is not taken for it."""
+    page.place(5, 55, 5)
+    page.note(Flying.APPLYING)
+    assert read_page(FlightPage(page.path).path).step == -1
+
+
+def test_a_page_that_is_not_there_is_no_error(tmp_path):
+    assert read_page(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 63])
+def test_a_page_that_was_cut_short_is_no_reading(page, size):
+    """Between its making and its first note, or on a full ramdisk."""
+    page.path.write_bytes(page.path.read_bytes()[:size])
+    assert read_page(page.path) is None
+
+
+def test_a_page_of_garbage_is_no_reading(page):
+    """The monitor reads whatever lies there, and must not fall over it."""
+    page.path.write_bytes(b"\xff" * 4096)
+    assert read_page(page.path) is None
+
+
+def test_pages_of_runs_incarnations_and_workers_are_apart():
+    paths = {page_path(run, worker, life) for run in ("a", "b") for worker in ("w0", "w1") for life in (1, 2)}
+    assert len(paths) == 8
+    assert all(path.parent == PAGES and path.name.startswith("elastic-") for path in paths)

@@ -1,0 +1,125 @@
+"""Effect. The host monitor: knows of a death with proof, and ends what does not answer."""
+
+import time
+
+import pytest
+
+from elastic.actors import monitor as monitor_module
+from elastic.actors.monitor import HostMonitor
+from elastic.control import events as ev
+from elastic.train.flight import FlightPage, Flying, read_page
+from tests.effects.helpers import LONG_S, child, eventually, hear, process_state, stop
+
+
+def fly(pipe, path):
+    """A worker's process in the middle of a micro-batch."""
+    page = FlightPage(path)
+    page.place(generation=2, step=17, attempt=1)
+    page.note(Flying.COMPUTING, micro_batch=5)
+    pipe.send("flying")
+    time.sleep(LONG_S)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "elastic-run-1-w0"
+
+
+@pytest.fixture
+def worker(path):
+    with child(fly, path) as (process, pipe):
+        assert hear(pipe) == "flying"
+        yield process
+
+
+@pytest.fixture
+def monitor():
+    monitor = HostMonitor()
+    yield monitor
+    for name in list(monitor.flights()):
+        monitor.forget(name)
+
+
+def test_a_killed_worker_is_reported_with_proof_and_last_place(monitor, worker, path):
+    """What was in flight is known after the death: the page outlives the process."""
+    assert monitor.watch("w0", worker.pid, path)
+    worker.kill()
+    (event,) = monitor.events(LONG_S)
+    assert isinstance(event, ev.WorkerDead) and event.worker == "w0"
+    assert f"pid {worker.pid} is gone" in event.proof
+    assert "last seen computing in step 17, generation 2, micro-batch 5 at " in event.proof
+    eventually(lambda: not path.exists(), "the page of the dead is taken away")
+    assert monitor.flights() == {}
+    assert monitor.events(0) == []
+
+
+def test_a_worker_that_dies_without_a_page_is_reported_too(monitor, worker, path):
+    """It may die while it loads."""
+    path.unlink()
+    monitor.watch("w0", worker.pid, path)
+    worker.kill()
+    (event,) = monitor.events(LONG_S)
+    assert event.proof.endswith("it left no flight page")
+
+
+def test_a_worker_that_is_gone_already_is_not_watched(monitor, worker, path):
+    worker.kill()
+    worker.join(LONG_S)
+    assert not monitor.watch("w0", worker.pid, path)
+
+
+def test_a_fence_kills_a_stopped_process_with_proof(monitor, worker, path):
+    """It cannot answer, and it must not wake up again later."""
+    monitor.watch("w0", worker.pid, path)
+    stop(worker.pid)
+    assert monitor.fence("w0") == f"pid {worker.pid} was killed by its host monitor"
+    worker.join(LONG_S)
+    assert worker.exitcode == -9
+    (event,) = monitor.events(LONG_S)
+    assert event.worker == "w0"
+
+
+def test_a_fence_of_somebody_unknown_proves_nothing(monitor):
+    assert monitor.fence("stranger") == ""
+
+
+def test_states_and_pages_are_read_without_asking(monitor, worker, path):
+    """A process that is stopped shows as such, with the place at which it stopped."""
+    monitor.watch("w0", worker.pid, path)
+    eventually(lambda: monitor.flights()["w0"][1] is not None, "the page was read")
+    assert monitor.flights()["w0"][1] == read_page(path)
+    assert monitor.flights()["w0"][0] == process_state(worker.pid)
+    stop(worker.pid)
+    eventually(lambda: monitor.flights()["w0"][0] == "T", "the stop was seen")
+
+
+def test_a_page_of_garbage_does_not_blind_the_monitor(monitor, worker, path, tmp_path):
+    """Deaths are still seen."""
+    path.write_bytes(b"\xff" * 4096)
+    monitor.watch("w0", worker.pid, path)
+    eventually(lambda: monitor.flights()["w0"][0] != "", "the page was read")
+    worker.kill()
+    assert isinstance(monitor.events(LONG_S)[0], ev.WorkerDead)
+
+
+def test_a_forgotten_worker_lives_on_unwatched(monitor, worker, path):
+    """It was told to leave, and its end is no news."""
+    monitor.watch("w0", worker.pid, path)
+    monitor.forget("w0")
+    assert worker.is_alive() and not path.exists()
+    worker.kill()
+    worker.join(LONG_S)
+    assert monitor.events(0.3) == []
+
+
+def test_the_end_of_a_run_leaves_no_process_and_no_page(monitor, worker, path, tmp_path, monkeypatch):
+    """Pages of workers that another monitor watched go as well; those of other runs stay."""
+    monkeypatch.setattr(monitor_module, "PAGES", tmp_path)
+    orphaned, foreign = tmp_path / "elastic-run-1-w7", tmp_path / "elastic-other-1-w0"
+    orphaned.touch()
+    foreign.touch()
+    monitor.watch("w0", worker.pid, path)
+    assert monitor.end_all("elastic-run-1-*") == []
+    worker.join(LONG_S)
+    assert not worker.is_alive()
+    assert not path.exists() and not orphaned.exists() and foreign.exists()

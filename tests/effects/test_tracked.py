@@ -1,0 +1,225 @@
+"""Effect. The tracked objects: installed state is bit for bit the given one, in the live tensors wherever they fit."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from elastic.errors import NotStatefulError
+from elastic.train.tracked import Tracked
+from elastic.train.tree import Flat
+
+LR = 0.1
+
+
+class Net(nn.Module):
+    """Has a tied weight, a buffer of statistics, and parameters of two dtypes."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.coarse = nn.Linear(3, 1).bfloat16()
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return self.coarse(self.norm(self.b(torch.tanh(self.a(x)))).bfloat16()).float()
+
+
+class Objects:
+    def __init__(self, seed, steps, optimizer=torch.optim.AdamW):
+        torch.manual_seed(seed)
+        self.model = Net()
+        self.optimizer = optimizer(self.model.parameters(), lr=LR)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.5)
+        self.tracked = Tracked()
+        self.tracked.add({"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler})
+        for _ in range(steps):
+            self.train()
+
+    def train(self):
+        self.optimizer.zero_grad()
+        self.model(torch.randn(4, 3)).square().mean().backward()
+        self.optimizer.step()
+        self.scheduler.step()
+
+    def give(self) -> Flat:
+        """The state as it arrives at another worker: other memory, the same bits."""
+        flat = self.tracked.flatten()
+        return Flat(flat.skeleton, [t.clone() for t in flat.tensors])
+
+
+def tensors_of(state):
+    return {(i, k): v for i, entries in state.items() for k, v in entries.items() if isinstance(v, torch.Tensor)}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3], ids=["joiner", "late", "as far"])
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.SGD])
+def test_installed_state_is_the_given_one(optimizer, steps):
+    """By digest, and by what training on from it gives."""
+    giver, taker = Objects(1, 3, optimizer), Objects(2, steps, optimizer)
+    assert taker.tracked.digests() != giver.tracked.digests()
+    flat = giver.give()
+    taker.tracked.install(flat.skeleton, flat.tensors)
+    assert taker.tracked.digests() == giver.tracked.digests()
+    for objects in (giver, taker):
+        torch.manual_seed(9)
+        objects.train()
+    assert taker.tracked.digests() == giver.tracked.digests()
+
+
+def test_where_the_trees_fit_every_tensor_keeps_its_identity():
+    """The optimizer, the reducer's hooks and the user's references stay with the objects that train."""
+    giver, taker = Objects(1, 3), Objects(2, 2)
+    state = taker.optimizer.state
+    before = {
+        "parameters": [(id(p), p.data_ptr()) for p in taker.model.parameters()],
+        "buffers": [(id(b), b.data_ptr()) for b in taker.model.buffers()],
+        "moments": {k: (id(v), v.data_ptr()) for k, v in tensors_of(state).items()},
+        "state": {p: id(entries) for p, entries in state.items()},
+    }
+    flat = giver.give()
+    taker.tracked.install(flat.skeleton, flat.tensors)
+    assert before == {
+        "parameters": [(id(p), p.data_ptr()) for p in taker.model.parameters()],
+        "buffers": [(id(b), b.data_ptr()) for b in taker.model.buffers()],
+        "moments": {k: (id(v), v.data_ptr()) for k, v in tensors_of(state).items()},
+        "state": {p: id(entries) for p, entries in state.items()},
+    }
+
+
+def test_a_joiners_parameters_keep_their_identity():
+    """Though its optimizer has no state yet."""
+    giver, taker = Objects(1, 3), Objects(2, 0)
+    before = [(id(p), p.data_ptr()) for p in taker.model.parameters()]
+    flat = giver.give()
+    taker.tracked.install(flat.skeleton, flat.tensors)
+    assert [(id(p), p.data_ptr()) for p in taker.model.parameters()] == before
+    assert set(taker.optimizer.state) == set(taker.model.parameters())
+
+
+class Precise(torch.optim.SGD):
+    """Keeps float32 moments of bfloat16 parameters."""
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            moment = self.state[p].setdefault("moment", torch.zeros_like(p, dtype=torch.float32))
+            moment.add_(p.grad.float(), alpha=1 / 3)
+            p.data.add_(moment, alpha=-LR)
+
+
+@pytest.mark.parametrize("steps", [0, 1], ids=["joiner", "survivor"])
+def test_float32_moments_of_bfloat16_parameters_keep_all_their_bits(steps):
+    """`load_state_dict` would cast them to the dtype of their parameter."""
+    giver, taker = Objects(1, 3, Precise), Objects(2, steps, Precise)
+    flat = giver.give()
+    taker.tracked.install(flat.skeleton, flat.tensors)
+    mine, theirs = (o.optimizer.state[o.model.coarse.weight]["moment"] for o in (taker, giver))
+    assert mine.dtype == torch.float32
+    assert torch.equal(mine, theirs) and not torch.equal(mine, mine.bfloat16().float())
+    assert taker.tracked.digests() == giver.tracked.digests()
+
+
+@pytest.mark.parametrize("steps", [0, 2], ids=["joiner", "survivor"])
+def test_learning_rates_are_installed(steps):
+    """What a scheduler or the user has made of them is part of the state."""
+    giver, taker = Objects(1, 3), Objects(2, steps)
+    giver.optimizer.param_groups[0].update(weight_decay=0.25, betas=(0.5, 0.75))
+    flat = giver.give()
+    taker.tracked.install(flat.skeleton, flat.tensors)
+    (group,) = taker.optimizer.param_groups
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (LR / 8, 0.25, (0.5, 0.75))
+    assert group["params"] == list(taker.model.parameters())
+
+
+SCHEDULERS = {
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5),
+    "milestones": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 5], 0.1),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, LR, total_steps=20),
+    "lambda": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda i: 1 / (i + 1)),
+    "sequence": lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=2), torch.optim.lr_scheduler.ExponentialLR(o, 0.9)],
+        [2],
+    ),
+}
+
+
+@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS.keys())
+@pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step\\(\\)`:UserWarning")
+def test_schedulers_go_on_where_the_given_one_stood(make):
+    def objects(steps):
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=LR)
+        scheduler = make(optimizer)
+        for _ in range(steps):
+            optimizer.step()
+            scheduler.step()
+        tracked = Tracked()
+        tracked.add({"optimizer": optimizer, "scheduler": scheduler})
+        return optimizer, scheduler, tracked
+
+    (optimizer, scheduler, given), (other, others_scheduler, taker) = objects(3), objects(0)
+    flat = given.flatten()
+    taker.install(flat.skeleton, [t.clone() for t in flat.tensors])
+    rates = []
+    for one, its_scheduler in ((optimizer, scheduler), (other, others_scheduler)):
+        rates.append([])
+        for _ in range(4):
+            one.step()
+            its_scheduler.step()
+            rates[-1].append(one.param_groups[0]["lr"])
+    assert rates[0] == rates[1] and len(set(rates[0])) > 1
+
+
+def test_a_module_with_state_of_its_own_kind_is_loaded():
+    """`get_extra_state` may hold more than tensors."""
+
+    class Extra(nn.Linear):
+        count = 0
+
+        def get_extra_state(self):
+            return {"count": self.count}
+
+        def set_extra_state(self, state):
+            self.count = state["count"]
+
+    giver, taker = Extra(2, 2), Extra(2, 2)
+    giver.count = 5
+    trackeds = Tracked(), Tracked()
+    for tracked, model in zip(trackeds, (giver, taker), strict=True):
+        tracked.add({"model": model})
+    flat = trackeds[0].flatten()
+    trackeds[1].install(flat.skeleton, [t.clone() for t in flat.tensors])
+    assert taker.count == 5 and torch.equal(taker.weight, giver.weight)
+
+
+def test_a_tensor_of_another_shape_is_refused():
+    """It would be broadcast over the whole live tensor in silence."""
+
+    def tracked(size):
+        model = nn.Module()
+        model.register_buffer("scale", torch.ones(size))
+        result = Tracked()
+        result.add({"model": model})
+        return result
+
+    flat = tracked(1).flatten()
+    with pytest.raises(RuntimeError, match="size mismatch for scale"):
+        tracked(3).install(flat.skeleton, flat.tensors)
+
+
+def test_reading_the_state_copies_nothing():
+    """A step's end must not cost a copy of the model."""
+    objects = Objects(1, 1)
+    pointers = {t.data_ptr() for t in objects.tracked.flatten().tensors}
+    assert {p.data_ptr() for p in objects.model.parameters()} <= pointers
+
+
+@pytest.mark.parametrize("thing", [3, "text", object(), [1], copy.copy])
+def test_an_object_without_state_is_refused_by_name(thing):
+    sentence = rf"session.track\(thing={type(thing).__name__}\(...\)\): it needs state_dict\(\) and load_state_dict\(\)"
+    with pytest.raises(NotStatefulError, match=sentence):
+        Tracked().add({"thing": thing})

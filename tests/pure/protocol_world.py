@@ -1,0 +1,371 @@
+"""A small seeded world: the real controller, real worker states, and between them messages that take their time.
+
+Workers crash, hang and fall silent; orders get lost, late or out of order. A step is abstract: its reduction completes
+once all members have contributed, and who has not seen that yet may see it break instead. What must hold is asserted
+on the way.
+"""
+
+import heapq
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.data import hash32
+from elastic.control.state import Phase
+from elastic.control.values import CommitId, StepReport, View
+from elastic.control.worker_protocol import Signal, Stage, Verdict, WorkerState, react
+from tests.pure.bare_controller import BareController
+
+LEASE_S, LEASE_MARGIN = 20.0, 0.8
+TICK_S, OVERDUE_S, FAULTS_END_S, LIMIT_S = 0.5, 5.0, 20.0, 400.0
+LIMITS = {"doubt_after_s": 0.5, "freeze_timeout_s": 4.0, "forming_timeout_s": 8.0, "lease_s": LEASE_S}
+PATIENCE = {"start_tries": 1000, "incidents_without_progress": 1000}
+OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What happens to a run; faults are chances per move of a worker, or per message."""
+
+    replicas: tuple[int, int]
+    spares: int = 0
+    steps: int = 6
+    in_order: bool = True
+    crash: float = 0.0
+    hang: float = 0.0
+    mute: float = 0.0
+    break_: float = 0.0
+    lose_order: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class SimWorker:
+    """A process: the protocol's state, and what its training thread is doing."""
+
+    name: str
+    state: WorkerState = field(default_factory=WorkerState)
+    view: View | None = None
+    is_alive: bool = True
+    is_hung: bool = False
+    has_last_words: bool = True
+    muted_at_s: float = 0.0
+    muted_until_s: float = 0.0
+    since_s: float = 0.0
+    contributed: bool = False
+    pause_generation: int = 0
+    wants_pause: bool = False
+    applying: CommitId | None = None
+    pending: CommitId | None = None
+    unpublished: list[CommitId] = field(default_factory=list)
+    deferred: list[Any] = field(default_factory=list)
+
+
+class World:
+    """One run from its start to its end."""
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        self.rng, self.plan, self.now_s = random.Random(seed), plan, 0.0
+        self.ws = BareController(plan.replicas, plan.spares, **LIMITS, **PATIENCE)
+        self.workers: dict[str, SimWorker] = {}
+        self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.sent = 0
+        self.last_s: dict[tuple[str, str], float] = defaultdict(float)
+        self.reductions: dict[tuple[int, int], set[str]] = defaultdict(set)
+        self.pauses: set[tuple[int, int]] = set()
+        self.answered: set[tuple[str, int]] = set()
+        self.parents: dict[tuple[int, int], str] = {}
+        self.stable: list[str] = []
+        self.faults: set[str] = set()
+        self.fenced: list[str] = []
+
+    def play(self) -> "World":
+        self.later(0.0, self.control, ev.RunStarted())
+        self.later(TICK_S, self.tick)
+        while self.ws.phase is not Phase.ENDED:
+            self.now_s, _, act, arguments = heapq.heappop(self.queue)
+            assert self.now_s < LIMIT_S, f"the run does not end: {self.ws.state}"
+            act(*arguments)
+        return self
+
+    def later(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> None:
+        self.sent += 1
+        heapq.heappush(self.queue, (self.now_s + delay_s, self.sent, act, arguments))
+
+    def delay_s(self) -> float:
+        return self.rng.uniform(0.01, 1.0 if self.rng.random() < 0.2 else 0.1)
+
+    def chance(self, fault: str) -> bool:
+        """Faults happen only until FAULTS_END_S."""
+        happens = self.now_s < FAULTS_END_S and self.rng.random() < getattr(self.plan, fault)
+        self.faults |= {fault} if happens else set()
+        return happens
+
+    def send(self, channel: tuple[str, str], is_ordered: bool, act: Callable[..., None], *arguments: Any) -> None:
+        """By mail; an ordered message does not overtake those before it."""
+        at_s = self.now_s + self.delay_s()
+        if is_ordered:
+            at_s = self.last_s[channel] = max(at_s, self.last_s[channel])
+        self.later(at_s - self.now_s, act, *arguments)
+
+    # --- the driver's side ---
+
+    def tick(self) -> None:
+        self.later(TICK_S, self.tick)
+        self.control(ev.Tick())
+
+    def control(self, event: ev.Event) -> None:
+        self.ws.now_s = self.now_s
+        for command in self.ws.feed(event):
+            if isinstance(command, cmd.StartWorker):
+                self.later(self.rng.uniform(0.1, 4.0), self.come_up, command.worker)
+            elif isinstance(command, cmd.ProveDead | cmd.Fence):
+                self.hunt(self.workers[command.worker], isinstance(command, cmd.Fence))
+            elif isinstance(command, cmd.Form):
+                if command.view.bootstrap and command.view.generation > 1:
+                    self.start_over()
+                self.order([member.worker for member in command.view.members], command)
+            elif isinstance(command, cmd.Pause):
+                self.order([command.worker], command)
+            elif not isinstance(command, cmd.EndRun):
+                self.order(command.workers, command)
+
+    def order(self, names: Any, command: cmd.Command) -> None:
+        for worker in (self.workers[name] for name in names if name in self.workers):
+            if not self.chance("lose_order"):
+                self.send(("to", worker.name), self.plan.in_order, self.obey, worker, command)
+
+    def come_up(self, name: str) -> None:
+        worker = self.workers[name] = SimWorker(name=name)
+        self.control(ev.WorkerPlaced(worker=name, node=f"node-{name}"))
+        self.later(self.rng.uniform(0.1, 3.0), self.move, worker)
+
+    def hunt(self, worker: SimWorker, fence: bool) -> None:
+        """Look for proof of death; a fence makes it true, unless the worker is out of reach."""
+        if self.now_s < worker.muted_until_s:
+            return
+        if fence:
+            worker.is_alive = False
+            self.fenced.append(worker.name)
+        if not worker.is_alive:
+            self.later(self.delay_s(), self.control, ev.WorkerDead(worker=worker.name, proof="proven"))
+
+    def start_over(self) -> None:
+        """Nothing was ever reported, and nobody in reach holds anything: the history begins anew."""
+        for worker in self.workers.values():
+            if worker.state.healed and worker.state.commit.step >= 0:
+                assert not worker.is_alive or worker.is_hung or worker.muted_until_s > 0.0, "the state was thrown away"
+                worker.is_alive = False
+        self.stable.clear()
+
+    # --- faults ---
+
+    def suffers(self, worker: SimWorker) -> bool:
+        """Whether a fault takes this worker now; its last words may come late, or never."""
+        trains = worker.state.generation > 0
+        if self.chance("crash"):
+            self.crash(worker)
+        elif trains and self.chance("hang"):
+            worker.is_hung = True
+            self.later(40.0, self.crash, worker)  # somebody kills it in the end
+        elif trains and self.now_s > worker.muted_until_s and self.chance("mute"):
+            worker.muted_at_s, worker.muted_until_s = self.now_s, self.now_s + self.rng.uniform(1.0, 40.0)
+        return not worker.is_alive or worker.is_hung
+
+    def crash(self, worker: SimWorker) -> None:
+        if worker.is_alive:
+            worker.is_alive, worker.has_last_words = False, self.rng.random() < 0.5
+            gone = (ev.WorkerDead(worker=worker.name, proof="gone"), ev.WorkerLost(worker=worker.name, evidence="gone"))
+            for news in self.rng.choice((gone, gone[:1], gone[1:])):
+                self.later(self.delay_s(), self.control, news)
+
+    # --- a worker is told something, and tells something ---
+
+    def signal(self, worker: SimWorker, signal: Signal, **details: Any) -> Verdict:
+        before = worker.state
+        reaction = react(before, signal, **details)
+        if reaction.state.stage is not before.stage:
+            worker.since_s = self.now_s
+            if worker.contributed and not self.is_full(worker):  # what it gave to an open reduction is cut off
+                self.reductions[self.key(worker)].discard(worker.name)
+            worker.contributed = False
+        worker.state = reaction.state
+        return reaction.verdict
+
+    def obey(self, worker: SimWorker, command: Any) -> None:
+        if not worker.is_alive or worker.is_hung:
+            return
+        if self.now_s < worker.muted_until_s:
+            self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
+        elif isinstance(command, cmd.Pause):
+            worker.pause_generation = command.generation
+        elif isinstance(command, cmd.Form):
+            if self.signal(worker, Signal.FORM, generation=command.view.generation) is Verdict.DONE:
+                worker.view = command.view
+        else:
+            signal = {cmd.Freeze: Signal.FREEZE, cmd.Go: Signal.GO, cmd.Finish: Signal.FINISH}.get(
+                type(command), Signal.DISMISS
+            )
+            verdict = self.signal(worker, signal, generation=getattr(command, "generation", 0))
+            if verdict is Verdict.LATER:
+                worker.deferred.append(command)
+            elif verdict is Verdict.DONE and signal is Signal.FREEZE:
+                self.answer(worker)
+            elif verdict is Verdict.DONE and signal is Signal.FINISH:
+                self.make_stable(worker)
+                self.publish(worker)
+
+    def tell(self, worker: SimWorker, kind: type[ev.WorkerEvent], **details: Any) -> None:
+        """Events keep their order, except answers to a freeze, which may take another way."""
+        is_ordered = self.plan.in_order or kind is not ev.FreezeAnswered
+        self.send(("from", worker.name), is_ordered, self.hear, worker, kind(worker=worker.name, **details))
+
+    def hear(self, worker: SimWorker, event: ev.Event) -> None:
+        if self.now_s < worker.muted_until_s:
+            self.later(worker.muted_until_s - self.now_s, self.hear, worker, event)
+        elif worker.has_last_words:
+            self.control(event)
+
+    def answer(self, worker: SimWorker) -> None:
+        state = worker.state
+        self.answered.add((worker.name, state.generation))
+        self.tell(worker, ev.FreezeAnswered, generation=state.generation, commit=state.commit, healed=state.healed)
+
+    # --- what a worker does by itself ---
+
+    def move(self, worker: SimWorker) -> None:
+        """One move of the training thread; then it thinks about the next one."""
+        if self.suffers(worker):
+            return
+        moves = {
+            Stage.LOADING: self.arrive,
+            Stage.FORMING: self.form,
+            Stage.STEPPING: self.step,
+            Stage.APPLYING: self.leave_apply,
+            Stage.FINISHED: self.leave,
+            Stage.GONE: self.leave,
+        }
+        if worker.state.stage in moves:
+            moves[worker.state.stage](worker)
+        elif self.is_late(worker):
+            worker.since_s = self.now_s
+            self.tell(worker, ev.Overdue, generation=worker.state.generation)
+        if worker.is_alive:
+            self.later(self.delay_s(), self.move, worker)
+
+    def is_late(self, worker: SimWorker) -> bool:
+        return self.now_s - worker.since_s > OVERDUE_S
+
+    def arrive(self, worker: SimWorker) -> None:
+        self.signal(worker, Signal.ARRIVE)
+        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l")
+
+    def is_there(self, other: SimWorker, view: View) -> bool:
+        return other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT
+
+    def form(self, worker: SimWorker) -> None:
+        """The group connects once all are there; those behind receive what the donors hold."""
+        view = worker.view
+        assert view is not None
+        group = [self.workers[member.worker] for member in view.members]
+        is_complete = all(self.is_there(other, view) for other in group)
+        if self.chance("break_") or (not is_complete and self.is_late(worker)):
+            self.signal(worker, Signal.BREAK)
+            self.tell(worker, ev.FormingFailed, generation=view.generation, error="refused")
+        elif is_complete:
+            for donor in () if view.bootstrap else (group[rank].state for rank in view.donors):
+                assert donor.healed, f"{donor} gives what it does not hold"
+                assert donor.commit.same_state(view.resume), f"{donor} gives something else than {view.resume}"
+            self.signal(worker, Signal.FORMED, commit=view.resume)
+            if worker.pending is not None and worker.pending.step < view.resume.step:
+                self.make_stable(worker)
+            worker.unpublished = [commit for commit in worker.unpublished if commit.step > view.published]
+            self.tell(worker, ev.Formed, generation=view.generation)
+
+    def key(self, worker: SimWorker) -> tuple[int, int]:
+        """The reduction it takes part in: (generation, step)."""
+        return worker.state.generation, worker.state.commit.step + 1
+
+    def is_full(self, worker: SimWorker) -> bool:
+        assert worker.view is not None
+        return len(self.reductions[self.key(worker)]) == len(worker.view.members)
+
+    def step(self, worker: SimWorker) -> None:
+        """Contribute, then see the reduction complete or break."""
+        view = worker.view
+        assert view is not None
+        if view.leader.worker == worker.name:
+            self.publish(worker)
+        key = self.key(worker)
+        if not worker.contributed:
+            self.reductions[key].add(worker.name)
+            worker.contributed, worker.since_s = True, self.now_s
+            newest = self.ws.generation
+            assert not self.is_full(worker) or newest == view.generation, f"{key} completes beside generation {newest}"
+            self.pauses |= {key} if worker.pause_generation == view.generation else set()
+            return
+        is_complete = self.is_full(worker)
+        is_cut = not all(self.is_there(self.workers[member.worker], view) for member in view.members)
+        if self.chance("break_") or (not is_complete and (is_cut or self.is_late(worker))):
+            self.signal(worker, Signal.BREAK)
+            self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")
+        elif is_complete:
+            self.reduced(worker, key)
+
+    def reduced(self, worker: SimWorker, key: tuple[int, int]) -> None:
+        """All have contributed, so all have applied the step before."""
+        (generation, number), parent = key, worker.state.commit
+        assert self.parents.setdefault(key, parent.lineage) == parent.lineage, f"{key} began from different states"
+        self.note_stable(parent)
+        self.make_stable(worker)
+        if number == self.plan.steps:
+            self.signal(worker, Signal.END_LOOP)
+            self.publish(worker)
+            self.tell(worker, ev.LoopEnded, generation=generation, commit=parent)
+        elif self.now_s > worker.muted_until_s or self.now_s - worker.muted_at_s < LEASE_S * LEASE_MARGIN:
+            assert self.signal(worker, Signal.ENTER_APPLY) is Verdict.DONE
+            assert (worker.name, generation) not in self.answered, f"{worker.name} applies in a generation it has left"
+            lineage = f"{hash32(parent.lineage, generation, number):08x}"
+            worker.applying = CommitId(1, generation, 1, number, lineage)
+            worker.wants_pause = key in self.pauses
+
+    def leave_apply(self, worker: SimWorker) -> None:
+        commit = worker.applying
+        assert commit is not None
+        assert commit.step == worker.state.commit.step + 1, f"{worker.name} skipped or redid a step: {commit}"
+        assert commit.step >= len(self.stable), f"{worker.name} redid stable step {commit.step}"
+        self.signal(worker, Signal.LEAVE_APPLY, commit=commit)
+        worker.pending, orders, worker.deferred = commit, worker.deferred, []
+        for command in orders:
+            self.obey(worker, command)
+        if worker.wants_pause and self.signal(worker, Signal.STOP_AT_DOOR) is Verdict.DONE:
+            self.answer(worker)
+
+    def note_stable(self, commit: CommitId) -> None:
+        """A step that can not be lost any more: the history of the run grows one by one, and never forks."""
+        if commit.step == len(self.stable):
+            self.stable.append(commit.lineage)
+        assert commit.step < 0 or self.stable[commit.step] == commit.lineage, f"{commit} forks from the history"
+
+    def make_stable(self, worker: SimWorker) -> None:
+        """Its last applied step is stable: it may be told."""
+        if worker.pending is not None:
+            assert self.stable[worker.pending.step] == worker.pending.lineage, f"{worker.pending} is told too early"
+            worker.unpublished.append(worker.pending)
+        worker.pending = None
+
+    def publish(self, worker: SimWorker) -> None:
+        for commit in worker.unpublished:
+            when = {"started_at_s": self.now_s, "committed_at_s": self.now_s}
+            report = StepReport(commit=commit, metrics={}, replicas=1, samples=1, **when)
+            self.tell(worker, ev.StepStable, report=report)
+        worker.unpublished = []
+
+    def leave(self, worker: SimWorker) -> None:
+        is_dismissed = worker.state.stage is Stage.GONE
+        self.signal(worker, Signal.LEAVE)
+        self.tell(worker, ev.TrainFnReturned, dismissed=is_dismissed)
+        worker.is_alive = False

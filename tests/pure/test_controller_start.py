@@ -1,0 +1,246 @@
+"""How a run starts, waits for workers, and what becomes of it without any."""
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.outcome import Ending
+from elastic.control.state import Phase
+from elastic.control.values import NOTHING_COMMITTED
+from tests.pure.bare_controller import BareController, below_minimum, commit, grown_to_two, report
+
+# --- the start --------------------------------------------------------------------------------------------------------
+
+
+def test_the_start_asks_for_all_replicas_and_spares():
+    ws = BareController((2, 3), spares=2)
+    ws.start()
+    assert ws.addressees(cmd.StartWorker) == {"w0", "w1", "w2", "w3", "w4"}
+
+
+def test_the_first_generation_bootstraps_from_its_leader():
+    ws = BareController(3)
+    ws.start()
+    assert ws.join("w0", "w1") == ()
+    ws.join("w2")
+    assert ws.given(cmd.Form)[0].view == ws.view
+    assert ws.members == ["w0", "w1", "w2"]
+    assert (ws.view.bootstrap, ws.view.resume, ws.view.generation) == (True, NOTHING_COMMITTED, 1)
+    assert (ws.view.donors, ws.view.behind) == ((0,), (1, 2))
+    assert ws.form("w0", "w1") == ()
+    ws.form("w2")
+    assert ws.addressees(cmd.Go) == {"w0", "w1", "w2"}
+    assert (ws.phase, ws.state.world_sizes) == (Phase.RUNNING, (3,))
+
+
+def test_the_start_takes_what_the_cluster_places():
+    ws = BareController((1, 4))
+    ws.start()
+    ws.join("w2")
+    ws.join("w1")
+    assert ws.phase is Phase.FORMING
+    assert ws.members == ["w2"], "w1 had no slot yet when w2 stood at the door"
+
+
+def test_the_start_waits_for_workers_that_load():
+    ws = BareController((1, 3))
+    ws.start()
+    ws.place("w0", "w1")
+    ws.park("w0")
+    assert ws.phase is Phase.STARTING
+    ws.park("w1")
+    assert ws.members == ["w0", "w1"]
+
+
+def test_a_loading_worker_that_dies_is_not_waited_for():
+    ws = BareController((1, 3))
+    ws.start()
+    ws.place("w0", "w1")
+    ws.park("w0")
+    ws.die("w1")
+    assert ws.members == ["w0"]
+
+
+def test_the_start_timeout_begins_with_what_is_there():
+    ws = BareController((1, 3), start_timeout_s=60.0)
+    ws.start()
+    ws.place("w0", "w1")
+    ws.park("w0")
+    ws.tick(after_s=60.0)
+    assert ws.phase is Phase.STARTING
+    ws.tick(after_s=0.1)
+    assert ws.members == ["w0"]
+
+
+def test_the_start_timeout_below_the_minimum_ends_the_run():
+    ws = BareController((2, 3), start_timeout_s=60.0)
+    ws.start()
+    ws.join("w0")
+    ws.tick(after_s=60.1)
+    assert ws.state.outcome.ending is Ending.NOT_ENOUGH_SLOTS
+    assert "Limits.start_timeout_s=60.0" in ws.state.outcome.message
+    assert "could place 1 " in ws.state.outcome.message
+
+
+def test_a_worker_lost_before_the_start_is_replaced():
+    ws = BareController(2)
+    ws.start()
+    ws.place("w0", "w1")
+    ws.lose("w1")
+    assert ws.addressees(cmd.StartWorker) == {"w2"}
+    assert ws.die("w1") == ()
+    ws.join("w0", "w2")
+    assert ws.members == ["w0", "w2"]
+
+
+def test_workers_that_keep_ending_before_their_first_step_end_the_run():
+    ws = BareController(1, start_tries=3)
+    ws.start()
+    for worker in ("w0", "w1", "w2"):
+        assert ws.phase is Phase.STARTING
+        ws.place(worker)
+        ws.die(worker)
+    assert ws.state.outcome.ending is Ending.NOT_ENOUGH_SLOTS
+    assert "3 workers in a row" in ws.state.outcome.message
+
+
+def test_a_worker_that_parks_ends_the_row_of_failures():
+    ws = BareController((2, 2), start_tries=2)
+    ws.start()
+    ws.die("w0")
+    ws.join("w1")
+    ws.die("w2")
+    assert ws.phase is Phase.STARTING
+    assert ws.addressees(cmd.StartWorker) == {"w3"}
+
+
+def test_a_worker_that_loads_too_long_is_fenced_and_replaced():
+    ws = BareController((1, 2), load_timeout_s=50.0)
+    ws.start()
+    ws.join("w0")
+    ws.form()
+    ws.place("w1")
+    assert ws.tick(after_s=50.0) == ()
+    ws.tick(after_s=0.1)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+    assert "Limits.load_timeout_s=50.0" in ws.commands[0].reason
+    ws.die("w1")
+    assert ws.addressees(cmd.StartWorker) == {"w2"}
+
+
+# --- below the minimum ------------------------------------------------------------------------------------------------
+
+
+def test_below_the_minimum_the_survivors_wait_for_a_replacement():
+    ws = below_minimum()
+    assert ws.addressees(cmd.StartWorker) == {"w2"}
+    assert ws.tick(after_s=1.0) == ()
+    ws.join("w2")
+    assert (ws.members, ws.view.resume, ws.phase) == (["w0", "w2"], commit(4), Phase.FORMING)
+    ws.form()
+    assert ws.state.world_sizes == (2, 2)
+
+
+def test_the_wait_below_the_minimum_has_a_deadline():
+    ws = below_minimum(below_minimum_timeout_s=100.0)
+    ws.place("w2")
+    ws.tick(after_s=60.0)
+    ws.die("w2")
+    assert ws.phase is Phase.WAITING
+    ws.tick(after_s=40.1)
+    assert ws.state.outcome.ending is Ending.NOT_ENOUGH_SLOTS
+    assert "Limits.below_minimum_timeout_s=100.0" in ws.state.outcome.message
+
+
+def test_a_replacement_that_does_not_come_up_is_replaced():
+    ws = below_minimum()
+    ws.place("w2")
+    ws.raise_("w2")
+    assert ws.addressees(cmd.StartWorker) == {"w3"}
+    ws.lose("w3")
+    assert ws.addressees(cmd.StartWorker) == {"w4"}
+
+
+def test_the_last_survivor_lost_while_waiting_ends_the_run():
+    ws = below_minimum()
+    ws.lose("w0")
+    assert ws.state.outcome.ending is Ending.REPLICAS_LOST
+
+
+# --- everybody is lost ------------------------------------------------------------------------------------------------
+
+
+def test_all_dead_after_something_was_committed_ends_the_run():
+    ws = BareController((1, 2), spares=1).run()
+    ws.stable(0)
+    ws.die("w0", "w1")
+    assert ws.state.outcome.ending is Ending.REPLICAS_LOST
+    assert "more replicas" in ws.state.outcome.message
+
+
+def test_all_dead_before_anything_was_committed_starts_forming_again():
+    ws = BareController((1, 2), spares=1).run()
+    ws.die("w0", "w1")
+    assert (ws.members, ws.view.bootstrap, ws.generation) == (["w2"], True, 2)
+
+
+def test_all_dead_without_a_published_step_but_after_a_resumption_ends_the_run():
+    ws = BareController(2).run()
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.form()
+    ws.die("w0", "w1")
+    assert ws.state.outcome.ending is Ending.REPLICAS_LOST
+
+
+def test_a_first_forming_that_fails_is_tried_again_from_the_start():
+    ws = BareController(2)
+    ws.start()
+    ws.join("w0", "w1")
+    ws.fail_forming("w1")
+    ws.answer("w0", -1, healed=False)
+    ws.answer("w1", -1, healed=False)
+    assert (ws.members, ws.view.bootstrap, ws.generation) == (["w0", "w1"], True, 2)
+
+
+def test_a_member_that_holds_the_state_before_the_first_step_can_give_it():
+    ws = BareController(2).run()
+    ws.break_("w0")
+    ws.answer("w0", -1)
+    ws.answer("w1", -1, healed=False)
+    assert (ws.view.bootstrap, ws.names(ws.view.donors), ws.names(ws.view.behind)) == (False, ["w0"], ["w1"])
+
+
+# --- new workers are asked for at the right moment --------------------------------------------------------------------
+
+
+def test_a_lost_spare_is_replaced_at_once():
+    ws = BareController(2, spares=1).run()
+    ws.lose("w2")
+    assert ws.addressees(cmd.StartWorker) == {"w3"}
+
+
+def test_a_lost_member_is_replaced_after_the_first_step_that_follows():
+    ws = BareController((1, 2)).run()
+    ws.stable(0)
+    ws.die("w1")
+    assert ws.given(cmd.StartWorker) == []
+    ws.answer("w0", 1)
+    assert ws.given(cmd.StartWorker) == []
+    ws.form()
+    assert ws.given(cmd.StartWorker) == [], "a worker that starts would compete with the first step"
+    told = ev.StepStable(worker="w0", report=report(1, generation=1))
+    assert ws.feed(told) == (), "the new leader tells of a step from before the incident"
+    ws.stable(2)
+    assert ws.addressees(cmd.StartWorker) == {"w2"}
+
+
+def test_after_a_planned_change_missing_workers_are_asked_for_at_once():
+    ws = grown_to_two()
+    ws.die("w2")
+    assert ws.addressees(cmd.StartWorker) == {"w3"}
+    ws.answer("w0", 1)
+    ws.die("w3")
+    ws.answer("w1", 1)
+    assert ws.given(cmd.StartWorker) == []
+    ws.form()
+    assert ws.addressees(cmd.StartWorker) == {"w4"}

@@ -1,0 +1,169 @@
+"""The diagrams: what the tables say, nothing else; and ARCHITECTURE.md shows what is drawn now."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elastic.control import events as ev
+from elastic.control.controller import TABLE, step
+from elastic.control.diagram import EDGES, render_phases, render_stages
+from elastic.control.remediation import Kind, Policy, Remediation
+from elastic.control.state import Phase, RunState
+from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage
+from elastic.policies import Ladder
+from elastic.settings import Limits
+from tests.pure.bare_controller import BareController, commit, report
+from tests.pure.protocol_world import Plan, World
+
+ARCHITECTURE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
+LATER_S = 1e6
+WORLDS = (
+    Plan(replicas=2, spares=1, steps=2, crash=0.02, break_=0.05),
+    Plan(replicas=(1, 3), spares=1, steps=3, crash=0.02, break_=0.05, mute=0.01),
+    Plan(replicas=1, spares=1, steps=2, crash=0.03, break_=0.05),
+)
+SEEDS = range(12)
+
+
+def give_up(incident: object, view: object) -> Remediation:
+    return Remediation(kind=Kind.GIVE_UP, reason="too dear")
+
+
+def shrink(incident: object, view: object) -> Remediation:
+    return Remediation(kind=Kind.SHRINK, reason="spares are dear")
+
+
+POLICIES: tuple[Policy, ...] = (Ladder(), give_up)
+
+
+def shape(state: RunState) -> object:
+    """States of one shape lead to the same phases, so one of them is enough."""
+    members = {member.name for member in state.members}
+    workers = sorted(
+        (one.standing.value, name in members, one.answer is not None, one.healed, one.formed, one.tries)
+        for name, one in state.workers.items()
+        if one.standing.value not in ("gone", "requested") or name in members
+    )
+    return state.phase, state.settings.scaling, tuple(workers), state.published >= 0, state.planned
+
+
+def states() -> list[RunState]:
+    """States of every phase, one of each shape, as random worlds with faults come through them."""
+    found: dict[object, RunState] = {}
+    for plan in WORLDS:
+        for seed in SEEDS:
+            world = World(seed, plan)
+            world.ws.on_state = lambda state: found.setdefault(shape(state), state)
+            world.play()
+    return [*found.values(), waits_by_choice()]
+
+
+def waits_by_choice() -> RunState:
+    """Below the minimum with a spare at the door, since a policy of the user's did not want it then."""
+    ws = BareController(2, spares=1, policy=shrink).run()
+    ws.die("w1")
+    ws.answer("w0", 4)
+    assert ws.phase is Phase.WAITING
+    return ws.state
+
+
+def events(state: RunState) -> Iterator[ev.Event]:
+    """All that may happen next, sensible or not."""
+    yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"))
+    if state.phase is Phase.STARTING:
+        yield ev.RunStarted()
+    at = state.generation
+    for worker in state.workers:
+        yield ev.WorkerPlaced(worker=worker, node="node-w0")
+        yield ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l")
+        yield ev.WorkerLost(worker=worker, evidence="silence")
+        yield ev.WorkerDead(worker=worker, proof="gone")
+        yield ev.WorkerDeparted(worker=worker, reason="SystemExit")
+        for generation in (at - 1, at):
+            yield ev.CollectiveBroken(worker=worker, generation=generation, error="reset")
+            yield ev.LoopEnded(worker=worker, generation=generation, commit=commit(9))
+        yield ev.FreezeAnswered(worker=worker, generation=at, commit=commit(9), healed=True)
+        if state.phase is not Phase.RUNNING:  # nobody steps who is not healed
+            yield ev.FreezeAnswered(worker=worker, generation=at, commit=commit(-1), healed=False)
+        yield ev.Formed(worker=worker, generation=at)
+        yield ev.FormingFailed(worker=worker, generation=at, error="refused")
+        yield ev.Overdue(worker=worker, generation=at)
+        yield ev.StepStable(worker=worker, report=report(9, at))
+        yield ev.TrainFnReturned(worker=worker)
+        yield ev.TrainFnRaised(worker=worker, summary="ValueError", traceback="line 1")
+
+
+def seen_edges() -> dict[tuple[Phase, type[ev.Event]], frozenset[Phase]]:
+    """Where each event leads from each phase, over all states, policies, now and much later, patient or not."""
+    seen: dict[tuple[Phase, type[ev.Event]], set[Phase]] = {}
+    for state in states():
+        strict = replace(state, settings=replace(state.settings, limits=Limits(start_tries=1, joiner_tries=1)))
+        for event in events(state):
+            for one in (state, strict):
+                for policy in POLICIES:
+                    for now_s in (0.0, LATER_S) if isinstance(event, ev.Tick) else (0.0,):
+                        after = step(one, event, now_s, policy).state
+                        seen.setdefault((state.phase, type(event)), set()).add(after.phase)
+    return {pair: frozenset(phases) for pair, phases in seen.items()}
+
+
+def test_the_declared_edges_are_those_that_the_controller_takes():
+    seen = seen_edges()
+    assert set(seen) == set(TABLE) == set(EDGES)
+    declared_only = {pair: EDGES[pair] - seen[pair] for pair in EDGES if EDGES[pair] - seen[pair]}
+    seen_only = {pair: seen[pair] - EDGES[pair] for pair in EDGES if seen[pair] - EDGES[pair]}
+    assert (declared_only, seen_only) == ({}, {})
+
+
+ARROW = re.compile(r"^    (\S+) --> (\S+)(?: : (.*))?$", flags=re.MULTILINE)
+
+
+def drawn(text: str) -> set[tuple[str, str, str]]:
+    """Arrows as (from, to, label), one for each label."""
+    arrows = ARROW.findall(text)
+    return {(source, target, label) for source, target, labels in arrows for label in labels.split(", ") if label}
+
+
+def test_every_edge_of_a_run_is_drawn():
+    arrows = drawn(render_phases())
+    for (phase, event), targets in EDGES.items():
+        for target in targets - {phase}:
+            places = {phase.value, "anywhere"}
+            assert any((place, target.value, event.__name__) in arrows for place in places), (phase, event, target)
+
+
+def test_nothing_is_drawn_of_a_run_that_is_not_declared():
+    names = {event.__name__: event for _, event in EDGES}
+    for source, target, label in drawn(render_phases()):
+        sources = [phase for phase in Phase if phase is not Phase.ENDED] if source == "anywhere" else [Phase(source)]
+        assert all(Phase(target) in EDGES[phase, names[label]] for phase in sources), (source, target, label)
+
+
+def test_every_transition_of_a_worker_is_drawn():
+    arrows = drawn(render_stages())
+    for (stage, signal), target in TRANSITIONS.items():
+        places = {stage.value, "anywhere"} if stage is not target else {}
+        assert not places or any((place, target.value, signal.value) in arrows for place in places), (stage, signal)
+
+
+def test_what_waits_for_the_end_of_apply_is_noted():
+    note = re.search(r"note right of applying : (.*) wait", render_stages())
+    assert note is not None
+    assert set(note[1].split(", ")) == {signal.value for stage, signal in DEFERRED if stage is Stage.APPLYING}
+
+
+def test_the_diagrams_name_every_phase_and_stage():
+    assert all(re.search(rf"\b{phase.value}\b", render_phases()) for phase in Phase)
+    assert all(re.search(rf"\b{stage.value}\b", render_stages()) for stage in Stage)
+
+
+def test_architecture_shows_what_is_drawn_now():
+    if not ARCHITECTURE.exists():
+        pytest.skip("there is no ARCHITECTURE.md")
+    block = re.search(r"<!-- diagram:begin -->\n(.*)<!-- diagram:end -->", ARCHITECTURE.read_text(), flags=re.DOTALL)
+    assert block is not None, "ARCHITECTURE.md has no markers <!-- diagram:begin --> and <!-- diagram:end -->"
+    shown = re.findall(r"```mermaid\n(.*?)```", block[1], flags=re.DOTALL)
+    assert shown == [render_phases(), render_stages()], "run `make diagram`"

@@ -1,0 +1,89 @@
+"""Both halves of the protocol against each other, in hundreds of seeded worlds with faults.
+
+A failure names its seed; `play(seed)` repeats it exactly.
+"""
+
+import random
+
+import pytest
+
+from elastic.control.outcome import Ending
+from tests.pure.protocol_world import Plan, World
+
+SEEDS = 400
+BATCH = 50
+
+
+def plan_of(seed: int) -> Plan:
+    """A group of 1 to 4 with some faults of some kinds."""
+    rng = random.Random(f"plan {seed}")
+    low = rng.randint(1, 3)
+    return Plan(
+        replicas=(low, rng.randint(low, 4)),
+        spares=rng.randint(0, 2),
+        steps=rng.randint(1, 8),
+        in_order=rng.random() < 0.5,
+        crash=rng.choice((0.0, 0.003, 0.02)),
+        hang=rng.choice((0.0, 0.0, 0.005)),
+        mute=rng.choice((0.0, 0.0, 0.005)),
+        break_=rng.choice((0.0, 0.01, 0.05)),
+        lose_order=rng.choice((0.0, 0.02, 0.1)),
+    )
+
+
+def play(seed: int) -> World:
+    """One world; the assertions are in the world, and on its end."""
+    world = World(seed, plan_of(seed))
+    try:
+        world.play()
+        judge_the_end(world)
+    except Exception as error:
+        error.add_note(f"seed {seed}: {plan_of(seed)}")
+        raise
+    return world
+
+
+def judge_the_end(world: World) -> None:
+    """A run that did not succeed had a reason."""
+    state = world.ws.state
+    assert state.outcome is not None
+    if not world.faults - {"break_"}:
+        assert world.fenced == [], "a healthy worker was killed"
+    if state.outcome.ending is Ending.SUCCEEDED:
+        assert len(world.stable) == world.plan.steps
+        if not world.faults - {"break_"}:  # else a report may have died with all who could make it
+            assert state.published == world.plan.steps - 1
+        return
+    assert state.outcome.ending is Ending.REPLICAS_LOST, state.outcome
+    for member in state.members:
+        worker = world.workers[member.name]
+        holds = worker.is_alive and worker.state.healed and worker.state.commit.step >= 0
+        assert not holds or worker.is_hung or worker.muted_until_s > 0.0, f"{member.name} still held the state"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH), ids=lambda first: f"seeds {first} to {first + BATCH - 1}")
+def test_whatever_happens_no_stable_step_is_lost_and_the_run_ends(first):
+    for seed in range(first, first + BATCH):
+        play(seed)
+
+
+def test_without_faults_every_run_succeeds_in_one_generation_per_size():
+    for seed in range(10):
+        world = World(seed, Plan(replicas=(2, 3), spares=1, in_order=seed % 2 == 0)).play()
+        judge_the_end(world)
+        assert world.ws.state.outcome.ending is Ending.SUCCEEDED
+        assert world.ws.state.incidents == ()
+
+
+def test_the_worlds_hold_what_they_are_meant_to():
+    """The seeds above bring about every fault, many generations, and both ends."""
+    worlds = [play(seed) for seed in range(0, SEEDS, 4)]
+    assert set().union(*(world.faults for world in worlds)) == {"crash", "hang", "mute", "break_", "lose_order"}
+    assert max(world.ws.generation for world in worlds) >= 5
+    endings = [world.ws.state.outcome.ending for world in worlds]
+    assert endings.count(Ending.SUCCEEDED) > len(worlds) / 2
+    assert Ending.REPLICAS_LOST in endings
+
+
+def test_a_seed_repeats_itself():
+    assert play(5).ws.state == play(5).ws.state
