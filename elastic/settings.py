@@ -30,6 +30,9 @@ class Scaling:
     threads_per_worker: int = 1
 
     def __post_init__(self) -> None:
+        pair = self.replicas if isinstance(self.replicas, tuple) else (self.replicas, self.replicas)
+        if len(pair) != 2 or not all(isinstance(number, int) for number in pair):
+            raise SettingError(f"Scaling.replicas={self.replicas!r} must be an integer or (minimum, maximum)")
         low, high = self.bounds
         if not 1 <= low <= high:
             raise SettingError(
@@ -72,6 +75,7 @@ class Limits:
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
         collective_timeout_s: a reduction without progress for this long breaks the attempt.
         below_minimum_timeout_s: how long survivors below the minimum keep their state and wait for replacements.
+        finish_timeout_s: how long train_fn may take after its last step (evaluation, export) until it is ended.
         lease_s: a member without contact counts as gone after this long, and pauses itself a little earlier.
         orphan_lease_s: a worker that has not heard from a driver for this long leaves and frees its slot.
         blame_grace_s: how long an exception in a step waits for news of a broken generation; then it is the user's.
@@ -88,6 +92,7 @@ class Limits:
     settle_timeout_s: float = 5.0
     collective_timeout_s: float = 300.0
     below_minimum_timeout_s: float = 600.0
+    finish_timeout_s: float = 3600.0
     lease_s: float = 120.0
     orphan_lease_s: float = 120.0
     blame_grace_s: float = 1.0

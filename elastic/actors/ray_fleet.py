@@ -132,6 +132,8 @@ class RayFleet:
             self._emit(ev.WorkerDead(worker=worker, proof="it never came to its first step"))
             return
         with self._lock:
+            if worker in self._unproven:
+                return
             self._unproven.add(worker)
         threading.Thread(target=self._probe, args=(worker, hand.address), daemon=True).start()
 

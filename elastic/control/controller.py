@@ -58,8 +58,9 @@ def _started(turn: Turn, event: ev.RunStarted) -> None:
 
 
 def _placed(turn: Turn, event: ev.WorkerPlaced) -> None:
+    turn.set_worker(event.worker, node=event.node)
     if turn.worker(event.worker).standing is Standing.REQUESTED:
-        turn.set_worker(event.worker, standing=Standing.LOADING, node=event.node)
+        turn.set_worker(event.worker, standing=Standing.LOADING)
     turn.change(monitors_lost=turn.state.monitors_lost - {event.node})
 
 
@@ -181,6 +182,9 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.set_worker(event.worker, answer=event.commit, healed=event.healed)
+    record = turn.worker(event.worker)
+    if record.standing is Standing.SUSPECT and not record.fenced:
+        turn.set_worker(event.worker, standing=Standing.MEMBER)  # contact is back, and it holds its state
     if turn.state.phase is Phase.RUNNING:  # all stop at the end of a step, as one of them was asked
         turn.enter(Phase.FREEZING, planned=True)
     settle(turn)
@@ -194,6 +198,7 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
         turn.change(world_sizes=(*turn.state.world_sizes, len(names)))
+        turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
         turn.consider_growth()
         if not turn.is_recovering():  # a worker that starts competes with the first step after a failure
@@ -229,11 +234,8 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     step_told, published, ahead = event.report.commit.step, turn.state.published, turn.state.published_ahead
     if step_told <= published or step_told in ahead:
         return
-    ahead = ahead | {step_told}
-    while published + 1 in ahead:
-        published += 1
-    ahead = frozenset(step for step in ahead if step > published)
-    turn.change(published=published, published_ahead=ahead, without_progress=0)
+    turn.change(published_ahead=ahead | {step_told}, without_progress=0)
+    turn.publish_from(published)
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")
@@ -318,7 +320,9 @@ def _expire_loading(turn: Turn) -> None:
     limit_s = turn.settings.limits.load_timeout_s
     for worker in turn.state.standing(Standing.LOADING):
         if turn.now_s - worker.since_s > limit_s:
-            turn.fence(worker.name, f"not at its first step after Limits.load_timeout_s={limit_s}")
+            why = f"not at its first step after Limits.load_timeout_s={limit_s}"
+            turn.fence(worker.name, why)
+            turn.count_start_failure(worker.name, why)
 
 
 def _tick_running(turn: Turn, event: ev.Tick) -> None:
@@ -352,6 +356,16 @@ def _tick_forming(turn: Turn, event: ev.Tick) -> None:
         freeze(turn, why, survivors_only=True)
 
 
+def _tick_finishing(turn: Turn, event: ev.Tick) -> None:
+    limit_s = turn.settings.limits.finish_timeout_s
+    if turn.waited_s() <= limit_s:
+        return
+    for member in turn.state.members:
+        if member.standing in (Standing.MEMBER, Standing.FINISHED):
+            turn.fence(member.name, f"{member.name} has not returned within Limits.finish_timeout_s={limit_s}")
+    _end_if_all_left(turn)
+
+
 def _tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
     if turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
@@ -368,7 +382,7 @@ Handler = Callable[[Turn, Any], None]
 _PHASES = (Phase.STARTING, Phase.RUNNING, Phase.FREEZING, Phase.FORMING, Phase.WAITING, Phase.FINISHING, Phase.ENDED)
 _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RunStarted: (_started, None, None, None, None, None, None),
-    ev.Tick: (_tick_starting, _tick_running, _tick_freezing, _tick_forming, _tick_waiting, _ignore, _ignore),
+    ev.Tick: (_tick_starting, _tick_running, _tick_freezing, _tick_forming, _tick_waiting, _tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.WorkerPlaced: (_placed, _placed, _placed, _placed, _placed, _ignore, _ignore),

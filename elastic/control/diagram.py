@@ -34,6 +34,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
         _FREEZING: _DECIDED,
         _FORMING: (_FREEZING,),
         _WAITING: (_ENDED,),
+        _FINISHING: (_ENDED,),
     },
     ev.StopAsked: {phase: (_ENDED,) for phase in _ANYWHERE},
     ev.WorkerParked: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},

@@ -15,7 +15,8 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     for member in turn.state.members:
         turn.set_worker(member.name, answer=None, formed=False, doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
-    reachable = tuple(member.name for member in turn.state.members if member.standing is Standing.MEMBER)
+    # A suspect is asked too: it may be alive, and its answer is as good as another's.
+    reachable = tuple(m.name for m in turn.state.members if m.standing in (Standing.MEMBER, Standing.SUSPECT))
     if reachable:
         turn.do(Freeze(workers=reachable, generation=turn.state.generation, reason=reason))
     settle(turn)
@@ -43,8 +44,7 @@ def try_form(turn: Turn) -> None:
     """Form the next generation from who is there, or wait, or give up."""
     survivors = _survivors(turn)
     _return_unhealed_to_the_door(turn)
-    has_trained = turn.state.generation > 0 and _has_committed(turn)
-    if not survivors and has_trained:
+    if not survivors and _has_committed(turn):
         turn.fail_lost("every replica died, and no checkpoint tier holds a copy of the state: use more replicas")
         return
     is_enough = len(survivors) >= turn.settings.scaling.bounds[0]
@@ -54,8 +54,8 @@ def try_form(turn: Turn) -> None:
         turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}")
         return
     room = turn.settings.scaling.bounds[1] - len(survivors)
-    taken = () if remediation.kind is Kind.SHRINK else joiners[:room]
-    if len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
+    taken = () if remediation.kind is Kind.SHRINK and is_enough else joiners[:room]
+    if remediation.kind is Kind.WAIT or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
         return
     _form(turn, survivors, taken, remediation)
@@ -89,8 +89,10 @@ def _return_unhealed_to_the_door(turn: Turn) -> None:
 
 
 def _has_committed(turn: Turn) -> bool:
+    """Whether a step is known to be committed; before that, a new start loses nothing that anybody was told."""
     resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
-    return resumed or turn.state.published >= 0 or any(m.answer and m.answer.step >= 0 for m in turn.state.members)
+    is_told = turn.state.published >= 0 or bool(turn.state.published_ahead)
+    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members)
 
 
 def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:

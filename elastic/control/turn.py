@@ -111,6 +111,20 @@ class Turn:
                 Pause(worker=leader, generation=state.generation, reason=f"{state.joiners[0].name} is ready to join")
             )
 
+    # --- reports ---
+
+    def publish_from(self, published: int) -> None:
+        """All steps up to `published` are told; so are those that follow without a gap."""
+        ahead = self.state.published_ahead
+        while published + 1 in ahead:
+            published += 1
+        self.change(published=published, published_ahead=frozenset(step for step in ahead if step > published))
+
+    def give_up_gaps(self) -> None:
+        """Every member has told what it knew when it formed; a report still missing died with all who could tell it."""
+        if self.state.view is not None:
+            self.publish_from(max(self.state.published, self.state.view.resume.step - 1))
+
     # --- incidents ---
 
     def open_incident(self) -> Incident | None:

@@ -16,6 +16,6 @@ class ScalerState:
         self._state = copy.deepcopy(scaler.state_dict())
 
     def restore(self) -> None:
-        if self._state:
+        if self._state:  # else it is disabled, and has nothing to restore
             self._scaler.load_state_dict(copy.deepcopy(self._state))
-        self._scaler._per_optimizer_states.clear()
+            self._scaler._per_optimizer_states.clear()

@@ -30,6 +30,9 @@ class Flying(IntEnum):
     OUTSIDE = 7
 
 
+_PHASES = frozenset(map(int, Flying))
+
+
 @dataclass(frozen=True, slots=True)
 class Flight:
     """One reading of a page; `micro_batch` is -1 outside of one, `at_s` is the time of the last change."""
@@ -85,7 +88,7 @@ class FlightPage:
 
 
 def read_page(path: Path) -> Flight | None:
-    """The last state a worker wrote, None if there is no page."""
+    """The last state a worker wrote, None if there is no page, or no sense in it."""
     try:
         data = path.read_bytes()[: _FORMAT.size]
     except FileNotFoundError:
@@ -93,4 +96,6 @@ def read_page(path: Path) -> Flight | None:
     if len(data) < _FORMAT.size:
         return None
     version, generation, step, attempt, phase, micro_batch, at_s, started_at_s = _FORMAT.unpack(data)
+    if phase not in _PHASES:
+        return None
     return Flight(version, generation, step, attempt, Flying(phase), micro_batch, at_s, started_at_s)

@@ -14,7 +14,7 @@ from elastic.control.values import CommitId, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict, WorkerState, react
 from elastic.errors import AttemptBroken, Dismissed
 
-_OVERDUE_S = 10.0
+_OVERDUE_S = 3.0
 _REPORTS_S = 0.5  # a message a step would cost more than it tells
 _LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
 

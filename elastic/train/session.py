@@ -253,16 +253,13 @@ class Session:
         if self._link.state.commit.step < 0 and not self._replica.view:
             self.start_step = view.resume.step + 1
         replica.join(group, view)
-        if not self._link.formed(view, lambda: self._install(install, view)):
-            return False
-        replica.drop_published(view.published)
-        if self.is_leader:
-            self._publish_all()
-        return True
+        return self._link.formed(view, lambda: self._install(install, view))
 
     def _install(self, install: Callable[[], None], view: View) -> None:
         install()
         self._replica.resume(view)
+        self._replica.drop_published(view.published)
+        self._publish_all()  # each member tells what the last leader may have died with
 
     def _end_loop(self, index: int) -> None:
         if close_loop(self._replica, index):

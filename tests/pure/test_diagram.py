@@ -32,6 +32,10 @@ def give_up(incident: object, view: object) -> Remediation:
     return Remediation(kind=Kind.GIVE_UP, reason="too dear")
 
 
+def wait(incident: object, view: object) -> Remediation:
+    return Remediation(kind=Kind.WAIT, reason="by choice")
+
+
 def shrink(incident: object, view: object) -> Remediation:
     return Remediation(kind=Kind.SHRINK, reason="spares are dear")
 
@@ -63,7 +67,7 @@ def states() -> list[RunState]:
 
 def waits_by_choice() -> RunState:
     """Below the minimum with a spare at the door, since a policy of the user's did not want it then."""
-    ws = BareController(2, spares=1, policy=shrink).run()
+    ws = BareController(2, spares=1, policy=wait).run()
     ws.die("w1")
     ws.answer("w0", 4)
     assert ws.phase is Phase.WAITING

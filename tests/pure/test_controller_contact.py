@@ -1,0 +1,72 @@
+"""Contact that comes back, contact that never ends, and reports that died with their leader."""
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.outcome import Ending
+from elastic.control.remediation import Kind, Remediation
+from elastic.control.state import Phase, Standing
+from tests.pure.bare_controller import BareController, report
+
+
+def test_a_suspect_that_answers_is_a_member_again():
+    """Contact was lost, not the worker: it keeps its state, its slot and its place."""
+    ws = BareController(2, freeze_timeout_s=10.0).run()
+    ws.lose("w1")
+    ws.answer("w0", 3)
+    assert ws.phase is Phase.FREEZING
+    ws.answer("w1", 3)
+    assert ws.phase is Phase.FORMING
+    assert set(ws.members) == {"w0", "w1"}
+    assert ws.view.behind == ()
+
+
+def test_a_fenced_suspect_that_answers_late_does_not_come_back():
+    ws = BareController((1, 2), freeze_timeout_s=1.0).run()
+    ws.break_("w0")
+    ws.answer("w0", 3)
+    ws.tick(after_s=2.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+    ws.answer("w1", 3)
+    assert ws.standing("w1") is Standing.SUSPECT
+
+
+def test_a_member_that_never_returns_is_ended_at_the_finish_timeout():
+    ws = BareController(2, finish_timeout_s=5.0).run()
+    ws.end_loop("w0")
+    ws.leave("w0")
+    ws.tick(after_s=4.0)
+    assert ws.phase is Phase.FINISHING
+    ws.tick(after_s=2.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+    assert ws.state.outcome is not None
+    assert ws.state.outcome.ending is Ending.SUCCEEDED
+
+
+def test_a_policy_may_wait_although_the_survivors_suffice():
+    def wait(incident: object, view: object) -> Remediation:
+        return Remediation(kind=Kind.WAIT, reason="a better node is coming")
+
+    ws = BareController((1, 2), policy=wait).run()
+    ws.die("w1")
+    ws.answer("w0", 3)
+    assert ws.phase is Phase.WAITING
+
+
+def test_steps_are_published_without_gaps():
+    ws = BareController(2).run()
+    ws.feed(ev.StepStable(worker="w1", report=report(1)))
+    assert (ws.state.published, ws.state.published_ahead) == (-1, {1})
+    ws.feed(ev.StepStable(worker="w0", report=report(0)))
+    assert (ws.state.published, ws.state.published_ahead) == (1, frozenset())
+
+
+def test_a_report_that_died_with_all_who_could_tell_it_holds_nothing_up():
+    """Each member tells what it knows before it says that it has formed; what is missing then stays missing."""
+    ws = BareController((1, 2)).run()
+    ws.feed(ev.StepStable(worker="w0", report=report(0)), ev.StepStable(worker="w0", report=report(3)))
+    assert ws.state.published == 0
+    ws.die("w1")
+    ws.answer("w0", 4)
+    ws.form()
+    assert ws.state.published == 3
+    assert ws.state.published_ahead == frozenset()
