@@ -18,6 +18,7 @@ from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.policies import Ladder
+from elastic.progress import Progress
 from elastic.settings import Limits, RunSettings, Scaling
 
 
@@ -26,7 +27,7 @@ def fit(
     *,
     policy: Policy | None = None,
     scaling: Scaling | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | None = None,
     limits: Limits | None = None,
     name: str | None = None,
     seed: int = 0,
@@ -39,7 +40,7 @@ def fit(
         train_fn: takes an `elastic.Session`; runs on every worker.
         policy: `(incident, view) -> Remediation`; default: `elastic.policies.Ladder()`.
         scaling: how many replicas, on what; default: one on one CPU.
-        callbacks: told of steps, generations and incidents, in this process.
+        callbacks: told of steps, generations and incidents, in this process; default: a live progress line.
         limits: how long waits may last.
         name: of the run; default: made up from time and chance.
         seed: base of all random state and of the data order.
@@ -53,9 +54,10 @@ def fit(
     """
     name = name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
     directory = Path(run_dir) if run_dir is not None else Path("runs") / name
+    told = callbacks if callbacks is not None else [Progress()]
     settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits())
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling):
-        finished = _drive(train_fn, settings, policy or Ladder(), callbacks, seed, Journal(directory))
+        finished = _drive(train_fn, settings, policy or Ladder(), told, seed, Journal(directory))
     return _result(finished, directory)
 
 
@@ -69,7 +71,7 @@ def _drive(
 ) -> Finished:
     brain = RayBrain(RunState(settings=settings), policy)
     driver = Driver(brain, journal, callbacks)
-    fleet = RayFleet(settings, train_fn, seed, driver.emit)
+    fleet = RayFleet(settings, train_fn, seed, driver.emit, driver.crash)
     try:
         return driver.run(fleet)
     finally:

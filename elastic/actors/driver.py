@@ -69,7 +69,7 @@ class Driver:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._brain, self._journal, self._callbacks, self._clock = brain, journal, callbacks, clock
-        self._inbox: queue.SimpleQueue[tuple[float, ev.Event]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[float, ev.Event | Exception]] = queue.SimpleQueue()
         self._state: RunState | None = None
         self._issued_generation = 0
         self._goodput = Goodput()
@@ -80,6 +80,10 @@ class Driver:
     def emit(self, event: ev.Event) -> None:
         """Called by the fleet, from any thread."""
         self._inbox.put((self._clock(), event))
+
+    def crash(self, error: Exception) -> None:
+        """A thread of the fleet has failed: `run` raises its error, rather than wait for what will not come."""
+        self._inbox.put((self._clock(), error))
 
     def run(self, fleet: Fleet, value_timeout_s: float = 60.0) -> Finished:
         """Start the run and stay until it ends; the fleet is still up then."""
@@ -108,11 +112,16 @@ class Driver:
         """What has come since, or a tick."""
         is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
         try:
-            events = [self._inbox.get(timeout=_BUSY_TICK_S if is_busy else _TICK_S)]
+            taken = [self._inbox.get(timeout=_BUSY_TICK_S if is_busy else _TICK_S)]
         except queue.Empty:
             return [(self._clock(), ev.Tick())]
         while not self._inbox.empty():
-            events.append(self._inbox.get())
+            taken.append(self._inbox.get())
+        events: Observed = []
+        for at_s, news in taken:
+            if isinstance(news, Exception):
+                raise news
+            events.append((at_s, news))
         return events
 
     def _carry_out(self, fleet: Fleet, command: cmd.Command) -> None:

@@ -18,6 +18,29 @@ from elastic.train.flight import PAGES, Flight, read_page
 
 _READ_S = 0.1
 _FENCE_S = 5.0
+_LEAVE_S = 2.0
+
+
+class Process:
+    """A process, held so that its pid cannot come to mean another one; released with the last reference."""
+
+    def __init__(self, pid: int) -> None:
+        self._pidfd = os.pidfd_open(pid)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pidfd"):
+            os.close(self._pidfd)
+
+    def fileno(self) -> int:
+        """Readable once the process has ended."""
+        return self._pidfd
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def has_ended(self, within_s: float) -> bool:
+        return bool(select.select([self], [], [], within_s)[0])
 
 
 @dataclass(slots=True)
@@ -25,7 +48,7 @@ class Watched:
     """A worker process on this node."""
 
     pid: int
-    pidfd: int
+    process: Process
     page: Path
     flight: Flight | None = None
     state: str = ""
@@ -43,11 +66,11 @@ class HostMonitor:
     def watch(self, worker: str, pid: int, page: Path) -> bool:
         """Take a worker under watch; False if its process is gone already."""
         try:
-            pidfd = os.pidfd_open(pid)
+            process = Process(pid)
         except ProcessLookupError:
             return False
         with self._lock:
-            self._watched[worker] = Watched(pid, pidfd, page)
+            self._watched[worker] = Watched(pid, process, page)
         return True
 
     def events(self, timeout_s: float) -> list[ev.Event]:
@@ -61,12 +84,7 @@ class HostMonitor:
         """Kill a worker and wait for its end; returns the proof, empty if it could not be had."""
         with self._lock:
             watched = self._watched.get(worker)
-        if watched is None:
-            return ""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(watched.pidfd, signal.SIGKILL)
-        ended = bool(select.select([watched.pidfd], [], [], _FENCE_S)[0])
-        return f"pid {watched.pid} was killed by its host monitor" if ended else ""
+        return _kill(watched) if watched is not None else ""
 
     def flights(self) -> dict[str, tuple[str, Flight | None]]:
         """For each worker its process state (R, S, T, Z, ...) and the last reading of its page."""
@@ -78,20 +96,20 @@ class HostMonitor:
         with self._lock:
             watched = self._watched.pop(worker, None)
         if watched is not None:
-            os.close(watched.pidfd)
             watched.page.unlink(missing_ok=True)
 
     def end_all(self, pages: str) -> list[int]:
-        """Kill every worker that is left, take all pages away; returns pids that would not die.
+        """Wait a moment for workers to end, kill those left, take all pages away; returns pids that would not die.
 
         Args:
             pages: pattern of the run's flight pages, since those of a lost monitor's workers may lie here too.
         """
         with self._lock:
-            names = list(self._watched)
-        alive = [self._watched[name].pid for name in names if not self.fence(name)]
-        for name in names:
-            self.forget(name)
+            left, self._watched = list(self._watched.values()), {}
+        deadline_s = time.monotonic() + _LEAVE_S
+        for watched in left:
+            watched.process.has_ended(max(0.0, deadline_s - time.monotonic()))
+        alive = [watched.pid for watched in left if not _kill(watched)]
         for page in PAGES.glob(pages):
             page.unlink(missing_ok=True)
         return alive
@@ -99,10 +117,10 @@ class HostMonitor:
     def _watch(self) -> None:
         while True:
             with self._lock:
-                pidfds = {watched.pidfd: name for name, watched in self._watched.items()}
-            dead, _, _ = select.select(list(pidfds), [], [], _READ_S)
-            for pidfd in dead:
-                self._report_death(pidfds[pidfd])
+                names = {watched.process: name for name, watched in self._watched.items()}
+            dead, _, _ = select.select(list(names), [], [], _READ_S)
+            for process in dead:
+                self._report_death(names[process])
             if not dead:
                 self._read()
 
@@ -121,8 +139,13 @@ class HostMonitor:
             proof = f"pid {watched.pid} is gone; {_last_seen(flight)}"
             self._news.append(ev.WorkerDead(worker=name, proof=proof))
             self._lock.notify_all()
-        os.close(watched.pidfd)
         watched.page.unlink(missing_ok=True)
+
+
+def _kill(watched: Watched) -> str:
+    """Kill a process; returns the proof of its end."""
+    watched.process.kill()
+    return f"pid {watched.pid} was killed by its host monitor" if watched.process.has_ended(_FENCE_S) else ""
 
 
 def _process_state(pid: int) -> str:

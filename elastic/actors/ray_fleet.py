@@ -58,8 +58,15 @@ class RayFleet:
     ours goes on from there. Another one does what may take milliseconds: placements, releases.
     """
 
-    def __init__(self, settings: RunSettings, train_fn: TrainFn, seed: int, emit: Emit) -> None:
-        self._settings, self._seed, self._emit_event = settings, seed, emit
+    def __init__(
+        self,
+        settings: RunSettings,
+        train_fn: TrainFn,
+        seed: int,
+        emit: Emit,
+        crash: Callable[[Exception], None],
+    ) -> None:
+        self._settings, self._seed, self._emit_event, self._crash = settings, seed, emit, crash
         self._train_fn = ray.put(train_fn)
         self._hands: dict[str, Hand] = {}
         self._unproven: set[str] = set()
@@ -70,8 +77,8 @@ class RayFleet:
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._releases: queue.SimpleQueue[PlacementGroup] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._go_on, name="elastic-answers", daemon=True),
-            threading.Thread(target=self._keep, name="elastic-keeper", daemon=True),
+            threading.Thread(target=self._guarded, args=(self._go_on,), name="elastic-answers", daemon=True),
+            threading.Thread(target=self._guarded, args=(self._keep,), name="elastic-keeper", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -158,6 +165,9 @@ class RayFleet:
         self._answers.put(lambda: None)
         for thread in self._threads:
             thread.join(_END_S)
+        for hand in self._hands.values():
+            if not hand.is_over:
+                ray.kill(hand.actor)  # in a way that Ray does not take for a failure
         pages = page_path(self._settings.run, "*", self._settings.incarnation).name
         endings = [monitor.end_all.remote(pages) for monitor in self._monitors.values()]
         for ending in endings:
@@ -251,6 +261,12 @@ class RayFleet:
         self._releases.put(hand.group)
 
     # --- the threads ---
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # nobody would hear it here
+            self._crash(error)
 
     def _go_on(self) -> None:
         while not self._is_down.is_set():
