@@ -26,6 +26,7 @@ if __name__ == "__main__":
         scaling=elastic.Scaling(replicas=2),
         limits=elastic.Limits(orphan_lease_s=4),
         run_dir=Path(sys.argv[1]) / "run",
+        name=Path(sys.argv[1]).name,
         address=sys.argv[2] if len(sys.argv) > 2 else None,
     )
 """
@@ -63,7 +64,7 @@ def test_ctrl_c_ends_workers_and_the_local_cluster(tmp_path: Path) -> None:
     _, stderr = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT), stderr
     assert wait_until_gone(pids, 10) == set()
-    assert not list(Path("/dev/shm").glob("elastic-*"))
+    assert not list(Path("/dev/shm").glob(f"elastic-{tmp_path.name}*"))
 
 
 def test_workers_of_a_dead_driver_leave_by_themselves(hosts: Any, tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from elastic.train import gloo
+from tests.effects.solo import Solo
 
 # torch's store asks for the name of every peer, for its log; where a name server drops questions, 5 s for each.
 os.environ.setdefault("RES_OPTIONS", "attempts:0")
+
+LATE_NEWS_S = 20.0
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,3 +33,15 @@ def one_device_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(gloo, "_listening_device", make_alone)
     yield
+
+
+@pytest.fixture
+def solo(tmp_path: Path) -> Solo:
+    """A run of one worker."""
+    return Solo(tmp_path, blame_grace_s=0.05)
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Solo:
+    """For exceptions that come before the news of the broken generation."""
+    return Solo(tmp_path, blame_grace_s=LATE_NEWS_S)

@@ -209,48 +209,6 @@ def test_buckets_are_launched_in_index_order_during_the_last_backward_only():
     assert launched[-1] is tail and len(launched) == len(reducer.buckets) + 1
 
 
-def layout_of(model: nn.Module) -> str:
-    return Reducer(model, lambda t: Ended(), lambda: True, lambda: None).layout
-
-
-def test_the_layout_digest_is_the_same_for_the_same_model():
-    assert layout_of(build(Plain)) == layout_of(build(Plain))
-
-
-def renamed(model: nn.Module) -> nn.Module:
-    return nn.ModuleDict({"x": model.a, "b": model.b})
-
-
-def reshaped(model: nn.Module) -> nn.Module:
-    model.a.weight = nn.Parameter(model.a.weight.detach().reshape(1, -1))
-    return model
-
-
-def retyped(model: nn.Module) -> nn.Module:
-    model.a.float()
-    return model
-
-
-def reordered(model: nn.Module) -> nn.Module:
-    return nn.ModuleDict({"b": model.b, "a": model.a})
-
-
-def frozen(model: nn.Module) -> nn.Module:
-    model.a.bias.requires_grad_(False)
-    return model
-
-
-@pytest.mark.parametrize("change", [renamed, reshaped, retyped, reordered, frozen])
-def test_the_layout_digest_tells_models_apart(change):
-    """Whatever would make two replicas' buckets mean different things changes the digest."""
-    assert layout_of(change(build(Plain))) != layout_of(build(Plain))
-
-
-def test_the_layout_digest_tells_buckets_apart():
-    small, large = (Reducer(build(Plain), None, None, None, bucket_bytes=n).layout for n in (1, 1 << 20))
-    assert small != large
-
-
 def test_a_model_without_trainable_parameters_is_refused():
     with pytest.raises(StateError, match="no parameter that requires a gradient"):
         Reducer(build(Plain).requires_grad_(False), None, None, None)
