@@ -89,7 +89,7 @@ class Limits:
     doubt_after_s: float = 0.03
     freeze_timeout_s: float = 10.0
     forming_timeout_s: float = 30.0
-    settle_timeout_s: float = 5.0
+    settle_timeout_s: float = 0.5
     collective_timeout_s: float = 300.0
     below_minimum_timeout_s: float = 600.0
     finish_timeout_s: float = 3600.0

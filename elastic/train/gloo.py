@@ -26,6 +26,8 @@ from elastic.errors import DivergenceError
 
 _POLL_S = 0.002
 _CONNECT_S = 1.0
+_SLICE = timedelta(milliseconds=100)
+_LEFT_BEHIND: list[Any] = []
 
 Address = tuple[str, int]
 
@@ -62,6 +64,7 @@ class GlooGroup:
         self._store: Any = None
         self._own_port = 0
         self._peers: set[Address] = set()
+        self._is_stuck = False
 
     def form(self, own: StoreHost, layout: str, is_cancelled: Callable[[], bool], timeout_s: float) -> None:
         """Connect to all members of the view.
@@ -81,12 +84,12 @@ class GlooGroup:
         stop = lambda: self.is_cut or is_cancelled()  # noqa: E731
         self._store = self._open_store(stop, deadline_s)
         device, self._own_port = _listening_device(own.host)
+        self._peers = {(self.view.leader.host, self.view.leader.port)}  # what a cut must reach while members meet
         presence = self._meet(f"{own.host} {self._own_port} {layout}", stop, deadline_s)
         layouts = [entry.split(" ", 2)[2] for entry in presence]
         if len(set(layouts)) > 1:
             raise DivergenceError(f"ranks disagree on the model's parameters or dtypes: {_grouped(layouts)}")
-        self._peers = {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
-        self._peers.add((self.view.leader.host, self.view.leader.port))
+        self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [device]
         options._timeout = timedelta(seconds=timeout_s)
@@ -109,8 +112,29 @@ class GlooGroup:
         """All ranks' equally long lists of 64-bit integers."""
         mine = torch.tensor([word - (1 << 63) for word in words], dtype=torch.int64)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
-        self._pg.allgather([rows], [mine]).wait()
+        self.wait(self._pg.allgather([rows], [mine]))
         return [[int(word) + (1 << 63) for word in row] for row in rows]
+
+    def wait(self, work: Any) -> None:
+        """Wait for a work of this group.
+
+        Raises:
+            RuntimeError: it failed, or the group was cut.
+        """
+        while True:
+            try:
+                work.wait(_SLICE)
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    raise
+                if self.is_cut:
+                    self._is_stuck = True
+                    raise
+
+    def leave_behind(self) -> None:
+        """An operation of this group may never end: keep what it uses, since taking it down would wait for it."""
+        self._is_stuck = True
 
     def cut(self) -> None:
         """Free every pending operation of this group, here and at the neighbours; callable from any thread."""
@@ -121,7 +145,9 @@ class GlooGroup:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Drop the group; only after all its works have ended."""
+        """Drop the group, whose works have ended, or were left behind."""
+        if self._is_stuck:
+            _LEFT_BEHIND.append(self._pg)
         self._pg = None
         self._store = None
 

@@ -60,19 +60,19 @@ def _give(group: GlooGroup, view: View, flat: tree.Flat) -> None:
         mine = [t for i, t in enumerate(flat.tensors) if _stripe(view, i) == group.rank]
         works += [group.send(_bytes(t), receiver) for t in mine if t.numel()]
         for work in works:
-            work.wait()
+            group.wait(work)
 
 
 def _receive(group: GlooGroup, view: View) -> tuple[bytes, list[torch.Tensor]]:
     size = torch.zeros(1, dtype=torch.int64)
-    group.recv(size, view.donors[0]).wait()
+    group.wait(group.recv(size, view.donors[0]))
     text = torch.empty(int(size.item()), dtype=torch.uint8)
-    group.recv(text, view.donors[0]).wait()
+    group.wait(group.recv(text, view.donors[0]))
     skeleton = text.numpy().tobytes()
     tensors = [slot.empty() for slot in tree.slots(skeleton)]
     works = [group.recv(_bytes(t), _stripe(view, i)) for i, t in enumerate(tensors) if t.numel()]
     for work in works:
-        work.wait()
+        group.wait(work)
     return skeleton, tensors
 
 

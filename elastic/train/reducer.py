@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from elastic.errors import StateError, StepMisuseError
 
 BUCKET_BYTES = 16 << 20
+_SLICE = timedelta(milliseconds=100)
 
 
 class Bucket:
@@ -69,11 +71,13 @@ class Reducer:
         self._next = 0
         self._is_last = False
         self._error: Exception | None = None
+        self._is_active = False
+        self._trainable = [(p, p.requires_grad) for p in model.parameters()]
+        self.layout = self._digest_layout()
         for param in self.params:
             param.register_post_accumulate_grad_hook(self._on_gradient)
 
-    @property
-    def layout(self) -> str:
+    def _digest_layout(self) -> str:
         """Digest of names, shapes, dtypes and buckets; must be the same on every replica."""
         lines = [
             f"{i} {self._names[p]} {tuple(p.shape)} {p.stride()} {p.dtype}"
@@ -88,7 +92,18 @@ class Reducer:
         return torch.tensor(self._used, dtype=torch.float64)
 
     def begin(self) -> None:
-        """Start an attempt: zero gradients, nothing launched."""
+        """Start an attempt: zero gradients, nothing launched.
+
+        Raises:
+            StepMisuseError: a parameter was frozen or unfrozen since the model was prepared.
+        """
+        for param, was_trainable in self._trainable:
+            if param.requires_grad is not was_trainable:
+                raise StepMisuseError(
+                    f"requires_grad of {self._names[param]} changed after session.prepare(model): freeze before it, or "
+                    "keep it trainable and give it to no optimizer"
+                )
+        self._is_active = True
         self._works, self._next, self._is_last, self._error = [], 0, False, None
         self._used = [0.0] * len(self.params)
         for bucket in self.buckets:
@@ -103,29 +118,39 @@ class Reducer:
 
     def finish(self, tail: torch.Tensor) -> bool:
         """Launch what is left and `tail` after it, wait for all; False if any reduction failed."""
+        self._is_active = False
         self._pump(force=True)
         self._start(tail)
         for work in self._works:
-            self._wait(work)
-        self._works = []
+            if self._error is None:
+                self._wait(work)
+        if self._error is None:
+            self._works = []
         return self._error is None
 
     @property
     def error(self) -> str:
         return f"{type(self._error).__name__}: {self._error}" if self._error else ""
 
-    def settle(self, timeout_s: float) -> None:
-        """After a broken attempt: have every launched reduction end; what does not, loses its memory."""
+    def settle(self, timeout_s: float) -> bool:
+        """After a broken attempt: have every launched reduction end; what does not, loses its memory.
+
+        Returns:
+            Whether all have ended. One that has not keeps its group: gloo may wait for ever in an operation whose
+            connection was closed in the middle of a message (seen on torch 2.13).
+        """
         if not self._works:
-            return
+            return True
         self._cut()
         deadline_s = time.monotonic() + timeout_s
         while any(not work.is_completed() for work in self._works) and time.monotonic() < deadline_s:
             time.sleep(0.001)
-        if any(not work.is_completed() for work in self._works):
+        has_ended = all(work.is_completed() for work in self._works)
+        if not has_ended:
             for bucket in self.buckets:
                 bucket.allocate()
         self._works = []
+        return has_ended
 
     def hide_unused(self, used: torch.Tensor) -> None:
         """Give parameters that no replica used the gradient None, as a single process would have, and others the sum.
@@ -134,9 +159,13 @@ class Reducer:
         """
         for param, count in zip(self.params, used.tolist(), strict=True):
             i, j = self._place[param]
-            param.grad = self.buckets[i].views[j] if count else None
+            wanted = self.buckets[i].views[j] if count else None
+            if param.grad is not wanted:
+                param.grad = wanted
 
     def _on_gradient(self, param: torch.nn.Parameter) -> None:
+        if not self._is_active:
+            return  # a backward outside of a step is the user's own
         if not self._is_live():
             raise _BackwardEndedError
         i, j = self._place[param]
@@ -172,10 +201,15 @@ class Reducer:
                 self._fail(error)
 
     def _wait(self, work: Any) -> None:
-        try:
-            work.wait()
-        except RuntimeError as error:
-            self._fail(error)
+        """Wait in slices: an attempt that was frozen meanwhile is not worth waiting for."""
+        while True:
+            try:
+                work.wait(_SLICE)
+                return
+            except RuntimeError as error:
+                if work.is_completed() or not self._is_live():
+                    self._fail(error)
+                    return
 
     def _fail(self, error: Exception) -> None:
         """Keep the first error and free the neighbours at once: they wait for this rank."""

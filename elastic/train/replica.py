@@ -96,6 +96,11 @@ class Replica:
         if self.group is not None:
             self.group.cut()
 
+    def settle(self) -> None:
+        """Have every reduction of a broken attempt end, or leave it behind."""
+        if not self.reducer.settle(self.settle_timeout_s) and self.group is not None:
+            self.group.leave_behind()
+
     def _launch(self, tensor: torch.Tensor) -> Any:
         if self.group is None:
             raise RuntimeError("no group")

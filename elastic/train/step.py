@@ -220,7 +220,7 @@ class Step:
     def _undo(self) -> None:
         """Leave the state as it was at the door."""
         replica = self._replica
-        replica.reducer.settle(replica.settle_timeout_s)
+        replica.settle()
         replica.buffers.restore()
         for state in self._scaler_states:
             state.restore()
@@ -299,6 +299,7 @@ def close_loop(replica: "Replica", index: int) -> bool:
     tail = make_tail(replica, record, (False, False), 0.0)
     if not reducer.finish(tail):
         replica.link.broke(reducer.error)
+        replica.settle()
         return False
     if int(tail[2]) != identity * replica.replicas or int(tail[0]) != 0:
         raise ConservationError(f"the replicas left the loop at different steps; this one before step {index}")
