@@ -71,7 +71,10 @@ class Limits:
         load_timeout_s: from a worker's start until it stands at its first step (imports, model building).
         doubt_after_s: a member that has not answered a freeze by then is probed for a sign of death.
         freeze_timeout_s: a member that has not answered a freeze by then is fenced (killed by its host monitor).
-        forming_timeout_s: a generation not formed by then is given up, and the next one is formed without the joiners.
+        pause_timeout_s: members still busy after the step at whose end all should stop are frozen where they are.
+        door_timeout_s: how long code between two steps (evaluation, saving) may keep others from forming a generation.
+        forming_timeout_s: a generation that is not formed by then, with all members at the door, is given up, and the
+            next one is formed without the joiners.
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
         collective_timeout_s: a reduction without progress for this long breaks the attempt.
         below_minimum_timeout_s: how long survivors below the minimum keep their state and wait for replacements.
@@ -88,6 +91,8 @@ class Limits:
     load_timeout_s: float = 600.0
     doubt_after_s: float = 0.03
     freeze_timeout_s: float = 10.0
+    pause_timeout_s: float = 1.0
+    door_timeout_s: float = 600.0
     forming_timeout_s: float = 30.0
     settle_timeout_s: float = 0.5
     collective_timeout_s: float = 300.0

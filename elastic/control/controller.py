@@ -137,7 +137,8 @@ def _react_to_loss(turn: Turn, name: str, before: Standing, evidence: str) -> No
         turn.count_start_failure(name, evidence)
     phase = turn.state.phase
     if phase in (Phase.STARTING, Phase.WAITING):
-        turn.replenish(f"{name} was lost")
+        if turn.worker(name).standing in OVER or not turn.is_member(name):  # a suspect may come back
+            turn.replenish(f"{name} was lost")
         _start_if_ready(turn) if phase is Phase.STARTING else try_form(turn)
     elif phase is Phase.FINISHING:
         _end_if_all_left(turn)
@@ -182,6 +183,7 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.set_worker(event.worker, answer=event.commit, healed=event.healed)
+    turn.set_worker(event.worker, doubted=False)
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
         turn.set_worker(event.worker, standing=Standing.MEMBER)  # contact is back, and it holds its state
@@ -190,10 +192,19 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     settle(turn)
 
 
+def _at_door(turn: Turn, event: ev.AtDoor) -> None:
+    """The time to form counts from when all are there: user code between two steps may take long."""
+    if event.generation != turn.state.generation or not turn.is_member(event.worker):
+        return
+    turn.set_worker(event.worker, at_door=True)
+    if all(member.at_door for member in turn.state.members):
+        turn.enter(Phase.FORMING)
+
+
 def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    turn.set_worker(event.worker, formed=True, healed=True, tries=0)
+    turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0)
     if all(member.formed for member in turn.state.members):
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
@@ -331,8 +342,15 @@ def _tick_running(turn: Turn, event: ev.Tick) -> None:
 
 def _tick_freezing(turn: Turn, event: ev.Tick) -> None:
     limits = turn.settings.limits
+    if turn.state.planned and turn.waited_s() > limits.pause_timeout_s:
+        harden(turn, "some are still busy with what follows their step")  # the clock starts again: they were not asked
     for member in turn.state.members:
-        if member.answer is not None or member.standing in OVER or member.standing is Standing.FINISHED:
+        if (
+            turn.state.planned
+            or member.answer is not None
+            or member.standing in OVER
+            or member.standing is Standing.FINISHED
+        ):
             continue
         if turn.waited_s() > limits.doubt_after_s:
             turn.doubt(member.name, f"no answer to the freeze after {limits.doubt_after_s} s")
@@ -348,10 +366,18 @@ def _tick_freezing(turn: Turn, event: ev.Tick) -> None:
 
 
 def _tick_forming(turn: Turn, event: ev.Tick) -> None:
-    limit_s = turn.settings.limits.forming_timeout_s
-    if turn.waited_s() > limit_s:
-        late = ", ".join(member.name for member in turn.state.members if not member.formed)
-        why = f"{late} did not form generation {turn.state.generation} within Limits.forming_timeout_s={limit_s}"
+    limits, members = turn.settings.limits, turn.state.members
+    absent = [member.name for member in members if not member.at_door]
+    late = [member.name for member in members if not member.formed]
+    if absent and turn.waited_s() > limits.door_timeout_s:
+        why = f"{', '.join(absent)} did not come to the door within Limits.door_timeout_s={limits.door_timeout_s}"
+        for name in absent:
+            turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=name)
+            turn.fence(name, why)
+        freeze(turn, why, survivors_only=True)
+    elif not absent and turn.waited_s() > limits.forming_timeout_s:
+        within = f"Limits.forming_timeout_s={limits.forming_timeout_s}"
+        why = f"{', '.join(late)} did not form generation {turn.state.generation} within {within}"
         turn.signal(IncidentClass.FORMING_FAILED, why)
         freeze(turn, why, survivors_only=True)
 
@@ -368,7 +394,15 @@ def _tick_finishing(turn: Turn, event: ev.Tick) -> None:
 
 def _tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
-    if turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
+    lease_s = turn.settings.limits.lease_s
+    expired = [m for m in turn.state.members if m.standing is Standing.SUSPECT and turn.now_s - m.since_s > lease_s]
+    for member in expired:
+        turn.set_worker(member.name, standing=Standing.DEAD)
+        turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
+    if expired:
+        try_form(turn)
+    is_waiting = turn.state.phase is Phase.WAITING
+    if is_waiting and turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
         turn.fail_below_minimum()
 
 
@@ -393,7 +427,8 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.WorkerDead: (_dead,) * 6 + (_ignore,),
     ev.WorkerDeparted: (_departed,) * 6 + (_ignore,),
     ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
-    ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _ignore, _ignore, _ignore),
+    ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _froze, _ignore, _ignore),
+    ev.AtDoor: (_ignore, _ignore, _ignore, _at_door, _ignore, _ignore, _ignore),
     ev.Formed: (_ignore, _ignore, _ignore, _formed, _ignore, _ignore, _ignore),
     ev.FormingFailed: (_ignore, _ignore, _ignore, _forming_failed, _ignore, _ignore, _ignore),
     ev.Overdue: (_ignore, _overdue, _overdue, _overdue, _ignore, _overdue, _ignore),

@@ -90,6 +90,13 @@ class FreezeAnswered(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AtDoor(WorkerEvent):
+    """Its training thread has come to the door and begins to form `generation`."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Formed(WorkerEvent):
     """It has joined the group of `generation`, holds the view's state, and waits for the go."""
 

@@ -13,7 +13,7 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     if survivors_only:
         turn.blame_joiners()
     for member in turn.state.members:
-        turn.set_worker(member.name, answer=None, formed=False, doubted=False)
+        turn.set_worker(member.name, answer=None, at_door=False, formed=False, doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     # A suspect is asked too: it may be alive, and its answer is as good as another's.
     reachable = tuple(m.name for m in turn.state.members if m.standing in (Standing.MEMBER, Standing.SUSPECT))
@@ -26,7 +26,7 @@ def harden(turn: Turn, reason: str) -> None:
     """Something failed while all were stopping at the end of a step: stop those still on their way at once."""
     if not turn.state.planned:
         return
-    turn.change(planned=False)
+    turn.enter(Phase.FREEZING, planned=False)
     unanswered = tuple(m.name for m in turn.state.members if m.standing is Standing.MEMBER and m.answer is None)
     if unanswered:
         turn.do(Freeze(workers=unanswered, generation=turn.state.generation, reason=reason))
@@ -45,13 +45,17 @@ def try_form(turn: Turn) -> None:
     survivors = _survivors(turn)
     _return_unhealed_to_the_door(turn)
     if not survivors and _has_committed(turn):
+        if _ask_suspects(turn):
+            return
         turn.fail_lost("every replica died, and no checkpoint tier holds a copy of the state: use more replicas")
         return
     is_enough = len(survivors) >= turn.settings.scaling.bounds[0]
     joiners = () if turn.state.survivors_only and is_enough else _trusted_joiners(turn, survivors)
     remediation = _remediate(turn, len(survivors), len(joiners))
     if remediation.kind is Kind.GIVE_UP:
-        turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}")
+        last = turn.state.incidents[-1].evidence[-1:] if turn.state.incidents else ()
+        cause = f"; the last: {last[0]}" if last else ""
+        turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}{cause}")
         return
     room = turn.settings.scaling.bounds[1] - len(survivors)
     taken = () if remediation.kind is Kind.SHRINK and is_enough else joiners[:room]
@@ -86,6 +90,15 @@ def _return_unhealed_to_the_door(turn: Turn) -> None:
     for worker in turn.state.standing(Standing.PARKED):
         if worker.tries >= turn.settings.limits.joiner_tries:
             turn.dismiss(worker.name, reason=f"it failed to join {worker.tries} generations")
+
+
+def _ask_suspects(turn: Turn) -> bool:
+    """Contact with the last holders of the state is lost, and nobody has proven them dead: ask them once more."""
+    suspects = tuple(m.name for m in turn.state.members if m.standing is Standing.SUSPECT and m.healed)
+    if suspects:
+        _wait(turn, f"contact with {', '.join(suspects)} is lost")
+        turn.do(Freeze(workers=suspects, generation=turn.state.generation, reason="the last holders of the state"))
+    return bool(suspects)
 
 
 def _has_committed(turn: Turn) -> bool:
@@ -139,7 +152,7 @@ def _form(turn: Turn, survivors: tuple[WorkerRecord, ...], taken: tuple[WorkerRe
         published=turn.state.published,
     )
     for worker in ranked:
-        turn.set_worker(worker.name, standing=Standing.MEMBER, formed=False, answer=None)
+        turn.set_worker(worker.name, standing=Standing.MEMBER, at_door=False, formed=False, answer=None)
     turn.change(view=view, generation=view.generation)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(len(ranked))

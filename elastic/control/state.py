@@ -45,7 +45,7 @@ class WorkerRecord:
     Attributes:
         answer: the commit it named when it froze in the current generation, None before.
         healed: it holds the state of `answer` in full.
-        formed: it has joined the group of the current generation.
+        at_door: it has begun to form the current generation. formed: it has joined its group.
         tries: generations it failed to join.
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
         since_s: when its standing last changed.
@@ -60,6 +60,7 @@ class WorkerRecord:
     layout: str = ""
     answer: CommitId | None = None
     healed: bool = False
+    at_door: bool = False
     formed: bool = False
     tries: int = 0
     doubted: bool = False

@@ -263,7 +263,7 @@ def corrupt_messages(group):
             return work
         work.wait()
         flip(tensor)
-        return SimpleNamespace(wait=lambda: True)
+        return SimpleNamespace(wait=lambda timeout: True)
 
     group.recv = corrupting
 

@@ -125,6 +125,10 @@ class BareController:
         self.place(*workers, node=node)
         return self.park(*workers)
 
+    def arrive(self, *workers: str) -> tuple[Command, ...]:
+        """These members have come to the door of the current generation."""
+        return self.feed(*(ev.AtDoor(worker=worker, generation=self.generation) for worker in workers))
+
     def form(self, *workers: str) -> tuple[Command, ...]:
         """These members, or all, have formed the current generation."""
         names = workers or self.members

@@ -26,6 +26,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.WorkerDeparted: ev.WorkerDeparted(worker="w0", reason="SystemExit"),
     ev.CollectiveBroken: ev.CollectiveBroken(worker="w0", generation=1, error="reset"),
     ev.FreezeAnswered: ev.FreezeAnswered(worker="w0", generation=1, commit=commit(3), healed=True),
+    ev.AtDoor: ev.AtDoor(worker="w0", generation=1),
     ev.Formed: ev.Formed(worker="w0", generation=1),
     ev.FormingFailed: ev.FormingFailed(worker="w0", generation=1, error="refused"),
     ev.Overdue: ev.Overdue(worker="w0", generation=1),

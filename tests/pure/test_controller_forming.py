@@ -143,11 +143,37 @@ def test_a_generation_that_does_not_form_in_time_is_given_up():
     ws.break_("w0")
     ws.answer("w0", 4)
     ws.answer("w1", 4)
+    ws.arrive("w1")
     ws.form("w0")
     assert ws.tick(after_s=FORMING_S) == ()
     ws.tick(after_s=0.1)
     assert ws.addressees(cmd.Freeze) == {"w0", "w1"}
     assert "w1 did not form generation 2 within Limits.forming_timeout_s=30.0" in ws.given(cmd.Freeze)[0].reason
+
+
+def test_the_time_to_form_counts_from_when_all_are_at_the_door():
+    """User code between two steps may take long, and is no fault of anybody."""
+    ws = BareController((1, 2), forming_timeout_s=FORMING_S, door_timeout_s=500.0).run()
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.arrive("w0")
+    assert ws.tick(after_s=400.0) == ()
+    ws.arrive("w1")
+    assert ws.tick(after_s=FORMING_S - 1) == ()
+    ws.form()
+    assert ws.addressees(cmd.Go) == {"w0", "w1"}
+
+
+def test_a_member_that_never_comes_to_the_door_is_fenced():
+    ws = BareController((1, 2), door_timeout_s=500.0).run()
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.arrive("w0")
+    ws.tick(after_s=501.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+    assert "w1 did not come to the door within Limits.door_timeout_s=500.0" in ws.given(cmd.Freeze)[0].reason
 
 
 def test_a_member_lost_while_forming_is_no_fault_of_the_survivors():

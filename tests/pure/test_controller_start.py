@@ -3,7 +3,7 @@
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
-from elastic.control.state import Phase
+from elastic.control.state import Phase, Standing
 from elastic.control.values import NOTHING_COMMITTED
 from tests.pure.bare_controller import BareController, below_minimum, commit, grown_to_two, report
 
@@ -159,9 +159,27 @@ def test_a_replacement_that_does_not_come_up_is_replaced():
     assert ws.addressees(cmd.StartWorker) == {"w4"}
 
 
-def test_the_last_survivor_lost_while_waiting_ends_the_run():
+def test_the_last_survivor_lost_while_waiting_is_asked_once_more():
+    """Contact is lost, not the state: only a proof of death, or the end of its lease, ends the run."""
     ws = below_minimum()
     ws.lose("w0")
+    assert ws.addressees(cmd.Freeze) == {"w0"}
+    assert ws.state.outcome is None
+    ws.die("w0")
+    assert ws.state.outcome.ending is Ending.REPLICAS_LOST
+
+
+def test_the_last_survivor_that_answers_again_goes_on_waiting():
+    ws = below_minimum()
+    ws.lose("w0")
+    ws.answer("w0", 4)
+    assert (ws.phase, ws.standing("w0")) == (Phase.WAITING, Standing.MEMBER)
+
+
+def test_the_last_survivor_that_stays_silent_for_a_lease_ends_the_run():
+    ws = below_minimum(lease_s=20.0)
+    ws.lose("w0")
+    ws.tick(after_s=21.0)
     assert ws.state.outcome.ending is Ending.REPLICAS_LOST
 
 

@@ -84,7 +84,7 @@ def test_a_policy_may_give_up():
     ws.die("w1")
     ws.answer("w0", 4)
     assert ws.state.outcome.ending is Ending.NO_PROGRESS
-    assert ws.state.outcome.message == "the policy gave up: too dear"
+    assert ws.state.outcome.message == "the policy gave up: too dear; the last: pid 1 is gone"
 
 
 def test_a_policy_is_not_asked_about_growth():
