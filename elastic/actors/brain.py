@@ -12,10 +12,12 @@ from elastic.actors.supervisor import Supervisor
 from elastic.control.commands import Command
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
+from elastic.errors import ElasticError
 
 log = logging.getLogger("elastic")
 
 _ANSWER_S = 30.0
+_LIVES = 3
 
 
 class RayBrain:
@@ -26,7 +28,8 @@ class RayBrain:
         self._actor = self._start()
 
     def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
-        while True:
+        last: Exception | None = None
+        for _ in range(_LIVES):
             try:
                 commands, self._state = ray.get(self._actor.observe.remote(events), timeout=_ANSWER_S)
                 return commands, self._state
@@ -34,6 +37,11 @@ class RayBrain:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
                 ray.kill(self._actor)
                 self._actor = self._start()
+                last = error
+        raise ElasticError(
+            f"{_LIVES} supervisors in a row ended, or did not answer within {_ANSWER_S:.0f} s, over the same events; "
+            f"the last: {last}: if fit(policy=...) is yours, it must be picklable, quick, and must not exit"
+        )
 
     def close(self) -> None:
         ray.kill(self._actor)

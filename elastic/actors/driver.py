@@ -1,5 +1,6 @@
 """Effect. The driver's loop: events in, supervisor asked, commands carried out. It numbers generations alone."""
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable, Sequence
@@ -74,6 +75,7 @@ class Driver:
         self._issued_generation = 0
         self._goodput = Goodput()
         self._last_report: dict[str, float] = {}
+        self._ticked_s = clock()
         self._told = -1
         self._untold: dict[int, StepReport] = {}
 
@@ -111,10 +113,10 @@ class Driver:
     def _take(self) -> Observed:
         """What has come since, or a tick."""
         is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
-        try:
-            taken = [self._inbox.get(timeout=_BUSY_TICK_S if is_busy else _TICK_S)]
-        except queue.Empty:
-            return [(self._clock(), ev.Tick())]
+        period_s = _BUSY_TICK_S if is_busy else _TICK_S
+        taken: list[tuple[float, ev.Event | Exception]] = []
+        with contextlib.suppress(queue.Empty):
+            taken.append(self._inbox.get(timeout=period_s))
         while not self._inbox.empty():
             taken.append(self._inbox.get())
         events: Observed = []
@@ -122,6 +124,9 @@ class Driver:
             if isinstance(news, Exception):
                 raise news
             events.append((at_s, news))
+        if self._clock() - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
+            self._ticked_s = self._clock()
+            events.append((self._ticked_s, ev.Tick()))
         return events
 
     def _carry_out(self, fleet: Fleet, command: cmd.Command) -> None:

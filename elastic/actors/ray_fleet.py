@@ -48,6 +48,8 @@ class Hand:
     node: str = ""
     pid: int = 0
     address: tuple[str, int] | None = None
+    seen: int = 0
+    is_heard: bool = False
     is_over: bool = False
 
 
@@ -193,8 +195,10 @@ class RayFleet:
             self._unproven.discard(event.worker)
         self._emit_event(event)
         match event:
-            case ev.WorkerDead() | ev.WorkerDeparted() | ev.TrainFnReturned(dismissed=True):
+            case ev.WorkerDead() | ev.WorkerDeparted() | ev.TrainFnRaised() | ev.TrainFnReturned(dismissed=True):
                 self._release(event.worker)
+            case ev.FreezeAnswered() if not self._hands[event.worker].is_heard:
+                self._listen(event.worker)  # contact was lost, and is back
 
     def _call(self, worker: str, method: str, group: str, *args: Any, then: Callable[[Any], Any] | None = None) -> None:
         hand = self._hands.get(worker)
@@ -228,15 +232,21 @@ class RayFleet:
             self._then(monitor.watch.remote(worker, hand.pid, page), lambda _: None, lambda _: None)
 
     def _listen(self, worker: str) -> None:
-        def heard(news: list[ev.Event]) -> None:
-            for event in news:
+        hand = self._hands[worker]
+
+        def heard(news: tuple[int, list[ev.Event]]) -> None:
+            number, events = news
+            hand.seen = number
+            for event in events:
                 self._emit(event)
-            if not self._hands[worker].is_over:
+            if not hand.is_over:
                 self._listen(worker)
 
-        self._call(worker, "events", "events", _EVENTS_S, then=heard)
+        hand.is_heard = True
+        self._call(worker, "news", "events", hand.seen, _EVENTS_S, then=heard)
 
     def _lost(self, worker: str, error: Exception) -> None:
+        self._hands[worker].is_heard = False
         if not self._hands[worker].is_over:
             self._emit(ev.WorkerLost(worker=worker, evidence=_first_line(error)))
 
@@ -293,6 +303,7 @@ class RayFleet:
                 if table.get("state") == "CREATED" and node:
                     hand.node = node
                     self._need_monitor(node)
+                    self._put_under_watch(name)
                     self._emit(ev.WorkerPlaced(worker=name, node=node))
 
     def _need_monitor(self, node: str) -> None:

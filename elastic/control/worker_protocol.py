@@ -35,6 +35,7 @@ class Signal(Enum):
     ENTER_APPLY = "enter apply"
     LEAVE_APPLY = "leave apply"
     BREAK = "a collective broke"
+    TEAR = "the received state could not be installed"
     STOP_AT_DOOR = "all agreed to stop here"
     END_LOOP = "completed the closing reduction"
     LEAVE = "left train_fn"
@@ -87,6 +88,7 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     (_S.PARKED, _G.FORM): _S.FORMING,
     (_S.FORMING, _G.FORMED): _S.READY,
     (_S.FORMING, _G.BREAK): _S.BROKEN,
+    (_S.FORMING, _G.TEAR): _S.BROKEN,
     (_S.READY, _G.GO): _S.STEPPING,
     (_S.STEPPING, _G.ENTER_APPLY): _S.APPLYING,
     (_S.APPLYING, _G.LEAVE_APPLY): _S.STEPPING,
@@ -129,6 +131,8 @@ def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: Co
         after = replace(after, generation=generation)
     elif signal is Signal.FORMED and commit is not None:
         after = replace(after, commit=commit, healed=True)
+    elif signal is Signal.TEAR:
+        after = replace(after, healed=False)
     elif signal is Signal.LEAVE_APPLY and commit is not None:
         after = replace(after, commit=commit)
     elif stage is Stage.FROZEN:

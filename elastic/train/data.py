@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from elastic.control.data import BatchPlan, MicroBatch, deal
+from elastic.control.data import BatchPlan, MicroBatch, deal, hash32
 from elastic.errors import SettingError
 
 
@@ -20,6 +20,7 @@ class Batches:
 
     def __init__(self, dataset: Any, plan: BatchPlan, collate: Callable[[list[Any]], Any]) -> None:
         self.plan = plan
+        self.fingerprint = f"{hash32(plan):08x}"
         self._dataset = dataset
         self._collate = collate
 

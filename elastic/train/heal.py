@@ -32,12 +32,20 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked) -> Callable[[], Non
         received = tree.unflatten(skeleton, tensors)
         digests = {name: tree.digest(tree.flatten(state)) for name, state in received.items()}
         _compare(group, digests)
-        return lambda: tracked.install(skeleton, tensors)
+        return lambda: _install(tracked, skeleton, tensors, digests)
     flat = tracked.flatten()
     if group.rank in view.donors:
         _give(group, view, flat)
     _compare(group, tracked.digests())
     return lambda: None
+
+
+def _install(tracked: Tracked, skeleton: bytes, tensors: list[torch.Tensor], digests: dict[str, int]) -> None:
+    """Set the objects, and see that they now hold what was received: a load_state_dict may cast, or leave out."""
+    tracked.install(skeleton, tensors)
+    wrong = [name for name, value in tracked.digests().items() if value != digests.get(name)]
+    if wrong:
+        raise DivergenceError(f"{', '.join(wrong)} did not take over the received state: see its load_state_dict")
 
 
 def _stripe(view: View, index: int) -> int:

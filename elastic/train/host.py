@@ -3,7 +3,6 @@
 Plain Python: a Ray actor hosts it in a cluster, a child process in tests and on machines without Ray.
 """
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from elastic.train.runner import TrainFn, run_train_fn
 from elastic.train.session import Surroundings
 
 _WATCH_S = 1.0
+_LEAVE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class WorkerHost:
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
         self._value: Any = None
+        self._told, self._untold = 0, list[ev.Event]()
         use_cuda = spec.settings.scaling.use_gpu and torch.cuda.is_available()
         around = Surroundings(
             run=spec.settings.run,
@@ -73,6 +74,14 @@ class WorkerHost:
         """News for the controller; waits for some, at most `timeout_s`. Renews the lease."""
         self._link.touch()
         return self._link.take_events(timeout_s)
+
+    def news(self, seen: int, timeout_s: float) -> tuple[int, list[ev.Event]]:
+        """Like `events`, with a number; what the caller has not `seen`, since an answer was lost, is told again."""
+        self._link.touch()
+        if seen == self._told:
+            self._untold = self._link.take_events(timeout_s)
+            self._told += 1
+        return self._told, self._untold
 
     def freeze(self, generation: int) -> ev.FreezeAnswered | None:
         self._link.touch()
@@ -108,6 +117,7 @@ class WorkerHost:
         while self._link.silent_s < self._orphan_lease_s:
             pause.wait(min(_WATCH_S, self._orphan_lease_s / 4))
         self._page.remove()
-        with contextlib.suppress(Exception):
-            self._on_orphan()
+        leaving = threading.Thread(target=self._on_orphan, daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_S)
         os._exit(1)

@@ -15,6 +15,7 @@ from elastic.control.worker_protocol import Signal, Stage, Verdict, WorkerState,
 from elastic.errors import AttemptBroken, Dismissed
 
 _OVERDUE_S = 3.0
+_OVERDUE_MAX_S = 30.0
 _REPORTS_S = 0.5  # a message a step would cost more than it tells
 _LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
 
@@ -65,8 +66,8 @@ class Link:
         with self._lock:
             if self._react(Signal.FREEZE, generation=generation) is not Verdict.DONE:
                 return None
-            answer = self._answer()
-        self.cut()
+            answer, cut = self._answer(), self.cut
+        cut()
         return answer
 
     def form(self, view: View) -> bool:
@@ -85,12 +86,10 @@ class Link:
             self._pause_generation = max(self._pause_generation, generation)
 
     def finish(self) -> None:
-        self._react(Signal.FINISH)
-        self.cut()
+        self._react_and_cut(Signal.FINISH)
 
     def dismiss(self) -> None:
-        self._react(Signal.DISMISS)
-        self.cut()
+        self._react_and_cut(Signal.DISMISS)
 
     def take_events(self, timeout_s: float) -> list[ev.Event]:
         """Events for the controller: at once if one is urgent, reports of steps some at a time, none at the timeout."""
@@ -145,7 +144,13 @@ class Link:
         with self._lock:
             if not self.is_forming(view.generation):
                 return False
-            install()
+            try:
+                install()
+            except Exception as error:  # half of it may be set: from now on this worker holds no state of worth
+                self._react(Signal.TEAR)
+                text = f"{type(error).__name__}: {error}"
+                self.post(ev.FormingFailed(worker=self.worker, generation=view.generation, error=text))
+                return False
             self._react(Signal.FORMED, commit=view.resume)
             self.post(ev.Formed(worker=self.worker, generation=view.generation))
             self._await(lambda: self._state.stage is not Stage.READY)
@@ -216,6 +221,12 @@ class Link:
             self._lock.notify_all()
             return reaction.verdict
 
+    def _react_and_cut(self, signal: Signal) -> None:
+        with self._lock:
+            verdict, cut = self._react(signal), self.cut
+        if verdict is Verdict.DONE:
+            cut()
+
     def _answer(self) -> ev.FreezeAnswered:
         state = self._state
         return ev.FreezeAnswered(
@@ -227,8 +238,10 @@ class Link:
 
         The wait itself ends: a worker whose driver is silent for its orphan lease is ended by its own watchdog.
         """
-        while not self._lock.wait_for(condition, _OVERDUE_S):
+        wait_s = _OVERDUE_S
+        while not self._lock.wait_for(condition, wait_s):
             self.post(ev.Overdue(worker=self.worker, generation=self._state.generation))
+            wait_s = min(2 * wait_s, _OVERDUE_MAX_S)
 
     def _has_lease(self) -> bool:
         return self.silent_s < self._lease_s * _LEASE_MARGIN

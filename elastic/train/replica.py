@@ -32,6 +32,7 @@ class Replica:
         self.settle_timeout_s = limits.settle_timeout_s
         self.tracked = Tracked()
         self.scalers: list[Any] = []
+        self.model: torch.nn.Module | None = None
         self.group: GlooGroup | None = None
         self.view: View | None = None
         self.unpublished: deque[StepReport] = deque(maxlen=_KEPT_REPORTS)
@@ -47,6 +48,7 @@ class Replica:
     def adopt(self, model: torch.nn.Module, bucket_bytes: int) -> None:
         if self._reducer is not None:
             raise StepMisuseError("session.prepare was called twice: wrap several modules in one torch.nn.ModuleDict")
+        self.model = model
         self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut, bucket_bytes)
         self._buffers = Buffers(model)
 
@@ -58,6 +60,11 @@ class Replica:
         if self._reducer is None:
             raise StepMisuseError("no model: call session.prepare(model) before session.steps")
         return self._reducer
+
+    @property
+    def layout(self) -> str:
+        """What replicas must agree on: how gradients are laid out, and how data is cut."""
+        return f"{self.reducer.layout}-{self.batches.fingerprint}"
 
     @property
     def buffers(self) -> Buffers:

@@ -150,6 +150,11 @@ class Session:
 
         The first call waits until this worker belongs to a generation.
         """
+        if self._has_ended:
+            raise StepMisuseError(
+                "session.steps was called again after its loop had ended: use one loop with the total of max_steps; "
+                "step.epoch tells the epoch"
+            )
         replica = self._replica
         replica.use(batches)
         self._arrive()
@@ -208,6 +213,14 @@ class Session:
     def _arrive(self) -> None:
         if self._has_arrived:
             return
+        replica = self._replica
+        if replica.model is None:
+            raise StepMisuseError("no model: call session.prepare(model) before session.steps")
+        if not replica.tracked.holds(replica.model):
+            raise StepMisuseError(
+                "the prepared model is not tracked: call session.track(model=model, ...) before steps"
+            )
+        replica.tracked.flatten()  # what can not travel is refused now, not when somebody must be healed
         self._has_arrived = True
         self._page.note(Flying.AT_DOOR)
         self._link.arrive(
@@ -216,7 +229,7 @@ class Session:
                 host=self._store.host,
                 port=self._store.port,
                 pid=os.getpid(),
-                layout=self._replica.reducer.layout,
+                layout=self._replica.layout,
             )
         )
 
@@ -238,13 +251,15 @@ class Session:
         """Join the group of a view and receive what is missing; False if that generation is over already."""
         self._page.place(view.generation, view.resume.step, 0)
         self._page.note(Flying.FORMING)
+        self._link.post(ev.AtDoor(worker=self.worker, generation=view.generation))
         replica, group = self._replica, GlooGroup(view, view.rank_of(self.worker), self._limits.collective_timeout_s)
         cancelled = lambda: not self._link.is_forming(view.generation)  # noqa: E731
         self._link.cut = group.cut
         try:
-            group.form(self._store, replica.reducer.layout, cancelled, self._limits.forming_timeout_s)
+            group.form(self._store, replica.layout, cancelled, self._limits.door_timeout_s)
             install = exchange(group, view, replica.tracked)
         except FormingCancelledError:
+            self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
             return False
         except Exception as error:  # whatever broke, the answer is the same: this generation is not formed
             group.cut()
@@ -253,13 +268,10 @@ class Session:
         if self._link.state.commit.step < 0 and not self._replica.view:
             self.start_step = view.resume.step + 1
         replica.join(group, view)
-        return self._link.formed(view, lambda: self._install(install, view))
-
-    def _install(self, install: Callable[[], None], view: View) -> None:
-        install()
-        self._replica.resume(view)
-        self._replica.drop_published(view.published)
+        replica.resume(view)
+        replica.drop_published(view.published)
         self._publish_all()  # each member tells what the last leader may have died with
+        return self._link.formed(view, install)
 
     def _end_loop(self, index: int) -> None:
         if close_loop(self._replica, index):

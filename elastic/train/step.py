@@ -62,7 +62,7 @@ class Step:
         self._dealt = replica.batches.dealt(index, replica.replicas, replica.rank)
         self._done: list[int] = []
         self._loss_sum = 0.0
-        self._position = -1  # of the micro-batch that is computed now
+        self._position = self._started = -1  # of the micro-batch that is computed now, and of the last backward
         self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
         self._scaler_states: list[ScalerState] = []
         self.started_at_s = time.time()
@@ -129,6 +129,12 @@ class Step:
             )
         replica, micro_batch = self._replica, self._dealt[len(self._done)]
         weight = micro_batch.count / self.samples
+        if self._started == self._position:
+            raise StepMisuseError(
+                f"step {self.index}: step.backward of micro-batch {micro_batch.number} failed and was called again; "
+                "part of its gradient is summed already: let the exception end the run, or lower micro_batch_size"
+            )
+        self._started = self._position
         self._loss_sum += weight * float(loss.detach())
         weighted = loss * weight
         (scaler.scale(weighted) if scaler is not None else weighted).backward()
@@ -150,20 +156,25 @@ class Step:
         if not self._is_reduced or self._is_over:
             raise StepMisuseError(f"step {self.index}: step.apply once, after `for batch in step` is exhausted")
         replica = self._replica
+        schedulers = [
+            one for one in (scheduler if isinstance(scheduler, list | tuple) else [scheduler]) if one is not None
+        ]
+        replica.tracked.require(*optimizers, *schedulers, *([scaler] if scaler is not None else []))
         replica.page.note(Flying.APPLYING)
         self.commit = self._commit_id()
         with replica.link.applying(self.commit):
             self._is_applying = True  # from here on there is no way back
             if self.skipped:
                 replica.buffers.restore()
+                for state in self._scaler_states:
+                    state.restore()
             else:
                 for optimizer in optimizers:
                     scaler.step(optimizer) if scaler is not None else optimizer.step()
                 if scaler is not None:
                     scaler.update()
-                for one in scheduler if isinstance(scheduler, list | tuple) else [scheduler]:
-                    if one is not None:
-                        one.step()
+                for one in schedulers:
+                    one.step()
                 replica.buffers.apply(self._buffer_change)
             self._is_over = True
             self.committed_at_s = time.time()
@@ -254,7 +265,7 @@ class Step:
     def _identity(self) -> int:
         """32 bits that must be the same on all replicas of this attempt."""
         replica = self._replica
-        return hash32(replica.incarnation, self.generation, self.index, self.attempt, replica.reducer.layout)
+        return hash32(replica.incarnation, self.generation, self.index, self.attempt, replica.layout)
 
     def _tail(self) -> torch.Tensor:
         mine = contribution(self._replica.batches.plan, self.index, self._done, self._identity())

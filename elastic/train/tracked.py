@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from elastic.errors import NotStatefulError
+from elastic.errors import NotStatefulError, StepMisuseError
 from elastic.train import tree
 
 
@@ -36,6 +36,25 @@ class Tracked:
                     "track only objects whose state must be the same on all replicas"
                 )
             self._objects[name] = thing
+
+    def require(self, *things: Any) -> None:
+        """Refuse what is used in a step and not tracked: a joiner would come without it, and drift.
+
+        Raises:
+            StepMisuseError: names the kind of the first one that is missing.
+        """
+        for thing in things:
+            if not any(thing is one for one in self._objects.values()):
+                raise StepMisuseError(
+                    f"a {type(thing).__name__} is used in a step and not tracked, so joiners would not receive it: "
+                    f"call session.track({type(thing).__name__.lower()}=...)"
+                )
+
+    def holds(self, model: torch.nn.Module) -> bool:
+        """Whether all parameters of a model belong to tracked modules."""
+        modules = [thing for thing in self._objects.values() if isinstance(thing, torch.nn.Module)]
+        tracked = {id(param) for module in modules for param in module.parameters()}
+        return all(id(param) in tracked for param in model.parameters())
 
     def flatten(self) -> tree.Flat:
         """The whole state now; tensors are the live ones."""

@@ -177,7 +177,7 @@ def test_a_parameter_used_elsewhere_has_a_gradient_of_zeros_on_its_own_replica_b
 class Ended:
     """A work that has completed."""
 
-    def wait(self):
+    def wait(self, timeout):
         return True
 
     def is_completed(self):

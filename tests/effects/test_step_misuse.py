@@ -174,6 +174,7 @@ def test_an_optimizer_that_raises_is_the_users(patient):
     def train_fn(session):
         training = Training(session)
         bad = Bad(training.model.parameters(), lr=0.1)
+        session.track(bad=bad)
         for step in training.steps():
             with step:
                 training.compute(step)

@@ -70,3 +70,18 @@ def test_a_report_that_died_with_all_who_could_tell_it_holds_nothing_up():
     ws.form()
     assert ws.state.published == 3
     assert ws.state.published_ahead == frozenset()
+
+
+def test_a_member_busy_after_the_agreed_stop_is_frozen_and_not_killed():
+    """It was not asked before: the clock of the freeze starts when it is."""
+    ws = BareController((1, 3), freeze_timeout_s=10.0, pause_timeout_s=1.0).run()
+    ws.answer("w1", 3)
+    assert ws.phase is Phase.FREEZING
+    ws.tick(after_s=2.0)
+    assert ws.addressees(cmd.Freeze) == {"w0", "w2"}
+    ws.tick(after_s=9.0)
+    assert ws.given(cmd.Fence) == []
+    ws.answer("w0", 3)
+    ws.answer("w2", 3)
+    assert set(ws.members) == {"w0", "w1", "w2"}
+    assert ws.state.incidents == ()
