@@ -184,3 +184,4 @@ def serve(pipe: Connection, spec: dict[str, Any]) -> None:
                 send("value", host.value())
             else:
                 methods[method](*arguments)
+    host.end()

@@ -27,7 +27,7 @@ from elastic.actors.worker import start_worker_host
 from elastic.control import events as ev
 from elastic.control.values import View
 from elastic.settings import RunSettings
-from elastic.train.flight import page_path
+from elastic.train.flight import PAGES, page_path
 from elastic.train.runner import TrainFn
 
 log = logging.getLogger("elastic")
@@ -177,6 +177,8 @@ class RayFleet:
                 alive = ray.get(ending, timeout=_END_S)
                 if alive:
                     log.warning("processes that could not be ended: %s", alive)
+        for page in PAGES.glob(pages):  # of workers on this node whose monitor died with them
+            page.unlink(missing_ok=True)
         for worker in list(self._hands):
             self._release(worker)
         self._remove_released()

@@ -104,6 +104,10 @@ class WorkerHost:
     def dismiss(self) -> None:
         self._link.dismiss()
 
+    def end(self) -> None:
+        """The process is about to end: take the flight page away."""
+        self._page.remove()
+
     def value(self) -> Any:
         """What train_fn returned."""
         return self._value

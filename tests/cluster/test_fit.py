@@ -159,7 +159,7 @@ def test_the_group_grows_when_slots_appear(hosts: Any, clean: Any, tmp_path: Pat
     assert set(committed_samples(tmp_path).values()) == {1}
 
 
-def test_a_lost_node_takes_its_workers_along(hosts: Any, clean: Any, tmp_path: Path) -> None:
+def test_a_lost_node_takes_its_workers_along(hosts: Any, tmp_path: Path) -> None:
     """A raylet is killed; Ray ends its workers, the others go on."""
     doomed = hosts.add_node(num_cpus=1, object_store_memory=80 << 20, resources={"here": 1})
     stays = hosts.add_node(num_cpus=1, object_store_memory=80 << 20, resources={"here": 1})
@@ -172,10 +172,11 @@ def test_a_lost_node_takes_its_workers_along(hosts: Any, clean: Any, tmp_path: P
     saboteur = At(10, remove)
     try:
         scaling = elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1, "here": 1})
-        result = fit(tmp_path, saboteur, scaling=scaling)
+        result = fit(tmp_path, saboteur, steps=300, scaling=scaling)  # its workers outlive a raylet by seconds
     finally:
         for node in nodes.values():
             hosts.remove_node(node)
     assert saboteur.fired_s is not None
     assert result.world_sizes == [2, 1]
-    assert_nothing_lost(tmp_path, clean, result)
+    samples = committed_samples(tmp_path)
+    assert (set(samples.values()), len(samples)) == ({1}, 300 * 16)

@@ -131,6 +131,7 @@ def mistaken(mistake: str) -> Callable[[Any], Any]:
             session.prepare(model)
         if mistake == "not stateful":
             session.track(thing=object())
+        session.track(model=model)
         size = 3 if mistake == "small dataset" else 64
         batches = session.batches(Numbers(size), batch_size=16, micro_batch_size=2)
         for step in session.steps(batches, max_steps=2):
