@@ -22,7 +22,7 @@ class Fault:
         target: worker or node.
         at_s: wall clock at the injection. stable: last stable step told before it.
         generation: at the injection. victims, survivors: pids of members.
-        known: pids of all workers that had come to their first step by then.
+        manned_at_s: when the first worker on an added node stood at its first step.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Fault:
     generation: int
     victims: list[int] = field(default_factory=list)
     survivors: list[int] = field(default_factory=list)
-    known: list[int] = field(default_factory=list)
+    manned_at_s: float | None = None
 
 
 class Injector(Callback):
@@ -50,6 +50,12 @@ class Injector(Callback):
         if self._plan and report.commit.step >= self._plan[0][0] and self._is_calm(report, state):
             _, inject = self._plan.pop(0)
             inject(report, state)
+
+    def on_state(self, state: RunState) -> None:
+        for fault in self.faults:
+            is_manned = any(w.node == fault.target and w.pid for w in state.workers.values())
+            if fault.kind == "node-added" and fault.manned_at_s is None and is_manned:
+                fault.manned_at_s = time.time()
 
     def _is_calm(self, report: StepReport, state: RunState) -> bool:
         """No incident is open, and the spare that the kill used up is there again before the node goes."""
@@ -88,5 +94,4 @@ class Injector(Callback):
             generation=report.commit.generation,
             victims=[member.pid for member in state.members if member.name in lost],
             survivors=[member.pid for member in state.members if member.name not in lost],
-            known=[worker.pid for worker in state.workers.values() if worker.pid],
         )

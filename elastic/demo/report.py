@@ -17,7 +17,7 @@ def fault_row(fault: Fault, log: StepLog, result: Result) -> dict[str, Any]:
     after = [c for c in log.commits if c.at_s > fault.at_s and (c.attempt[1] > fault.generation or not fault.victims)]
     kept = [pid for pid in fault.survivors if any(c.pid == pid for c in after)]
     detected = [i.opened_at_s for i in result.incidents if i.opened_at_s >= fault.at_s]
-    resumed_s = _all_committed(after, kept) if fault.victims else _first_newcomer(log, fault)
+    resumed_s = _all_committed(after, kept) if fault.victims else fault.manned_at_s
     return {
         "kind": fault.kind,
         "target": fault.target,
@@ -34,12 +34,6 @@ def _all_committed(after: list[Any], kept: list[int]) -> float | None:
     """When the last survivor had committed its next step."""
     firsts = [next(c.at_s for c in after if c.pid == pid) for pid in kept]
     return max(firsts) if firsts else None
-
-
-def _first_newcomer(log: StepLog, fault: Fault) -> float | None:
-    """When a process that did not exist at the fault committed for the first time."""
-    new = [c.at_s for c in log.commits if c.at_s > fault.at_s and c.pid not in fault.known]
-    return min(new) if new else None
 
 
 def steps_lost(fault: Fault, log: StepLog) -> int:

@@ -136,9 +136,9 @@ def _tell(report: dict[str, Any]) -> None:
 def _tell_fault(row: dict[str, Any], step_time_s: float) -> None:
     print(f"\n{row['kind']} {row['target'][:12]}")
     if row["detected_after_s"] is not None:
-        print(f"  {'detected after':<22}{row['detected_after_s']:.3f} s")
+        print(f"  {'detected after':<26}{row['detected_after_s']:.3f} s")
     if row["resumed_after_s"] is not None:
-        what = "next commit after" if row["detected_after_s"] is not None else "newcomer commits after"
-        print(f"  {what:<22}{row['resumed_after_s']:.3f} s (a step takes {step_time_s:.3f} s)")
-    print(f"  {'steps lost':<22}{row['steps_lost']}")
-    print(f"  {'processes kept':<22}{row['survivor_pids_kept']} of {row['survivors']}")
+        what = "next commit after" if row["detected_after_s"] is not None else "its worker is ready after"
+        print(f"  {what:<26}{row['resumed_after_s']:.3f} s (a step takes {step_time_s:.3f} s)")
+    print(f"  {'steps lost':<26}{row['steps_lost']}")
+    print(f"  {'processes kept':<26}{row['survivor_pids_kept']} of {row['survivors']}")
