@@ -7,7 +7,6 @@
     ├── TrainFnError              the user's train_fn raised
     ├── ReplicasLostError         no live, healed copy of the state is left
     ├── NoProgressError           incident after incident, without a committed step between them
-    ├── DeadlineError             a wait ended; names whom it waited for
     ├── DatasetTooSmallError      fewer samples than one global batch
     ├── NotStatefulError          a tracked object has no state_dict / load_state_dict
     ├── OutsideWorkerError        a session was used outside its train_fn
@@ -53,10 +52,6 @@ class ReplicasLostError(ElasticError):
 
 class NoProgressError(ElasticError):
     """The policy gave the run up; the message tells its reason."""
-
-
-class DeadlineError(ElasticError):
-    """A wait reached its deadline; the message names whom it waited for and the setting."""
 
 
 class DatasetTooSmallError(ElasticError, ValueError):

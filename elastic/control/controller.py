@@ -14,7 +14,15 @@ from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.commands import Command, Finish, Form, Freeze, Go
-from elastic.control.forming import freeze, harden, settle, try_form
+from elastic.control.deadlines import (
+    tick_finishing,
+    tick_forming,
+    tick_freezing,
+    tick_running,
+    tick_starting,
+    tick_waiting,
+)
+from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.remediation import Policy
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.turn import Turn
@@ -75,7 +83,7 @@ def _parked(turn: Turn, event: ev.WorkerParked) -> None:
 
 def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
     _parked(turn, event)
-    _start_if_ready(turn)
+    start_if_ready(turn)
 
 
 def _parked_while_running(turn: Turn, event: ev.WorkerParked) -> None:
@@ -91,14 +99,6 @@ def _parked_while_waiting(turn: Turn, event: ev.WorkerParked) -> None:
 def _parked_too_late(turn: Turn, event: ev.WorkerParked) -> None:
     _parked(turn, event)
     turn.dismiss(event.worker, reason="the run is finishing")
-
-
-def _start_if_ready(turn: Turn) -> None:
-    """Begin once every worker that has a slot stands at the door, and they are enough."""
-    low, high = turn.settings.scaling.bounds
-    ready = len(turn.state.joiners)
-    if ready >= low and (ready >= high or not turn.state.standing(Standing.LOADING)):
-        try_form(turn)
 
 
 # --- workers go -------------------------------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ def _react_to_loss(turn: Turn, name: str, before: Standing, evidence: str) -> No
     if phase in (Phase.STARTING, Phase.WAITING):
         if turn.worker(name).standing in OVER or not turn.is_member(name):  # a suspect may come back
             turn.replenish(f"{name} was lost")
-        _start_if_ready(turn) if phase is Phase.STARTING else try_form(turn)
+        start_if_ready(turn) if phase is Phase.STARTING else try_form(turn)
     elif phase is Phase.FINISHING:
-        _end_if_all_left(turn)
+        turn.end_if_all_left()
     elif phase is not Phase.ENDED and turn.is_member(name):
         _member_lost(turn, name, before, evidence)
     elif phase is Phase.RUNNING:
@@ -277,17 +277,7 @@ def _returned(turn: Turn, event: ev.TrainFnReturned) -> None:
     if turn.state.phase is not Phase.FINISHING:
         turn.enter(Phase.FINISHING)
     turn.set_worker(record.name, standing=Standing.GONE, formed=True)
-    _end_if_all_left(turn)
-
-
-def _end_if_all_left(turn: Turn) -> None:
-    if any(member.standing not in (*OVER, Standing.SUSPECT) for member in turn.state.members):
-        return
-    returned = [member.name for member in turn.state.members if member.standing is Standing.GONE]
-    if returned:
-        turn.succeed(value_from=returned[0])
-    else:
-        turn.fail_lost("every worker died after the last step, before train_fn returned")
+    turn.end_if_all_left()
 
 
 def _raised(turn: Turn, event: ev.TrainFnRaised) -> None:
@@ -313,99 +303,6 @@ def _stop(turn: Turn, event: ev.StopAsked) -> None:
     turn.stop(event.reason)
 
 
-# --- time passes ------------------------------------------------------------------------------------------------------
-
-
-def _tick_starting(turn: Turn, event: ev.Tick) -> None:
-    _expire_loading(turn)
-    if turn.state.phase is Phase.STARTING:
-        _start_if_ready(turn)
-    if turn.state.phase is Phase.STARTING and turn.waited_s() > turn.settings.limits.start_timeout_s:
-        if len(turn.state.joiners) >= turn.settings.scaling.bounds[0]:
-            try_form(turn)
-        else:
-            turn.fail_not_enough_slots()
-
-
-def _expire_loading(turn: Turn) -> None:
-    limit_s = turn.settings.limits.load_timeout_s
-    for worker in turn.state.standing(Standing.LOADING):
-        if turn.now_s - worker.since_s > limit_s:
-            why = f"not at its first step after Limits.load_timeout_s={limit_s}"
-            turn.fence(worker.name, why)
-            turn.count_start_failure(worker.name, why)
-
-
-def _tick_running(turn: Turn, event: ev.Tick) -> None:
-    _expire_loading(turn)
-
-
-def _tick_freezing(turn: Turn, event: ev.Tick) -> None:
-    limits = turn.settings.limits
-    if turn.state.planned and turn.waited_s() > limits.pause_timeout_s:
-        harden(turn, "some are still busy with what follows their step")  # the clock starts again: they were not asked
-    for member in turn.state.members:
-        if (
-            turn.state.planned
-            or member.answer is not None
-            or member.standing in OVER
-            or member.standing is Standing.FINISHED
-        ):
-            continue
-        if turn.waited_s() > limits.doubt_after_s:
-            turn.doubt(member.name, f"no answer to the freeze after {limits.doubt_after_s} s")
-        if turn.waited_s() > limits.freeze_timeout_s and not member.fenced:
-            why = f"{member.name} has not answered the freeze within Limits.freeze_timeout_s={limits.freeze_timeout_s}"
-            if member.standing is not Standing.SUSPECT:
-                turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=member.name)
-            turn.fence(member.name, why)
-        if turn.waited_s() > limits.freeze_timeout_s + limits.lease_s:
-            turn.set_worker(member.name, standing=Standing.DEAD)
-            turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
-    settle(turn)
-
-
-def _tick_forming(turn: Turn, event: ev.Tick) -> None:
-    limits, members = turn.settings.limits, turn.state.members
-    absent = [member.name for member in members if not member.at_door]
-    late = [member.name for member in members if not member.formed]
-    if absent and turn.waited_s() > limits.door_timeout_s:
-        why = f"{', '.join(absent)} did not come to the door within Limits.door_timeout_s={limits.door_timeout_s}"
-        for name in absent:
-            turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=name)
-            turn.fence(name, why)
-        freeze(turn, why, survivors_only=True)
-    elif not absent and turn.waited_s() > limits.forming_timeout_s:
-        within = f"Limits.forming_timeout_s={limits.forming_timeout_s}"
-        why = f"{', '.join(late)} did not form generation {turn.state.generation} within {within}"
-        turn.signal(IncidentClass.FORMING_FAILED, why)
-        freeze(turn, why, survivors_only=True)
-
-
-def _tick_finishing(turn: Turn, event: ev.Tick) -> None:
-    limit_s = turn.settings.limits.finish_timeout_s
-    if turn.waited_s() <= limit_s:
-        return
-    for member in turn.state.members:
-        if member.standing in (Standing.MEMBER, Standing.FINISHED):
-            turn.fence(member.name, f"{member.name} has not returned within Limits.finish_timeout_s={limit_s}")
-    _end_if_all_left(turn)
-
-
-def _tick_waiting(turn: Turn, event: ev.Tick) -> None:
-    _expire_loading(turn)
-    lease_s = turn.settings.limits.lease_s
-    expired = [m for m in turn.state.members if m.standing is Standing.SUSPECT and turn.now_s - m.since_s > lease_s]
-    for member in expired:
-        turn.set_worker(member.name, standing=Standing.DEAD)
-        turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
-    if expired:
-        try_form(turn)
-    is_waiting = turn.state.phase is Phase.WAITING
-    if is_waiting and turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
-        turn.fail_below_minimum()
-
-
 def _ignore(turn: Turn, event: ev.Event) -> None:
     """Nothing follows in this phase."""
 
@@ -416,7 +313,7 @@ Handler = Callable[[Turn, Any], None]
 _PHASES = (Phase.STARTING, Phase.RUNNING, Phase.FREEZING, Phase.FORMING, Phase.WAITING, Phase.FINISHING, Phase.ENDED)
 _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RunStarted: (_started, None, None, None, None, None, None),
-    ev.Tick: (_tick_starting, _tick_running, _tick_freezing, _tick_forming, _tick_waiting, _tick_finishing, _ignore),
+    ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.WorkerPlaced: (_placed, _placed, _placed, _placed, _placed, _ignore, _ignore),

@@ -171,3 +171,11 @@ def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
     candidates = [answer for answer in answers if answer.step == top]
     lineages = [answer.lineage for answer in candidates]
     return min(candidates, key=lambda answer: (-lineages.count(answer.lineage), answer.lineage))
+
+
+def start_if_ready(turn: Turn) -> None:
+    """Begin once every worker that has a slot stands at the door, and they are enough."""
+    low, high = turn.settings.scaling.bounds
+    ready = len(turn.state.joiners)
+    if ready >= low and (ready >= high or not turn.state.standing(Standing.LOADING)):
+        try_form(turn)

@@ -233,3 +233,13 @@ class Turn:
             f"the group stayed below the minimum of {self.settings.scaling.bounds[0]} replicas for "
             f"Limits.below_minimum_timeout_s={limit_s}: add nodes, or lower Scaling.replicas",
         )
+
+    def end_if_all_left(self) -> None:
+        """After the last step: the run is over when nobody is left who could still return."""
+        if any(member.standing not in (*OVER, Standing.SUSPECT) for member in self.state.members):
+            return
+        returned = [member.name for member in self.state.members if member.standing is Standing.GONE]
+        if returned:
+            self.succeed(value_from=returned[0])
+        else:
+            self.fail_lost("every worker died after the last step, before train_fn returned")

@@ -23,7 +23,6 @@ PURE = ["Limits", "Result", "Scaling", "callbacks", "errors", "policies", "setti
 ERRORS = {
     "ConservationError",
     "DatasetTooSmallError",
-    "DeadlineError",
     "DivergenceError",
     "ElasticError",
     "NoClusterError",

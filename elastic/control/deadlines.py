@@ -1,0 +1,97 @@
+"""Pure. Time passes: the deadline of each phase, and what follows when it is over."""
+
+from elastic.control import events as ev
+from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
+from elastic.control.state import OVER, Phase, Standing
+from elastic.control.turn import Turn
+from elastic.control.values import IncidentClass
+
+
+def tick_starting(turn: Turn, event: ev.Tick) -> None:
+    _expire_loading(turn)
+    if turn.state.phase is Phase.STARTING:
+        start_if_ready(turn)
+    if turn.state.phase is Phase.STARTING and turn.waited_s() > turn.settings.limits.start_timeout_s:
+        if len(turn.state.joiners) >= turn.settings.scaling.bounds[0]:
+            try_form(turn)
+        else:
+            turn.fail_not_enough_slots()
+
+
+def _expire_loading(turn: Turn) -> None:
+    limit_s = turn.settings.limits.load_timeout_s
+    for worker in turn.state.standing(Standing.LOADING):
+        if turn.now_s - worker.since_s > limit_s:
+            why = f"not at its first step after Limits.load_timeout_s={limit_s}"
+            turn.fence(worker.name, why)
+            turn.count_start_failure(worker.name, why)
+
+
+def tick_running(turn: Turn, event: ev.Tick) -> None:
+    _expire_loading(turn)
+
+
+def tick_freezing(turn: Turn, event: ev.Tick) -> None:
+    limits = turn.settings.limits
+    if turn.state.planned and turn.waited_s() > limits.pause_timeout_s:
+        harden(turn, "some are still busy with what follows their step")  # the clock starts again: they were not asked
+    for member in turn.state.members:
+        if (
+            turn.state.planned
+            or member.answer is not None
+            or member.standing in OVER
+            or member.standing is Standing.FINISHED
+        ):
+            continue
+        if turn.waited_s() > limits.doubt_after_s:
+            turn.doubt(member.name, f"no answer to the freeze after {limits.doubt_after_s} s")
+        if turn.waited_s() > limits.freeze_timeout_s and not member.fenced:
+            why = f"{member.name} has not answered the freeze within Limits.freeze_timeout_s={limits.freeze_timeout_s}"
+            if member.standing is not Standing.SUSPECT:
+                turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=member.name)
+            turn.fence(member.name, why)
+        if turn.waited_s() > limits.freeze_timeout_s + limits.lease_s:
+            turn.set_worker(member.name, standing=Standing.DEAD)
+            turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
+    settle(turn)
+
+
+def tick_forming(turn: Turn, event: ev.Tick) -> None:
+    limits, members = turn.settings.limits, turn.state.members
+    absent = [member.name for member in members if not member.at_door]
+    late = [member.name for member in members if not member.formed]
+    if absent and turn.waited_s() > limits.door_timeout_s:
+        why = f"{', '.join(absent)} did not come to the door within Limits.door_timeout_s={limits.door_timeout_s}"
+        for name in absent:
+            turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=name)
+            turn.fence(name, why)
+        freeze(turn, why, survivors_only=True)
+    elif not absent and turn.waited_s() > limits.forming_timeout_s:
+        within = f"Limits.forming_timeout_s={limits.forming_timeout_s}"
+        why = f"{', '.join(late)} did not form generation {turn.state.generation} within {within}"
+        turn.signal(IncidentClass.FORMING_FAILED, why)
+        freeze(turn, why, survivors_only=True)
+
+
+def tick_finishing(turn: Turn, event: ev.Tick) -> None:
+    limit_s = turn.settings.limits.finish_timeout_s
+    if turn.waited_s() <= limit_s:
+        return
+    for member in turn.state.members:
+        if member.standing in (Standing.MEMBER, Standing.FINISHED):
+            turn.fence(member.name, f"{member.name} has not returned within Limits.finish_timeout_s={limit_s}")
+    turn.end_if_all_left()
+
+
+def tick_waiting(turn: Turn, event: ev.Tick) -> None:
+    _expire_loading(turn)
+    lease_s = turn.settings.limits.lease_s
+    expired = [m for m in turn.state.members if m.standing is Standing.SUSPECT and turn.now_s - m.since_s > lease_s]
+    for member in expired:
+        turn.set_worker(member.name, standing=Standing.DEAD)
+        turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
+    if expired:
+        try_form(turn)
+    is_waiting = turn.state.phase is Phase.WAITING
+    if is_waiting and turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
+        turn.fail_below_minimum()
