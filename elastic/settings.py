@@ -94,7 +94,7 @@ class Limits:
     pause_timeout_s: float = 1.0
     door_timeout_s: float = 600.0
     forming_timeout_s: float = 30.0
-    settle_timeout_s: float = 0.5
+    settle_timeout_s: float = 0.05
     collective_timeout_s: float = 300.0
     below_minimum_timeout_s: float = 600.0
     finish_timeout_s: float = 3600.0

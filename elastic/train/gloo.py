@@ -26,7 +26,7 @@ from elastic.errors import DivergenceError
 
 _POLL_S = 0.002
 _CONNECT_S = 1.0
-_SLICE = timedelta(milliseconds=100)
+_SLICE = timedelta(milliseconds=50)
 _LEFT_BEHIND: list[Any] = []
 
 Address = tuple[str, int]

@@ -18,7 +18,7 @@ import torch
 from elastic.errors import StateError, StepMisuseError
 
 BUCKET_BYTES = 16 << 20
-_SLICE = timedelta(milliseconds=100)
+_SLICE = timedelta(milliseconds=50)
 
 
 class Bucket:
