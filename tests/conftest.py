@@ -136,10 +136,29 @@ def leaked_processes(now: Belongings, before: Belongings) -> list[Process]:
     return [process for process in new if not is_excused(process, now, before)]
 
 
+def leaked_files(now: Belongings, before: Belongings) -> list[str]:
+    """Returns the files in shared memory since `before`, less those that a process of somebody else has mapped."""
+    new = now.shm_names - before.shm_names
+    return sorted(name for name in new if not is_mapped_by_a_stranger(name, set(now.processes) | {os.getpid()}))
+
+
+def is_mapped_by_a_stranger(name: str, ours: set[int]) -> bool:
+    """Whether a process that is not ours uses the file: a run beside the tests on the same machine."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        if int(maps.parent.name) in ours:
+            continue
+        try:
+            if f"/dev/shm/{name}\n" in maps.read_text():
+                return True
+        except OSError:
+            continue  # it has ended
+    return False
+
+
 def leaks(now: Belongings, before: Belongings) -> list[str]:
     """Returns one line for each thing that was not there before."""
     processes = [f"process {p.pid}: {p.command[:160]}" for p in leaked_processes(now, before)]
-    files = [f"file /dev/shm/{name}" for name in sorted(now.shm_names - before.shm_names)]
+    files = [f"file /dev/shm/{name}" for name in leaked_files(now, before)]
     threads = [f"thread {t.name}" for t in now.threads - before.threads]
     return processes + files + threads
 
@@ -168,6 +187,6 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if found := leaks(now, before):
         for process in leaked_processes(now, before):
             end(process)
-        for name in now.shm_names - before.shm_names:
+        for name in leaked_files(now, before):
             (Path("/dev/shm") / name).unlink(missing_ok=True)
         pytest.fail(f"left behind {GRACE_S:g} s after the test:\n  " + "\n  ".join(found), pytrace=False)
