@@ -1,6 +1,7 @@
 """Effect. The driver's loop: events in, supervisor asked, commands carried out. It numbers generations alone."""
 
 import contextlib
+import logging
 import queue
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from elastic.control.goodput import Goodput
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState
 from elastic.control.values import StepReport
+
+log = logging.getLogger("elastic")
 
 _TICK_S = 0.5
 _BUSY_TICK_S = 0.02  # while members are waited for
@@ -100,8 +103,7 @@ class Driver:
                 self._carry_out(fleet, command)
             self._tell(events, state)
             if state.phase is Phase.ENDED and state.outcome is not None:
-                source = state.outcome.details.get("value_from")
-                value = fleet.value(source, value_timeout_s) if source else None
+                value = self._value(fleet, state.outcome, value_timeout_s)
                 return Finished(
                     outcome=state.outcome,
                     state=state,
@@ -109,6 +111,17 @@ class Driver:
                     last_report=self._last_report,
                     value=value,
                 )
+
+    def _value(self, fleet: Fleet, outcome: Outcome, timeout_s: float) -> Any:
+        """What train_fn returned; a run that has finished does not fail because it can not be fetched."""
+        source = outcome.details.get("value_from")
+        if not source:
+            return None
+        try:
+            return fleet.value(source, timeout_s)
+        except Exception as error:
+            log.warning("the value of train_fn on %s could not be fetched, Result.value is None: %s", source, error)
+            return None
 
     def _take(self) -> Observed:
         """What has come since, or a tick."""

@@ -46,6 +46,11 @@ class Injector(Callback):
         self._plan = [(steps // 8, self._kill), (steps * 3 // 8, self._lose_node), (steps // 2, self._add_node)]
         self.faults: list[Fault] = []
 
+    @property
+    def left(self) -> int:
+        """Faults that are still to come."""
+        return len(self._plan)
+
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
         if self._plan and report.commit.step >= self._plan[0][0] and self._is_calm(report, state):
             _, inject = self._plan.pop(0)

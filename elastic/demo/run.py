@@ -14,6 +14,7 @@ from elastic.demo.faults import Injector
 from elastic.demo.hosts import Hosts
 from elastic.demo.report import fault_row, relative_difference, sample_row, step_time_s
 from elastic.demo.steplog import StepLog, read_step_log
+from elastic.errors import SettingError
 from elastic.settings import Scaling
 
 _NODES = 3
@@ -41,6 +42,10 @@ def demo(out: Path, steps: int, seed: int, with_faults: bool, float64: bool) -> 
     report["wall_s"] = time.time() - began_s
     (out / "run.json").write_text(json.dumps(report, indent=2) + "\n")
     _tell(report)
+    if injector is not None and injector.left:
+        raise SettingError(
+            f"the run ended before {injector.left} of its faults could be injected: raise --steps={steps}"
+        )
     return report
 
 

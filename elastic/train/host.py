@@ -3,6 +3,7 @@
 Plain Python: a Ray actor hosts it in a cluster, a child process in tests and on machines without Ray.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from elastic.train.flight import FlightPage, page_path
 from elastic.train.link import Link
 from elastic.train.runner import TrainFn, run_train_fn
 from elastic.train.session import Surroundings
+
+log = logging.getLogger("elastic")
 
 _WATCH_S = 1.0
 _LEAVE_S = 5.0
@@ -50,6 +53,8 @@ class WorkerHost:
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
         self._value: Any = None
         self._told, self._untold = 0, list[ev.Event]()
+        if spec.settings.scaling.use_gpu and not torch.cuda.is_available():
+            log.warning("Scaling.use_gpu is set and torch sees no GPU on %s: training on its CPU", host)
         use_cuda = spec.settings.scaling.use_gpu and torch.cuda.is_available()
         around = Surroundings(
             run=spec.settings.run,
