@@ -1,4 +1,7 @@
-"""Pure. Callbacks run in the driver, at named moments, with values; subclass and override what you need."""
+"""Pure. Callbacks: called at named moments, with values; subclass and override what you need.
+
+They run in the thread that called `fit`, in the order of what happened; control does not wait for them.
+"""
 
 from elastic.control.state import RunState
 from elastic.control.values import Incident, StepReport, View

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,18 +11,19 @@ from typing import Any, Protocol
 
 from elastic.actors.fleet import Fleet
 from elastic.actors.journal import Journal
+from elastic.actors.teller import Teller
 from elastic.callbacks import Callback
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.goodput import Goodput
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState
-from elastic.control.values import StepReport
 
 log = logging.getLogger("elastic")
 
 _TICK_S = 0.5
 _BUSY_TICK_S = 0.02  # while members are waited for
+_STOP_S = 30.0
 
 # The commands that go to several workers, and to one; EndRun is the driver's own.
 _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
@@ -58,7 +60,7 @@ class Finished:
 
 
 class Driver:
-    """Runs one run to its end, in the calling thread.
+    """Runs one run to its end.
 
     Args:
         brain: decides; fleet: acts. Whatever the fleet emits, from any thread, goes through `emit`.
@@ -72,15 +74,14 @@ class Driver:
         callbacks: Sequence[Callback],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._brain, self._journal, self._callbacks, self._clock = brain, journal, callbacks, clock
+        self._brain, self._journal, self._clock = brain, journal, clock
+        self._teller = Teller(callbacks)
+        self._news: queue.SimpleQueue[tuple[Observed, RunState, Any] | BaseException] = queue.SimpleQueue()
+        self._is_stopped = threading.Event()
         self._inbox: queue.SimpleQueue[tuple[float, ev.Event | Exception]] = queue.SimpleQueue()
         self._state: RunState | None = None
         self._issued_generation = 0
-        self._goodput = Goodput()
-        self._last_report: dict[str, float] = {}
         self._ticked_s = clock()
-        self._told = -1
-        self._untold: dict[int, StepReport] = {}
 
     def emit(self, event: ev.Event) -> None:
         """Called by the fleet, from any thread."""
@@ -91,26 +92,50 @@ class Driver:
         self._inbox.put((self._clock(), error))
 
     def run(self, fleet: Fleet, value_timeout_s: float = 60.0) -> Finished:
-        """Start the run and stay until it ends; the fleet is still up then."""
-        self.emit(ev.RunStarted())
-        while True:
-            events = self._take()
-            commands, state = self._brain.observe(events)
-            for at_s, event in events:
-                self._journal.event(at_s, event)
-            for command in commands:
-                self._journal.command(self._clock(), command)
-                self._carry_out(fleet, command)
-            self._tell(events, state)
-            if state.phase is Phase.ENDED and state.outcome is not None:
-                value = self._value(fleet, state.outcome, value_timeout_s)
-                return Finished(
-                    outcome=state.outcome,
-                    state=state,
-                    goodput=self._goodput,
-                    last_report=self._last_report,
-                    value=value,
-                )
+        """Start the run and stay until it ends; the fleet is still up then.
+
+        Control has a thread of its own, so that a callback that takes long, in the calling thread, holds nothing up.
+        """
+        control = threading.Thread(
+            target=self._control, args=(fleet, value_timeout_s), name="elastic-driver", daemon=True
+        )
+        control.start()
+        try:
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    news = self._news.get(timeout=_TICK_S)  # in slices, so that Ctrl-C is heard
+                    if isinstance(news, BaseException):
+                        raise news
+                    events, state, value = news
+                    self._teller.tell(events, state)
+                    if state.phase is Phase.ENDED and state.outcome is not None:
+                        return self._finished(state, state.outcome, value)
+        finally:
+            self._is_stopped.set()
+            control.join(_STOP_S)
+
+    def _control(self, fleet: Fleet, value_timeout_s: float) -> None:
+        try:
+            self.emit(ev.RunStarted())
+            while not self._is_stopped.is_set():
+                events = self._take()
+                commands, state = self._brain.observe(events)
+                self._state = state
+                for at_s, event in events:
+                    self._journal.event(at_s, event)
+                for command in commands:
+                    self._journal.command(self._clock(), command)
+                    self._carry_out(fleet, command)
+                value = self._value(fleet, state.outcome, value_timeout_s) if state.outcome is not None else None
+                self._news.put((events, state, value))
+                if state.phase is Phase.ENDED:
+                    return
+        except BaseException as error:  # the calling thread raises it
+            self._news.put(error)
+
+    def _finished(self, state: RunState, outcome: Outcome, value: Any) -> Finished:
+        goodput, last_report = self._teller.goodput, self._teller.last_report
+        return Finished(outcome=outcome, state=state, goodput=goodput, last_report=last_report, value=value)
 
     def _value(self, fleet: Fleet, outcome: Outcome, timeout_s: float) -> Any:
         """What train_fn returned; a run that has finished does not fail because it can not be fetched."""
@@ -159,34 +184,3 @@ class Driver:
         if generation not in (self._issued_generation, self._issued_generation + 1):
             raise RuntimeError(f"generation {generation} was asked for after {self._issued_generation}")
         self._issued_generation = generation
-
-    def _tell(self, events: Observed, state: RunState) -> None:
-        """Callbacks, in the order in which things happened; steps without gaps, unless the run is over."""
-        before, self._state = self._state, state
-        for _, event in events:
-            if isinstance(event, ev.StepStable) and event.report.commit.step > self._told:
-                self._untold[event.report.commit.step] = event.report
-        for step in sorted(self._untold):
-            if step <= state.published or state.phase is Phase.ENDED:
-                self._tell_step(self._untold.pop(step), state)
-        if before is not None:
-            self._tell_changes(before, state)
-
-    def _tell_step(self, report: StepReport, state: RunState) -> None:
-        self._told = report.commit.step
-        self._goodput = self._goodput.after(report)
-        self._last_report = report.metrics
-        for callback in self._callbacks:
-            callback.on_step(report, state, self._goodput.share)
-
-    def _tell_changes(self, before: RunState, state: RunState) -> None:
-        for callback in self._callbacks:
-            for incident in state.incidents[len(before.incidents) :]:
-                callback.on_incident(incident)
-            for old, new in zip(before.incidents, state.incidents, strict=False):
-                if old.resumed_at_s is None and new.resumed_at_s is not None:
-                    callback.on_resume(new)
-            if len(state.world_sizes) > len(before.world_sizes) and state.view is not None:
-                callback.on_generation(state.view)
-            if state is not before:
-                callback.on_state(state)

@@ -1,0 +1,52 @@
+"""Effect. Tells callbacks what has happened, in its order, in the thread that called `fit`."""
+
+from collections.abc import Sequence
+
+from elastic.callbacks import Callback
+from elastic.control import events as ev
+from elastic.control.goodput import Goodput
+from elastic.control.state import Phase, RunState
+from elastic.control.values import StepReport
+
+
+class Teller:
+    """Callbacks and what is counted for them."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.goodput = Goodput()
+        self.last_report: dict[str, float] = {}
+        self._callbacks = callbacks
+        self._state: RunState | None = None
+        self._told = -1
+        self._untold: dict[int, StepReport] = {}
+
+    def tell(self, events: Sequence[tuple[float, ev.Event]], state: RunState) -> None:
+        """Steps without gaps, unless the run is over; then what changed in the state."""
+        before, self._state = self._state, state
+        for _, event in events:
+            if isinstance(event, ev.StepStable) and event.report.commit.step > self._told:
+                self._untold[event.report.commit.step] = event.report
+        for step in sorted(self._untold):
+            if step <= state.published or state.phase is Phase.ENDED:
+                self._tell_step(self._untold.pop(step), state)
+        if before is not None:
+            self._tell_changes(before, state)
+
+    def _tell_step(self, report: StepReport, state: RunState) -> None:
+        self._told = report.commit.step
+        self.goodput = self.goodput.after(report)
+        self.last_report = report.metrics
+        for callback in self._callbacks:
+            callback.on_step(report, state, self.goodput.share)
+
+    def _tell_changes(self, before: RunState, state: RunState) -> None:
+        for callback in self._callbacks:
+            for incident in state.incidents[len(before.incidents) :]:
+                callback.on_incident(incident)
+            for old, new in zip(before.incidents, state.incidents, strict=False):
+                if old.resumed_at_s is None and new.resumed_at_s is not None:
+                    callback.on_resume(new)
+            if len(state.world_sizes) > len(before.world_sizes) and state.view is not None:
+                callback.on_generation(state.view)
+            if state is not before:
+                callback.on_state(state)
