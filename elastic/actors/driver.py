@@ -102,14 +102,16 @@ class Driver:
         control.start()
         try:
             while True:
-                with contextlib.suppress(queue.Empty):
+                try:
                     news = self._news.get(timeout=_TICK_S)  # in slices, so that Ctrl-C is heard
-                    if isinstance(news, BaseException):
-                        raise news
-                    events, state, value = news
-                    self._teller.tell(events, state)
-                    if state.phase is Phase.ENDED and state.outcome is not None:
-                        return self._finished(state, state.outcome, value)
+                except queue.Empty:
+                    continue
+                if isinstance(news, BaseException):
+                    raise news
+                events, state, value = news
+                self._teller.tell(events, state)
+                if state.phase is Phase.ENDED and state.outcome is not None:
+                    return self._finished(state, state.outcome, value)
         finally:
             self._is_stopped.set()
             control.join(_STOP_S)
