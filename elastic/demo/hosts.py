@@ -44,9 +44,10 @@ class Hosts:
 
         self._cluster = Cluster()
         self._cluster.add_node(num_cpus=0, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES)
+        # Before the nodes come: the driver belongs to the head then, and not to a node that will be taken away.
+        ray.init(address=self._cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         for _ in range(self._count):
             self.add()
-        ray.init(address=self._cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         return self
 
     def __exit__(self, *error: object) -> None:
