@@ -1,6 +1,7 @@
 """Effect. The supervisor actor as the driver sees it: asked once a turn, replaced when it dies."""
 
 import logging
+import time
 from typing import Any
 
 import ray
@@ -38,6 +39,7 @@ class RayBrain:
                 ray.kill(self._actor)
                 self._actor = self._start()
                 last = error
+                events = [(time.time(), event) for _, event in events]  # what follows from them begins now
         raise ElasticError(
             f"{_LIVES} supervisors in a row ended, or did not answer within {_ANSWER_S:.0f} s, over the same events; "
             f"the last: {last}: if fit(policy=...) is yours, it must be picklable, quick, and must not exit"
@@ -48,6 +50,6 @@ class RayBrain:
 
     def _start(self) -> Any:
         # Beside the driver: it shares the fate of the one process that cannot do without it.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
         return ray.remote(**options)(Supervisor).remote(self._state, self._policy)

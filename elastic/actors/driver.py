@@ -24,6 +24,7 @@ log = logging.getLogger("elastic")
 _TICK_S = 0.5
 _BUSY_TICK_S = 0.02  # while members are waited for
 _STOP_S = 30.0
+_STALE_S = 0.5  # news that waited longer, since the supervisor was away, is news of now: nobody was asked meanwhile
 
 # The commands that go to several workers, and to one; EndRun is the driver's own.
 _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
@@ -163,7 +164,7 @@ class Driver:
         for at_s, news in taken:
             if isinstance(news, Exception):
                 raise news
-            events.append((at_s, news))
+            events.append((max(at_s, self._clock() - _STALE_S), news))  # deadlines count from when it is acted on
         if self._clock() - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
             self._ticked_s = self._clock()
             events.append((self._ticked_s, ev.Tick()))
