@@ -122,14 +122,15 @@ class GlooGroup:
             RuntimeError: it failed, or the group was cut.
         """
         while True:
+            had_ended = work.is_completed()  # asked before: it may end between a slice's end and the question
             try:
                 work.wait(_SLICE)
                 return
             except RuntimeError:
-                if work.is_completed():
+                if had_ended:
                     raise
                 if self.is_cut:
-                    self._is_stuck = True
+                    self._is_stuck = not work.is_completed()
                     raise
 
     def leave_behind(self) -> None:

@@ -203,11 +203,12 @@ class Reducer:
     def _wait(self, work: Any) -> None:
         """Wait in slices: an attempt that was frozen meanwhile is not worth waiting for."""
         while True:
+            had_ended = work.is_completed()  # asked before: it may end between a slice's end and the question
             try:
                 work.wait(_SLICE)
                 return
             except RuntimeError as error:
-                if work.is_completed() or not self._is_live():
+                if had_ended or not self._is_live():
                     self._fail(error)
                     return
 

@@ -263,7 +263,7 @@ def corrupt_messages(group):
             return work
         work.wait()
         flip(tensor)
-        return SimpleNamespace(wait=lambda timeout: True)
+        return SimpleNamespace(wait=lambda timeout: True, is_completed=lambda: True)
 
     group.recv = corrupting
 
