@@ -1,7 +1,6 @@
 """Effect. The supervisor actor as the driver sees it: asked once a turn, replaced when it dies."""
 
 import logging
-import time
 from typing import Any
 
 import ray
@@ -39,7 +38,6 @@ class RayBrain:
                 ray.kill(self._actor)
                 self._actor = self._start()
                 last = error
-                events = [(time.time(), event) for _, event in events]  # what follows from them begins now
         raise ElasticError(
             f"{_LIVES} supervisors in a row ended, or did not answer within {_ANSWER_S:.0f} s, over the same events; "
             f"the last: {last}: if fit(policy=...) is yours, it must be picklable, quick, and must not exit"

@@ -24,7 +24,6 @@ log = logging.getLogger("elastic")
 _TICK_S = 0.5
 _BUSY_TICK_S = 0.02  # while members are waited for
 _STOP_S = 30.0
-_STALE_S = 0.5  # news that waited longer, since the supervisor was away, is news of now: nobody was asked meanwhile
 
 # The commands that go to several workers, and to one; EndRun is the driver's own.
 _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
@@ -79,18 +78,18 @@ class Driver:
         self._teller = Teller(callbacks)
         self._news: queue.SimpleQueue[tuple[Observed, RunState, Any] | BaseException] = queue.SimpleQueue()
         self._is_stopped = threading.Event()
-        self._inbox: queue.SimpleQueue[tuple[float, ev.Event | Exception]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ev.Event | Exception] = queue.SimpleQueue()
         self._state: RunState | None = None
         self._issued_generation = 0
         self._ticked_s = clock()
 
     def emit(self, event: ev.Event) -> None:
         """Called by the fleet, from any thread."""
-        self._inbox.put((self._clock(), event))
+        self._inbox.put(event)
 
     def crash(self, error: Exception) -> None:
         """A thread of the fleet has failed: `run` raises its error, rather than wait for what will not come."""
-        self._inbox.put((self._clock(), error))
+        self._inbox.put(error)
 
     def run(self, fleet: Fleet, value_timeout_s: float = 60.0) -> Finished:
         """Start the run and stay until it ends; the fleet is still up then.
@@ -152,22 +151,23 @@ class Driver:
             return None
 
     def _take(self) -> Observed:
-        """What has come since, or a tick."""
+        """What has come since, or a tick; stamped with the time at which it is acted on."""
         is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
         period_s = _BUSY_TICK_S if is_busy else _TICK_S
-        taken: list[tuple[float, ev.Event | Exception]] = []
+        taken: list[ev.Event | Exception] = []
         with contextlib.suppress(queue.Empty):
             taken.append(self._inbox.get(timeout=period_s))
         while not self._inbox.empty():
             taken.append(self._inbox.get())
         events: Observed = []
-        for at_s, news in taken:
+        now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it
+        for news in taken:
             if isinstance(news, Exception):
                 raise news
-            events.append((max(at_s, self._clock() - _STALE_S), news))  # deadlines count from when it is acted on
-        if self._clock() - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
-            self._ticked_s = self._clock()
-            events.append((self._ticked_s, ev.Tick()))
+            events.append((now_s, news))
+        if now_s - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
+            self._ticked_s = now_s
+            events.append((now_s, ev.Tick()))
         return events
 
     def _carry_out(self, fleet: Fleet, command: cmd.Command) -> None:

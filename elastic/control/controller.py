@@ -15,6 +15,7 @@ from typing import Any
 from elastic.control import events as ev
 from elastic.control.commands import Command, Finish, Form, Freeze, Go
 from elastic.control.deadlines import (
+    discount_absence,
     tick_finishing,
     tick_forming,
     tick_freezing,
@@ -50,6 +51,7 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
     handler = TABLE.get((state.phase, type(event)))
     if handler is None:
         raise IllegalEventError(f"{type(event).__name__} in phase {state.phase.value}: {event}")
+    state = discount_absence(state, now_s)
     if isinstance(event, ev.WorkerEvent) and event.worker not in state.workers:
         return Decision(state, ())  # a worker of an earlier incarnation
     turn = Turn(state, now_s, policy)

@@ -1,10 +1,25 @@
 """Pure. Time passes: the deadline of each phase, and what follows when it is over."""
 
+from dataclasses import replace
+
 from elastic.control import events as ev
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
-from elastic.control.state import OVER, Phase, Standing
+from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
+
+LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
+
+
+def discount_absence(state: RunState, now_s: float) -> RunState:
+    """Waits last only while the controller looks: nobody is late because its host stood still, or its clock jumped."""
+    elapsed_s = 0.0 if state.seen_s is None else now_s - state.seen_s
+    absent_s = elapsed_s - min(max(elapsed_s, 0.0), LATE_S)
+    state = replace(state, seen_s=now_s)
+    if absent_s == 0.0:
+        return state
+    workers = {name: replace(worker, since_s=worker.since_s + absent_s) for name, worker in state.workers.items()}
+    return replace(state, phase_since_s=state.phase_since_s + absent_s, workers=workers)
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:

@@ -83,6 +83,7 @@ class RunState:
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
         phase_since_s: when the phase was entered.
+        seen_s: when the last event was taken in, None before the first.
     """
 
     settings: RunSettings
@@ -102,6 +103,7 @@ class RunState:
     incidents: tuple[Incident, ...] = ()
     world_sizes: tuple[int, ...] = ()
     phase_since_s: float = 0.0
+    seen_s: float | None = None
     outcome: Outcome | None = None
 
     @property

@@ -81,7 +81,10 @@ class GlooGroup:
             DivergenceError: ranks with another layout; names them.
         """
         deadline_s = time.monotonic() + timeout_s
-        stop = lambda: self.is_cut or is_cancelled()  # noqa: E731
+
+        def stop() -> bool:
+            return self.is_cut or is_cancelled()
+
         self._store = self._open_store(stop, deadline_s)
         device, self._own_port = _listening_device(own.host)
         self._peers = {(self.view.leader.host, self.view.leader.port)}  # what a cut must reach while members meet

@@ -253,10 +253,13 @@ class Session:
         self._page.note(Flying.FORMING)
         self._link.post(ev.AtDoor(worker=self.worker, generation=view.generation))
         replica, group = self._replica, GlooGroup(view, view.rank_of(self.worker), self._limits.collective_timeout_s)
-        cancelled = lambda: not self._link.is_forming(view.generation)  # noqa: E731
+
+        def is_cancelled() -> bool:
+            return not self._link.is_forming(view.generation)
+
         self._link.cut = group.cut
         try:
-            group.form(self._store, replica.layout, cancelled, self._limits.door_timeout_s)
+            group.form(self._store, replica.layout, is_cancelled, self._limits.door_timeout_s)
             install = exchange(group, view, replica.tracked)
         except FormingCancelledError:
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come

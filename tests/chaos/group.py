@@ -67,6 +67,7 @@ def run(
     micro_batch: int = MICRO_BATCH,
     steps: int = STEPS,
     pause_s: float = 0.002,
+    supervisor: type[Supervisor] = Supervisor,
     **limits: float,
 ) -> Story:
     """Train with these sabotages; `slots` bounds how many workers are ever started."""
@@ -78,7 +79,7 @@ def run(
     )
     stable = Stable()
     journal = Journal(folder / "run")
-    driver = Driver(Supervisor(RunState(settings=settings), Ladder()), journal, [stable])
+    driver = Driver(supervisor(RunState(settings=settings), Ladder()), journal, [stable])
     work = partial(train, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s)
     fleet = ProcessFleet(settings, work, [f"node{i}" for i in range(slots)], 0, driver.emit)
     try:

@@ -1,10 +1,16 @@
 """Effect. SIGKILL at each labelled point of a step, and of the forming of a generation: P1 to P4 hold."""
 
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from elastic.actors.driver import Observed
+from elastic.actors.supervisor import Supervisor
+from elastic.control import events as ev
+from elastic.control.commands import Command
+from elastic.control.state import RunState
 from tests.chaos.group import STEPS, Story, assert_promises, run
 from tests.chaos.saboteur import Sabotage
 
@@ -111,3 +117,22 @@ def test_killed_where_a_replica_is_dealt_nothing(victim: int, tmp_path: Path) ->
     plan = [Sabotage(point="reduced", rank=victim, step=4)]
     clean = run(tmp_path / "clean", micro_batch=6)
     assert_promises(run(tmp_path / "story", *plan, micro_batch=6), clean, *plan)
+
+
+class LateSupervisor(Supervisor):
+    """Stands still for longer than anybody is given to answer, with its decision about a loss made and not told."""
+
+    def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
+        decided = super().observe(events)
+        if any(isinstance(event, ev.WorkerLost) for _, event in events):
+            time.sleep(2.5)
+        return decided
+
+
+def test_a_late_supervisor_kills_nobody(clean: Story, tmp_path: Path) -> None:
+    plan = [Sabotage(point="forward", rank=1, step=4)]
+    story = run(tmp_path, *plan, supervisor=LateSupervisor, freeze_timeout_s=1.0, doubt_after_s=0.5)
+    assert_promises(story, clean, *plan)
+    gaps_s = [after["t"] - before["t"] for before, after in zip(story.journal, story.journal[1:], strict=False)]
+    assert max(gaps_s) > 2.0, "it was not late"
+    assert [line for line in story.journal if line.get("command") == "Fence"] == []

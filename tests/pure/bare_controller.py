@@ -1,10 +1,12 @@
 """A controller and nothing else: tests feed it events and read its commands; all laws are checked after each event."""
 
+import math
 from collections.abc import Callable, Iterable
 
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
+from elastic.control.deadlines import LATE_S
 from elastic.control.diagram import EDGES
 from elastic.control.invariants import check, check_step
 from elastic.control.remediation import Policy
@@ -58,9 +60,20 @@ class BareController:
     # --- one event ---
 
     def feed(self, *events: ev.Event, after_s: float = 0.0) -> tuple[Command, ...]:
-        """Take events in, `after_s` later; returns their commands."""
-        self.now_s += after_s
+        """Take events in, `after_s` later, with ticks on the way as the driver sends them; returns their commands."""
         self.commands = ()
+        for _ in range(math.ceil(after_s / LATE_S) - 1):
+            self.now_s, after_s = self.now_s + LATE_S, after_s - LATE_S
+            self._take(ev.Tick())
+        self.now_s += after_s
+        self._take(*events)
+        return self.commands
+
+    def sleep(self, absent_s: float) -> None:
+        """The controller, or its host, stands still for so long."""
+        self.now_s += absent_s
+
+    def _take(self, *events: ev.Event) -> None:
         for event in events:
             before = self.state
             decision = step(before, event, self.now_s, self.policy)
@@ -70,7 +83,6 @@ class BareController:
             broken = check(self.state) + check_step(before, event, self.state, decision.commands)
             assert not broken, f"{event}: {broken}"
             self.commands += decision.commands
-        return self.commands
 
     def tick(self, after_s: float) -> tuple[Command, ...]:
         return self.feed(ev.Tick(), after_s=after_s)

@@ -29,7 +29,7 @@ OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What happens to a run; faults are chances per move of a worker, or per message."""
+    """What happens to a run; faults are chances per move of a worker, per message, or (a stall) per event."""
 
     replicas: tuple[int, int]
     spares: int = 0
@@ -40,6 +40,7 @@ class Plan:
     mute: float = 0.0
     break_: float = 0.0
     lose_order: float = 0.0
+    stall: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class World:
         self.stable: list[str] = []
         self.faults: set[str] = set()
         self.fenced: list[str] = []
+        self.stalled_until_s = 0.0
 
     def play(self) -> "World":
         self.later(0.0, self.control, ev.RunStarted())
@@ -118,20 +120,30 @@ class World:
         self.control(ev.Tick())
 
     def control(self, event: ev.Event) -> None:
+        """The controller may stand still with a decision made and not told; then it hears all that came meanwhile."""
+        if self.now_s < self.stalled_until_s:
+            self.later(self.stalled_until_s - self.now_s, self.control, event)
+            return
         self.ws.now_s = self.now_s
-        for command in self.ws.feed(event):
-            if isinstance(command, cmd.StartWorker):
-                self.later(self.rng.uniform(0.1, 4.0), self.come_up, command.worker)
-            elif isinstance(command, cmd.ProveDead | cmd.Fence):
-                self.hunt(self.workers[command.worker], isinstance(command, cmd.Fence))
-            elif isinstance(command, cmd.Form):
-                if command.view.bootstrap and command.view.generation > 1:
-                    self.start_over()
-                self.order([member.worker for member in command.view.members], command)
-            elif isinstance(command, cmd.Pause):
-                self.order([command.worker], command)
-            elif not isinstance(command, cmd.EndRun):
-                self.order(command.workers, command)
+        commands = self.ws.feed(event)
+        if not isinstance(event, ev.Tick) and self.chance("stall"):
+            self.stalled_until_s = self.now_s + self.rng.uniform(1.0, 4 * LIMITS["freeze_timeout_s"])
+        for command in commands:
+            self.later(max(0.0, self.stalled_until_s - self.now_s), self.carry_out, command)
+
+    def carry_out(self, command: cmd.Command) -> None:
+        if isinstance(command, cmd.StartWorker):
+            self.later(self.rng.uniform(0.1, 4.0), self.come_up, command.worker)
+        elif isinstance(command, cmd.ProveDead | cmd.Fence):
+            self.hunt(self.workers[command.worker], isinstance(command, cmd.Fence))
+        elif isinstance(command, cmd.Form):
+            if command.view.bootstrap and command.view.generation > 1:
+                self.start_over()
+            self.order([member.worker for member in command.view.members], command)
+        elif isinstance(command, cmd.Pause):
+            self.order([command.worker], command)
+        elif not isinstance(command, cmd.EndRun):
+            self.order(command.workers, command)
 
     def order(self, names: Any, command: cmd.Command) -> None:
         for worker in (self.workers[name] for name in names if name in self.workers):

@@ -172,6 +172,18 @@ def test_a_member_that_does_not_answer_is_doubted_then_fenced_then_outlived():
     assert ws.state.incidents[0].kind is IncidentClass.WORKER_LOST
 
 
+@pytest.mark.parametrize("absent_s", [60.0, -3600.0], ids=["stood still", "its clock was set back"])
+def test_nobody_is_late_because_the_controller_was(absent_s):
+    ws = BareController((1, 3), doubt_after_s=5.0, freeze_timeout_s=FREEZE_S).run()
+    ws.break_("w0")
+    ws.sleep(absent_s)
+    assert ws.tick(after_s=0.5) == (), "it has hardly looked"
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.tick(after_s=FREEZE_S + 1.0)
+    assert ws.addressees(cmd.Fence) == {"w2"}
+
+
 def test_a_fenced_worker_whose_answer_comes_late_does_not_hold_up_and_does_not_return():
     ws = BareController((1, 2), freeze_timeout_s=FREEZE_S).run()
     ws.break_("w0")

@@ -110,7 +110,7 @@ def seen_edges() -> dict[tuple[Phase, type[ev.Event]], frozenset[Phase]]:
             for one in (state, strict):
                 for policy in POLICIES:
                     for now_s in (0.0, LATER_S) if isinstance(event, ev.Tick) else (0.0,):
-                        after = step(one, event, now_s, policy).state
+                        after = step(replace(one, seen_s=now_s), event, now_s, policy).state  # seen all the while
                         seen.setdefault((state.phase, type(event)), set()).add(after.phase)
     return {pair: frozenset(phases) for pair, phases in seen.items()}
 

@@ -28,6 +28,7 @@ def plan_of(seed: int) -> Plan:
         mute=rng.choice((0.0, 0.0, 0.005)),
         break_=rng.choice((0.0, 0.01, 0.05)),
         lose_order=rng.choice((0.0, 0.02, 0.1)),
+        stall=rng.choice((0.0, 0.0, 0.1)),
     )
 
 
@@ -47,11 +48,11 @@ def judge_the_end(world: World) -> None:
     """A run that did not succeed had a reason."""
     state = world.ws.state
     assert state.outcome is not None
-    if not world.faults - {"break_"}:
+    if not world.faults - {"break_", "stall"}:
         assert world.fenced == [], "a healthy worker was killed"
     if state.outcome.ending is Ending.SUCCEEDED:
         assert len(world.stable) == world.plan.steps
-        if not world.faults - {"break_"}:  # else a report may have died with all who could make it
+        if not world.faults - {"break_", "stall"}:  # else a report may have died with all who could make it
             assert state.published == world.plan.steps - 1
         return
     assert state.outcome.ending is Ending.REPLICAS_LOST, state.outcome
@@ -78,7 +79,8 @@ def test_without_faults_every_run_succeeds_in_one_generation_per_size():
 def test_the_worlds_hold_what_they_are_meant_to():
     """The seeds above bring about every fault, many generations, and both ends."""
     worlds = [play(seed) for seed in range(0, SEEDS, 4)]
-    assert set().union(*(world.faults for world in worlds)) == {"crash", "hang", "mute", "break_", "lose_order"}
+    seen = set().union(*(world.faults for world in worlds))
+    assert seen == {"crash", "hang", "mute", "break_", "lose_order", "stall"}
     assert max(world.ws.generation for world in worlds) >= 5
     endings = [world.ws.state.outcome.ending for world in worlds]
     assert endings.count(Ending.SUCCEEDED) > len(worlds) / 2
