@@ -69,6 +69,13 @@ class Limits:
     Attributes:
         start_timeout_s: from the start until the minimum of replicas stands at its first step.
         load_timeout_s: from a worker's start until it stands at its first step (imports, model building).
+        hang_floor_s: a phase of a step without progress for this long, or for twice a usual step if that is longer,
+            makes its worker a suspect; for twice that long, dead. A large value switches this off.
+        first_steps_timeout_s: the same for the first steps of a process, which compile and warm up.
+        fetch_timeout_s: how long the samples of one micro-batch may take to load.
+        heartbeat_polling_period_s: how often host monitors are asked.
+        heartbeat_timeout_s: a host that is silent for this long, while all others wait, is out of reach.
+        exile_after_s: members out of reach that have not answered a freeze by then are left behind.
         doubt_after_s: a member that has not answered a freeze by then is probed for a sign of death.
         freeze_timeout_s: a member that has not answered a freeze by then is fenced (killed by its host monitor).
         pause_timeout_s: members still busy after the step at whose end all should stop are frozen where they are.
@@ -89,6 +96,12 @@ class Limits:
 
     start_timeout_s: float = 120.0
     load_timeout_s: float = 600.0
+    hang_floor_s: float = 0.5
+    first_steps_timeout_s: float = 600.0
+    fetch_timeout_s: float = 60.0
+    heartbeat_polling_period_s: float = 0.25
+    heartbeat_timeout_s: float = 1.25
+    exile_after_s: float = 0.3
     doubt_after_s: float = 0.03
     freeze_timeout_s: float = 10.0
     pause_timeout_s: float = 1.0

@@ -21,7 +21,7 @@ from elastic.control.state import Phase, RunState
 
 log = logging.getLogger("elastic")
 
-_TICK_S = 0.5
+_TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for
 _STOP_S = 30.0
 
@@ -36,6 +36,7 @@ _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
     cmd.StartWorker: lambda fleet, c: fleet.start(c.worker),
     cmd.Pause: lambda fleet, c: fleet.pause(c.worker, c.generation),
     cmd.ProveDead: lambda fleet, c: fleet.prove_dead(c.worker),
+    cmd.Inspect: lambda fleet, c: fleet.inspect(c.worker),
     cmd.Fence: lambda fleet, c: fleet.fence(c.worker),
 }
 
@@ -79,13 +80,17 @@ class Driver:
         self._news: queue.SimpleQueue[tuple[Observed, RunState, Any] | BaseException] = queue.SimpleQueue()
         self._is_stopped = threading.Event()
         self._inbox: queue.SimpleQueue[ev.Event | Exception] = queue.SimpleQueue()
+        self._beats: dict[str, ev.HostBeat] = {}
         self._state: RunState | None = None
         self._issued_generation = 0
         self._ticked_s = clock()
 
     def emit(self, event: ev.Event) -> None:
-        """Called by the fleet, from any thread."""
-        self._inbox.put(event)
+        """Called by the fleet, from any thread. Beats wait for the next tick, and only a host's newest counts."""
+        if isinstance(event, ev.HostBeat):
+            self._beats[event.node] = event
+        else:
+            self._inbox.put(event)
 
     def crash(self, error: Exception) -> None:
         """A thread of the fleet has failed: `run` raises its error, rather than wait for what will not come."""
@@ -167,6 +172,7 @@ class Driver:
             events.append((now_s, news))
         if now_s - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
             self._ticked_s = now_s
+            events += [(now_s, self._beats.pop(node)) for node in list(self._beats)]
             events.append((now_s, ev.Tick()))
         return events
 

@@ -12,8 +12,8 @@ Emit = Callable[[ev.Event], None]
 class Fleet(Protocol):
     """Does what the driver says and reports back through `emit`; no method waits for a worker.
 
-    A fleet emits WorkerPlaced and WorkerLost on its own account, WorkerDead when it has proof, and passes on whatever
-    the workers post.
+    A fleet emits WorkerPlaced and WorkerLost on its own account, WorkerDead when it has proof, HostBeat for each host
+    that it hears, and passes on whatever the workers post.
     """
 
     def start(self, worker: str) -> None: ...
@@ -31,6 +31,8 @@ class Fleet(Protocol):
     def dismiss(self, worker: str) -> None: ...
 
     def prove_dead(self, worker: str) -> None: ...
+
+    def inspect(self, worker: str) -> None: ...
 
     def fence(self, worker: str) -> None: ...
 

@@ -19,7 +19,7 @@ class Journal:
         self._file = self.path.open("a", buffering=1)
 
     def event(self, at_s: float, event: ev.Event) -> None:
-        if not isinstance(event, ev.Tick | ev.Overdue):  # parked workers ask every few seconds
+        if not isinstance(event, ev.Tick | ev.HostBeat | ev.Overdue):  # parked workers ask every few seconds
             self._write("event", at_s, event)
 
     def command(self, at_s: float, command: Command) -> None:

@@ -10,13 +10,17 @@ import select
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic.actors.stacks import dump_stacks
 from elastic.control import events as ev
+from elastic.control.flight import Reading
 from elastic.train.flight import PAGES, Flight, read_page
 
 _READ_S = 0.1
+_LATE_S = 2 * _READ_S
+_LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be the machine that is slow
 _FENCE_S = 5.0
 _LEAVE_S = 2.0
 
@@ -45,13 +49,53 @@ class Process:
 
 @dataclass(slots=True)
 class Watched:
-    """A worker process on this node."""
+    """A worker process on this node.
+
+    Attributes:
+        still_s: since its page last changed, as far as the monitor looked and the process could run.
+        waited_ns: what each of its threads had waited for a CPU when it was last looked at.
+    """
 
     pid: int
     process: Process
     page: Path
     flight: Flight | None = None
     state: str = ""
+    still_s: float = 0.0
+    waited_ns: dict[int, int] = field(default_factory=dict)
+
+    def look(self, elapsed_s: float) -> None:
+        """Read its page and its state, `elapsed_s` after the last time."""
+        before, self.flight = self.flight, read_page(self.page)
+        self.state = process_state(self.pid)
+        has_moved = before is None or self.flight is None or self.flight.version != before.version
+        if has_moved:
+            self.still_s, self.waited_ns = 0.0, {}
+            return
+        self.still_s += min(elapsed_s, _LATE_S)  # longer: this loop was late, not the worker
+        if self.still_s > _LOADED_S:
+            self.still_s = max(_LOADED_S, self.still_s - self._starved_s())
+
+    def reading(self, worker: str) -> Reading | None:
+        flight = self.flight
+        if flight is None:
+            return None
+        return Reading(
+            worker=worker,
+            generation=flight.generation,
+            step=flight.step,
+            phase=flight.phase,
+            micro_batch=flight.micro_batch,
+            commits=flight.commits,
+            still_s=self.still_s,
+            state=self.state,
+            remark=flight.remark,
+        )
+
+    def _starved_s(self) -> float:
+        """How long, since the last look, some thread of it wanted to run and got no CPU."""
+        before, self.waited_ns = self.waited_ns, waited_for_cpu_ns(self.pid)
+        return max((now - before.get(thread, now) for thread, now in self.waited_ns.items()), default=0) / 1e9
 
 
 class HostMonitor:
@@ -61,7 +105,9 @@ class HostMonitor:
         self._watched: dict[str, Watched] = {}
         self._news: list[ev.Event] = []
         self._lock = threading.Condition()
-        threading.Thread(target=self._watch, name="elastic-monitor", daemon=True).start()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="elastic-monitor", daemon=True)
+        self._thread.start()
 
     def watch(self, worker: str, pid: int, page: Path) -> bool:
         """Take a worker under watch; False if its process is gone already."""
@@ -85,6 +131,27 @@ class HostMonitor:
         with self._lock:
             watched = self._watched.get(worker)
         return _kill(watched) if watched is not None else ""
+
+    def inspect(self, worker: str) -> str:
+        """Where its threads stand, or why that can not be seen; takes a second at most."""
+        with self._lock:
+            watched = self._watched.get(worker)
+        return dump_stacks(watched.pid) if watched is not None else "it is not watched"
+
+    def readings(self) -> tuple[Reading, ...]:
+        """What was last seen of each worker that has a flight page."""
+        with self._lock:
+            seen = [watched.reading(name) for name, watched in self._watched.items()]
+        return tuple(reading for reading in seen if reading is not None)
+
+    def beat(self, timeout_s: float) -> tuple[list[ev.Event], tuple[Reading, ...]]:
+        """News as soon as there are any, else none after the timeout; and what is seen of the workers."""
+        return self.events(timeout_s), self.readings()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._is_closed.set()
+        self._thread.join(_LEAVE_S)
 
     def flights(self) -> dict[str, tuple[str, Flight | None]]:
         """For each worker its process state (R, S, T, Z, ...) and the last reading of its page."""
@@ -115,20 +182,22 @@ class HostMonitor:
         return alive
 
     def _watch(self) -> None:
-        while True:
+        looked_s = time.monotonic()
+        while not self._is_closed.is_set():
             with self._lock:
                 names = {watched.process: name for name, watched in self._watched.items()}
             dead, _, _ = select.select(list(names), [], [], _READ_S)
             for process in dead:
                 self._report_death(names[process])
-            if not dead:
-                self._read()
+            elapsed_s = time.monotonic() - looked_s
+            if elapsed_s >= _READ_S:
+                looked_s += elapsed_s
+                self._look(elapsed_s)
 
-    def _read(self) -> None:
+    def _look(self, elapsed_s: float) -> None:
         with self._lock:
             for watched in self._watched.values():
-                watched.flight = read_page(watched.page)
-                watched.state = _process_state(watched.pid)
+                watched.look(elapsed_s)
 
     def _report_death(self, name: str) -> None:
         with self._lock:
@@ -148,12 +217,21 @@ def _kill(watched: Watched) -> str:
     return f"pid {watched.pid} was killed by its host monitor" if watched.process.has_ended(_FENCE_S) else ""
 
 
-def _process_state(pid: int) -> str:
+def process_state(pid: int) -> str:
     """One letter of /proc/<pid>/stat, empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def waited_for_cpu_ns(pid: int) -> dict[int, int]:
+    """For each thread, how long it has been runnable without running (proc(5): /proc/pid/task/tid/schedstat)."""
+    waited = {}
+    for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            waited[int(task.name)] = int((task / "schedstat").read_text().split()[1])
+    return waited
 
 
 def _last_seen(flight: Flight | None) -> str:

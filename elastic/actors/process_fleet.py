@@ -13,7 +13,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from elastic.actors.fleet import Emit
+from elastic.actors.monitor import HostMonitor
 from elastic.control import events as ev
+from elastic.control.flight import Reading
 from elastic.control.values import View
 from elastic.settings import RunSettings
 from elastic.train.flight import page_path
@@ -51,8 +53,13 @@ class ProcessFleet:
         self._context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
         self._free = list(slots)
         self._waiting: list[str] = []
+        self._cut_off: set[str] = set()
         self._lock = threading.Lock()
         self.children: dict[str, Child] = {}
+        self._monitor = HostMonitor()
+        self._is_down = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="elastic-beats", daemon=True)
+        self._beats.start()
 
     def start(self, worker: str) -> None:
         with self._lock:
@@ -63,6 +70,10 @@ class ProcessFleet:
         with self._lock:
             self._free.append(node)
         self._fill_slots()
+
+    def cut_off(self, node: str) -> None:
+        """For tests: a host out of reach. Its monitor is not heard, and can not be told to kill anybody."""
+        self._cut_off.add(node)
 
     def freeze(self, worker: str, generation: int) -> None:
         self._say(worker, "freeze", generation)
@@ -88,8 +99,11 @@ class ProcessFleet:
     def prove_dead(self, worker: str) -> None:
         """Nothing to do: the listener waits for the process's end anyway."""
 
+    def inspect(self, worker: str) -> None:
+        self._emit(ev.StackDumped(worker=worker, stack=self._monitor.inspect(worker)))
+
     def fence(self, worker: str) -> None:
-        if worker in self.children:
+        if worker in self.children and self.children[worker].node not in self._cut_off:
             self.children[worker].process.kill()
 
     def value(self, worker: str, timeout_s: float) -> Any:
@@ -100,6 +114,9 @@ class ProcessFleet:
         return child.value
 
     def shutdown(self) -> None:
+        self._is_down.set()
+        self._beats.join(_END_S)
+        self._monitor.close()
         with self._lock:
             self._waiting.clear()
             children = list(self.children.items())
@@ -111,6 +128,17 @@ class ProcessFleet:
                 child.listener.join(_END_S)
             child.process.close()
             page_path(self._settings.run, name, self._settings.incarnation).unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        """One monitor sees all; each node tells of its own workers."""
+        while not self._is_down.wait(self._settings.limits.heartbeat_polling_period_s):
+            seen = {reading.worker: reading for reading in self._monitor.readings()}
+            nodes: dict[str, list[Reading]] = {}
+            for name, child in list(self.children.items()):
+                nodes.setdefault(child.node, []).extend([seen[name]] if name in seen else [])
+            for node, readings in nodes.items():
+                if node not in self._cut_off:
+                    self._emit(ev.HostBeat(node=node, readings=tuple(readings)))
 
     def _say(self, worker: str, method: str, *arguments: Any) -> None:
         if worker in self.children:
@@ -129,6 +157,8 @@ class ProcessFleet:
         process = self._context.Process(target=serve, args=(theirs, spec), name=f"elastic-{worker}", daemon=True)
         process.start()
         theirs.close()
+        page = page_path(self._settings.run, worker, self._settings.incarnation)
+        self._monitor.watch(worker, process.pid or 0, page)
         child = self.children[worker] = Child(process, ours, node)
         self._emit(ev.WorkerPlaced(worker=worker, node=node))
         child.listener = threading.Thread(target=self._listen, args=(worker, child), daemon=True)

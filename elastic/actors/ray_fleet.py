@@ -25,6 +25,7 @@ from elastic.actors.fleet import Emit
 from elastic.actors.monitor import HostMonitor
 from elastic.actors.worker import start_worker_host
 from elastic.control import events as ev
+from elastic.control.flight import Reading
 from elastic.control.values import View
 from elastic.settings import RunSettings
 from elastic.train.flight import PAGES, page_path
@@ -156,6 +157,17 @@ class RayFleet:
         self._then(
             monitor.fence.remote(worker), lambda proof: self._fenced(worker, proof), lambda _: self._fenced(worker, "")
         )
+
+    def inspect(self, worker: str) -> None:
+        hand = self._hands.get(worker)
+        monitor = self._monitors.get(hand.node) if hand else None
+        if monitor is None:
+            return
+
+        def tell(stack: str) -> None:
+            self._emit(ev.StackDumped(worker=worker, stack=stack))
+
+        self._then(monitor.inspect.remote(worker), tell, lambda _: None)
 
     def value(self, worker: str, timeout_s: float) -> Any:
         reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()
@@ -328,8 +340,9 @@ class RayFleet:
                     self._need_monitor(node)
 
     def _listen_to_monitor(self, node: str) -> None:
-        def heard(news: list[ev.Event]) -> None:
-            for event in news:
+        def heard(beat: tuple[list[ev.Event], tuple[Reading, ...]]) -> None:
+            news, readings = beat
+            for event in (*news, ev.HostBeat(node=node, readings=readings)):
                 self._emit(event)
             self._listen_to_monitor(node)
 
@@ -340,7 +353,8 @@ class RayFleet:
             self._emit(ev.MonitorLost(node=node))
 
         monitor = self._monitors[node]
-        self._then(monitor.events.options(concurrency_group="events").remote(_EVENTS_S), heard, lost)
+        period_s = self._settings.limits.heartbeat_polling_period_s
+        self._then(monitor.beat.options(concurrency_group="events").remote(period_s), heard, lost)
 
     def _probe(self, worker: str, address: tuple[str, int]) -> None:
         """A refused connection is proof: the kernel of its node answers, and the process that listened is gone."""

@@ -73,6 +73,13 @@ class ProveDead(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect(Command):
+    """Have its host monitor dump the stacks of this worker."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fence(Command):
     """Kill this worker's process through its host monitor, and prove it gone."""
 

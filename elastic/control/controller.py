@@ -26,8 +26,10 @@ from elastic.control.deadlines import (
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.remediation import Policy
 from elastic.control.state import OVER, Phase, RunState, Standing
+from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
+from elastic.control.watching import heard, stack_seen
 
 
 class IllegalEventError(Exception):
@@ -162,7 +164,9 @@ def _member_lost(turn: Turn, name: str, before: Standing, evidence: str) -> None
 
 
 def _monitor_lost(turn: Turn, event: ev.MonitorLost) -> None:
-    turn.change(monitors_lost=turn.state.monitors_lost | {event.node})
+    """Its death is known, so its silence says nothing about the host."""
+    heard_s = {node: at_s for node, at_s in turn.state.heard_s.items() if node != event.node}
+    turn.change(monitors_lost=turn.state.monitors_lost | {event.node}, heard_s=heard_s)
 
 
 # --- a generation breaks and is replaced ------------------------------------------------------------------------------
@@ -247,7 +251,9 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     step_told, published, ahead = event.report.commit.step, turn.state.published, turn.state.published_ahead
     if step_told <= published or step_told in ahead:
         return
+    took_s = event.report.committed_at_s - event.report.started_at_s
     turn.change(published_ahead=ahead | {step_told}, without_progress=0)
+    turn.change(steps_s=(*turn.state.steps_s, took_s)[-KEPT_STEPS:])
     turn.publish_from(published)
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
@@ -318,6 +324,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
+    ev.HostBeat: (heard,) * 6 + (_ignore,),
     ev.WorkerPlaced: (_placed, _placed, _placed, _placed, _placed, _ignore, _ignore),
     ev.WorkerParked: (
         _parked_at_start, _parked_while_running, _parked, _parked, _parked_while_waiting, _parked_too_late, _ignore,
@@ -325,6 +332,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.WorkerLost: (_lost,) * 6 + (_ignore,),
     ev.WorkerDead: (_dead,) * 6 + (_ignore,),
     ev.WorkerDeparted: (_departed,) * 6 + (_ignore,),
+    ev.StackDumped: (stack_seen,) * 6 + (_ignore,),
     ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
     ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _froze, _ignore, _ignore),
     ev.AtDoor: (_ignore, _ignore, _ignore, _at_door, _ignore, _ignore, _ignore),

@@ -7,6 +7,7 @@ from elastic.control.forming import freeze, harden, settle, start_if_ready, try_
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
+from elastic.control.watching import watch_forming, watch_freezing, watch_steps
 
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
 
@@ -19,7 +20,8 @@ def discount_absence(state: RunState, now_s: float) -> RunState:
     if absent_s == 0.0:
         return state
     workers = {name: replace(worker, since_s=worker.since_s + absent_s) for name, worker in state.workers.items()}
-    return replace(state, phase_since_s=state.phase_since_s + absent_s, workers=workers)
+    heard_s = {node: at_s + absent_s for node, at_s in state.heard_s.items()}
+    return replace(state, phase_since_s=state.phase_since_s + absent_s, workers=workers, heard_s=heard_s)
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:
@@ -44,10 +46,12 @@ def _expire_loading(turn: Turn) -> None:
 
 def tick_running(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
+    watch_steps(turn)
 
 
 def tick_freezing(turn: Turn, event: ev.Tick) -> None:
     limits = turn.settings.limits
+    watch_freezing(turn)
     if turn.state.planned and turn.waited_s() > limits.pause_timeout_s:
         harden(turn, "some are still busy with what follows their step")  # the clock starts again: they were not asked
     for member in turn.state.members:
@@ -86,6 +90,8 @@ def tick_forming(turn: Turn, event: ev.Tick) -> None:
         why = f"{', '.join(late)} did not form generation {turn.state.generation} within {within}"
         turn.signal(IncidentClass.FORMING_FAILED, why)
         freeze(turn, why, survivors_only=True)
+    else:
+        watch_forming(turn)
 
 
 def tick_finishing(turn: Turn, event: ev.Tick) -> None:

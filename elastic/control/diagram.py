@@ -31,6 +31,7 @@ _GONE: _Moves = {
 _MOVES: dict[type[ev.Event], _Moves] = {
     ev.Tick: {
         _STARTING: (_FORMING, _ENDED),
+        _RUNNING: (_FREEZING,),
         _FREEZING: _DECIDED,
         _FORMING: (_FREEZING,),
         _WAITING: (_ENDED,),

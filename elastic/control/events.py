@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from elastic.control.flight import Reading
 from elastic.control.values import CommitId, StepReport
 
 
@@ -32,6 +33,14 @@ class MonitorLost(Event):
     """The host monitor of a node does not answer; with all its workers lost too, the node is gone."""
 
     node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBeat(Event):
+    """A host monitor lives, and this is what it sees of its workers."""
+
+    node: str
+    readings: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +79,13 @@ class WorkerDead(WorkerEvent):
     """Proof that its process is gone and can never apply a step again."""
 
     proof: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackDumped(WorkerEvent):
+    """Where its threads stood when it was inspected, or why that could not be seen."""
+
+    stack: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

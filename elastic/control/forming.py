@@ -5,7 +5,7 @@ from elastic.control.outcome import Ending
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import OVER, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
-from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, View
+from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
 
 
 def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
@@ -33,10 +33,22 @@ def harden(turn: Turn, reason: str) -> None:
 
 
 def settle(turn: Turn) -> None:
-    """Decide once no member of the ending generation can ever apply a step in it again."""
-    for member in turn.state.members:
-        if member.answer is None and member.standing not in OVER:
+    """Decide once no member of the ending generation can ever make a step of it stable.
+
+    A reduction needs every member, and who has answered a freeze takes part in none: one answer ends the generation for
+    all. Members out of reach may then be left behind; at most they complete the reduction that was in flight, and apply
+    a step that can never become stable. The answer must be a healed member's: somebody has to hold the state.
+    """
+    members = turn.state.members
+    late = [member for member in members if member.answer is None and member.standing not in OVER]
+    if late:
+        is_fair = turn.waited_s() > turn.settings.limits.exile_after_s and not turn.state.planned
+        is_over = any(member.answer is not None and member.healed for member in members)
+        if not (is_fair and is_over and all(turn.is_silent(member.node) for member in late)):
             return
+        for member in late:
+            turn.signal(IncidentClass.HOST_SILENT, turn.silence(member.name), culprit=member.name)
+            turn.exile(member.name, turn.silence(member.name))
     try_form(turn)
 
 

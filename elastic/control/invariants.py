@@ -22,6 +22,7 @@ def check(state: RunState) -> list[str]:
 def check_step(before: RunState, event: ev.Event, after: RunState, commands: tuple[Command, ...]) -> list[str]:
     """The laws that one step of the controller breaks."""
     broken = [*_monotone(before, after), *_ending(before, after, commands), *_addressed(after, commands)]
+    broken += _exiled(before, event, after)
     forms = [command.view for command in commands if isinstance(command, Form)]
     if len(forms) > 1:
         broken.append(f"{len(forms)} generations are formed at once")
@@ -162,6 +163,14 @@ def _new_generation(before: RunState, event: ev.Event, after: RunState, view: Vi
         commit, healed = held.get(name, (NOTHING_COMMITTED, False))
         if not healed or not commit.same_state(view.resume):
             yield f"donor {name} holds {commit}, healed={healed}; needed: {view.resume}"
+
+
+def _exiled(before: RunState, event: ev.Event, after: RunState) -> Iterator[str]:
+    """Nobody is left behind alive unless a healed member of its generation takes part in no reduction any more."""
+    exiled = [name for name, worker in after.workers.items() if worker.standing is Standing.EXILED]
+    new = [name for name in exiled if before.workers[name].standing is not Standing.EXILED]
+    if new and not any(healed for _, healed in _commits(before, event).values()):
+        yield f"{new} were left behind, and no healed member had answered"
 
 
 def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[CommitId, bool]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic.control.flight import Reading
 from elastic.control.outcome import Outcome
 from elastic.control.values import CommitId, Incident, View
 from elastic.settings import RunSettings
@@ -32,9 +33,11 @@ class Standing(Enum):
     FINISHED = "finished"
     DEAD = "dead"
     GONE = "gone"
+    EXILED = "exiled"
 
 
-OVER = frozenset({Standing.DEAD, Standing.GONE})
+# An exiled worker may be alive, out of reach; it can never again make a step stable.
+OVER = frozenset({Standing.DEAD, Standing.GONE, Standing.EXILED})
 REACHABLE = frozenset({Standing.PARKED, Standing.MEMBER, Standing.FINISHED})
 
 
@@ -48,6 +51,7 @@ class WorkerRecord:
         at_door: it has begun to form the current generation. formed: it has joined its group.
         tries: generations it failed to join.
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
+        inspected: its host monitor was asked for its stacks; stack: what came back.
         since_s: when its standing last changed.
     """
 
@@ -65,6 +69,8 @@ class WorkerRecord:
     tries: int = 0
     doubted: bool = False
     fenced: bool = False
+    inspected: bool = False
+    stack: str = ""
     since_s: float = 0.0
 
 
@@ -82,6 +88,8 @@ class RunState:
         pause_asked: a member was asked to have all stop at the end of a step.
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
+        heard_s: when the host monitor of each node was last heard; readings: what it saw of each worker.
+        steps_s: how long the last steps took.
         phase_since_s: when the phase was entered.
         seen_s: when the last event was taken in, None before the first.
     """
@@ -100,6 +108,9 @@ class RunState:
     start_failures: int = 0
     without_progress: int = 0
     monitors_lost: frozenset[str] = frozenset()
+    heard_s: Mapping[str, float] = field(default_factory=dict)
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    steps_s: tuple[float, ...] = ()
     incidents: tuple[Incident, ...] = ()
     world_sizes: tuple[int, ...] = ()
     phase_since_s: float = 0.0

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from elastic.control.commands import Command, Dismiss, EndRun, Fence, Pause, ProveDead, StartWorker
+from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, Pause, ProveDead, StartWorker
 from elastic.control.outcome import Ending, Outcome
 from elastic.control.remediation import Policy
 from elastic.control.state import OVER, Phase, RunState, Standing, WorkerRecord
@@ -80,6 +80,28 @@ class Turn:
     def fence(self, name: str, reason: str) -> None:
         self.set_worker(name, standing=Standing.SUSPECT, fenced=True)
         self.do(Fence(worker=name, reason=reason))
+
+    def inspect(self, name: str, reason: str) -> None:
+        """Ask for its stacks, once."""
+        if not self.worker(name).inspected:
+            self.set_worker(name, inspected=True)
+            self.do(Inspect(worker=name, reason=reason))
+
+    def exile(self, name: str, reason: str) -> None:
+        """Leave a member behind that can not be reached: it is killed as soon as it can be."""
+        self.set_worker(name, standing=Standing.EXILED, fenced=True)
+        self.do(Fence(worker=name, reason=reason))
+
+    def is_silent(self, node: str) -> bool:
+        """Its host monitor used to be heard, and is not any more."""
+        heard_s = self.state.heard_s.get(node)
+        return heard_s is not None and self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s
+
+    def silence(self, *names: str) -> str:
+        """Why these workers are believed to be out of reach."""
+        nodes = sorted({self.worker(name).node for name in names})
+        limit_s = self.settings.limits.heartbeat_timeout_s
+        return f"nothing was heard of {', '.join(names)} on {', '.join(nodes)} for Limits.heartbeat_timeout_s={limit_s}"
 
     def dismiss(self, name: str, reason: str) -> None:
         if self.worker(name).standing not in OVER:

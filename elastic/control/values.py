@@ -79,7 +79,9 @@ class IncidentClass(Enum):
     WORKER_UNRESPONSIVE = "worker unresponsive"
     FORMING_FAILED = "forming failed"
     WORKER_LOST = "worker lost"
+    WORKER_HUNG = "worker hung"
     NODE_LOST = "node lost"
+    HOST_SILENT = "host silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,32 +10,21 @@ import os
 import struct
 import time
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
-_FORMAT = struct.Struct("<qqqqqqdd")
+from elastic.control.flight import Flying
+
+_FORMAT = struct.Struct("<qqqqqqqdd")
+_REMARK_BYTES = 128
 _SIZE = 4096
-
-
-class Flying(IntEnum):
-    """What the training thread is doing."""
-
-    LOADING = 0
-    AT_DOOR = 1
-    FORMING = 2
-    IN_BODY = 3
-    COMPUTING = 4
-    REDUCING = 5
-    APPLYING = 6
-    OUTSIDE = 7
-
-
 _PHASES = frozenset(map(int, Flying))
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One reading of a page; `micro_batch` is -1 outside of one, `at_s` is the time of the last change."""
+    """One reading of a page; `micro_batch` is -1 outside of one, `commits` counts the process's steps, `at_s` is the
+    time of the last change, `remark` what its user says of a long phase.
+    """
 
     version: int
     generation: int
@@ -43,8 +32,10 @@ class Flight:
     attempt: int
     phase: Flying
     micro_batch: int
+    commits: int
     at_s: float
     started_at_s: float
+    remark: str
 
 
 PAGES = Path("/dev/shm")
@@ -68,17 +59,34 @@ class FlightPage:
             os.close(fd)
         self._started_at_s = time.time()
         self._version = 0
-        self._place = (0, -1, 0)
+        self._place, self._commits = (0, -1, 0), 0
+        self._phase = Flying.LOADING
         self.note(Flying.LOADING)
 
     def place(self, generation: int, step: int, attempt: int) -> None:
         """The attempt that the next notes belong to."""
         self._place = (generation, step, attempt)
 
+    @property
+    def phase(self) -> Flying:
+        """What was noted last."""
+        return self._phase
+
+    def committed(self) -> None:
+        """One more step; counts from the next note on."""
+        self._commits += 1
+
+    def remark(self, text: str) -> None:
+        """What the user says of the phase to come; cut to 128 bytes."""
+        data = text.encode()[:_REMARK_BYTES].ljust(_REMARK_BYTES, b"\0")
+        self._memory[_FORMAT.size : _FORMAT.size + _REMARK_BYTES] = data
+
     def note(self, phase: Flying, micro_batch: int = -1) -> None:
         """Write what is done now: about a microsecond, no system call but the clock."""
         self._version += 1
-        fields = (self._version, *self._place, int(phase), micro_batch, time.time(), self._started_at_s)
+        self._phase = phase
+        now_s = time.time()
+        fields = (self._version, *self._place, int(phase), micro_batch, self._commits, now_s, self._started_at_s)
         _FORMAT.pack_into(self._memory, 0, *fields)
 
     def remove(self) -> None:
@@ -90,12 +98,13 @@ class FlightPage:
 def read_page(path: Path) -> Flight | None:
     """The last state a worker wrote, None if there is no page, or no sense in it."""
     try:
-        data = path.read_bytes()[: _FORMAT.size]
+        data = path.read_bytes()[: _FORMAT.size + _REMARK_BYTES]
     except FileNotFoundError:
         return None
-    if len(data) < _FORMAT.size:
+    if len(data) < _FORMAT.size + _REMARK_BYTES:
         return None
-    version, generation, step, attempt, phase, micro_batch, at_s, started_at_s = _FORMAT.unpack(data)
+    version, generation, step, attempt, phase, micro_batch, commits, at_s, started_at_s = _FORMAT.unpack_from(data)
     if phase not in _PHASES:
         return None
-    return Flight(version, generation, step, attempt, Flying(phase), micro_batch, at_s, started_at_s)
+    remark = data[_FORMAT.size :].rstrip(b"\0").decode(errors="replace")
+    return Flight(version, generation, step, attempt, Flying(phase), micro_batch, commits, at_s, started_at_s, remark)

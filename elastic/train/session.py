@@ -2,17 +2,19 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 
 from elastic.control import events as ev
+from elastic.control.flight import Flying
 from elastic.control.values import StepReport, View
 from elastic.errors import OutsideWorkerError, StepMisuseError
 from elastic.settings import Limits
 from elastic.train.data import Batches, make_batches
-from elastic.train.flight import FlightPage, Flying
+from elastic.train.flight import FlightPage
 from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
 from elastic.train.heal import exchange
 from elastic.train.link import Link
@@ -174,6 +176,24 @@ class Session:
     def on_generation(self, act: Callable[["Session"], None]) -> None:
         """Call `act(session)` whenever this worker enters a new generation, before its next step."""
         self._on_generation.append(act)
+
+    @contextmanager
+    def slow(self, reason: str) -> Iterator[None]:
+        """Announce that this worker will be silent for long (saving, compiling), so that it is not taken for hung.
+
+            with session.slow("exporting the model"):
+                export(model)
+
+        Until `Limits.door_timeout_s` it is left alone; then `reason` is part of the incident.
+        """
+        before = self._page.phase
+        self._page.remark(reason)
+        self._page.note(Flying.SLOW)
+        try:
+            yield
+        finally:
+            self._page.remark("")
+            self._page.note(before)
 
     @property
     def is_leader(self) -> bool:

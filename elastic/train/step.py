@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from elastic.control.data import Conservation, contribution, expected, hash32
+from elastic.control.flight import Flying
 from elastic.control.values import NOTHING_COMMITTED, CommitId
 from elastic.errors import AttemptBroken, ConservationError, StepMisuseError
 from elastic.train import rng
 from elastic.train.amp import ScalerState
-from elastic.train.flight import Flying
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
@@ -104,11 +104,13 @@ class Step:
                 return
             replica.link.check()
             rng.seed_all(replica.seed, self.index, micro_batch.number)
+            replica.page.note(Flying.FETCHING, micro_batch.number)
+            batch = replica.batches.load(self.index, micro_batch)
             replica.page.note(Flying.COMPUTING, micro_batch.number)
             if position == len(self._dealt) - 1:
                 replica.reducer.last_backward()
             self._position = position
-            yield replica.batches.load(self.index, micro_batch)
+            yield batch
             if len(self._done) <= position:
                 raise StepMisuseError(f"step {self.index}: micro-batch {micro_batch.number} had no step.backward(loss)")
         if self._is_reduced:  # by step.skip
@@ -178,6 +180,7 @@ class Step:
                 replica.buffers.apply(self._buffer_change)
             self._is_over = True
             self.committed_at_s = time.time()
+        replica.page.committed()
         replica.page.note(Flying.IN_BODY)
         replica.committed(self)
 
@@ -260,6 +263,7 @@ class Step:
         replica.reducer.hide_unused(tail[_HEAD : _HEAD + used])
         self._record_bytes = tail[: _HEAD + used].numpy().tobytes()
         self._is_reduced = True
+        replica.page.note(Flying.IN_BODY)
         replica.reduced(self)
 
     def _identity(self) -> int:

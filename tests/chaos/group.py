@@ -1,7 +1,9 @@
 """Effect. Runs a group of worker processes under sabotage and checks promises P1 to P4 on what they wrote down."""
 
 import json
+import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,13 +17,15 @@ from elastic.actors.process_fleet import ProcessFleet
 from elastic.actors.supervisor import Supervisor
 from elastic.callbacks import Callback
 from elastic.control.outcome import Ending
-from elastic.control.state import RunState
+from elastic.control.state import RunState, Standing
 from elastic.control.values import StepReport
 from elastic.policies import Ladder
 from elastic.settings import Limits, RunSettings, Scaling
-from tests.chaos.saboteur import BATCH, MICRO_BATCH, Sabotage, train
+from tests.chaos.saboteur import BATCH, HARMLESS, MICRO_BATCH, Sabotage, train
 
 STEPS = 14
+FOREVER_S = 1000.0
+LONG_S = 30.0
 
 
 @dataclass(slots=True)
@@ -68,24 +72,32 @@ def run(
     steps: int = STEPS,
     pause_s: float = 0.002,
     supervisor: type[Supervisor] = Supervisor,
+    during: Callable[[ProcessFleet, Path], None] = lambda fleet, folder: None,
     **limits: float,
 ) -> Story:
-    """Train with these sabotages; `slots` bounds how many workers are ever started."""
+    """Train with these sabotages; `slots` bounds how many workers are ever started.
+
+    Args:
+        during: runs beside the training, with the fleet and the folder of marks.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     settings = RunSettings(
         run=f"chaos-{abs(hash(str(folder))) % 10**8}",
         scaling=Scaling(replicas=replicas, spares=spares),
-        limits=Limits(start_timeout_s=60, **limits),  # type: ignore[arg-type]
+        limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]
     )
     stable = Stable()
     journal = Journal(folder / "run")
     driver = Driver(supervisor(RunState(settings=settings), Ladder()), journal, [stable])
     work = partial(train, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s)
     fleet = ProcessFleet(settings, work, [f"node{i}" for i in range(slots)], 0, driver.emit)
+    beside = threading.Thread(target=during, args=(fleet, folder), daemon=True)
+    beside.start()
     try:
         finished = driver.run(fleet)
     finally:
         fleet.shutdown()
+        beside.join(LONG_S)
         journal.close()
     return Story(
         finished=finished,
@@ -101,11 +113,11 @@ def _read(paths: Any) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: line["t"])
 
 
-def assert_promises(story: Story, clean: Story, *plan: Sabotage, steps: int = STEPS) -> None:
-    """Every sabotage struck, and none of P1 to P4 was broken."""
+def assert_promises(story: Story, clean: Story, *plan: Sabotage, steps: int = STEPS, killed: int | None = None) -> None:
+    """Every sabotage struck, and none of P1 to P4 was broken; `killed`: workers that died, default: one a sabotage."""
     assert story.fired == {sabotage.name for sabotage in plan}, "a sabotage did not strike"
-    kills = [sabotage for sabotage in plan if sabotage.point != "stall"]
-    assert len(story.killed) == len(kills)
+    fatal = [sabotage for sabotage in plan if sabotage.point not in HARMLESS or sabotage.delay_s == FOREVER_S]
+    assert len(story.killed) == (len(fatal) if killed is None else killed)
     assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
     assert_no_stable_step_lost(story, steps)
     assert_same_answer(story, clean)
@@ -160,4 +172,5 @@ def assert_survivors_never_restart(story: Story) -> None:
         (begin,) = (line for line in started if line["worker"] == end["worker"])
         assert (begin["pid"], begin["objects"]) == (end["pid"], end["objects"])
     first = {line["worker"] for line in story.of("committed") if line["generation"] == 1}
-    assert first - story.killed <= {line["worker"] for line in finished}
+    exiled = {one.name for one in story.finished.state.workers.values() if one.standing is Standing.EXILED}
+    assert first - story.killed - exiled <= {line["worker"] for line in finished}

@@ -19,17 +19,19 @@ import torch
 from elastic.train import gloo, session
 
 SAMPLES, BATCH, MICRO_BATCH = 240, 12, 2
+HARMLESS = ("stall", "slow")  # the worker sleeps there, no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sabotage:
-    """Kill (or delay) the worker that has `rank` when it comes to `point` of `step` (or of `generation`).
+    """Kill (or stop, or delay) the worker that has `rank` when it comes to `point` of `step` (or of `generation`).
 
     Attributes:
-        point: forward, between-buckets, pending, reduced, stall, in-apply, forming, giving.
+        point: forward, between-buckets, pending, reduced, stall, slow, in-apply, forming, giving.
         step: the step in which it strikes; -1: any.
         generation: the generation in which it strikes; 0: any.
-        delay_s: for "stall" and "pending": how long the worker sleeps there first.
+        delay_s: for "stall", "slow" and "pending": how long the worker sleeps there first.
+        signal: what it sends itself, except where it only sleeps.
     """
 
     point: str
@@ -37,6 +39,7 @@ class Sabotage:
     step: int = -1
     generation: int = 0
     delay_s: float = 0.0
+    signal: int = signal.SIGKILL
 
     @property
     def name(self) -> str:
@@ -57,8 +60,8 @@ class Saboteur:
                 continue
             if self._strikes_first(sabotage):
                 time.sleep(sabotage.delay_s)
-                if point != "stall":
-                    os.kill(os.getpid(), signal.SIGKILL)
+                if point not in HARMLESS:
+                    os.kill(os.getpid(), sabotage.signal)
 
     def _strikes_first(self, sabotage: Sabotage) -> bool:
         try:
@@ -146,6 +149,8 @@ def train(
                 step.backward(((model(x) - x) ** 2).mean())
             saboteur.at("reduced", session.rank, step.index, step.generation)
             saboteur.at("stall", session.rank, step.index, step.generation)
+            with session.slow("a sabotage"):
+                saboteur.at("slow", session.rank, step.index, step.generation)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             step.apply(optimizer, scheduler=scheduler)
             write("committed", **place)

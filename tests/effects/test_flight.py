@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from elastic.train.flight import PAGES, FlightPage, Flying, page_path, read_page
+from elastic.control.flight import Flying
+from elastic.train.flight import PAGES, FlightPage, page_path, read_page
 
 
 @pytest.fixture
@@ -37,6 +38,23 @@ def test_every_note_is_told_from_the_one_before(page):
         versions.append(flight.version)
         assert flight.phase is phase and flight.micro_batch == -1
     assert versions == sorted(set(versions))
+
+
+def test_commits_count_from_the_next_note_on(page):
+    page.committed()
+    page.committed()
+    page.note(Flying.IN_BODY)
+    assert read_page(page.path).commits == 2
+    assert page.phase is Flying.IN_BODY
+
+
+@pytest.mark.parametrize(
+    ("text", "read"), [("exporting", "exporting"), ("", ""), ("é" * 200, "é" * 64)], ids=["words", "none", "too many"]
+)
+def test_a_remark_is_read_with_the_page(page, text, read):
+    page.remark("an older and longer remark")
+    page.remark(text)
+    assert read_page(page.path).remark == read
 
 
 def test_a_place_counts_from_the_next_note_on(page):
@@ -76,7 +94,7 @@ def test_a_page_that_is_not_there_is_no_error(tmp_path):
     assert read_page(tmp_path / "none") is None
 
 
-@pytest.mark.parametrize("size", [0, 1, 63])
+@pytest.mark.parametrize("size", [0, 1, 63, 199])
 def test_a_page_that_was_cut_short_is_no_reading(page, size):
     """Between its making and its first note, or on a full ramdisk."""
     page.path.write_bytes(page.path.read_bytes()[:size])

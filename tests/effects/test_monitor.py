@@ -1,13 +1,16 @@
 """Effect. The host monitor: knows of a death with proof, and ends what does not answer."""
 
+import os
 import time
 
 import pytest
 
 from elastic.actors import monitor as monitor_module
 from elastic.actors.monitor import HostMonitor
+from elastic.actors.stacks import dump_stacks
 from elastic.control import events as ev
-from elastic.train.flight import FlightPage, Flying, read_page
+from elastic.control.flight import Flying
+from elastic.train.flight import FlightPage, read_page
 from tests.effects.helpers import LONG_S, child, eventually, hear, process_state, stop
 
 
@@ -38,6 +41,7 @@ def monitor():
     yield monitor
     for name in list(monitor.flights()):
         monitor.forget(name)
+    monitor.close()
 
 
 def test_a_killed_worker_is_reported_with_proof_and_last_place(monitor, worker, path):
@@ -91,6 +95,90 @@ def test_states_and_pages_are_read_without_asking(monitor, worker, path):
     assert monitor.flights()["w0"][0] == process_state(worker.pid)
     stop(worker.pid)
     eventually(lambda: monitor.flights()["w0"][0] == "T", "the stop was seen")
+
+
+def only(monitor):
+    """What is seen of the one worker, None before its page was read."""
+    readings = monitor.readings()
+    return readings[0] if readings else None
+
+
+def test_a_worker_that_stands_still_is_told_from_one_that_moves(monitor, path):
+    with child(move_when_told, path) as (process, pipe):
+        monitor.watch("w0", process.pid, path)
+        eventually(lambda: only(monitor) and only(monitor).still_s > 0.5, "it stands still")
+        seen = only(monitor)
+        assert (seen.worker, seen.generation, seen.step, seen.phase) == ("w0", 2, 17, Flying.COMPUTING)
+        assert (seen.micro_batch, seen.commits, seen.state, seen.remark) == (5, 1, "S", "warming up")
+        pipe.send("move")
+        eventually(lambda: only(monitor).still_s < 0.5, "it moved on")
+
+
+def move_when_told(pipe, path):
+    page = FlightPage(path)
+    page.place(generation=2, step=17, attempt=1)
+    page.committed()
+    page.remark("warming up")
+    page.note(Flying.COMPUTING, micro_batch=5)
+    pipe.recv()
+    page.note(Flying.COMPUTING, micro_batch=6)
+    time.sleep(LONG_S)
+
+
+def watched(path, *pages):
+    """A worker as the monitor holds it, whose page changes from look to look as told."""
+    one = monitor_module.Watched(os.getpid(), None, path)
+    page = FlightPage(path)
+    for is_new, elapsed_s in pages:
+        if is_new:
+            page.note(Flying.COMPUTING)
+        one.look(elapsed_s)
+    return one
+
+
+def test_a_monitor_that_was_late_does_not_count_its_own_absence(path):
+    """Its host was suspended, or it got no CPU: the worker may have got none either."""
+    assert watched(path, (True, 0.1), (False, 0.1), (False, 60.0)).still_s == pytest.approx(0.3)
+    assert watched(path, (True, 0.1), (False, 60.0), (True, 0.1)).still_s == 0.0
+
+
+def test_a_worker_that_waits_for_a_cpu_does_not_stand_still(path, monkeypatch):
+    """On a loaded machine its threads are runnable and do not run."""
+    waited = iter([{7: 0, 8: 5}, {7: 100_000_000, 8: 5}, {7: 100_000_000, 8: 30_000_005}])
+    monkeypatch.setattr(monitor_module, "waited_for_cpu_ns", lambda pid: next(waited))
+    looks = [(True, 0.1), *[(False, 0.1)] * 3]
+    assert watched(path, *looks).still_s == pytest.approx(0.3)
+    waited = iter([{7: 0, 8: 5}, {7: 100_000_000, 8: 5}, {7: 100_000_000, 8: 30_000_005}])
+    looks += [(False, 0.1)] * 2
+    assert watched(path, *looks).still_s == pytest.approx(0.3 + 0.1 - 0.1 + 0.1 - 0.03)
+
+
+def test_waiting_for_a_cpu_is_measured(monitor):
+    """Three busy processes on one CPU wait for each other."""
+    cpu = min(os.sched_getaffinity(0))
+    with child(spin, cpu) as (one, _), child(spin, cpu), child(spin, cpu):
+        first = sum(monitor_module.waited_for_cpu_ns(one.pid).values())
+        eventually(lambda: sum(monitor_module.waited_for_cpu_ns(one.pid).values()) > first + 50_000_000, "it waited")
+
+
+def spin(pipe, cpu):
+    os.sched_setaffinity(0, {cpu})
+    while True:
+        pass
+
+
+def test_stacks_are_seen_without_the_workers_help(monitor, worker, path):
+    monitor.watch("w0", worker.pid, path)
+    stop(worker.pid)
+    assert "fly (" in monitor.inspect("w0")
+    assert monitor.inspect("stranger") == "it is not watched"
+
+
+def test_stacks_that_can_not_be_seen_have_a_reason(worker):
+    worker.kill()
+    worker.join(LONG_S)
+    assert dump_stacks(worker.pid).startswith("no stacks: ")
+    assert dump_stacks(os.getpid(), timeout_s=1e-6) == "no stacks: py-spy did not end within 0.0 s"
 
 
 def test_a_page_of_garbage_does_not_blind_the_monitor(monitor, worker, path, tmp_path):

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
 from elastic.control.deadlines import LATE_S
 from elastic.control.diagram import EDGES
+from elastic.control.flight import Flying, Reading
 from elastic.control.invariants import check, check_step
 from elastic.control.remediation import Policy
 from elastic.control.state import Phase, RunState, Standing
@@ -162,6 +165,14 @@ class BareController:
         told = report(number, self.generation, self.now_s)
         return self.feed(ev.StepStable(worker=self.members[0], report=told))
 
+    def beat(self, worker: str, phase: Flying, still_s: float = 0.0, **seen: Any) -> tuple[Command, ...]:
+        """The monitor of a worker's node, a node of its own, tells what it sees of it."""
+        return self.feed(ev.HostBeat(node=f"node-{worker}", readings=(self.reading(worker, phase, still_s, **seen),)))
+
+    def reading(self, worker: str, phase: Flying, still_s: float = 0.0, **seen: Any) -> Reading:
+        usual = {"generation": self.generation, "step": 5, "micro_batch": -1, "commits": 5, "state": "S"}
+        return Reading(worker=worker, phase=phase, still_s=still_s, **{**usual, **seen})
+
     def answer(
         self, worker: str, number: int, *, healed: bool = True, lineage: str = "", generation: int | None = None
     ) -> tuple[Command, ...]:
@@ -204,6 +215,15 @@ def below_minimum(**limits: float) -> BareController:
     ws.die("w1")
     ws.answer("w0", 4)
     assert ws.phase is Phase.WAITING
+    return ws
+
+
+def trained(replicas: int | tuple[int, int] = (1, 3), step_s: float = 0.05, **limits: float) -> BareController:
+    """A run that has learned how long its steps take."""
+    ws = BareController(replicas, **limits).run()
+    for number in range(8):
+        told = replace(report(number, committed_at_s=ws.now_s), started_at_s=ws.now_s - step_s)
+        ws.feed(ev.StepStable(worker=ws.members[0], report=told), after_s=step_s)
     return ws
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.data import hash32
-from elastic.control.state import Phase
+from elastic.control.flight import STOPPED, Flying, Reading
+from elastic.control.state import Phase, Standing
 from elastic.control.values import CommitId, StepReport, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict, WorkerState, react
 from tests.pure.bare_controller import BareController
@@ -23,8 +24,17 @@ from tests.pure.bare_controller import BareController
 LEASE_S, LEASE_MARGIN = 20.0, 0.8
 TICK_S, OVERDUE_S, FAULTS_END_S, LIMIT_S = 0.5, 5.0, 20.0, 400.0
 LIMITS = {"doubt_after_s": 0.5, "freeze_timeout_s": 4.0, "forming_timeout_s": 8.0, "lease_s": LEASE_S}
+SENSING = {"hang_floor_s": 3.0, "first_steps_timeout_s": 3.0, "heartbeat_timeout_s": 2.0, "exile_after_s": 1.0}
 PATIENCE = {"start_tries": 1000, "incidents_without_progress": 1000}
 OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
+FLYING = {
+    Stage.LOADING: Flying.LOADING,
+    Stage.FORMING: Flying.FORMING,
+    Stage.READY: Flying.FORMING,
+    Stage.STEPPING: Flying.COMPUTING,
+    Stage.APPLYING: Flying.APPLYING,
+    Stage.FINISHED: Flying.OUTSIDE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,8 @@ class SimWorker:
     view: View | None = None
     is_alive: bool = True
     is_hung: bool = False
+    is_stopped: bool = False
+    moved_s: float = 0.0
     has_last_words: bool = True
     muted_at_s: float = 0.0
     muted_until_s: float = 0.0
@@ -70,7 +82,7 @@ class World:
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.rng, self.plan, self.now_s = random.Random(seed), plan, 0.0
-        self.ws = BareController(plan.replicas, plan.spares, **LIMITS, **PATIENCE)
+        self.ws = BareController(plan.replicas, plan.spares, **LIMITS, **SENSING, **PATIENCE)
         self.workers: dict[str, SimWorker] = {}
         self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.sent = 0
@@ -116,8 +128,24 @@ class World:
     # --- the driver's side ---
 
     def tick(self) -> None:
+        """Monitors in reach tell what they see, then time passes."""
         self.later(TICK_S, self.tick)
+        for worker in self.workers.values():
+            if worker.is_alive and self.now_s >= worker.muted_until_s:
+                self.control(ev.HostBeat(node=f"node-{worker.name}", readings=(self.reading(worker),)))
         self.control(ev.Tick())
+
+    def reading(self, worker: SimWorker) -> Reading:
+        return Reading(
+            worker=worker.name,
+            generation=worker.state.generation,
+            step=worker.state.commit.step + 1,
+            phase=Flying.REDUCING if worker.contributed else FLYING.get(worker.state.stage, Flying.AT_DOOR),
+            micro_batch=-1,
+            commits=10,
+            still_s=self.now_s - worker.moved_s,
+            state=STOPPED if worker.is_stopped else "S",
+        )
 
     def control(self, event: ev.Event) -> None:
         """The controller may stand still with a decision made and not told; then it hears all that came meanwhile."""
@@ -142,6 +170,8 @@ class World:
             self.order([member.worker for member in command.view.members], command)
         elif isinstance(command, cmd.Pause):
             self.order([command.worker], command)
+        elif isinstance(command, cmd.Inspect):
+            self.later(self.delay_s(), self.control, ev.StackDumped(worker=command.worker, stack="main.py:1"))
         elif not isinstance(command, cmd.EndRun):
             self.order(command.workers, command)
 
@@ -158,6 +188,8 @@ class World:
     def hunt(self, worker: SimWorker, fence: bool) -> None:
         """Look for proof of death; a fence makes it true, unless the worker is out of reach."""
         if self.now_s < worker.muted_until_s:
+            if fence:  # the order arrives when contact is back
+                self.later(worker.muted_until_s - self.now_s, self.hunt, worker, fence)
             return
         if fence:
             worker.is_alive = False
@@ -181,7 +213,7 @@ class World:
         if self.chance("crash"):
             self.crash(worker)
         elif trains and self.chance("hang"):
-            worker.is_hung = True
+            worker.is_hung, worker.is_stopped = True, self.rng.random() < 0.5
             self.later(40.0, self.crash, worker)  # somebody kills it in the end
         elif trains and self.now_s > worker.muted_until_s and self.chance("mute"):
             worker.muted_at_s, worker.muted_until_s = self.now_s, self.now_s + self.rng.uniform(1.0, 40.0)
@@ -200,7 +232,7 @@ class World:
         before = worker.state
         reaction = react(before, signal, **details)
         if reaction.state.stage is not before.stage:
-            worker.since_s = self.now_s
+            worker.since_s = worker.moved_s = self.now_s
             if worker.contributed and not self.is_full(worker):  # what it gave to an open reduction is cut off
                 self.reductions[self.key(worker)].discard(worker.name)
             worker.contributed = False
@@ -314,7 +346,7 @@ class World:
         key = self.key(worker)
         if not worker.contributed:
             self.reductions[key].add(worker.name)
-            worker.contributed, worker.since_s = True, self.now_s
+            worker.contributed, worker.since_s, worker.moved_s = True, self.now_s, self.now_s
             newest = self.ws.generation
             assert not self.is_full(worker) or newest == view.generation, f"{key} completes beside generation {newest}"
             self.pauses |= {key} if worker.pause_generation == view.generation else set()
@@ -348,7 +380,8 @@ class World:
         commit = worker.applying
         assert commit is not None
         assert commit.step == worker.state.commit.step + 1, f"{worker.name} skipped or redid a step: {commit}"
-        assert commit.step >= len(self.stable), f"{worker.name} redid stable step {commit.step}"
+        is_exiled = self.ws.standing(worker.name) is Standing.EXILED  # out of reach, it does what can not become stable
+        assert is_exiled or commit.step >= len(self.stable), f"{worker.name} redid stable step {commit.step}"
         self.signal(worker, Signal.LEAVE_APPLY, commit=commit)
         worker.pending, orders, worker.deferred = commit, worker.deferred, []
         for command in orders:

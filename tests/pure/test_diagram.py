@@ -10,12 +10,13 @@ import pytest
 from elastic.control import events as ev
 from elastic.control.controller import TABLE, step
 from elastic.control.diagram import EDGES, render_phases, render_stages
+from elastic.control.flight import Flying
 from elastic.control.remediation import Kind, Policy, Remediation
 from elastic.control.state import Phase, RunState
 from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage
 from elastic.policies import Ladder
 from elastic.settings import Limits
-from tests.pure.bare_controller import BareController, commit, report
+from tests.pure.bare_controller import BareController, commit, report, trained
 from tests.pure.protocol_world import Plan, World
 
 ARCHITECTURE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
@@ -62,7 +63,7 @@ def states() -> list[RunState]:
             world = World(seed, plan)
             world.ws.on_state = lambda state: found.setdefault(shape(state), state)
             world.play()
-    return [*found.values(), waits_by_choice()]
+    return [*found.values(), waits_by_choice(), hangs()]
 
 
 def waits_by_choice() -> RunState:
@@ -74,9 +75,16 @@ def waits_by_choice() -> RunState:
     return ws.state
 
 
+def hangs() -> RunState:
+    """A member has stood still for long, as its monitor has just told."""
+    ws = trained()
+    ws.beat("w1", Flying.COMPUTING, still_s=LATER_S)
+    return ws.state
+
+
 def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
-    yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"))
+    yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
     if state.phase is Phase.STARTING:
         yield ev.RunStarted()
     at = state.generation
@@ -85,6 +93,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l")
         yield ev.WorkerLost(worker=worker, evidence="silence")
         yield ev.WorkerDead(worker=worker, proof="gone")
+        yield ev.StackDumped(worker=worker, stack="main.py:1")
         yield ev.WorkerDeparted(worker=worker, reason="SystemExit")
         for generation in (at - 1, at):
             yield ev.CollectiveBroken(worker=worker, generation=generation, error="reset")
@@ -110,7 +119,9 @@ def seen_edges() -> dict[tuple[Phase, type[ev.Event]], frozenset[Phase]]:
             for one in (state, strict):
                 for policy in POLICIES:
                     for now_s in (0.0, LATER_S) if isinstance(event, ev.Tick) else (0.0,):
-                        after = step(replace(one, seen_s=now_s), event, now_s, policy).state  # seen all the while
+                        heard = dict.fromkeys(one.heard_s, now_s)
+                        seen_until_now = replace(one, seen_s=now_s, heard_s=heard)
+                        after = step(seen_until_now, event, now_s, policy).state
                         seen.setdefault((state.phase, type(event)), set()).add(after.phase)
     return {pair: frozenset(phases) for pair, phases in seen.items()}
 

@@ -1,0 +1,25 @@
+"""Effect. Where the threads of another Python process stand, stopped or not, without its help."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+_DUMP_S = 1.0
+_KEPT_CHARS = 4000
+
+
+def dump_stacks(pid: int, timeout_s: float = _DUMP_S) -> str:
+    """The stacks of all threads, the one that trains first; or a sentence that says why they can not be seen."""
+    beside = Path(sys.executable).with_name("py-spy")
+    command = [str(beside) if beside.exists() else "py-spy", "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        dump = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except FileNotFoundError:
+        return "no stacks: py-spy is not installed"
+    except subprocess.TimeoutExpired:
+        return f"no stacks: py-spy did not end within {timeout_s:.1f} s"
+    if dump.returncode != 0:
+        return f"no stacks: {(dump.stderr.strip() or 'py-spy failed').splitlines()[0]}"
+    _, *threads = dump.stdout.split("\nThread ")
+    threads.sort(key=lambda text: "elastic-train" not in text.partition("\n")[0])
+    return "\n".join(f"thread {text.strip()}" for text in threads)[:_KEPT_CHARS]

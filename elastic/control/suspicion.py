@@ -1,0 +1,74 @@
+"""Pure. Who hangs, and who only waits for them.
+
+A worker is judged by what its training thread is doing, and for how long. In a reduction all wait for each other, so
+whoever stands still anywhere else is the culprit, and those in the reduction are its victims. How long is too long is
+learned from the run's own steps.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from elastic.control.flight import STOPPED, Flying, Reading
+from elastic.settings import Limits
+
+YOUNG_COMMITS = 3  # first steps allocate, compile and warm up
+MIN_STEPS = 5
+KEPT_STEPS = 64
+_STEPS = 2.0  # a phase is a part of a step: twice a usual step is long
+_SPREADS = 10.0
+_DEAD = 2.0  # suspected at once the limit, dead at twice the limit
+
+_IN_STEP = frozenset({Flying.IN_BODY, Flying.COMPUTING, Flying.APPLYING})
+_BETWEEN = frozenset({Flying.OUTSIDE, Flying.SLOW})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """A worker that makes no progress; `is_dead` once nothing better is to be expected of it."""
+
+    worker: str
+    is_dead: bool
+    reason: str
+
+
+def stall_limit_s(steps_s: Sequence[float], limits: Limits) -> float:
+    """How long a phase of a step may last: from the median and the spread (median deviation) of the last steps."""
+    if len(steps_s) < MIN_STEPS:
+        return limits.first_steps_timeout_s
+    middle = median(steps_s)
+    spread = median(abs(one - middle) for one in steps_s)
+    return max(limits.hang_floor_s, _STEPS * middle, middle + _SPREADS * spread)
+
+
+def suspicions(readings: Iterable[Reading], stall_s: float, limits: Limits) -> list[Suspicion]:
+    """Workers that stand still where they wait for nobody."""
+    found = []
+    for reading in readings:
+        limit_s, reason = _limit(reading, stall_s, limits)
+        if limit_s is None or reading.still_s < limit_s:
+            continue
+        is_dead = reading.state == STOPPED or reading.still_s >= _DEAD * limit_s or reading.phase not in _IN_STEP
+        why = f"{reading.worker} has stood still for {reading.still_s:.1f} s, {reading.place} (process {reading.state})"
+        found.append(Suspicion(worker=reading.worker, is_dead=is_dead, reason=f"{why}; limit: {reason}"))
+    return found
+
+
+def _limit(reading: Reading, stall_s: float, limits: Limits) -> tuple[float | None, str]:
+    if reading.state == STOPPED:
+        return limits.hang_floor_s, f"Limits.hang_floor_s={limits.hang_floor_s}, since its process is stopped"
+    if reading.phase in _IN_STEP:
+        limit_s = limits.first_steps_timeout_s if reading.commits < YOUNG_COMMITS else stall_s
+        return limit_s, f"{limit_s:.1f} s, learned from the run's steps (Limits.hang_floor_s, first_steps_timeout_s)"
+    if reading.phase is Flying.FETCHING:
+        return limits.fetch_timeout_s, f"Limits.fetch_timeout_s={limits.fetch_timeout_s}"
+    if reading.phase in _BETWEEN:
+        return limits.door_timeout_s, f"Limits.door_timeout_s={limits.door_timeout_s}"
+    return None, ""
+
+
+def all_wait(readings: Sequence[Reading], stall_s: float) -> bool:
+    """Everybody that can be seen waits in a reduction, and has for too long: whoever is missing is out of sight."""
+    is_young = any(reading.commits < YOUNG_COMMITS for reading in readings)
+    waits = all(reading.phase is Flying.REDUCING and reading.still_s >= stall_s for reading in readings)
+    return bool(readings) and waits and not is_young

@@ -1,0 +1,80 @@
+"""Effect. A worker that stops, or hangs, or is out of reach, holds the others up for about a second: P1 to P4 hold."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from elastic.actors.process_fleet import ProcessFleet
+from elastic.control.values import IncidentClass
+from tests.chaos.group import FOREVER_S, LONG_S, Story, assert_promises, run
+from tests.chaos.saboteur import Sabotage
+
+pytestmark = pytest.mark.timeout(120)
+STOP = {"step": 8, "signal": signal.SIGSTOP}
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return run(tmp_path_factory.mktemp("clean") / "run")
+
+
+STORIES = {
+    "stopped in forward": [Sabotage(point="forward", rank=1, **STOP)],
+    "stopped in forward, the leader": [Sabotage(point="forward", rank=0, **STOP)],
+    "stopped between two buckets": [Sabotage(point="between-buckets", rank=1, **STOP)],
+    "stopped after the last bucket": [Sabotage(point="reduced", rank=2, **STOP)],
+    "stopped inside apply": [Sabotage(point="in-apply", rank=1, **STOP)],
+    "stopped while forming after a loss": [
+        Sabotage(point="forward", rank=2, step=4),
+        Sabotage(point="forming", rank=1, generation=2, signal=signal.SIGSTOP),
+    ],
+    "hangs in forward": [Sabotage(point="stall", rank=1, step=8, delay_s=FOREVER_S)],
+}
+
+
+@pytest.mark.parametrize("plan", STORIES.values(), ids=STORIES.keys())
+def test_hung(plan: list[Sabotage], clean: Story, tmp_path: Path) -> None:
+    story = run(tmp_path, *plan, hang_floor_s=0.5)
+    assert_promises(story, clean, *plan)
+    assert_fenced_with_its_stack(story)
+
+
+def assert_fenced_with_its_stack(story: Story) -> None:
+    (hung,) = (one for one in story.finished.state.incidents if one.kind is IncidentClass.WORKER_HUNG)
+    (fence,) = (line for line in story.journal if line.get("command") == "Fence")
+    assert hung.culprits[-1:] == (fence["worker"],) and "has stood still" in fence["reason"]
+    (stack,) = (line["stack"] for line in story.journal if line.get("event") == "StackDumped")
+    assert "elastic-train" in stack and "saboteur.py" in stack
+    assert any(stack in evidence for evidence in hung.evidence)
+
+
+def test_a_worker_out_of_reach_is_left_behind(clean: Story, tmp_path: Path) -> None:
+    """Nobody can prove its death, and nobody waits for the end of its lease."""
+    plan = [Sabotage(point="forward", rank=1, **STOP)]
+
+    def cut(fleet: ProcessFleet, folder: Path) -> None:
+        deadline_s = time.monotonic() + LONG_S
+        while time.monotonic() < deadline_s:
+            for mark in folder.glob("fired-*"):
+                pid = int(mark.read_text() or 0)
+                for child in (child for child in fleet.children.values() if child.process.pid == pid):
+                    fleet.cut_off(child.node)
+                    return
+            time.sleep(0.01)
+
+    story = run(tmp_path, *plan, hang_floor_s=0.5, lease_s=300.0, during=cut)
+    (incident,) = story.finished.state.incidents
+    assert incident.kind is IncidentClass.HOST_SILENT
+    (left,) = incident.culprits
+    assert story.finished.state.workers[left].standing.value == "exiled"
+    assert story.finished.state.world_sizes == (3, 2)
+    assert_promises(story, clean, *plan, killed=0)
+
+
+def test_a_slow_phase_that_was_announced_is_nobodys_fault(clean: Story, tmp_path: Path) -> None:
+    plan = [Sabotage(point="slow", rank=1, step=8, delay_s=1.5)]
+    story = run(tmp_path, *plan, hang_floor_s=0.5)
+    assert_promises(story, clean, *plan, killed=0)
+    assert story.finished.state.incidents == ()

@@ -1,0 +1,284 @@
+"""Who hangs is fenced, who waits is not, and who is out of reach is left behind."""
+
+import pytest
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.flight import Flying
+from elastic.control.state import Phase, Standing
+from elastic.control.suspicion import stall_limit_s
+from elastic.control.values import IncidentClass
+from elastic.settings import Limits
+from tests.pure.bare_controller import BareController, trained
+
+FLOOR_S, SILENT_S, EXILE_S = 0.5, 1.25, 0.3
+ENDLESS_S = 1e6
+
+
+def victims(ws: BareController, *workers: str, still_s: float) -> None:
+    for worker in workers:
+        ws.beat(worker, Flying.REDUCING, still_s)
+
+
+# --- how long is too long ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps_s", "limit_s"),
+    [
+        ([0.05] * 8, 0.5),
+        ([1.0] * 8, 2.0),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], 13.0),
+        ([1.0] * 20 + [60.0], 2.0),
+        ([0.05] * 4, 600.0),
+    ],
+    ids=["the floor", "twice a usual step", "steps that scatter", "one outlier", "too few to learn from"],
+)
+def test_the_limit_is_learned_from_the_steps(steps_s, limit_s):
+    assert stall_limit_s(steps_s, Limits()) == limit_s
+
+
+def test_only_the_last_steps_count():
+    ws = trained(step_s=0.05)
+    assert len(ws.state.steps_s) == 8
+    for number in range(8, 100):
+        ws.stable(number, after_s=0.5)
+    assert len(ws.state.steps_s) == 64
+    assert stall_limit_s(ws.state.steps_s, ws.state.settings.limits) == 2.0  # a report of this kind says 1 s
+
+
+# --- who hangs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_suspect_is_inspected_and_the_dead_is_fenced_with_its_stack():
+    ws = trained()
+    victims(ws, "w0", "w2", still_s=0.6)
+    ws.beat("w1", Flying.COMPUTING, still_s=0.6, micro_batch=3)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Inspect) == {"w1"} and ws.phase is Phase.RUNNING
+    ws.feed(ev.StackDumped(worker="w1", stack="forward (net.py:7)"))
+    victims(ws, "w0", "w2", still_s=1.1)
+    ws.beat("w1", Flying.COMPUTING, still_s=1.1, micro_batch=3)
+    ws.tick(0.1)
+    assert ws.addressees(cmd.Fence) == {"w1"} and ws.given(cmd.Inspect) == []
+    assert ws.addressees(cmd.Freeze) == {"w0", "w1", "w2"}
+    (incident,) = ws.state.incidents
+    assert (incident.kind, incident.culprits) == (IncidentClass.WORKER_HUNG, ("w1",))
+    assert "computing in step 5, micro-batch 3" in incident.evidence[0]
+    assert incident.evidence[1] == "stack of w1:\nforward (net.py:7)"
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.die("w1")
+    assert ws.members == ["w0", "w2"]
+
+
+def test_a_stack_that_comes_late_is_evidence_too():
+    ws = trained()
+    ws.beat("w1", Flying.COMPUTING, still_s=1.1)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Inspect) == ws.addressees(cmd.Fence) == {"w1"}
+    ws.feed(ev.StackDumped(worker="w1", stack="forward (net.py:7)"))
+    assert ws.state.incidents[0].evidence[-1] == "stack of w1:\nforward (net.py:7)"
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Flying if phase is not Flying.LOADING])
+def test_a_stopped_process_is_dead_at_the_floor_wherever_it_is(phase):
+    ws = trained()
+    ws.beat("w1", phase, still_s=FLOOR_S, state="T")
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "still_s"),
+    [
+        (Flying.COMPUTING, FLOOR_S - 0.01),
+        (Flying.FETCHING, 59.0),
+        (Flying.OUTSIDE, 599.0),
+        (Flying.SLOW, 599.0),
+        (Flying.AT_DOOR, ENDLESS_S),
+        (Flying.REDUCING, ENDLESS_S),
+    ],
+)
+def test_phases_have_limits_of_their_own(phase, still_s):
+    ws = trained()
+    victims(ws, "w0", "w2", still_s=still_s)
+    ws.beat("w1", phase, still_s=still_s, micro_batch=0)
+    ws.beat("w2", Flying.COMPUTING)
+    assert ws.tick(0.0) == ()
+
+
+@pytest.mark.parametrize(("phase", "still_s"), [(Flying.FETCHING, 61.0), (Flying.OUTSIDE, 601.0), (Flying.SLOW, 601.0)])
+def test_those_limits_end_too(phase, still_s):
+    ws = trained()
+    ws.beat("w1", phase, still_s=still_s)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+
+
+def test_first_steps_of_a_process_may_take_long():
+    ws = trained()
+    ws.beat("w1", Flying.COMPUTING, still_s=100.0, commits=2)
+    victims(ws, "w0", "w2", still_s=100.0)
+    assert ws.tick(0.0) == ()
+    ws.beat("w1", Flying.COMPUTING, still_s=1201.0, commits=2)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+
+
+def test_nobody_is_suspected_before_steps_are_known():
+    ws = BareController((1, 3)).run()
+    ws.beat("w1", Flying.COMPUTING, still_s=100.0)
+    assert ws.tick(0.0) == ()
+
+
+def test_a_page_of_an_older_generation_says_nothing():
+    ws = trained()
+    ws.beat("w1", Flying.COMPUTING, still_s=100.0, generation=0)
+    assert ws.tick(0.0) == ()
+
+
+def test_a_reduction_in_which_all_wait_is_broken_and_nobody_is_killed():
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.6)
+    ws.tick(0.0)
+    assert ws.phase is Phase.FREEZING and ws.given(cmd.Fence) == []
+    assert ws.state.incidents[0].kind is IncidentClass.COLLECTIVE_BROKEN
+
+
+def test_a_stopped_member_does_not_hold_up_a_freeze_or_a_forming():
+    ws = trained()
+    ws.break_("w0")
+    ws.beat("w1", Flying.REDUCING, still_s=0.6, state="T")
+    ws.tick(0.01)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.die("w1")
+    ws.arrive("w0", "w2")
+    ws.beat("w2", Flying.FORMING, still_s=0.6, state="T")
+    ws.tick(0.01)
+    assert ws.addressees(cmd.Fence) == {"w2"} and ws.phase is Phase.FREEZING
+
+
+def test_a_member_that_answers_the_freeze_and_hangs_on_its_way_to_the_door_is_fenced():
+    """Its control thread lives, its training thread does not."""
+    ws = trained()
+    ws.break_("w0")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 7)
+    ws.arrive("w0", "w2")
+    ws.beat("w1", Flying.COMPUTING, still_s=0.9, generation=1)
+    ws.tick(0.1)
+    assert ws.phase is Phase.FORMING
+    ws.beat("w1", Flying.COMPUTING, still_s=1.1, generation=1)
+    ws.tick(0.1)
+    assert ws.addressees(cmd.Fence) == {"w1"} and ws.phase is Phase.FREEZING
+
+
+# --- who is out of reach ----------------------------------------------------------------------------------------------
+
+
+def cut_off() -> BareController:
+    """All have been heard; then w1's host falls silent while the others wait for it."""
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.0)
+    for _ in range(6):
+        ws.now_s += 0.25
+        victims(ws, "w0", "w2", still_s=1.0)
+        ws.tick(0.0)
+    return ws
+
+
+def test_a_host_that_is_silent_while_all_wait_is_left_behind():
+    ws = cut_off()
+    assert ws.phase is Phase.FREEZING
+    assert ws.standing("w1") is Standing.SUSPECT
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    assert ws.phase is Phase.FREEZING, "it may still answer"
+    ws.tick(EXILE_S + 0.01)
+    assert ws.standing("w1") is Standing.EXILED and ws.addressees(cmd.Fence) == {"w1"}
+    assert ws.members == ["w0", "w2"]
+    assert ws.state.incidents[0].kind is IncidentClass.HOST_SILENT
+    assert "Limits.heartbeat_timeout_s=1.25" in ws.state.incidents[0].evidence[0]
+
+
+def test_a_host_that_comes_back_in_time_loses_nothing():
+    ws = cut_off()
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 7)
+    assert sorted(ws.members) == ["w0", "w1", "w2"] and ws.given(cmd.Fence) == []
+
+
+def test_the_exiled_never_returns_as_a_member():
+    ws = cut_off()
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.tick(EXILE_S + 0.01)
+    ws.answer("w1", 8, generation=1)
+    ws.form()
+    ws.beat("w1", Flying.REDUCING, still_s=100.0, generation=1)
+    ws.tick(0.0)
+    assert ws.standing("w1") is Standing.EXILED and ws.phase is Phase.RUNNING
+    ws.die("w1")
+    assert ws.standing("w1") is Standing.EXILED
+
+
+def test_nobody_is_left_behind_unless_a_healed_member_holds_the_state():
+    """Else the one out of reach may be the last who has it: its lease decides."""
+    ws = cut_off()
+    ws.answer("w0", 7, healed=False)
+    ws.answer("w2", 7, healed=False)
+    ws.tick(5.0)
+    assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
+
+
+def test_silence_alone_is_no_fault_while_steps_go_on():
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.0)
+    for _ in range(20):
+        ws.now_s += 0.25
+        victims(ws, "w0", "w2", still_s=0.1)
+        assert ws.tick(0.0) == ()
+
+
+def test_a_driver_cut_off_from_everybody_breaks_nothing():
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.4)
+    assert ws.tick(60.0) == ()
+
+
+def test_a_lost_monitor_is_no_silent_host():
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.0)
+    ws.feed(ev.MonitorLost(node="node-w1"))
+    for _ in range(20):
+        ws.now_s += 0.25
+        victims(ws, "w0", "w2", still_s=0.6)
+        ws.beat("w2", Flying.REDUCING, still_s=0.0)
+        ws.tick(0.0)
+    assert ws.phase is Phase.RUNNING
+
+
+def test_a_silent_member_does_not_hold_up_a_forming():
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.0)
+    ws.break_("w0")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 7)
+    ws.arrive("w0", "w1", "w2")
+    ws.form("w0", "w2")
+    for _ in range(6):
+        ws.now_s += 0.25
+        victims(ws, "w0", "w2", still_s=0.0)
+        ws.tick(0.0)
+    assert ws.phase is Phase.FREEZING and "w1" in ws.state.incidents[-1].culprits
+
+
+def test_a_controller_that_stood_still_takes_nobody_for_silent():
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.0)
+    ws.sleep(60.0)
+    victims(ws, "w0", "w2", still_s=1.0)
+    assert ws.tick(0.1) == ()
