@@ -28,6 +28,20 @@ def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool) -> No
     run_demo(out, steps=steps, seed=seed, with_faults=not no_faults, float64=float64)
 
 
+@cli.command()
+@click.argument("node")
+@click.option("--deadline", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds it has left.")
+@click.option("--reason", default="elastic drain", show_default=True, help="For the records.")
+@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
+def drain(node: str, deadline: float, reason: str, address: str | None) -> None:
+    """Announce that NODE (beginning of its id, address or name) will be taken away: its workers leave between steps."""
+    from elastic.actors.cluster import connected
+    from elastic.actors.draining import drain_node
+
+    with connected(address):
+        click.echo(f"draining {drain_node(node, reason, deadline)}")
+
+
 def main() -> None:
     """Entry point: errors are one sentence, Ctrl-C is 130."""
     try:

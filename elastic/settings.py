@@ -69,6 +69,7 @@ class Limits:
     Attributes:
         start_timeout_s: from the start until the minimum of replicas stands at its first step.
         load_timeout_s: from a worker's start until it stands at its first step (imports, model building).
+        notice_window_s: notices that come within this time are one departure.
         hang_floor_s: a phase of a step without progress for this long, or for twice a usual step if that is longer,
             makes its worker a suspect; for twice that long, dead. A large value switches this off.
         first_steps_timeout_s: the same for the first steps of a process, which compile and warm up.
@@ -96,6 +97,7 @@ class Limits:
 
     start_timeout_s: float = 120.0
     load_timeout_s: float = 600.0
+    notice_window_s: float = 0.2
     hang_floor_s: float = 0.5
     first_steps_timeout_s: float = 600.0
     fetch_timeout_s: float = 60.0

@@ -38,6 +38,22 @@ def cluster(address: str | None, scaling: Scaling) -> Iterator[None]:
         ray.shutdown()
 
 
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """Be connected to a cluster that runs already, for a command about it.
+
+    Raises:
+        NoClusterError: there is none.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if not _listens(address) or not _connect(address):
+        raise NoClusterError(f"no Ray cluster answers at {address}: check --address or RAY_ADDRESS")
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
 def _require(address: str | None, scaling: Scaling) -> None:
     if address is None:
         _start_local(scaling)

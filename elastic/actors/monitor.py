@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic.actors.preemption import PreemptionWatch
 from elastic.actors.stacks import dump_stacks
 from elastic.control import events as ev
 from elastic.control.flight import Reading
@@ -99,15 +100,22 @@ class Watched:
 
 
 class HostMonitor:
-    """Watches the workers of one node; an actor in a cluster."""
+    """Watches the workers of one node; an actor in a cluster.
 
-    def __init__(self) -> None:
+    Args:
+        node: its name in what is told.
+        heeds_cloud: pass on the cloud's notice that this machine will be taken away.
+    """
+
+    def __init__(self, node: str = "", heeds_cloud: bool = False) -> None:
+        self._node = node
         self._watched: dict[str, Watched] = {}
         self._news: list[ev.Event] = []
         self._lock = threading.Condition()
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="elastic-monitor", daemon=True)
         self._thread.start()
+        self._cloud = PreemptionWatch(self._notice) if heeds_cloud else None
 
     def watch(self, worker: str, pid: int, page: Path) -> bool:
         """Take a worker under watch; False if its process is gone already."""
@@ -151,6 +159,8 @@ class HostMonitor:
     def close(self) -> None:
         """Stop watching."""
         self._is_closed.set()
+        if self._cloud is not None:
+            self._cloud.close()
         self._thread.join(_LEAVE_S)
 
     def flights(self) -> dict[str, tuple[str, Flight | None]]:
@@ -198,6 +208,11 @@ class HostMonitor:
         with self._lock:
             for watched in self._watched.values():
                 watched.look(elapsed_s)
+
+    def _notice(self, reason: str) -> None:
+        with self._lock:
+            self._news.append(ev.NodeNotice(node=self._node, reason=reason))
+            self._lock.notify_all()
 
     def _report_death(self, name: str) -> None:
         with self._lock:

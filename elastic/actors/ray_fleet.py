@@ -4,7 +4,6 @@ Detached, since plain actors die with their driver, and detached actors die with
 nothing outlives its purpose, a worker that has not heard a driver for its orphan lease removes its own placement group.
 """
 
-import contextlib
 import logging
 import queue
 import socket
@@ -16,16 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import RayActorError, RayError
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from elastic.actors.draining import draining_nodes
 from elastic.actors.fleet import Emit
-from elastic.actors.monitor import HostMonitor
+from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.worker import start_worker_host
 from elastic.control import events as ev
-from elastic.control.flight import Reading
 from elastic.control.values import View
 from elastic.settings import RunSettings
 from elastic.train.flight import PAGES, page_path
@@ -36,7 +35,7 @@ log = logging.getLogger("elastic")
 _EVENTS_S = 5.0
 _KEEP_S = 0.05
 _PROBE_S = 1.0
-_MONITOR_S = 1.0  # until a lost host monitor is replaced; on a node that is gone, its workers are proven dead by then
+_DRAINS_S = 0.25  # a look costs about 2 ms
 _END_S = 10.0
 
 
@@ -73,8 +72,10 @@ class RayFleet:
         self._train_fn = ray.put(train_fn)
         self._hands: dict[str, Hand] = {}
         self._unproven: set[str] = set()
-        self._monitors: dict[str, Any] = {}
-        self._unmonitored: dict[str, float] = {}
+        period_s = settings.limits.heartbeat_polling_period_s
+        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s)
+        self._draining: set[str] = set()
+        self._drains_due_s = 0.0
         self._lock = threading.RLock()
         self._is_down = threading.Event()
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -148,26 +149,10 @@ class RayFleet:
         threading.Thread(target=self._probe, args=(worker, hand.address), daemon=True).start()
 
     def fence(self, worker: str) -> None:
-        hand = self._hands.get(worker)
-        monitor = self._monitors.get(hand.node) if hand else None
-        if monitor is None:
-            self._release(worker)
-            self.prove_dead(worker)
-            return
-        self._then(
-            monitor.fence.remote(worker), lambda proof: self._fenced(worker, proof), lambda _: self._fenced(worker, "")
-        )
+        self._monitors.fence(self._node(worker), worker, lambda proof: self._fenced(worker, proof))
 
     def inspect(self, worker: str) -> None:
-        hand = self._hands.get(worker)
-        monitor = self._monitors.get(hand.node) if hand else None
-        if monitor is None:
-            return
-
-        def tell(stack: str) -> None:
-            self._emit(ev.StackDumped(worker=worker, stack=stack))
-
-        self._then(monitor.inspect.remote(worker), tell, lambda _: None)
+        self._monitors.inspect(self._node(worker), worker)
 
     def value(self, worker: str, timeout_s: float) -> Any:
         reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()
@@ -183,19 +168,13 @@ class RayFleet:
             if not hand.is_over:
                 ray.kill(hand.actor)  # in a way that Ray does not take for a failure
         pages = page_path(self._settings.run, "*", self._settings.incarnation).name
-        endings = [monitor.end_all.remote(pages) for monitor in self._monitors.values()]
-        for ending in endings:
-            with contextlib.suppress(RayError, GetTimeoutError):
-                alive = ray.get(ending, timeout=_END_S)
-                if alive:
-                    log.warning("processes that could not be ended: %s", alive)
+        self._monitors.end_all(pages)
         for page in PAGES.glob(pages):  # of workers on this node whose monitor died with them
             page.unlink(missing_ok=True)
         for worker in list(self._hands):
             self._release(worker)
         self._remove_released()
-        for monitor in self._monitors.values():
-            ray.kill(monitor)
+        self._monitors.kill()
         deadline_s = time.monotonic() + _END_S
         while time.monotonic() < deadline_s and any(self._is_reserved(hand) for hand in self._hands.values()):
             time.sleep(_KEEP_S)
@@ -238,12 +217,24 @@ class RayFleet:
         self._put_under_watch(worker)
         self._listen(worker)
 
+    def _node(self, worker: str) -> str:
+        """Where it was placed, empty if nowhere yet."""
+        hand = self._hands.get(worker)
+        return hand.node if hand is not None else ""
+
     def _put_under_watch(self, worker: str) -> None:
         hand = self._hands[worker]
-        monitor = self._monitors.get(hand.node)
-        if monitor is not None and hand.pid:
+        if hand.pid:
             page = page_path(self._settings.run, worker, self._settings.incarnation)
-            self._then(monitor.watch.remote(worker, hand.pid, page), lambda _: None, lambda _: None)
+            self._monitors.watch(hand.node, worker, hand.pid, page)
+
+    def _watch_all_on(self, node: str) -> None:
+        for worker, hand in list(self._hands.items()):
+            if hand.node == node and not hand.is_over:
+                self._put_under_watch(worker)
+
+    def _has_workers(self, node: str) -> bool:
+        return any(hand.node == node and not hand.is_over for hand in list(self._hands.values()))
 
     def _listen(self, worker: str) -> None:
         hand = self._hands[worker]
@@ -279,9 +270,7 @@ class RayFleet:
             if hand is None or hand.is_over:
                 return
             hand.is_over = True
-        monitor = self._monitors.get(hand.node)
-        if monitor is not None:
-            self._then(monitor.forget.remote(worker), lambda _: None, lambda _: None)
+        self._monitors.forget(hand.node, worker)
         self._releases.put(hand.group)
 
     # --- the threads ---
@@ -304,7 +293,8 @@ class RayFleet:
         """Notice placements, and see to it that each node with workers has a monitor."""
         while not self._is_down.wait(_KEEP_S):
             self._remove_released()
-            self._replace_monitors()
+            self._monitors.replace(self._has_workers)
+            self._heed_drains()
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in unplaced:
@@ -316,45 +306,19 @@ class RayFleet:
                 node = next(iter(table.get("bundles_to_node_id", {}).values()), "")
                 if table.get("state") == "CREATED" and node:
                     hand.node = node
-                    self._need_monitor(node)
+                    self._monitors.need(node)
                     self._put_under_watch(name)
                     self._emit(ev.WorkerPlaced(worker=name, node=node))
 
-    def _need_monitor(self, node: str) -> None:
-        if node in self._monitors:
+    def _heed_drains(self) -> None:
+        """Tell once of each node that Ray is draining."""
+        if time.monotonic() < self._drains_due_s:
             return
-        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2}}
-        self._monitors[node] = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy).remote()
-        self._listen_to_monitor(node)
-        for worker, hand in list(self._hands.items()):
-            if hand.node == node and not hand.is_over:
-                self._put_under_watch(worker)
-
-    def _replace_monitors(self) -> None:
-        """A monitor may die alone; as long as its node has workers, it gets another one."""
-        for node, due_s in list(self._unmonitored.items()):
-            if time.monotonic() >= due_s:
-                del self._unmonitored[node]
-                if any(hand.node == node and not hand.is_over for hand in list(self._hands.values())):
-                    self._need_monitor(node)
-
-    def _listen_to_monitor(self, node: str) -> None:
-        def heard(beat: tuple[list[ev.Event], tuple[Reading, ...]]) -> None:
-            news, readings = beat
-            for event in (*news, ev.HostBeat(node=node, readings=readings)):
-                self._emit(event)
-            self._listen_to_monitor(node)
-
-        def lost(error: Exception) -> None:
-            log.debug("the host monitor of node %s is gone: %s", node, error)
-            self._monitors.pop(node, None)
-            self._unmonitored[node] = time.monotonic() + _MONITOR_S
-            self._emit(ev.MonitorLost(node=node))
-
-        monitor = self._monitors[node]
-        period_s = self._settings.limits.heartbeat_polling_period_s
-        self._then(monitor.beat.options(concurrency_group="events").remote(period_s), heard, lost)
+        self._drains_due_s = time.monotonic() + _DRAINS_S
+        for node, reason in draining_nodes().items():
+            if node not in self._draining:
+                self._draining.add(node)
+                self._emit(ev.NodeNotice(node=node, reason=reason))
 
     def _probe(self, worker: str, address: tuple[str, int]) -> None:
         """A refused connection is proof: the kernel of its node answers, and the process that listened is gone."""

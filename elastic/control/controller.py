@@ -23,6 +23,7 @@ from elastic.control.deadlines import (
     tick_starting,
     tick_waiting,
 )
+from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.remediation import Policy
 from elastic.control.state import OVER, Phase, RunState, Standing
@@ -74,6 +75,7 @@ def _placed(turn: Turn, event: ev.WorkerPlaced) -> None:
     if turn.worker(event.worker).standing is Standing.REQUESTED:
         turn.set_worker(event.worker, standing=Standing.LOADING)
     turn.change(monitors_lost=turn.state.monitors_lost - {event.node})
+    notice_if_leaving(turn, event.worker)
 
 
 def _parked(turn: Turn, event: ev.WorkerParked) -> None:
@@ -324,6 +326,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
+    ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),
     ev.WorkerPlaced: (_placed, _placed, _placed, _placed, _placed, _ignore, _ignore),
     ev.WorkerParked: (
@@ -332,6 +335,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.WorkerLost: (_lost,) * 6 + (_ignore,),
     ev.WorkerDead: (_dead,) * 6 + (_ignore,),
     ev.WorkerDeparted: (_departed,) * 6 + (_ignore,),
+    ev.WorkerNotice: (worker_noticed,) * 5 + (_ignore, _ignore),
     ev.StackDumped: (stack_seen,) * 6 + (_ignore,),
     ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
     ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _froze, _ignore, _ignore),

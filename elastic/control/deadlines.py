@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from elastic.control import events as ev
+from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.turn import Turn
@@ -46,6 +47,7 @@ def _expire_loading(turn: Turn) -> None:
 
 def tick_running(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
+    consider_departure(turn)
     watch_steps(turn)
 
 

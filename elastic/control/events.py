@@ -36,6 +36,14 @@ class MonitorLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNotice(Event):
+    """A node will be taken away soon: preemption, maintenance, drain."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostBeat(Event):
     """A host monitor lives, and this is what it sees of its workers."""
 
@@ -79,6 +87,13 @@ class WorkerDead(WorkerEvent):
     """Proof that its process is gone and can never apply a step again."""
 
     proof: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerNotice(WorkerEvent):
+    """Its process was told that it will be ended soon."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

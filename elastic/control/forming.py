@@ -1,6 +1,7 @@
 """Pure. Freeze, decide, form: how one generation ends and the next one is made."""
 
 from elastic.control.commands import Form, Freeze
+from elastic.control.departing import part
 from elastic.control.outcome import Ending
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import OVER, Phase, Standing, WorkerRecord
@@ -61,6 +62,7 @@ def try_form(turn: Turn) -> None:
             return
         turn.fail_lost("every replica died, and no checkpoint tier holds a copy of the state: use more replicas")
         return
+    survivors = part(turn, survivors)
     is_enough = len(survivors) >= turn.settings.scaling.bounds[0]
     joiners = () if turn.state.survivors_only and is_enough else _trusted_joiners(turn, survivors)
     remediation = _remediate(turn, len(survivors), len(joiners))

@@ -44,7 +44,7 @@ def _workers(state: RunState) -> Iterator[str]:
         if worker.name != name:
             yield f"the record of {name} calls itself {worker.name}"
     scaling = state.settings.scaling
-    held = len(state.standing(*_HELD))
+    held = sum(not worker.notice for worker in state.standing(*_HELD))
     if held > scaling.bounds[1] + scaling.spares:
         yield f"{held} workers are held, more than the maximum of replicas and all spares"
 

@@ -51,6 +51,7 @@ class WorkerRecord:
         at_door: it has begun to form the current generation. formed: it has joined its group.
         tries: generations it failed to join.
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
+        notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
         since_s: when its standing last changed.
     """
@@ -69,6 +70,8 @@ class WorkerRecord:
     tries: int = 0
     doubted: bool = False
     fenced: bool = False
+    notice: str = ""
+    notice_s: float = 0.0
     inspected: bool = False
     stack: str = ""
     since_s: float = 0.0
@@ -83,11 +86,12 @@ class RunState:
         generation: number of `view`, 0 before the first.
         published: all stable steps up to this one were reported, -1 before the first.
         published_ahead: later ones that were reported too; a leader that died owes those between.
-        planned: the freeze under way was asked for growth, not caused by a failure.
+        planned: the freeze under way was asked for growth or a departure, not caused by a failure.
         survivors_only: the last forming failed, so the next generation takes no joiners.
         pause_asked: a member was asked to have all stop at the end of a step.
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
+        leaving: nodes that will be taken away, and why.
         heard_s: when the host monitor of each node was last heard; readings: what it saw of each worker.
         steps_s: how long the last steps took.
         phase_since_s: when the phase was entered.
@@ -108,6 +112,7 @@ class RunState:
     start_failures: int = 0
     without_progress: int = 0
     monitors_lost: frozenset[str] = frozenset()
+    leaving: Mapping[str, str] = field(default_factory=dict)
     heard_s: Mapping[str, float] = field(default_factory=dict)
     readings: Mapping[str, Reading] = field(default_factory=dict)
     steps_s: tuple[float, ...] = ()

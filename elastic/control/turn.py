@@ -60,7 +60,8 @@ class Turn:
         if self.state.start_failures >= limits.start_tries:
             return
         may_come_back = [w for w in self.state.standing(Standing.SUSPECT) if self.is_member(w.name) and not w.fenced]
-        wanted = scaling.bounds[1] + scaling.spares - len(self.state.standing(*_HELD)) - len(may_come_back)
+        held = [worker for worker in self.state.standing(*_HELD) if not worker.notice]
+        wanted = scaling.bounds[1] + scaling.spares - len(held) - len(may_come_back)
         for _ in range(max(0, wanted)):
             name = f"w{self.state.next_worker}"
             record = WorkerRecord(name=name, since_s=self.now_s)

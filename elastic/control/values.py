@@ -75,6 +75,7 @@ class View:
 class IncidentClass(Enum):
     """What kind of failure an incident is; later entries are more specific and win when signals are merged."""
 
+    DEPARTURE = "planned departure"
     COLLECTIVE_BROKEN = "collective broken"
     WORKER_UNRESPONSIVE = "worker unresponsive"
     FORMING_FAILED = "forming failed"

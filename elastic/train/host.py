@@ -5,9 +5,11 @@ Plain Python: a Ray actor hosts it in a cluster, a child process in tests and on
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -66,6 +68,7 @@ class WorkerHost:
             link=self._link,
             page=page,
         )
+        self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)
         threading.Thread(target=run_train_fn, args=arguments, name="elastic-train", daemon=True).start()
         threading.Thread(target=self._watch_for_driver, name="elastic-orphan-watch", daemon=True).start()
@@ -116,6 +119,16 @@ class WorkerHost:
     def value(self) -> Any:
         """What train_fn returned."""
         return self._value
+
+    def _heed_sigterm(self) -> None:
+        """SIGTERM is a notice: whoever sends it kills a while later, and until then the worker leaves in good order."""
+
+        def heed(number: int, frame: FrameType | None) -> None:
+            # In a thread, since the interrupted code may hold the link's lock.
+            threading.Thread(target=self._link.notice, args=("SIGTERM",), daemon=True).start()
+
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, heed)
 
     def _keep(self, value: Any) -> None:
         self._value = value

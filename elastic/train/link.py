@@ -91,6 +91,10 @@ class Link:
     def dismiss(self) -> None:
         self._react_and_cut(Signal.DISMISS)
 
+    def notice(self, reason: str) -> None:
+        """This process will be ended soon: leave at the end of a step."""
+        self.post(ev.WorkerNotice(worker=self.worker, reason=reason))
+
     def take_events(self, timeout_s: float) -> list[ev.Event]:
         """Events for the controller: at once if one is urgent, reports of steps some at a time, none at the timeout."""
         with self._lock:

@@ -2,17 +2,34 @@
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from elastic.actors.process_fleet import ProcessFleet
+from elastic.actors.process_fleet import Child, ProcessFleet
 from elastic.control.values import IncidentClass
 from tests.chaos.group import FOREVER_S, LONG_S, Story, assert_promises, run
 from tests.chaos.saboteur import Sabotage
 
 pytestmark = pytest.mark.timeout(120)
 STOP = {"step": 8, "signal": signal.SIGSTOP}
+
+
+def struck(fleet: ProcessFleet, folder: Path) -> Child | None:
+    """The child that a sabotage has hit."""
+    pids = {int(mark.read_text() or 0) for mark in folder.glob("fired-*")}
+    return next((child for child in fleet.children.values() if child.process.pid in pids), None)
+
+
+def eventually(look: Callable[[], Child | None]) -> Child:
+    deadline_s = time.monotonic() + LONG_S
+    while time.monotonic() < deadline_s:
+        found = look()
+        if found is not None:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("it did not come about")
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +72,7 @@ def test_a_worker_out_of_reach_is_left_behind(clean: Story, tmp_path: Path) -> N
     plan = [Sabotage(point="forward", rank=1, **STOP)]
 
     def cut(fleet: ProcessFleet, folder: Path) -> None:
-        deadline_s = time.monotonic() + LONG_S
-        while time.monotonic() < deadline_s:
-            for mark in folder.glob("fired-*"):
-                pid = int(mark.read_text() or 0)
-                for child in (child for child in fleet.children.values() if child.process.pid == pid):
-                    fleet.cut_off(child.node)
-                    return
-            time.sleep(0.01)
+        fleet.cut_off(eventually(lambda: struck(fleet, folder)).node)
 
     story = run(tmp_path, *plan, hang_floor_s=0.5, lease_s=300.0, during=cut)
     (incident,) = story.finished.state.incidents
@@ -78,3 +88,22 @@ def test_a_slow_phase_that_was_announced_is_nobodys_fault(clean: Story, tmp_path
     story = run(tmp_path, *plan, hang_floor_s=0.5)
     assert_promises(story, clean, *plan, killed=0)
     assert story.finished.state.incidents == ()
+
+
+def test_a_worker_that_is_told_of_its_end_wastes_no_attempt(clean: Story, tmp_path: Path) -> None:
+    """SIGTERM, and SIGKILL a while later: by then it has left, at the end of a step."""
+    plan = [Sabotage(point="forward", rank=1, step=3, signal=signal.SIGTERM)]
+
+    def kill_later(fleet: ProcessFleet, folder: Path) -> None:
+        child = eventually(lambda: struck(fleet, folder))
+        eventually(lambda: child if '"Dismiss"' in (folder / "run" / "journal.jsonl").read_text() else None)
+        child.process.kill()
+
+    story = run(tmp_path, *plan, steps=60, pause_s=0.01, during=kill_later)
+    (incident,) = story.finished.state.incidents
+    assert incident.kind is IncidentClass.DEPARTURE
+    assert story.finished.state.world_sizes == (3, 2)
+    attempts = [{(line["step"], line["generation"]) for line in story.of(event)} for event in ("consumed", "committed")]
+    assert attempts[0] == attempts[1]
+    clean_of_60 = run(tmp_path / "clean", steps=60, pause_s=0)
+    assert_promises(story, clean_of_60, *plan, steps=60)

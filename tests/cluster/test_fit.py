@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import elastic
+from elastic.actors.draining import drain_node, draining_nodes
 from elastic.control.state import RunState
+from elastic.control.values import IncidentClass
+from elastic.errors import ElasticError
 from tests.cluster.training import At, read_lines, regression, relative_difference
 
 pytestmark = pytest.mark.timeout(180)
@@ -107,6 +110,78 @@ def test_a_spare_takes_over(clean: Any, tmp_path: Path) -> None:
     assert saboteur.fired_s is not None
     assert set(result.world_sizes) == {2}
     assert_nothing_lost(tmp_path, clean, result)
+
+
+def test_a_stopped_worker_is_seen_and_replaced(clean: Any, tmp_path: Path) -> None:
+    def stop(state: RunState) -> None:
+        os.kill(state.members[1].pid, signal.SIGSTOP)
+
+    saboteur = At(20, stop)
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(replicas=(1, 2)))
+    assert saboteur.fired_s is not None
+    (incident,) = result.incidents
+    assert incident.kind is IncidentClass.WORKER_HUNG
+    assert any("elastic-train" in evidence for evidence in incident.evidence), "its stacks were seen"
+    assert_nothing_lost(tmp_path, clean, result)
+
+
+def test_a_worker_that_is_told_of_its_end_leaves_between_two_steps(clean: Any, tmp_path: Path) -> None:
+    """As a scheduler does it: SIGTERM first."""
+
+    def tell(state: RunState) -> None:
+        os.kill(state.members[1].pid, signal.SIGTERM)
+
+    saboteur = At(10, tell)
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(replicas=(1, 2)))
+    assert saboteur.fired_s is not None
+    (incident,) = result.incidents
+    assert incident.kind is IncidentClass.DEPARTURE
+    assert result.world_sizes[:2] == [2, 1]
+    assert_no_attempt_wasted(tmp_path)
+    assert_nothing_lost(tmp_path, clean, result)
+
+
+def test_a_drained_node_is_left_between_two_steps(hosts: Any, tmp_path: Path) -> None:
+    """Its workers leave, nobody new is placed there, and Ray takes it away once it is idle."""
+    drained = hosts.add_node(num_cpus=1, object_store_memory=80 << 20, resources={"there": 1})
+    stays = hosts.add_node(num_cpus=1, object_store_memory=80 << 20, resources={"there": 1})
+    left: list[str] = []
+
+    def drain(state: RunState) -> None:
+        left.append(state.members[0].node)
+        drain_node(left[0][:12], "a test", deadline_s=60)
+
+    saboteur = At(10, drain)
+    try:
+        scaling = elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1, "there": 1})
+        result = fit(tmp_path, saboteur, steps=100, scaling=scaling)
+    finally:
+        for node in (drained, stays):
+            hosts.remove_node(node)
+    assert saboteur.fired_s is not None
+    (incident,) = result.incidents
+    assert incident.kind is IncidentClass.DEPARTURE and "its node is drained" in incident.evidence[0]
+    assert result.world_sizes == [2, 1]
+    assert_no_attempt_wasted(tmp_path)
+    assert set(committed_samples(tmp_path).values()) == {1}
+
+
+def test_only_a_node_that_is_there_can_be_drained(hosts: Any) -> None:
+    with pytest.raises(ElasticError, match="0 live nodes match 'nowhere': name one of "):
+        drain_node("nowhere", "a test", deadline_s=1)
+    with pytest.raises(ElasticError, match="live nodes match"):
+        drain_node("", "a test", deadline_s=1)
+    assert draining_nodes() == {}
+
+
+def assert_no_attempt_wasted(folder: Path) -> None:
+    """What was consumed was committed."""
+    lines = read_lines(folder)
+    attempts = [
+        {(line["step"], line["generation"]) for line in lines if line["event"] == event}
+        for event in ("consumed", "committed")
+    ]
+    assert attempts[0] == attempts[1]
 
 
 def test_training_survives_its_supervisor_and_monitors(clean: Any, tmp_path: Path) -> None:

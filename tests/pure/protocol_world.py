@@ -51,6 +51,7 @@ class Plan:
     break_: float = 0.0
     lose_order: float = 0.0
     stall: float = 0.0
+    notice: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,6 +218,9 @@ class World:
             self.later(40.0, self.crash, worker)  # somebody kills it in the end
         elif trains and self.now_s > worker.muted_until_s and self.chance("mute"):
             worker.muted_at_s, worker.muted_until_s = self.now_s, self.now_s + self.rng.uniform(1.0, 40.0)
+        elif self.chance("notice"):
+            self.tell(worker, ev.WorkerNotice, reason="SIGTERM")
+            self.later(self.rng.uniform(0.5, 5.0), self.crash, worker)
         return not worker.is_alive or worker.is_hung
 
     def crash(self, worker: SimWorker) -> None:

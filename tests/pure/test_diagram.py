@@ -85,6 +85,7 @@ def hangs() -> RunState:
 def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
+    yield ev.NodeNotice(node="node-w0", reason="preempted")
     if state.phase is Phase.STARTING:
         yield ev.RunStarted()
     at = state.generation
@@ -93,6 +94,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l")
         yield ev.WorkerLost(worker=worker, evidence="silence")
         yield ev.WorkerDead(worker=worker, proof="gone")
+        yield ev.WorkerNotice(worker=worker, reason="SIGTERM")
         yield ev.StackDumped(worker=worker, stack="main.py:1")
         yield ev.WorkerDeparted(worker=worker, reason="SystemExit")
         for generation in (at - 1, at):

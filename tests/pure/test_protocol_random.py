@@ -28,6 +28,7 @@ def plan_of(seed: int) -> Plan:
         mute=rng.choice((0.0, 0.0, 0.005)),
         break_=rng.choice((0.0, 0.01, 0.05)),
         lose_order=rng.choice((0.0, 0.02, 0.1)),
+        notice=rng.choice((0.0, 0.0, 0.005)),
         stall=rng.choice((0.0, 0.0, 0.1)),
     )
 
@@ -80,7 +81,7 @@ def test_the_worlds_hold_what_they_are_meant_to():
     """The seeds above bring about every fault, many generations, and both ends."""
     worlds = [play(seed) for seed in range(0, SEEDS, 4)]
     seen = set().union(*(world.faults for world in worlds))
-    assert seen == {"crash", "hang", "mute", "break_", "lose_order", "stall"}
+    assert seen == {"crash", "hang", "mute", "break_", "lose_order", "stall", "notice"}
     assert max(world.ws.generation for world in worlds) >= 5
     endings = [world.ws.state.outcome.ending for world in worlds]
     assert endings.count(Ending.SUCCEEDED) > len(worlds) / 2

@@ -1,0 +1,69 @@
+"""Pure. Notice: a worker or node that will be lost leaves at the end of a step, before it is taken away."""
+
+from elastic.control import events as ev
+from elastic.control.commands import Pause
+from elastic.control.state import OVER, Standing, WorkerRecord
+from elastic.control.turn import Turn
+from elastic.control.values import IncidentClass
+
+_AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
+
+
+def worker_noticed(turn: Turn, event: ev.WorkerNotice) -> None:
+    _notice(turn, event.worker, event.reason)
+
+
+def node_noticed(turn: Turn, event: ev.NodeNotice) -> None:
+    """Whoever is there, or is placed there later, will be lost."""
+    turn.change(leaving={**turn.state.leaving, event.node: event.reason})
+    for name in [name for name, worker in turn.state.workers.items() if worker.node == event.node]:
+        _notice(turn, name, event.reason)
+
+
+def notice_if_leaving(turn: Turn, name: str) -> None:
+    """A worker was placed: on a node that is about to leave, it has no future."""
+    reason = turn.state.leaving.get(turn.worker(name).node)
+    if reason is not None:
+        _notice(turn, name, reason)
+
+
+def consider_departure(turn: Turn) -> None:
+    """Have all stop at the end of a step once those who stay are enough; notices that come together leave together."""
+    leaving = [member for member in turn.state.members if member.notice]
+    if not leaving or turn.state.pause_asked:
+        return
+    waited_s = turn.now_s - min(member.notice_s for member in leaving)
+    staying = len(turn.state.members) - len(leaving)
+    is_enough = staying + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
+    if waited_s < turn.settings.limits.notice_window_s or not staying or not is_enough:
+        return
+    for member in leaving:
+        turn.signal(IncidentClass.DEPARTURE, f"{member.name} will be lost: {member.notice}", culprit=member.name)
+    names = ", ".join(member.name for member in leaving)
+    turn.change(pause_asked=True)
+    leader = turn.state.members[0].name
+    turn.do(Pause(worker=leader, generation=turn.state.generation, reason=f"{names} will be lost: {leaving[0].notice}"))
+
+
+def part(turn: Turn, survivors: tuple[WorkerRecord, ...]) -> tuple[WorkerRecord, ...]:
+    """Those who go on: without the leaving, unless they hold what nobody else does, or too few would be left."""
+    staying = tuple(worker for worker in survivors if not worker.notice)
+    newest = max((worker.answer.step for worker in survivors if worker.answer), default=-1)
+    is_held = any(worker.answer is not None and worker.answer.step == newest for worker in staying)
+    is_enough = len(staying) + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
+    if not is_held or not is_enough:
+        return survivors
+    for worker in survivors:
+        if worker.notice:
+            turn.dismiss(worker.name, reason=worker.notice)
+    return staying
+
+
+def _notice(turn: Turn, name: str, reason: str) -> None:
+    worker = turn.worker(name)
+    if worker.notice or worker.standing in OVER or worker.standing is Standing.FINISHED:
+        return
+    turn.set_worker(name, notice=reason, notice_s=turn.now_s)
+    if worker.standing in _AT_HOME:
+        turn.dismiss(name, reason=reason)
+    turn.replenish(f"{name} will be lost: {reason}")
