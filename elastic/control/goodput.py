@@ -22,12 +22,13 @@ class Goodput:
 
     def after(self, report: StepReport) -> "Goodput":
         since_s = report.started_at_s if self.since_s is None else self.since_s
-        duration_s = report.committed_at_s - report.started_at_s
+        # Steps of two replicas overlap a little, and a report may come from either: no second counts twice.
+        duration_s = max(0.0, report.committed_at_s - max(report.started_at_s, self.until_s))
         return replace(
             self,
             productive_s=self.productive_s + duration_s,
             since_s=since_s,
-            until_s=report.committed_at_s,
+            until_s=max(self.until_s, report.committed_at_s),
             steps=self.steps + 1,
         )
 

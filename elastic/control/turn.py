@@ -242,12 +242,13 @@ class Turn:
 
     def fail_not_enough_slots(self) -> None:
         scaling, limits = self.settings.scaling, self.settings.limits
-        placed = len(self.state.standing(Standing.LOADING, Standing.PARKED))
-        self.fail(
-            Ending.NOT_ENOUGH_SLOTS,
-            f"the run needs at least {scaling.bounds[0]} workers of {scaling.resources}, and the cluster could place "
-            f"{placed} within Limits.start_timeout_s={limits.start_timeout_s}: add nodes, or lower Scaling.replicas",
-        )
+        placed, ready = len(self.state.standing(Standing.LOADING, Standing.PARKED)), len(self.state.joiners)
+        needs = f"the run needs at least {scaling.bounds[0]} workers of {scaling.resources}, and within "
+        within = f"Limits.start_timeout_s={limits.start_timeout_s} "
+        cause = f"the cluster could place {placed}: add nodes, or lower Scaling.replicas"
+        if placed >= scaling.bounds[0]:
+            cause = f"{ready} of {placed} came to their first step: raise it if imports and model building take longer"
+        self.fail(Ending.NOT_ENOUGH_SLOTS, needs + within + cause)
 
     def fail_below_minimum(self) -> None:
         limit_s = self.settings.limits.below_minimum_timeout_s

@@ -11,17 +11,18 @@ from tests.cluster import training
 
 pytestmark = pytest.mark.timeout(120)
 
-FAST = elastic.Limits(start_timeout_s=5, blame_grace_s=0.2)
+PATIENT = elastic.Limits(start_timeout_s=100, blame_grace_s=0.2)
+FAST = elastic.Limits(start_timeout_s=5)
 
 
-def fit(train_fn: Any, tmp_path: Path, **settings: Any) -> Any:
-    return elastic.fit(train_fn, run_dir=tmp_path / "run", limits=FAST, **settings)
+def fit(train_fn: Any, tmp_path: Path, limits: elastic.Limits = PATIENT, **settings: Any) -> Any:
+    return elastic.fit(train_fn, run_dir=tmp_path / "run", limits=limits, **settings)
 
 
 def test_too_few_slots_names_both_numbers_and_the_setting(hosts: Any, tmp_path: Path) -> None:
     scaling = elastic.Scaling(replicas=2, resources_per_worker={"CPU": 3, "here": 5})
     with pytest.raises(errors.NotEnoughSlotsError, match=r"at least 2 workers.*could place 0.*Scaling.replicas"):
-        fit(training.regression(tmp_path), tmp_path, scaling=scaling)
+        fit(training.regression(tmp_path), tmp_path, FAST, scaling=scaling)
 
 
 def test_an_exception_in_train_fn_is_raised_once_with_rank_and_traceback(hosts: Any, tmp_path: Path) -> None:

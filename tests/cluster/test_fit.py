@@ -15,6 +15,7 @@ from elastic.control.state import RunState
 from elastic.control.values import IncidentClass
 from elastic.errors import ElasticError
 from tests.cluster.training import At, read_lines, regression, relative_difference
+from tests.conftest import RUN_MARK
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -201,14 +202,15 @@ def test_training_survives_its_supervisor_and_monitors(clean: Any, tmp_path: Pat
 
 
 def control_plane_pids() -> list[int]:
-    """Supervisor and host monitors, by the names Ray gives their processes."""
-    found = []
+    """Supervisor and host monitors of this session's clusters, by the names Ray gives their processes."""
+    found, ours = [], "=".join(RUN_MARK).encode()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             title = path.read_bytes().decode(errors="replace")
+            is_ours = ours in path.with_name("environ").read_bytes()
         except OSError:
             continue
-        if title.startswith(("ray::Supervisor", "ray::HostMonitor")):
+        if is_ours and title.startswith(("ray::Supervisor", "ray::HostMonitor")):
             found.append(int(path.parent.name))
     return found
 

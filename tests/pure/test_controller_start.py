@@ -77,7 +77,16 @@ def test_the_start_timeout_below_the_minimum_ends_the_run():
     ws.tick(after_s=60.1)
     assert ws.state.outcome.ending is Ending.NOT_ENOUGH_SLOTS
     assert "Limits.start_timeout_s=60.0" in ws.state.outcome.message
-    assert "could place 1 " in ws.state.outcome.message
+    assert "could place 1: add nodes" in ws.state.outcome.message
+
+
+def test_workers_that_were_placed_and_take_long_are_no_lack_of_slots():
+    ws = BareController(2, start_timeout_s=60.0)
+    ws.start()
+    ws.place("w0", "w1")
+    ws.park("w0")
+    ws.tick(after_s=60.1)
+    assert "1 of 2 came to their first step: raise it" in ws.state.outcome.message
 
 
 def test_a_worker_lost_before_the_start_is_replaced():

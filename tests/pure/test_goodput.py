@@ -35,8 +35,19 @@ def after(*spans: tuple[float, float]) -> Goodput:
         ([(100.0, 101.0), (102.0, 103.0)], 2 / 3),
         ([(100.0, 101.0), (109.0, 110.0)], 0.2),
         ([(100.0, 100.0)], 0.0),
+        ([(100.0, 101.0), (100.8, 102.0)], 1.0),
+        ([(100.0, 102.0), (100.5, 101.5)], 1.0),
     ],
-    ids=["before the first step", "one step", "no pause", "a pause", "a long failure", "no time at all"],
+    ids=[
+        "before the first step",
+        "one step",
+        "no pause",
+        "a pause",
+        "a long failure",
+        "no time at all",
+        "told by two replicas",
+        "told late",
+    ],
 )
 def test_the_share_of_productive_time(spans, share):
     assert after(*spans).share == pytest.approx(share)
