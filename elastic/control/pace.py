@@ -91,7 +91,7 @@ def next_pace(last: Pace | None, step: int, replicas: int, batch: int, rule: Rat
         ramp_from=min(before, target),
         ramp_to=target,
         ramp_step=step,
-        ramp_steps=rule.warmup_steps if before < target else 0,
+        ramp_steps=rule.warmup_steps,
     )
 
 
