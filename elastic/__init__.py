@@ -9,6 +9,8 @@ from typing import Any
 _HOME = {
     "fit": "elastic.api",
     "Result": "elastic.control.outcome",
+    "FixedMicroBatches": "elastic.control.batch_size",
+    "FollowReplicas": "elastic.control.batch_size",
     "Scaling": "elastic.settings",
     "Limits": "elastic.settings",
     "Session": "elastic.train.session",

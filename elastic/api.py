@@ -13,13 +13,14 @@ from elastic.actors.cluster import cluster
 from elastic.actors.driver import Driver, Finished
 from elastic.actors.journal import Journal
 from elastic.actors.ray_fleet import RayFleet
-from elastic.callbacks import Callback
+from elastic.callbacks import Callback, WorkerCallback, by_place
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.policies import Ladder
 from elastic.progress import Progress
 from elastic.settings import Limits, RunSettings, Scaling
+from elastic.train.runner import with_callbacks
 
 
 def fit(
@@ -27,7 +28,7 @@ def fit(
     *,
     policy: Policy | None = None,
     scaling: Scaling | None = None,
-    callbacks: Sequence[Callback] | None = None,
+    callbacks: Sequence[Callback | WorkerCallback] | None = None,
     limits: Limits | None = None,
     name: str | None = None,
     seed: int = 0,
@@ -40,7 +41,8 @@ def fit(
         train_fn: takes an `elastic.Session`; runs on every worker.
         policy: `(incident, view) -> Remediation`; default: `elastic.policies.Ladder()`.
         scaling: how many replicas, on what; default: one on one CPU.
-        callbacks: told of steps, generations and incidents, in this process; default: a live progress line.
+        callbacks: told of steps, generations and incidents, in this process, or of resizes, on every worker;
+            default: a live progress line.
         limits: how long waits may last.
         name: of the run; default: made up from time and chance.
         seed: base of all random state and of the data order.
@@ -48,16 +50,19 @@ def fit(
         address: of a Ray cluster; default: RAY_ADDRESS, else a running one, else a local one for this call.
 
     Raises:
-        TrainFnError: train_fn raised; carries its traceback.
+        SettingError: a setting cannot work; names it.
+        TrainFnError: train_fn, or a callback on a worker, raised; carries its traceback.
         NoClusterError, NotEnoughSlotsError, ReplicasLostError, NoProgressError: see `elastic.errors`.
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """
     name = name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
     directory = Path(run_dir) if run_dir is not None else Path("runs") / name
-    told = callbacks if callbacks is not None else [Progress()]
+    told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
     settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits())
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling):
-        finished = _drive(train_fn, settings, policy or Ladder(), told, seed, Journal(directory))
+        finished = _drive(
+            with_callbacks(train_fn, on_workers), settings, policy or Ladder(), told, seed, Journal(directory)
+        )
     return _result(finished, directory)
 
 

@@ -75,7 +75,7 @@ class StateError(ElasticError):
 
 
 class ConservationError(ElasticError):
-    """A reduction summed something else than what (seed, step) says the step is made of."""
+    """A reduction summed something else than what seed, cursor and rate say the step is made of."""
 
 
 class DivergenceError(ElasticError):

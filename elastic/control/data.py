@@ -1,15 +1,16 @@
 """Pure. Which samples make a step, in which order, in which micro-batches, and who computes them.
 
-All of it follows from (seed, step) alone, so any set of replicas, at any time, agrees without talking, and a step that
-is tried again by fewer replicas is made of the same micro-batches. The order of an epoch is a permutation computed
-sample by sample (a Feistel network with cycle walking: Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-2002), so no list of the dataset's size is ever held.
+All of it follows from the seed, the samples that committed steps have consumed, and the number of replicas; so replicas
+agree without talking, and whatever sizes the steps have, each sample comes once an epoch. The order of an epoch is a
+permutation computed sample by sample (a Feistel network with cycle walking: Black and Rogaway, "Ciphers with Arbitrary
+Finite Domains", 2002), so no list of the dataset's size is ever held.
 """
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from elastic.control.batch_size import BatchSize
 from elastic.errors import DatasetTooSmallError, SettingError
 
 _MASK = (1 << 64) - 1
@@ -58,7 +59,7 @@ class Permutation:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """`count` samples of a step, from position `first` of the epoch on; `number` counts within the step."""
+    """`count` samples, before which the run has consumed `first` samples; `number` counts within the step."""
 
     number: int
     first: int
@@ -67,65 +68,68 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """How a dataset of `samples` is cut into steps of `batch_size` and micro-batches of `micro_batch_size` samples.
+    """How a dataset of `samples` is cut into steps and micro-batches.
 
-    The last step of an epoch is as short as what is left; weights stay exact.
+    A step takes up where the committed ones have ended: its place is the number of samples that they consumed, so it
+    does not matter how many steps, of which sizes, they were. It ends with its epoch at the latest; weights stay exact.
+
+    Attributes:
+        batch_size: samples of a step, by the number of replicas.
+        micro_batch_size: samples of one forward.
 
     Raises:
-        SettingError: a size is not positive.
-        DatasetTooSmallError: fewer samples than one global batch.
+        SettingError: micro_batch_size is not positive.
+        DatasetTooSmallError: fewer samples than a global batch of one replica.
     """
 
     samples: int
-    batch_size: int
+    batch_size: BatchSize
     micro_batch_size: int
     seed: int = 0
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.micro_batch_size < 1:
-            raise SettingError(
-                f"batch_size={self.batch_size} and micro_batch_size={self.micro_batch_size} must be at least 1"
-            )
-        if self.samples < self.batch_size:
+        if self.micro_batch_size < 1:
+            raise SettingError(f"micro_batch_size={self.micro_batch_size} must be at least 1")
+        if self.samples < self.global_batch(1):
             raise DatasetTooSmallError(
-                f"the dataset holds {self.samples} samples, fewer than one global batch of {self.batch_size}: "
+                f"the dataset holds {self.samples} samples, fewer than one global batch of {self.global_batch(1)}: "
                 "lower batch_size"
             )
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-self.samples // self.batch_size)
+    def global_batch(self, replicas: int) -> int:
+        """Samples of a step that no epoch's end cuts short."""
+        return self.batch_size.samples(replicas, self.micro_batch_size)
 
-    def epoch_of(self, step: int) -> int:
-        return step // self.steps_per_epoch
+    def epoch_of(self, consumed: int) -> int:
+        """The epoch of the step that begins after `consumed` samples of the run."""
+        return consumed // self.samples
 
-    def samples_of(self, step: int) -> int:
-        """Global samples of a step."""
-        first = (step % self.steps_per_epoch) * self.batch_size
-        return min(self.batch_size, self.samples - first)
+    def cut(self, consumed: int, replicas: int) -> tuple[MicroBatch, ...]:
+        """The micro-batches of the step that begins after `consumed` samples of the run.
 
-    def micro_batches(self, step: int) -> tuple[MicroBatch, ...]:
-        """The step's micro-batches, the same for any number of replicas."""
-        first = (step % self.steps_per_epoch) * self.batch_size
-        count = self.samples_of(step)
+        Fewer replicas, should it be tried again, get a prefix of the same samples, cut at the same places.
+        """
+        left = self.samples - consumed % self.samples
+        count = min(self.global_batch(replicas), left)
         starts = range(0, count, self.micro_batch_size)
         return tuple(
-            MicroBatch(number, first + start, min(self.micro_batch_size, count - start))
+            MicroBatch(number, consumed + start, min(self.micro_batch_size, count - start))
             for number, start in enumerate(starts)
         )
 
-    def sample_indices(self, step: int, micro_batch: MicroBatch) -> list[int]:
+    def sample_indices(self, micro_batch: MicroBatch) -> list[int]:
         """Dataset indices of a micro-batch, in the order of its epoch."""
-        positions = range(micro_batch.first, micro_batch.first + micro_batch.count)
+        epoch, first = divmod(micro_batch.first, self.samples)
+        positions = range(first, first + micro_batch.count)
         if not self.shuffle:
             return list(positions)
-        order = Permutation(self.samples, seed_of(self.seed, self.epoch_of(step)))
+        order = Permutation(self.samples, seed_of(self.seed, epoch))
         return [order[position] for position in positions]
 
-    def micro_batch_hash(self, step: int, number: int) -> int:
-        """32 bits that stand for one micro-batch in the conservation record."""
-        return seed_of(self.seed, step, number) & 0xFFFFFFFF
+    def micro_batch_hash(self, micro_batch: MicroBatch) -> int:
+        """32 bits that stand for the samples of one micro-batch in the conservation record."""
+        return seed_of(self.seed, micro_batch.first, micro_batch.count) & 0xFFFFFFFF
 
 
 def deal(micro_batches: int, replicas: int, rank: int) -> range:
@@ -164,23 +168,17 @@ class Conservation:
         return cls(samples=samples, micro_batches=micro_batches, replicas_identity=identity, replicas=replicas)
 
 
-def contribution(plan: BatchPlan, step: int, done: range | list[int], identity: int) -> Conservation:
+def contribution(plan: BatchPlan, done: Sequence[MicroBatch], identity: int) -> Conservation:
     """One replica's part: the micro-batches whose backward it has run."""
-    counts = {batch.number: batch.count for batch in plan.micro_batches(step)}
     return Conservation(
-        samples=sum(counts[number] for number in done),
-        micro_batches=sum(plan.micro_batch_hash(step, number) for number in done),
+        samples=sum(micro_batch.count for micro_batch in done),
+        micro_batches=sum(plan.micro_batch_hash(micro_batch) for micro_batch in done),
         replicas_identity=identity,
         replicas=1,
     )
 
 
-def expected(plan: BatchPlan, step: int, replicas: int, identity: int) -> Conservation:
-    """What the sum over all replicas must be."""
-    whole = contribution(plan, step, range(len(plan.micro_batches(step))), identity)
-    return Conservation(
-        samples=whole.samples,
-        micro_batches=whole.micro_batches,
-        replicas_identity=identity * replicas,
-        replicas=replicas,
-    )
+def expected(plan: BatchPlan, consumed: int, replicas: int, identity: int) -> Conservation:
+    """What the sum over all replicas must be, in the step that begins after `consumed` samples."""
+    whole = contribution(plan, plan.cut(consumed, replicas), identity)
+    return replace(whole, replicas_identity=identity * replicas, replicas=replicas)

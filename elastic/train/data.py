@@ -5,7 +5,8 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from elastic.control.data import BatchPlan, MicroBatch, deal, hash32
+from elastic.control.batch_size import FixedMicroBatches, FollowReplicas, batch_sizes
+from elastic.control.data import BatchPlan, MicroBatch, hash32
 from elastic.errors import SettingError
 
 
@@ -24,14 +25,9 @@ class Batches:
         self._dataset = dataset
         self._collate = collate
 
-    def dealt(self, step: int, replicas: int, rank: int) -> list[MicroBatch]:
-        """The micro-batches that `rank` computes in a step."""
-        whole = self.plan.micro_batches(step)
-        return [whole[number] for number in deal(len(whole), replicas, rank)]
-
-    def load(self, step: int, micro_batch: MicroBatch) -> Any:
+    def load(self, micro_batch: MicroBatch) -> Any:
         """Fetch and collate the samples of one micro-batch."""
-        indices = self.plan.sample_indices(step, micro_batch)
+        indices = self.plan.sample_indices(micro_batch)
         fetch = getattr(self._dataset, "__getitems__", None)
         return self._collate(fetch(indices) if fetch else [self._dataset[i] for i in indices])
 
@@ -39,7 +35,7 @@ class Batches:
 def make_batches(
     dataset: Any,
     *,
-    batch_size: int,
+    batch_size: int | FollowReplicas | FixedMicroBatches,
     micro_batch_size: int | None,
     seed: int,
     shuffle: bool,
@@ -48,11 +44,6 @@ def make_batches(
     """See `Session.batches`."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise SettingError(f"session.batches needs a map-style dataset (len and [i]), got {type(dataset).__name__}")
-    plan = BatchPlan(
-        samples=len(dataset),
-        batch_size=batch_size,
-        micro_batch_size=micro_batch_size or batch_size,
-        seed=seed,
-        shuffle=shuffle,
-    )
+    sizes = batch_sizes(batch_size, micro_batch_size)
+    plan = BatchPlan(samples=len(dataset), batch_size=sizes[0], micro_batch_size=sizes[1], seed=seed, shuffle=shuffle)
     return Batches(dataset, plan, collate or default_collate)

@@ -1,15 +1,17 @@
 """Effect. What a worker's steps share: model and reducer, buffers, data, the group of the current generation."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
 from elastic.control.values import StepReport, View
 from elastic.errors import StepMisuseError
 from elastic.settings import Limits
 from elastic.train.buffers import Buffers
+from elastic.train.cursor import Cursor, rates
 from elastic.train.data import Batches
 from elastic.train.flight import FlightPage
 from elastic.train.gloo import GlooGroup
@@ -18,6 +20,7 @@ from elastic.train.reducer import Reducer
 from elastic.train.step import Step
 from elastic.train.tracked import Tracked
 
+_CURSOR = "elastic.cursor"  # no name that session.track can be given
 _KEPT_REPORTS = 256  # more than a leader that dies can owe: it tells of each step as it becomes stable
 
 
@@ -31,6 +34,10 @@ class Replica:
         self.grace_s = limits.blame_grace_s
         self.settle_timeout_s = limits.settle_timeout_s
         self.tracked = Tracked()
+        self.cursor = Cursor()
+        self.tracked.add({_CURSOR: self.cursor})
+        self.rate_rule: RateRule | None = None
+        self.on_resize: list[Callable[[Resize], None]] = []
         self.scalers: list[Any] = []
         self.model: torch.nn.Module | None = None
         self.group: GlooGroup | None = None
@@ -112,6 +119,22 @@ class Replica:
         if self.group is None:
             raise RuntimeError("no group")
         return self.group.allreduce(tensor)
+
+    # --- the size of a step ---
+
+    def next_pace(self, index: int) -> Pace:
+        """The pace of step `index` in the current generation."""
+        batch = self.batches.plan.global_batch(self.replicas)
+        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule)
+
+    def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Inside apply: call what is to be called if the size has changed since the last committed step."""
+        last = self.cursor.pace
+        if last is None or last.replicas == pace.replicas or not self.on_resize:
+            return
+        resize = resize_of(last, pace, index, rates(optimizers))
+        for act in self.on_resize:
+            act(resize)
 
     # --- steps become stable ---
 

@@ -1,15 +1,27 @@
 """Effect. Runs train_fn in the training thread and turns each way it can end into one event."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from elastic.callbacks import WorkerCallback
 from elastic.control import events as ev
 from elastic.errors import Dismissed
 from elastic.train import rng
 from elastic.train.session import Session, Surroundings, set_session
 
 TrainFn = Callable[[Session], Any]
+
+
+def with_callbacks(train_fn: TrainFn, callbacks: Sequence[WorkerCallback]) -> TrainFn:
+    """A train_fn whose steps tell these callbacks; it is sent to workers like any other."""
+    return partial(_train_with, train_fn, tuple(callbacks)) if callbacks else train_fn
+
+
+def _train_with(train_fn: TrainFn, callbacks: Sequence[WorkerCallback], session: Session) -> Any:
+    session.use(callbacks)
+    return train_fn(session)
 
 
 def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], None]) -> None:

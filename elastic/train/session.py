@@ -1,15 +1,18 @@
 """Effect. What train_fn is given: the door to steps, data, and the group."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 
+from elastic.callbacks import ScaledLR, WorkerCallback
 from elastic.control import events as ev
+from elastic.control.batch_size import FixedMicroBatches, FollowReplicas
 from elastic.control.flight import Flying
+from elastic.control.pace import Resize
 from elastic.control.values import StepReport, View
 from elastic.errors import OutsideWorkerError, StepMisuseError
 from elastic.settings import Limits
@@ -118,7 +121,7 @@ class Session:
         self,
         dataset: Any,
         *,
-        batch_size: int,
+        batch_size: int | FollowReplicas | FixedMicroBatches,
         micro_batch_size: int | None = None,
         seed: int | None = None,
         shuffle: bool = True,
@@ -128,15 +131,16 @@ class Session:
 
         Args:
             dataset: `len(dataset)` and `dataset[i]`.
-            batch_size: samples of a step over all replicas, whatever their number.
-            micro_batch_size: samples of one forward; default: batch_size.
+            batch_size: samples of a step over all replicas, whatever their number; or a batch that follows it:
+                `elastic.FollowReplicas(per_replica=samples)`, `elastic.FixedMicroBatches(per_replica=micro_batches)`.
+            micro_batch_size: samples of one forward; default: batch_size, or a replica's share of it.
             seed: of the order; default: the run's.
             shuffle: a new permutation each epoch; False keeps the dataset's order.
             collate: list of samples -> micro-batch; default: torch's default_collate.
 
         Raises:
-            DatasetTooSmallError: fewer samples than one batch.
-            SettingError: not map-style, or a size is not positive.
+            DatasetTooSmallError: fewer samples than one batch (of one replica, where it follows their number).
+            SettingError: not map-style, or a size is not positive, or missing.
         """
         return make_batches(
             dataset,
@@ -195,6 +199,14 @@ class Session:
             self._page.remark("")
             self._page.note(before)
 
+    def on_resize(self, act: Callable[[Resize], None]) -> None:
+        """Call `act(resize)` on every worker in the first step of another size, before its optimizers run.
+
+        It is part of the step's apply: it may change what is tracked, and should be quick, since all wait. A failed
+        attempt does not call it. An exception in it ends the run.
+        """
+        self._replica.on_resize.append(act)
+
     @property
     def is_leader(self) -> bool:
         """Whether this worker leads the current generation; the role moves when leaders die."""
@@ -215,6 +227,13 @@ class Session:
         return self._link.state.generation
 
     # --- what the runner calls ---
+
+    def use(self, callbacks: Iterable[WorkerCallback]) -> None:
+        """The callbacks that were given to `fit` and run on workers."""
+        for one in callbacks:
+            if isinstance(one, ScaledLR):
+                self._replica.rate_rule = one
+            self.on_resize(one.on_resize)
 
     def close(self) -> None:
         """After train_fn has returned: end a loop that was left early, together with all replicas.

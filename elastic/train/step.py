@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elastic.control.data import Conservation, contribution, expected, hash32
+from elastic.control.data import Conservation, MicroBatch, contribution, deal, expected, hash32
 from elastic.control.flight import Flying
 from elastic.control.values import NOTHING_COMMITTED, CommitId
 from elastic.errors import AttemptBroken, ConservationError, StepMisuseError
 from elastic.train import rng
 from elastic.train.amp import ScalerState
+from elastic.train.cursor import scaled_rates
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
@@ -38,6 +39,7 @@ class Step:
     Attributes:
         index: number of the step, from 0.
         epoch: number of the epoch it belongs to.
+        rate_factor: what learning rates are multiplied with in its optimizers.
         generation, attempt: which try this is.
         loss: mean loss over the whole global batch; known once the micro-batches are exhausted.
         samples, replicas: of the whole step.
@@ -48,10 +50,13 @@ class Step:
         self.index = index
         self.attempt = attempt
         self.generation = generation
-        self.epoch = replica.batches.plan.epoch_of(index)
+        self.epoch = replica.batches.plan.epoch_of(replica.cursor.samples)
         self.loss = float("nan")
         self.replicas = replica.replicas
-        self.samples = replica.batches.plan.samples_of(index)
+        micro_batches = replica.batches.plan.cut(replica.cursor.samples, self.replicas)
+        self.samples = sum(micro_batch.count for micro_batch in micro_batches)
+        self._pace = replica.next_pace(index)
+        self.rate_factor = self._pace.factor(index)
         self.commit = NOTHING_COMMITTED
         self.wants_pause = False
         self.metrics: dict[str, float] = {}
@@ -59,8 +64,9 @@ class Step:
         self.skipped = ""
         self.committed_at_s = 0.0
         self._replica = replica
-        self._dealt = replica.batches.dealt(index, replica.replicas, replica.rank)
-        self._done: list[int] = []
+        hand = deal(len(micro_batches), self.replicas, replica.rank)
+        self._dealt = micro_batches[hand.start : hand.stop]
+        self._done: list[MicroBatch] = []
         self._loss_sum = 0.0
         self._position = self._started = -1  # of the micro-batch that is computed now, and of the last backward
         self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
@@ -105,7 +111,7 @@ class Step:
             replica.link.check()
             rng.seed_all(replica.seed, self.index, micro_batch.number)
             replica.page.note(Flying.FETCHING, micro_batch.number)
-            batch = replica.batches.load(self.index, micro_batch)
+            batch = replica.batches.load(micro_batch)
             replica.page.note(Flying.COMPUTING, micro_batch.number)
             if position == len(self._dealt) - 1:
                 replica.reducer.last_backward()
@@ -141,7 +147,7 @@ class Step:
         weighted = loss * weight
         (scaler.scale(weighted) if scaler is not None else weighted).backward()
         replica.buffers.after_micro_batch(weight)
-        self._done.append(micro_batch.number)
+        self._done.append(micro_batch)
 
     def apply(self, *optimizers: torch.optim.Optimizer, scheduler: Any = None, scaler: Any = None) -> None:
         """Update the parameters: atomically, after proof that the reductions held exactly this step.
@@ -166,18 +172,21 @@ class Step:
         self.commit = self._commit_id()
         with replica.link.applying(self.commit):
             self._is_applying = True  # from here on there is no way back
+            replica.tell_resize(self.index, self._pace, () if self.skipped else optimizers)
             if self.skipped:
                 replica.buffers.restore()
                 for state in self._scaler_states:
                     state.restore()
             else:
-                for optimizer in optimizers:
-                    scaler.step(optimizer) if scaler is not None else optimizer.step()
+                with scaled_rates(optimizers, self.rate_factor):
+                    for optimizer in optimizers:
+                        scaler.step(optimizer) if scaler is not None else optimizer.step()
                 if scaler is not None:
                     scaler.update()
                 for one in schedulers:
                     one.step()
                 replica.buffers.apply(self._buffer_change)
+            replica.cursor.move(self.samples, self._pace)
             self._is_over = True
             self.committed_at_s = time.time()
         replica.page.committed()
@@ -201,7 +210,7 @@ class Step:
         if self._is_reduced:
             raise StepMisuseError(f"step {self.index}: step.skip after its reductions; decide before")
         self.skipped = reason
-        self._done = [micro_batch.number for micro_batch in self._dealt]
+        self._done = list(self._dealt)
         self._reduce()
         self.apply()
 
@@ -269,20 +278,22 @@ class Step:
     def _identity(self) -> int:
         """32 bits that must be the same on all replicas of this attempt."""
         replica = self._replica
-        return hash32(replica.incarnation, self.generation, self.index, self.attempt, replica.layout)
+        attempt = (replica.incarnation, self.generation, self.index, self.attempt)
+        return hash32(*attempt, replica.layout, self.rate_factor)
 
     def _tail(self) -> torch.Tensor:
-        mine = contribution(self._replica.batches.plan, self.index, self._done, self._identity())
+        mine = contribution(self._replica.batches.plan, self._done, self._identity())
         votes = (self._replica.link.wants_pause(), bool(self.skipped))
         return make_tail(self._replica, mine, votes, self._loss_sum)
 
     def _check_conservation(self, tail: torch.Tensor) -> None:
         replica = self._replica
-        want = expected(replica.batches.plan, self.index, replica.replicas, self._identity())
+        want = expected(replica.batches.plan, replica.cursor.samples, replica.replicas, self._identity())
         got = Conservation.from_words(tail[:4].tolist())
         if got != want:
             raise ConservationError(
-                f"step {self.index}: the reduction holds {got}, but (seed, step) says {want}; no optimizer was run"
+                f"step {self.index}: the reduction holds {got}, but seed, cursor and learning-rate rule say {want}; "
+                "no optimizer was run"
             )
 
     def _commit_id(self) -> CommitId:

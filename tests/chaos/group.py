@@ -15,12 +15,13 @@ from elastic.actors.driver import Driver, Finished
 from elastic.actors.journal import Journal
 from elastic.actors.process_fleet import ProcessFleet
 from elastic.actors.supervisor import Supervisor
-from elastic.callbacks import Callback
+from elastic.callbacks import Callback, WorkerCallback
 from elastic.control.outcome import Ending
 from elastic.control.state import RunState, Standing
 from elastic.control.values import StepReport
-from elastic.policies import Ladder
+from elastic.policies import Ladder, Policy
 from elastic.settings import Limits, RunSettings, Scaling
+from elastic.train.runner import with_callbacks
 from tests.chaos.saboteur import BATCH, HARMLESS, MICRO_BATCH, Sabotage, train
 
 STEPS = 14
@@ -62,6 +63,15 @@ class Story:
         return {line["worker"] for line in dead if "code -9" in line["proof"]}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How batches and rates follow the size, and what is done about an incident."""
+
+    batch_size: Any = BATCH
+    callbacks: tuple[WorkerCallback, ...] = ()
+    policy: Policy = field(default_factory=Ladder)
+
+
 def run(
     folder: Path,
     *plan: Sabotage,
@@ -73,6 +83,7 @@ def run(
     pause_s: float = 0.002,
     supervisor: type[Supervisor] = Supervisor,
     during: Callable[[ProcessFleet, Path], None] = lambda fleet, folder: None,
+    training: Training = Training(),
     **limits: float,
 ) -> Story:
     """Train with these sabotages; `slots` bounds how many workers are ever started.
@@ -88,9 +99,12 @@ def run(
     )
     stable = Stable()
     journal = Journal(folder / "run")
-    driver = Driver(supervisor(RunState(settings=settings), Ladder()), journal, [stable])
-    work = partial(train, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s)
-    fleet = ProcessFleet(settings, work, [f"node{i}" for i in range(slots)], 0, driver.emit)
+    driver = Driver(supervisor(RunState(settings=settings), training.policy), journal, [stable])
+    sizes = {"steps": steps, "micro_batch": micro_batch, "batch_size": training.batch_size}
+    work = partial(train, folder=folder, plan=plan, pause_s=pause_s, **sizes)
+    fleet = ProcessFleet(
+        settings, with_callbacks(work, training.callbacks), [f"node{i}" for i in range(slots)], 0, driver.emit
+    )
     beside = threading.Thread(target=during, args=(fleet, folder), daemon=True)
     beside.start()
     try:

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,12 +103,14 @@ class Samples:
 
 
 class HalfwayOptimizer(torch.optim.AdamW):
-    """AdamW that calls `halfway` in the middle of a step."""
+    """AdamW that calls `halfway` in the middle of a step; remembers the rates of its last one."""
 
     halfway: Any = None
+    rates: tuple[float, ...] = ()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
+        self.rates = tuple(group["lr"] for group in self.param_groups)
         groups, self.param_groups = self.param_groups, self.param_groups[:1]
         super().step(closure)
         if self.halfway is not None:
@@ -118,8 +120,28 @@ class HalfwayOptimizer(torch.optim.AdamW):
         self.param_groups = groups
 
 
+@dataclass(slots=True)
+class Replayed:
+    """A batch size as if the step had been computed by as many replicas as `replay` says."""
+
+    batch_size: Any
+    replay: tuple[int, ...]
+    step: int = 0
+
+    def samples(self, replicas: int, micro_batch_size: int) -> int:
+        return self.batch_size.samples(self.replay[min(self.step, len(self.replay) - 1)], micro_batch_size)
+
+
 def train(
-    session: session.Session, *, folder: Path, plan: tuple[Sabotage, ...], steps: int, micro_batch: int, pause_s: float
+    session: session.Session,
+    *,
+    folder: Path,
+    plan: tuple[Sabotage, ...],
+    steps: int,
+    micro_batch: int,
+    pause_s: float,
+    batch_size: Any = BATCH,
+    replay: tuple[int, ...] = (),
 ) -> str:
     """Train in float64 and log; returns the digest of the parameters."""
     saboteur = Saboteur(plan, folder)
@@ -134,9 +156,14 @@ def train(
         line = {"event": event, "t": time.time(), "pid": os.getpid(), "worker": session.worker, **facts}
         os.write(log, json.dumps(line).encode() + b"\n")
 
-    _sabotage_internals(session, saboteur, optimizer)
+    if plan:
+        _sabotage_internals(session, saboteur, optimizer)
     write("started", objects=[id(model), id(optimizer), *map(id, params)])
-    batches = session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch)
+    session.on_resize(lambda resize: write("resized", **asdict(resize)))
+    batches = session.batches(Samples(), batch_size=batch_size, micro_batch_size=micro_batch)
+    if replay:
+        batch_size = Replayed(batches.plan.batch_size, replay)
+        batches.plan = replace(batches.plan, batch_size=batch_size)
     for step in session.steps(batches, max_steps=steps):
         with step:
             place = {"step": step.index, "generation": step.generation}
@@ -153,7 +180,9 @@ def train(
                 saboteur.at("slow", session.rank, step.index, step.generation)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             step.apply(optimizer, scheduler=scheduler)
-            write("committed", **place)
+            write("committed", **place, replicas=step.replicas, samples=step.samples, rates=optimizer.rates)
+            if replay:
+                batch_size.step = step.index + 1
             step.report(loss=step.loss)
     state = b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
     digest = hashlib.blake2b(state, digest_size=8).hexdigest()

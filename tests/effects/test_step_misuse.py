@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from elastic.control import events as ev
+from elastic.control.data import deal
 from elastic.errors import DatasetTooSmallError, NotStatefulError, OutsideWorkerError, SettingError, StepMisuseError
-from elastic.train.data import Batches, make_batches
+from elastic.train import step as step_module
+from elastic.train.data import make_batches
 from elastic.train.session import get_session
 from tests.effects.conftest import LATE_NEWS_S
 from tests.effects.idiom import BATCH, STEPS, Numbers, Training, assert_like_a_plain_loop, raised, trained
@@ -186,14 +188,12 @@ def test_an_optimizer_that_raises_is_the_users(patient):
 
 def test_a_reduction_that_lacks_a_micro_batch_is_refused_before_the_optimizer(solo, monkeypatch):
     """Replicas that agree on a wrong sum would pass every comparison among themselves."""
-    deal = Batches.dealt
-    lost = lambda self, step, replicas, rank: deal(self, step, replicas, rank)[: -1 if step == 1 else None]  # noqa: E731
     seen = []
 
     def train_fn(session):
-        monkeypatch.setattr(Batches, "dealt", lost)
         training = Training(session)
         for step in training.steps():
+            monkeypatch.setattr(step_module, "deal", lambda *hand: deal(*hand)[:-1])  # from the next step on
             with step:
                 before = training.parameters, training.optimizer.state_dict()["state"]
                 try:

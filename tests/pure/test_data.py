@@ -1,15 +1,18 @@
 """Samples, steps, micro-batches: each sample once an epoch, each micro-batch once a step, and the proof of it."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic.control.batch_size import ConstantBatch, FixedMicroBatches, FollowReplicas, batch_sizes
 from elastic.control.data import (
     BatchPlan,
     Conservation,
+    MicroBatch,
     Permutation,
     contribution,
     deal,
@@ -18,25 +21,52 @@ from elastic.control.data import (
     mix64,
     seed_of,
 )
-from elastic.errors import DatasetTooSmallError, ElasticError, SettingError
+from elastic.errors import DatasetTooSmallError, SettingError
 
 few = settings(deadline=None, max_examples=60)
+
+
+KINDS = {
+    "constant": lambda n: ConstantBatch(size=n),
+    "follow": lambda n: FollowReplicas(per_replica=n),
+    "fixed micro-batches": lambda n: FixedMicroBatches(per_replica=n),
+}
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> BatchPlan:
     """Any sizes, among them a last step that is short and a last micro-batch that is short."""
-    batch_size = draw(st.integers(1, 24))
+    batch_size = KINDS[draw(st.sampled_from(sorted(KINDS)))](draw(st.integers(1, 24)))
+    micro_batch_size = draw(st.integers(1, 30 if not isinstance(batch_size, FixedMicroBatches) else 4))
     return BatchPlan(
-        samples=draw(st.integers(batch_size, 90)),
+        samples=draw(st.integers(batch_size.samples(1, micro_batch_size), 120)),
         batch_size=batch_size,
-        micro_batch_size=draw(st.integers(1, 30)),
+        micro_batch_size=micro_batch_size,
         seed=draw(st.integers(0, 2**63)),
         shuffle=draw(st.booleans()),
     )
 
 
-PLAN = BatchPlan(samples=50, batch_size=16, micro_batch_size=3, seed=7)
+PLAN = BatchPlan(samples=50, batch_size=ConstantBatch(size=16), micro_batch_size=3, seed=7)
+FOLLOW = replace(PLAN, batch_size=FollowReplicas(per_replica=8))
+FIXED = replace(PLAN, batch_size=FixedMicroBatches(per_replica=2))
+
+
+def samples_in(step: Sequence[MicroBatch]) -> int:
+    return sum(one.count for one in step)
+
+
+def history(plan: BatchPlan, sizes: Iterable[int]) -> list[tuple[MicroBatch, ...]]:
+    """Committed steps of these sizes, one after the other."""
+    steps, consumed = [], 0
+    for replicas in sizes:
+        steps.append(plan.cut(consumed, replicas))
+        consumed += samples_in(steps[-1])
+    return steps
+
+
+def indices(plan: BatchPlan, steps: Iterable[Sequence[MicroBatch]]) -> list[int]:
+    return [index for step in steps for one in step for index in plan.sample_indices(one)]
 
 
 # --- the order of an epoch --------------------------------------------------------------------------------------------
@@ -81,50 +111,114 @@ def test_a_position_outside_of_the_permutation_is_refused(position):
         Permutation(5, 0)[position]
 
 
+sizes_of_steps = st.lists(st.integers(1, 9), min_size=1, max_size=60)
+
+
 @few
-@given(plan=plans(), epoch=st.integers(0, 3))
-def test_an_epoch_consumes_each_sample_exactly_once(plan, epoch):
-    steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
-    consumed = [index for step in steps for one in plan.micro_batches(step) for index in plan.sample_indices(step, one)]
-    assert sorted(consumed) == list(range(plan.samples))
-    assert {plan.epoch_of(step) for step in steps} == {epoch}
+@given(plan=plans(), sizes=sizes_of_steps)
+def test_whatever_the_resizes_an_epoch_consumes_each_sample_exactly_once(plan, sizes):
+    """In the order of the epoch, all of it before the next one begins; the last epoch as far as it came."""
+    steps = history(plan, sizes)
+    consumed = sum(map(samples_in, steps))
+    taken = indices(plan, steps)
+    whole = MicroBatch(0, 0, plan.samples)
+    wanted = [
+        index
+        for epoch in range(plan.epoch_of(consumed) + 1)
+        for index in plan.sample_indices(replace(whole, first=epoch * plan.samples))
+    ]
+    assert taken == wanted[:consumed]
+    for epoch in range(plan.epoch_of(consumed)):
+        assert sorted(taken[epoch * plan.samples : (epoch + 1) * plan.samples]) == list(range(plan.samples))
+
+
+@few
+@given(plan=plans(), sizes=sizes_of_steps)
+def test_no_step_crosses_the_end_of_an_epoch_and_none_is_empty(plan, sizes):
+    for step in history(plan, sizes):
+        last = step[-1]
+        assert plan.epoch_of(step[0].first) == plan.epoch_of(last.first + last.count - 1)
+        assert all(one.count >= 1 for one in step)
+
+
+@few
+@given(plan=plans(), sizes=sizes_of_steps, more=st.integers(1, 9), fewer=st.integers(1, 9))
+def test_a_retry_by_fewer_replicas_takes_a_prefix_of_what_failed(plan, sizes, more, fewer):
+    """And by more, the other way round: nothing is skipped, nothing repeated."""
+    steps = history(plan, sizes)
+    consumed = sum(map(samples_in, steps))
+    failed, retried = indices(plan, [plan.cut(consumed, more)]), indices(plan, [plan.cut(consumed, fewer)])
+    shorter, longer = sorted((failed, retried), key=len)
+    assert longer[: len(shorter)] == shorter
+    if fewer <= more:
+        assert len(retried) <= len(failed)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sizes", "counts"),
+    [
+        (PLAN, [3, 2, 1, 4, 2], [16, 16, 16, 2, 16]),
+        (FOLLOW, [3, 2, 1, 4, 2], [24, 16, 8, 2, 16]),
+        (FOLLOW, [9, 1], [50, 8]),
+        (FIXED, [3, 2, 1, 4, 2], [18, 12, 6, 14, 12]),
+    ],
+    ids=["constant", "follow", "more replicas than an epoch feeds", "fixed micro-batches"],
+)
+def test_how_many_samples_steps_of_changing_size_take(plan, sizes, counts):
+    assert [samples_in(step) for step in history(plan, sizes)] == counts
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_with_fixed_micro_batches_each_replica_computes_that_many(replicas):
+    micro_batches = FIXED.cut(0, replicas)
+    hands = [deal(len(micro_batches), replicas, rank) for rank in range(replicas)]
+    assert [len(hand) for hand in hands] == [2] * replicas
+    assert [one.count for one in micro_batches] == [3] * 2 * replicas
+
+
+def test_at_the_end_of_an_epoch_a_replica_may_be_dealt_nothing():
+    micro_batches = FIXED.cut(48, 3)
+    assert micro_batches == (MicroBatch(0, 48, 2),)
+    assert [len(deal(1, 3, rank)) for rank in range(3)] == [0, 0, 1]
 
 
 def test_the_order_changes_from_epoch_to_epoch_and_with_the_seed():
-    def order(plan: BatchPlan, step: int) -> list[int]:
-        return plan.sample_indices(step, plan.micro_batches(step)[0])
+    def order(plan: BatchPlan, consumed: int) -> list[int]:
+        return plan.sample_indices(plan.cut(consumed, 1)[0])
 
-    per_epoch = PLAN.steps_per_epoch
     assert order(PLAN, 0) == order(PLAN, 0)
-    assert order(PLAN, 0) != order(PLAN, per_epoch)
+    assert order(PLAN, 0) != order(PLAN, PLAN.samples)
     assert order(PLAN, 0) != order(replace(PLAN, seed=8), 0)
 
 
 def test_without_shuffling_the_dataset_keeps_its_order():
     plan = replace(PLAN, shuffle=False)
-    assert [index for one in plan.micro_batches(1) for index in plan.sample_indices(1, one)] == list(range(16, 32))
+    assert indices(plan, [plan.cut(16, 1)]) == list(range(16, 32))
+    assert indices(plan, [plan.cut(PLAN.samples + 16, 1)]) == list(range(16, 32))
 
 
 # --- steps and micro-batches ------------------------------------------------------------------------------------------
 
 
 @few
-@given(plan=plans(), step=st.integers(0, 200))
-def test_micro_batches_cover_a_step_without_gap_or_overlap(plan, step):
-    cut = plan.micro_batches(step)
-    first = (step % plan.steps_per_epoch) * plan.batch_size
+@given(plan=plans(), consumed=st.integers(0, 500), replicas=st.integers(1, 9))
+def test_micro_batches_cover_a_step_without_gap_or_overlap(plan, consumed, replicas):
+    cut = plan.cut(consumed, replicas)
+    count = min(plan.global_batch(replicas), plan.samples - consumed % plan.samples)
     assert [one.number for one in cut] == list(range(len(cut)))
-    assert [position for one in cut for position in range(one.first, one.first + one.count)] == list(
-        range(first, first + plan.samples_of(step))
+    assert [place for one in cut for place in range(one.first, one.first + one.count)] == list(
+        range(consumed, consumed + count)
     )
     assert all(1 <= one.count <= plan.micro_batch_size for one in cut)
     assert all(one.count == plan.micro_batch_size for one in cut[:-1])
 
 
 def test_the_last_step_of_an_epoch_is_as_short_as_what_is_left():
-    assert [PLAN.samples_of(step) for step in range(8)] == [16, 16, 16, 2, 16, 16, 16, 2]
-    assert [one.count for one in PLAN.micro_batches(2)] == [3, 3, 3, 3, 3, 1]
-    assert [one.count for one in PLAN.micro_batches(3)] == [2]
+    steps = history(PLAN, [2] * 8)
+    assert [samples_in(step) for step in steps] == [16, 16, 16, 2, 16, 16, 16, 2]
+    assert [one.count for one in steps[2]] == [3, 3, 3, 3, 3, 1]
+    assert [one.count for one in steps[3]] == [2]
+    assert [PLAN.epoch_of(step[0].first) for step in steps] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 @few
@@ -155,25 +249,25 @@ def summed(records: list[Conservation]) -> Conservation:
 
 
 @few
-@given(plan=plans(), step=st.integers(0, 50), replicas=st.integers(1, 9), identity=st.integers(0, 2**32 - 1))
-def test_the_contributions_of_any_deal_add_up_to_what_is_expected(plan, step, replicas, identity):
-    size = len(plan.micro_batches(step))
-    hands = [deal(size, replicas, rank) for rank in range(replicas)]
-    assert summed([contribution(plan, step, hand, identity) for hand in hands]) == expected(
-        plan, step, replicas, identity
-    )
+@given(plan=plans(), consumed=st.integers(0, 500), replicas=st.integers(1, 9), identity=st.integers(0, 2**32 - 1))
+def test_the_contributions_of_any_deal_add_up_to_what_is_expected(plan, consumed, replicas, identity):
+    cut = plan.cut(consumed, replicas)
+    hands = [deal(len(cut), replicas, rank) for rank in range(replicas)]
+    records = [contribution(plan, [cut[number] for number in hand], identity) for hand in hands]
+    assert summed(records) == expected(plan, consumed, replicas, identity)
 
 
-STEP, IDENTITY = 1, hash32(1, 4, 1, 1, "layout")
+CONSUMED, IDENTITY = 16, hash32(1, 4, 1, 1, "layout")
 WHOLE = [[0, 1, 2], [3, 4, 5]]
 
 
-def parts(hands: list[list[int]], step: int = STEP, identity: int = IDENTITY, plan: BatchPlan = PLAN):
-    return [contribution(plan, step, hand, identity) for hand in hands]
+def parts(hands: list[list[int]], consumed: int = CONSUMED, identity: int = IDENTITY, plan: BatchPlan = PLAN):
+    cut = plan.cut(consumed, 2)
+    return [contribution(plan, [cut[number] for number in hand], identity) for hand in hands]
 
 
 def test_the_whole_step_is_conserved():
-    assert summed(parts(WHOLE)) == expected(PLAN, STEP, 2, IDENTITY)
+    assert summed(parts(WHOLE)) == expected(PLAN, CONSUMED, 2, IDENTITY)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +277,12 @@ def test_the_whole_step_is_conserved():
         parts([[0, 1, 2], [3, 4, 5, 5]]),
         parts([[0, 1, 2], [2, 4, 5]]),
         parts([[0, 1, 2], [3, 3, 5]]),
-        parts([[0, 1, 2]]) + parts([[3, 4, 5]], step=2),
+        parts([[0, 1, 2]]) + parts([[3, 4, 5]], consumed=32),
+        parts([[0, 1, 2]]) + parts([[3, 4, 5]], consumed=CONSUMED + PLAN.samples),
         parts([[0, 1, 2]]) + parts([[3, 4, 5]], identity=hash32(1, 5, 1, 1, "layout")),
         parts([[0, 1, 2]]) + parts([[3, 4, 5]], identity=hash32(1, 4, 2, 1, "layout")),
         parts([[0, 1, 2]]) + parts([[3, 4, 5]], plan=replace(PLAN, seed=8)),
+        parts([[0, 1, 2]]) + parts([[0, 1]], consumed=CONSUMED + 9, plan=replace(PLAN, micro_batch_size=4)),
         parts([[0, 1, 2, 3, 4, 5]]),
         [*parts(WHOLE), *parts([[]])],
     ],
@@ -196,22 +292,24 @@ def test_the_whole_step_is_conserved():
         "one takes the place of another",
         "one was computed twice instead of another",
         "one replica is at another step",
+        "one replica is in another epoch",
         "one replica is in another generation",
         "one replica is at another attempt",
         "one replica has another seed",
+        "one replica cuts the same samples otherwise",
         "one replica too few",
         "one replica too many",
     ],
 )
 def test_a_reduction_of_anything_else_is_noticed(records):
-    assert summed(records) != expected(PLAN, STEP, 2, IDENTITY)
+    assert summed(records) != expected(PLAN, CONSUMED, 2, IDENTITY)
 
 
 @few
 @given(st.lists(st.integers(0, 5), max_size=8))
 def test_only_the_exact_multiset_of_micro_batches_passes(done):
     is_whole = sorted(done) == list(range(6))
-    assert (summed(parts([done])) == expected(PLAN, STEP, 1, IDENTITY)) == is_whole
+    assert (summed(parts([done])) == expected(PLAN, CONSUMED, 1, IDENTITY)) == is_whole
 
 
 def test_a_record_survives_its_way_through_floats():
@@ -250,17 +348,48 @@ def test_hash32_tells_parts_apart():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "error", "named"),
+    ("batch_size", "micro_batch_size", "named"),
     [
-        ({"samples": 7, "batch_size": 8, "micro_batch_size": 2}, DatasetTooSmallError, "lower batch_size"),
-        ({"samples": 0, "batch_size": 1, "micro_batch_size": 1}, DatasetTooSmallError, "holds 0 samples"),
-        ({"samples": 8, "batch_size": 0, "micro_batch_size": 2}, SettingError, "batch_size=0"),
-        ({"samples": 8, "batch_size": -4, "micro_batch_size": 2}, SettingError, "batch_size=-4"),
-        ({"samples": 8, "batch_size": 8, "micro_batch_size": 0}, SettingError, "micro_batch_size=0"),
+        (0, 2, "batch_size=0"),
+        (-4, 2, "batch_size=-4"),
+        (2.5, 2, "batch_size=2.5 must be an integer, elastic.FollowReplicas"),
+        (8, 0, "micro_batch_size=0"),
+        (FixedMicroBatches(per_replica=2), None, "counts micro-batches: give micro_batch_size"),
     ],
-    ids=["too few samples", "no samples", "no batch", "negative batch", "no micro-batch"],
+    ids=["no batch", "negative batch", "neither kind", "no micro-batch", "micro-batches of no size"],
 )
-def test_sizes_that_cannot_work(sizes, error, named):
-    with pytest.raises(error, match=named) as caught:
-        BatchPlan(**sizes)
-    assert isinstance(caught.value, ElasticError | ValueError)
+def test_sizes_that_cannot_work(batch_size, micro_batch_size, named):
+    with pytest.raises(SettingError, match=named):
+        plan_of(8, batch_size, micro_batch_size)
+
+
+@pytest.mark.parametrize("kind", [FollowReplicas, FixedMicroBatches])
+@pytest.mark.parametrize("per_replica", [0, -1, 1.5, True])
+def test_a_share_that_cannot_work(kind, per_replica):
+    with pytest.raises(SettingError, match=f"{kind.__name__}.per_replica={per_replica}"):
+        kind(per_replica=per_replica)
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "named"),
+    [
+        (7, 8, "fewer than one global batch of 8: lower batch_size"),
+        (0, 1, "holds 0 samples"),
+        (7, FollowReplicas(per_replica=8), "fewer than one global batch of 8"),
+        (7, FixedMicroBatches(per_replica=4), "fewer than one global batch of 8"),
+    ],
+)
+def test_a_dataset_that_is_too_small(samples, batch_size, named):
+    with pytest.raises(DatasetTooSmallError, match=named):
+        plan_of(samples, batch_size, 2)
+
+
+def plan_of(samples: int, batch_size: object, micro_batch_size: int | None) -> BatchPlan:
+    batch, micro_batch = batch_sizes(batch_size, micro_batch_size)
+    return BatchPlan(samples=samples, batch_size=batch, micro_batch_size=micro_batch)
+
+
+def test_the_micro_batch_is_the_batch_or_a_replicas_share_unless_said():
+    assert batch_sizes(8, None) == (ConstantBatch(size=8), 8)
+    assert batch_sizes(FollowReplicas(per_replica=6), None) == (FollowReplicas(per_replica=6), 6)
+    assert batch_sizes(FollowReplicas(per_replica=6), 2) == (FollowReplicas(per_replica=6), 2)

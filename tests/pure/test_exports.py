@@ -8,6 +8,8 @@ import elastic
 from elastic import errors
 
 FROZEN = [
+    "FixedMicroBatches",
+    "FollowReplicas",
     "Limits",
     "Result",
     "Scaling",
@@ -19,7 +21,7 @@ FROZEN = [
     "policies",
     "settings",
 ]
-PURE = ["Limits", "Result", "Scaling", "callbacks", "errors", "policies", "settings"]  # the others need torch and ray
+PURE = [name for name in FROZEN if name not in ("Session", "fit", "get_session")]  # these need torch and ray
 ERRORS = {
     "ConservationError",
     "DatasetTooSmallError",
