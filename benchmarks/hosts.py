@@ -171,12 +171,14 @@ class Hosts(Network):
         slots: of each host that is there from the start.
 
     Attributes:
+        slots: by name of the host.
         ray_address: for drivers, which must run in the root namespace with `environment`.
     """
 
     def __init__(self, slots: tuple[int, ...]) -> None:
         super().__init__()
-        self._slots = slots
+        self._first = slots
+        self.slots: dict[str, int] = {}
         self._folder = Path("/tmp") / self.name  # short: sockets lie below it
         self._raylets: list[subprocess.Popen[bytes]] = []
         self.ray_address = ""
@@ -202,12 +204,14 @@ class Hosts(Network):
     def add(self, slots: int) -> str:
         """A new host with so many slots; one at a time, since raylets that start together fight over files."""
         host = self.add_host()
+        self.slots[host.name] = slots
         inside = ("ip", "netns", "exec", host.name)
         self._start(*inside, *_ray_start(host.address, slots), f"--address={self.ray_address}")
         return host.name
 
     def lose(self, name: str) -> list[int]:
         """Take a host away as a power cut would; returns the pids that were killed."""
+        del self.slots[name]
         return self.remove_host(name)
 
     def of(self, pid: int) -> str:
@@ -227,7 +231,7 @@ class Hosts(Network):
         ports = (f"--port={port}", f"--ray-client-server-port={_free_port(self.address)}", "--min-worker-port=0")
         head = (*_ray_start(self.address, 0), "--head", "--include-dashboard=false", "--max-worker-port=0")
         self._start(*head, *ports, f"--temp-dir={self._folder}")
-        for slots in self._slots:
+        for slots in self._first:
             self.add(slots)
 
     def _start(self, *command: str) -> None:
