@@ -19,14 +19,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 _MARK = "ELASTIC_HOSTS"
 _PREFIX = "elh"
-_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "iptables": "iptables"}
+_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "iptables-restore": "iptables"}
+NEEDED_TO_CUT = "iptables-restore"
+NEEDED_TO_DELAY = "tc"
 _COMMAND_S = 20.0
 _START_S = 90.0
 _END_S = 20.0
@@ -42,7 +44,7 @@ def why_not(*commands: str) -> str:
     """Why hosts cannot be made here; empty if they can.
 
     Args:
-        commands: needed besides `ip`: `iptables` to cut and thin out, `tc` to delay.
+        commands: needed besides `ip`: NEEDED_TO_CUT, NEEDED_TO_DELAY.
     """
     if os.geteuid() != 0:
         return "hosts on one machine are network namespaces, which only root can make: run it as root"
@@ -116,26 +118,26 @@ class Network:
 
     def remove_host(self, name: str) -> list[int]:
         """Kill every process on a host at once and take the host away; returns their pids."""
-        killed = _kill_all(name)
+        killed = _kill_all(lambda: pids_on(name), name)
         _run("ip", "netns", "del", name)
         del self.hosts[name]
         return killed
 
     def cut(self, name: str) -> None:
         """Drop every packet from and to a host; TCP is told nothing, senders of datagrams get EPERM."""
-        self._filter(name, "-j", "DROP")
+        self._filter(name, "-j DROP")
 
     def drop(self, name: str, share: float) -> None:
         """Drop this share of the packets, each way."""
-        self._filter(name, "-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP")
+        self._filter(name, f"-m statistic --mode random --probability {share} -j DROP")
 
     def restore(self, name: str) -> None:
         """Let packets pass again."""
-        _run("ip", "netns", "exec", name, "iptables", "-w", "5", "-F")
+        self._filter(name)
 
     def delay(self, name: str, delay_s: float) -> None:
         """Have each packet that leaves a host wait; 0 ends it."""
-        if reason := why_not("tc"):
+        if reason := why_not(NEEDED_TO_DELAY):
             raise HostsError(reason)
         device = ("dev", "eth0", "root")
         if not delay_s:
@@ -146,12 +148,13 @@ class Network:
         except HostsError as error:
             raise HostsError(f"traffic cannot be delayed: does this kernel have sch_netem? {error}") from error
 
-    def _filter(self, name: str, *rule: str) -> None:
-        if reason := why_not("iptables"):
+    def _filter(self, name: str, rule: str = "") -> None:
+        """Replace all rules of a host, in one go: both ways at the same moment."""
+        if reason := why_not(NEEDED_TO_CUT):
             raise HostsError(reason)
-        table = ("ip", "netns", "exec", name, "iptables", "-w", "5", "-A")
-        _run(*table, "OUTPUT", "!", "-o", "lo", *rule)
-        _run(*table, "INPUT", "!", "-i", "lo", *rule)
+        rules = [f"-A OUTPUT ! -o lo {rule}", f"-A INPUT ! -i lo {rule}"] if rule else []
+        text = "\n".join(["*filter", *rules, "COMMIT", ""])
+        _run("ip", "netns", "exec", name, NEEDED_TO_CUT, "-w", "5", stdin=text)
 
     def _open(self) -> None:
         used = _run("ip", "-4", "-o", "addr")
@@ -218,7 +221,7 @@ class Hosts(Network):
         """Name of the host that a process runs on."""
         return next((name for name in self.hosts if pid in pids_on(name)), "")
 
-    def pids(self) -> list[int]:
+    def pids(self) -> set[int]:
         """Every process of the cluster."""
         return _pids(self.name)
 
@@ -249,7 +252,7 @@ class Hosts(Network):
 
 def clean(name: str) -> None:
     """Remove all that the maker of this name has made: processes, namespaces, bridge, files."""
-    _kill_all(name)
+    _kill_all(lambda: _pids(name), name)
     for namespace in _namespaces(name):
         _run("ip", "netns", "del", namespace)
     for link in _links(name):
@@ -274,34 +277,34 @@ def pids_on(host: str) -> set[int]:
     return set()
 
 
-def _kill_all(name: str) -> list[int]:
-    """SIGKILL to every process of a maker, or of one host, until none is left; returns all that were killed.
+def _kill_all(find: Callable[[], set[int]], whose: str) -> list[int]:
+    """SIGKILL to all that `find` finds, until it finds none; returns all that were killed.
 
     Raises:
         HostsError: one would not die.
     """
     killed: set[int] = set()
     deadline_s = time.monotonic() + _END_S
-    while pids := _pids(name):
+    while pids := {pid for pid in find() if not _is_zombie(pid)}:
         if time.monotonic() > deadline_s:
-            raise HostsError(f"processes of {name} would not die within {_END_S:.0f} s: {pids}")
+            raise HostsError(f"processes of {whose} would not die within {_END_S:.0f} s: {sorted(pids)}")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        killed |= set(pids)
+        killed |= pids
         time.sleep(0.02)
     return sorted(killed)
 
 
-def _pids(name: str) -> list[int]:
-    """Living processes in the namespaces of a name, and those that carry it as their mark."""
+def _pids(name: str) -> set[int]:
+    """Processes in the namespaces of a maker, and those that carry its name as their mark."""
     found = {pid for host in _namespaces(name) for pid in pids_on(host)}
     mark = f"{_MARK}={name}\0".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended
             if mark in path.read_bytes() + b"\0":
                 found.add(int(path.parent.name))
-    return sorted(pid for pid in found if not _is_zombie(pid))
+    return found
 
 
 def _is_zombie(pid: int) -> bool:
@@ -336,14 +339,14 @@ def _ray_start(address: str, slots: int) -> tuple[str, ...]:
     return (*ray, f"--node-ip-address={address}", f"--num-cpus={slots}", f"--object-store-memory={_OBJECT_STORE_BYTES}")
 
 
-def _run(*command: str) -> str:
+def _run(*command: str, stdin: str = "") -> str:
     """Output of a command.
 
     Raises:
         HostsError: it failed.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=_COMMAND_S)
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise HostsError(f"{' '.join(command)}: {error}") from error
     if done.returncode != 0:

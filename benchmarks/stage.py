@@ -182,6 +182,6 @@ class Stage:
         return [pid for pid, line in self._command_lines() if line.startswith(title)]
 
     def _command_lines(self) -> Iterator[tuple[int, str]]:
-        for pid in self.hosts.pids():
+        for pid in sorted(self.hosts.pids()):
             with contextlib.suppress(OSError):  # it has ended
                 yield pid, Path(f"/proc/{pid}/cmdline").read_text(errors="replace")

@@ -1,5 +1,6 @@
 """A storm: one fault after another, at random, from a seed; then what became of the promises."""
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -15,18 +16,16 @@ _CALM_S = 15.0  # undisturbed, before the first fault: what the rest is compared
 _FEWEST = 3  # members that a fault needs, so that two survive it
 
 
-def strike_often(stage: Stage, storm_s: float, every_s: float) -> list[Fault]:
-    """Break something every `every_s` for `storm_s`; a fault that would leave nobody is put off."""
+def strike_often(stage: Stage, storm_s: float, every_s: float, faults: list[Fault]) -> None:
+    """Break something every `every_s` for `storm_s`, and note it; a fault that would leave too few is put off."""
     stage.wait_s(_CALM_S)
     ends_s = time.monotonic() + storm_s
-    faults: list[Fault] = []
     while (began_s := time.monotonic()) < ends_s:
         strike = stage.chance.choice(_possible(stage))
         faults.append(strike(stage))
         stage.wait_s(max(0.0, began_s + every_s - time.monotonic()))
         stage.wait_for(lambda: _is_going_on(stage, faults[-1]), "training went on")
     stage.wait_for(lambda: len(stage.watch.members) >= stage.size, "the run was whole again")
-    return faults
 
 
 def _possible(stage: Stage) -> list[Callable[[Stage], Fault]]:
@@ -66,8 +65,8 @@ def report(stage: Stage, faults: list[Fault]) -> dict[str, Any]:
     log = stage.watch.log()
     rows = []
     for fault, following in zip(faults, [*faults[1:], None], strict=True):
-        until_s = following.at_s if following else float("inf")
-        window = stage.watch.log(lambda line, until_s=until_s: bool(line["t"] < until_s))
+        until_s = following.at_s if following else math.inf
+        window = stage.watch.log(until_s)
         rows.append({"kind": fault.kind, "at_s": fault.at_s, "note": fault.note, **recovery(window, fault)})
     outages = [(row["at_s"], row["at_s"] + (row["t_resume_s"] or 0.0)) for row in rows if row["kind"] != "rejoin"]
     summary = {

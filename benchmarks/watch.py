@@ -1,7 +1,7 @@
 """The outside observer's eyes: reads step logs while they are written."""
 
 import json
-from collections.abc import Callable
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,6 @@ class Watch:
         """Pids that have started and are still there."""
         return {pid for pid in self.started if Path(f"/proc/{pid}").exists()}
 
-    def log(self, keep: Callable[[dict[str, Any]], bool] = lambda line: True) -> StepLog:
-        """All that was read, in order."""
-        return collect(filter(keep, self.lines))
+    def log(self, until_s: float = math.inf) -> StepLog:
+        """What was written before a moment, in order."""
+        return collect(line for line in self.lines if line["t"] < until_s)
