@@ -11,6 +11,7 @@ import torch
 BATCH = 24  # samples of a step
 MICRO_BATCH = 2
 MICRO_BATCHES = BATCH // MICRO_BATCH
+_TENSOR_BYTES = 16 << 20
 SAMPLES = 40_000 * BATCH  # one epoch is longer than any run here
 
 
@@ -96,13 +97,15 @@ def loss_fn(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.T
 
 
 class Ballast:
-    """State that only has to be carried along."""
+    """State that only has to be carried along, in tensors as large as those of a middling layer."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._bytes = torch.ones(size_bytes, dtype=torch.uint8)
+        sizes = [min(_TENSOR_BYTES, size_bytes - first) for first in range(0, size_bytes, _TENSOR_BYTES)]
+        self._tensors = [torch.ones(size, dtype=torch.uint8) for size in sizes]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"bytes": self._bytes}
+        return {"tensors": self._tensors}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._bytes.copy_(state["bytes"])
+        for ours, theirs in zip(self._tensors, state["tensors"], strict=True):
+            ours.copy_(theirs)
