@@ -116,9 +116,13 @@ class Network:
         _run(*inside, "link", "set", "eth0", "up")
         return host
 
+    def crash(self, name: str) -> list[int]:
+        """Kill every process on a host at once; its address still answers, with refusals. Returns their pids."""
+        return _kill_all(lambda: pids_on(name), name)
+
     def remove_host(self, name: str) -> list[int]:
-        """Kill every process on a host at once and take the host away; returns their pids."""
-        killed = _kill_all(lambda: pids_on(name), name)
+        """Kill every process on a host at once, and take it away with its address; returns their pids."""
+        killed = self.crash(name)
         _run("ip", "netns", "del", name)
         del self.hosts[name]
         return killed

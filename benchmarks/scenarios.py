@@ -65,9 +65,18 @@ def notice(stage: Stage) -> Fault:
 
 
 def node(stage: Stage) -> Fault:
-    """Every process of a host with members, its raylet too, at once."""
+    """Every process of a host with members, its raylet too, at once; the host itself stays, and refuses connections."""
     host = stage.host_of_some()
+    stage.spoiled.add(host)
     fault = stage.fault("node", set(stage.members_by_host()[host]))
+    stage.hosts.crash(host)
+    return fault
+
+
+def power(stage: Stage) -> Fault:
+    """The same, and the host's address is gone with it: nobody is there to refuse."""
+    host = stage.host_of_some()
+    fault = stage.fault("power", set(stage.members_by_host()[host]))
     stage.hosts.lose(host)
     return fault
 
@@ -131,7 +140,8 @@ def _signal(stage: Stage, kind: str, pid: int, number: signal.Signals) -> Fault:
 
 
 STRIKES = {
-    strike.__name__: strike for strike in (kill, leader, swap, stop, notice, node, partition, join, donor, coordinator)
+    strike.__name__: strike
+    for strike in (kill, leader, swap, stop, notice, node, power, partition, join, donor, coordinator)
 }
 GROUNDS = {
     "swap": Ground(spares=1),

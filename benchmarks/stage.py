@@ -46,7 +46,7 @@ class System:
 
 @dataclass(slots=True)
 class Stage:
-    """A run in its own process; a context manager that ends it.
+    """A run in its own process; a context manager that kills its driver if it has not ended by itself.
 
     Attributes:
         size: workers that train before anything is broken.
@@ -73,11 +73,9 @@ class Stage:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for end in (signal.SIGINT, signal.SIGKILL):
-            if self._driver.poll() is None:
-                self._driver.send_signal(end)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._driver.wait(_END_S)
+        if self._driver.poll() is None:  # what it leaves on the hosts goes with them
+            self._driver.kill()
+            self._driver.wait(_END_S)
 
     @property
     def said(self) -> Path:

@@ -33,7 +33,7 @@ def _possible(stage: Stage) -> list[Callable[[Stage], Fault]]:
     kinds: list[Callable[[Stage], Fault]] = [_kill_any, scenarios.stop, scenarios.notice]
     held = stage.members_by_host()
     most = max((len(pids) for pids in held.values()), default=0)
-    if len(stage.hosts.hosts) < len(GROUNDS["storm"].slots):
+    if stage.spoiled:
         kinds.append(rejoin)
     elif len(stage.watch.members) - most >= 2:
         kinds.append(scenarios.node)
@@ -42,6 +42,8 @@ def _possible(stage: Stage) -> list[Callable[[Stage], Fault]]:
 
 def rejoin(stage: Stage) -> Fault:
     """A lost host comes back, empty."""
+    while stage.spoiled:
+        stage.hosts.lose(stage.spoiled.pop())
     stage.hosts.add(slots=GROUNDS["storm"].slots[0])
     return stage.fault("rejoin", set())
 

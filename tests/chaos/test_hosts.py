@@ -124,8 +124,10 @@ def test_a_lost_host_takes_its_processes_along(network: Network) -> None:
     assert network.remove_host(lost.name) == [sleepers[0].pid]
     assert sleepers[0].wait(10) == -9
     assert sleepers[1].poll() is None
-    sleepers[1].kill()
-    sleepers[1].wait(10)
+    assert network.crash(kept.name) == [sleepers[1].pid]
+    assert sleepers[1].wait(10) == -9
+    assert not any(line.startswith(lost.name) for line in things_of(network.name))
+    assert any(line.startswith(kept.name) for line in things_of(network.name)), "a host that crashed keeps its address"
 
 
 @needs_root
