@@ -11,7 +11,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead diagram clean
+.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead bench-recovery diagram clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ lock: $(READY) ## resolve the newest dependencies into requirements/test.lock
 
 bench-overhead: $(READY) ## what a step costs with and without this library
 	$(BIN)/python -m benchmarks.overhead --out runs/overhead.json $(ARGS)
+
+bench-recovery: $(READY) ## what faults cost; needs root, ip and iptables
+	$(BIN)/python -m benchmarks.recovery --scenario all --out runs/recovery.json $(ARGS)
 
 diagram: $(READY) ## write the state diagram into ARCHITECTURE.md
 	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md

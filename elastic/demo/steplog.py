@@ -2,8 +2,10 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 Attempt = tuple[int, int, int]  # step, generation, attempt
 
@@ -28,13 +30,16 @@ class StepLog:
 
     Attributes:
         commits: by time. consumed: sample ids by attempt, over all workers.
-        digests: of the final parameters, by worker.
+        begun_s: when the first worker consumed a sample in an attempt. takers: pids that consumed in it.
+        digests: of the final parameters, by pid.
         objects: ids of model and optimizer by pid, one entry a start of train_fn.
     """
 
     commits: list[Commit]
     consumed: dict[Attempt, Counter[int]]
-    digests: dict[str, str]
+    begun_s: dict[Attempt, float]
+    takers: dict[Attempt, set[int]]
+    digests: dict[int, str]
     objects: dict[int, list[tuple[int, int]]]
 
     def committed_attempts(self) -> dict[int, Attempt]:
@@ -52,22 +57,26 @@ class StepLog:
 
 def read_step_log(folder: Path) -> StepLog:
     """Read every worker's log of a run."""
-    commits: list[Commit] = []
-    consumed: dict[Attempt, Counter[int]] = {}
-    digests: dict[str, str] = {}
-    objects: dict[int, list[tuple[int, int]]] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        for text in path.read_text().splitlines():
-            line = json.loads(text)
-            if line["event"] == "started":
-                objects.setdefault(line["pid"], []).append((line["model_id"], line["optimizer_id"]))
-            elif line["event"] == "finished":
-                digests[path.stem] = line["digest"]
+    return collect(
+        json.loads(text) for path in sorted(folder.glob("*.jsonl")) for text in path.read_text().splitlines()
+    )
+
+
+def collect(lines: Iterable[dict[str, Any]]) -> StepLog:
+    """Put lines in order, whichever worker wrote them."""
+    log = StepLog(commits=[], consumed={}, begun_s={}, takers={}, digests={}, objects={})
+    for line in lines:
+        if line["event"] == "started":
+            log.objects.setdefault(line["pid"], []).append((line["model_id"], line["optimizer_id"]))
+        elif line["event"] == "finished":
+            log.digests[line["pid"]] = line["digest"]
+        else:
+            attempt = (line["step"], line["generation"], line["attempt"])
+            if line["event"] == "consumed":
+                log.consumed.setdefault(attempt, Counter()).update(line["ids"])
+                log.begun_s[attempt] = min(line["t"], log.begun_s.get(attempt, line["t"]))
+                log.takers.setdefault(attempt, set()).add(line["pid"])
             else:
-                attempt = (line["step"], line["generation"], line["attempt"])
-                if line["event"] == "consumed":
-                    consumed.setdefault(attempt, Counter()).update(line["ids"])
-                else:
-                    commits.append(Commit(at_s=line["t"], pid=line["pid"], attempt=attempt, loss=line["loss"]))
-    commits.sort(key=lambda commit: commit.at_s)
-    return StepLog(commits=commits, consumed=consumed, digests=digests, objects=objects)
+                log.commits.append(Commit(at_s=line["t"], pid=line["pid"], attempt=attempt, loss=line["loss"]))
+    log.commits.sort(key=lambda commit: commit.at_s)
+    return log

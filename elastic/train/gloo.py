@@ -9,12 +9,13 @@ This is the one module that touches torch's private `ProcessGroupGloo._Options` 
 """
 
 import contextlib
+import math
 import os
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -119,7 +120,7 @@ class GlooGroup:
         return [[int(word) + (1 << 63) for word in row] for row in rows]
 
     def wait(self, work: Any) -> None:
-        """Wait for a work of this group.
+        """Wait for a collective of this group.
 
         Raises:
             RuntimeError: it failed, or the group was cut.
@@ -135,6 +136,26 @@ class GlooGroup:
                 if self.is_cut:
                     self._is_stuck = not work.is_completed()
                     raise
+
+    def wait_for_transfers(self, works: Sequence[Any]) -> None:
+        """Wait for sends and receives of this group.
+
+        In one go and aside, not in slices: gloo closes the connection when a wait for one of them times out, and
+        sometimes never ends one whose connection was closed.
+
+        Raises:
+            FormingCancelledError: the group was cut. RuntimeError: one failed.
+        """
+
+        def wait() -> None:
+            for work in works:
+                work.wait(self._timeout)
+
+        try:
+            _aside(wait, lambda: self.is_cut, math.inf, "a transfer")
+        except FormingCancelledError:
+            self._is_stuck = True  # the thread may still be in there
+            raise
 
     def leave_behind(self) -> None:
         """An operation of this group may never end: keep what it uses, since taking it down would wait for it."""
@@ -221,7 +242,7 @@ def _aside(make: Callable[[], Any], stop: Callable[[], bool], deadline_s: float,
         except Exception as error:
             made.put(error)
 
-    threading.Thread(target=run, name="elastic-connect", daemon=True).start()
+    threading.Thread(target=run, name="elastic-aside", daemon=True).start()
     while True:
         with contextlib.suppress(queue.Empty):
             result = made.get(timeout=_POLL_S)

@@ -23,7 +23,7 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked) -> Callable[[], Non
 
     Raises:
         DivergenceError: ranks hold different bits after the exchange; names objects and ranks.
-        RuntimeError: the group broke.
+        FormingCancelledError: the group was cut. RuntimeError: it broke.
     """
     if not view.behind:
         return lambda: None
@@ -67,20 +67,18 @@ def _give(group: GlooGroup, view: View, flat: tree.Flat) -> None:
             works += [group.send(size, receiver), group.send(text, receiver)]
         mine = [t for i, t in enumerate(flat.tensors) if _stripe(view, i) == group.rank]
         works += [group.send(_bytes(t), receiver) for t in mine if t.numel()]
-        for work in works:
-            group.wait(work)
+        group.wait_for_transfers(works)
 
 
 def _receive(group: GlooGroup, view: View) -> tuple[bytes, list[torch.Tensor]]:
     size = torch.zeros(1, dtype=torch.int64)
-    group.wait(group.recv(size, view.donors[0]))
+    group.wait_for_transfers([group.recv(size, view.donors[0])])
     text = torch.empty(int(size.item()), dtype=torch.uint8)
-    group.wait(group.recv(text, view.donors[0]))
+    group.wait_for_transfers([group.recv(text, view.donors[0])])
     skeleton = text.numpy().tobytes()
     tensors = [slot.empty() for slot in tree.slots(skeleton)]
     works = [group.recv(_bytes(t), _stripe(view, i)) for i, t in enumerate(tensors) if t.numel()]
-    for work in works:
-        group.wait(work)
+    group.wait_for_transfers(works)
     return skeleton, tensors
 
 

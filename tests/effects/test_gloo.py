@@ -296,6 +296,27 @@ def test_a_tensor_is_sent_from_one_member_to_another():
     assert torch.equal(sent, received)
 
 
+def test_a_transfer_may_take_its_time():
+    """Both its beginning and its end: here, longer than any slice in which collectives are waited for."""
+    sent, received = torch.arange(7.0), torch.zeros(7)
+    with formed(2) as groups:
+        waiting = Running(lambda: groups[1].wait_for_transfers([groups[1].recv(received, 0)]))
+        threading.Event().wait(MOMENT_S)
+        assert not waiting.is_over
+        groups[0].wait_for_transfers([groups[0].send(sent, 1)])
+        waiting.wait()
+    assert torch.equal(sent, received)
+
+
+def test_a_cut_frees_a_transfer():
+    with formed(2, collective_timeout_s=ENDLESS_S) as groups:
+        waiting = Running(lambda: groups[1].wait_for_transfers([groups[1].recv(torch.zeros(7), 0)]))
+        threading.Event().wait(MOMENT_S)
+        assert not waiting.is_over
+        groups[1].cut()
+        assert isinstance(waiting.error(), FormingCancelledError | RuntimeError)
+
+
 # --- what rests on others' promises ---
 
 

@@ -1,0 +1,61 @@
+"""The recovery benchmark's training in elastic; `python -m benchmarks.elastic_job JOB.json` is its driver."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import elastic
+from benchmarks.training import BATCH, MICRO_BATCH, Ballast, Job, Numbers, loss_fn, new_model
+from examples.bytes_gpt import StepLog, digest
+
+_ENDLESS = 1 << 40
+
+
+def make_train_fn(job: Job) -> Callable[[Any], None]:
+    """What every worker runs."""
+
+    def train_fn(session: Any) -> None:
+        log = StepLog(job.log_folder, session.worker)
+        model = session.prepare(new_model(job.seed))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        session.track(model=model, optimizer=optimizer, ballast=Ballast(job.state_bytes))
+        log.write("started", model_id=id(model), optimizer_id=id(optimizer))
+        batches = session.batches(Numbers(), batch_size=BATCH, micro_batch_size=MICRO_BATCH)
+        for step in session.steps(batches, max_steps=_ENDLESS):
+            if job.is_over(step.index):
+                break
+            with step:
+                place = {"step": step.index, "generation": step.generation, "attempt": step.attempt}
+                for index, x, y in step:
+                    log.write("consumed", **place, rank=session.rank, ids=index.tolist())
+                    job.compute(job.workers[1])
+                    step.backward(loss_fn(model, x, y))
+                step.apply(optimizer)
+                step.report(loss=step.loss)
+                log.write("committed", **place, rank=session.rank, loss=float(step.loss))
+        log.write("finished", digest=digest(model))
+        if session.is_leader:
+            torch.save(model.state_dict(), Path(job.folder) / "final.pt")
+
+    return train_fn
+
+
+def main() -> None:
+    """Drive one run to its end."""
+    job = Job.read(sys.argv[1])
+    elastic.fit(
+        make_train_fn(job),
+        scaling=elastic.Scaling(replicas=job.workers, spares=job.spares),
+        callbacks=[],
+        name=job.name,
+        seed=job.seed,
+        run_dir=Path(job.folder) / "run",
+        address=job.address,
+    )
+
+
+if __name__ == "__main__":
+    main()

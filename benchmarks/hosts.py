@@ -1,0 +1,374 @@
+"""Hosts on one machine: network namespaces on a bridge, each with an address and a raylet of its own.
+
+    python -m benchmarks.hosts --clean
+
+A host's traffic can be cut, thinned out or delayed inside its own namespace, and the host can be lost as in a power
+cut. Only root can make one. All that is made carries the pid of its maker: namespaces, bridge, folders, and a mark in
+the environment of each process. So everything is found again and removed at the end, however the end comes; after a
+SIGKILL, `--clean` removes what makers that are gone have left.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_MARK = "ELASTIC_HOSTS"
+_PREFIX = "elh"
+_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "iptables-restore": "iptables"}
+NEEDED_TO_CUT = "iptables-restore"
+NEEDED_TO_DELAY = "tc"
+_COMMAND_S = 20.0
+_START_S = 90.0
+_END_S = 20.0
+_OBJECT_STORE_BYTES = 80 << 20
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class HostsError(RuntimeError):
+    """Hosts cannot be made here, or a command on one failed."""
+
+
+def why_not(*commands: str) -> str:
+    """Why hosts cannot be made here; empty if they can.
+
+    Args:
+        commands: needed besides `ip`: NEEDED_TO_CUT, NEEDED_TO_DELAY.
+    """
+    if os.geteuid() != 0:
+        return "hosts on one machine are network namespaces, which only root can make: run it as root"
+    missing = [command for command in ("ip", *commands) if shutil.which(command) is None]
+    if missing:
+        packages = " ".join(sorted({_PACKAGES[command] for command in missing}))
+        return f"the command {missing[0]} is missing: apt-get install -y {packages}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host: the name of its namespace, and its address on the bridge."""
+
+    name: str
+    address: str
+
+
+class Network:
+    """A bridge and the namespaces on it; a context manager that leaves nothing behind.
+
+    Attributes:
+        name: carries the pid of this process. address: of the bridge, in the root namespace.
+        hosts: by name.
+
+    Raises:
+        HostsError: not root, or `ip` is missing.
+    """
+
+    def __init__(self) -> None:
+        self.name = f"{_PREFIX}{os.getpid()}"
+        self.hosts: dict[str, Host] = {}
+        self._made = 0
+        self._subnet = ""
+
+    @property
+    def address(self) -> str:
+        return f"{self._subnet}.1"
+
+    def __enter__(self) -> Self:
+        if reason := why_not():
+            raise HostsError(reason)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        clean(self.name)
+        self.hosts.clear()
+
+    def add_host(self) -> Host:
+        """A namespace with a cable to the bridge."""
+        self._made += 1
+        host = Host(f"{self.name}-{self._made}", f"{self._subnet}.{self._made + 1}")
+        cable = f"{self.name}v{self._made}"
+        self.hosts[host.name] = host
+        _run("ip", "netns", "add", host.name)
+        _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", host.name)
+        _run("ip", "link", "set", cable, "master", f"{self.name}br", "up")
+        inside = ("ip", "-n", host.name)
+        _run(*inside, "link", "set", "lo", "up")
+        _run(*inside, "addr", "add", f"{host.address}/24", "dev", "eth0")
+        _run(*inside, "link", "set", "eth0", "up")
+        return host
+
+    def crash(self, name: str) -> list[int]:
+        """Kill every process on a host at once; its address still answers, with refusals. Returns their pids."""
+        return _kill_all(lambda: pids_on(name), name)
+
+    def remove_host(self, name: str) -> list[int]:
+        """Kill every process on a host at once, and take it away with its address; returns their pids."""
+        killed = self.crash(name)
+        _run("ip", "netns", "del", name)
+        del self.hosts[name]
+        return killed
+
+    def cut(self, name: str) -> None:
+        """Drop every packet from and to a host; TCP is told nothing, senders of datagrams get EPERM."""
+        self._filter(name, "-j DROP")
+
+    def drop(self, name: str, share: float) -> None:
+        """Drop this share of the packets, each way."""
+        self._filter(name, f"-m statistic --mode random --probability {share} -j DROP")
+
+    def restore(self, name: str) -> None:
+        """Let packets pass again."""
+        self._filter(name)
+
+    def delay(self, name: str, delay_s: float) -> None:
+        """Have each packet that leaves a host wait; 0 ends it."""
+        if reason := why_not(NEEDED_TO_DELAY):
+            raise HostsError(reason)
+        device = ("dev", "eth0", "root")
+        if not delay_s:
+            _run("tc", "-n", name, "qdisc", "del", *device)
+            return
+        try:
+            _run("tc", "-n", name, "qdisc", "replace", *device, "netem", "delay", f"{delay_s * 1e6:.0f}us")
+        except HostsError as error:
+            raise HostsError(f"traffic cannot be delayed: does this kernel have sch_netem? {error}") from error
+
+    def _filter(self, name: str, rule: str = "") -> None:
+        """Replace all rules of a host, in one go: both ways at the same moment."""
+        if reason := why_not(NEEDED_TO_CUT):
+            raise HostsError(reason)
+        rules = [f"-A OUTPUT ! -o lo {rule}", f"-A INPUT ! -i lo {rule}"] if rule else []
+        text = "\n".join(["*filter", *rules, "COMMIT", ""])
+        _run("ip", "netns", "exec", name, NEEDED_TO_CUT, "-w", "5", stdin=text)
+
+    def _open(self) -> None:
+        used = _run("ip", "-4", "-o", "addr")
+        numbers = ((os.getpid() + turn) % 256 for turn in range(256))
+        free = (f"10.213.{number}" for number in numbers if f" 10.213.{number}." not in used)
+        self._subnet = next(free)
+        bridge = f"{self.name}br"
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "addr", "add", f"{self.address}/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+
+
+class Hosts(Network):
+    """A Ray head without slots in the root namespace, and hosts with slots.
+
+    Args:
+        slots: of each host that is there from the start.
+
+    Attributes:
+        slots: by name of the host.
+        ray_address: for drivers, which must run in the root namespace with `environment`.
+    """
+
+    def __init__(self, slots: tuple[int, ...]) -> None:
+        super().__init__()
+        self._first = slots
+        self.slots: dict[str, int] = {}
+        self._folder = Path("/tmp") / self.name  # short: sockets lie below it
+        self._raylets: list[subprocess.Popen[bytes]] = []
+        self.ray_address = ""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What every process of the cluster is started with."""
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        return plain | {
+            _MARK: self.name,
+            "PYTHONPATH": str(_ROOT),
+            "RAY_TMPDIR": str(self._folder),
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+
+    def close(self) -> None:
+        super().close()
+        for raylet in self._raylets:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                raylet.wait(_END_S)
+
+    def add(self, slots: int) -> str:
+        """A new host with so many slots; one at a time, since raylets that start together fight over files."""
+        host = self.add_host()
+        self.slots[host.name] = slots
+        inside = ("ip", "netns", "exec", host.name)
+        self._start(*inside, *_ray_start(host.address, slots), f"--address={self.ray_address}")
+        return host.name
+
+    def lose(self, name: str) -> list[int]:
+        """Take a host away as a power cut would; returns the pids that were killed."""
+        del self.slots[name]
+        return self.remove_host(name)
+
+    def of(self, pid: int) -> str:
+        """Name of the host that a process runs on."""
+        return next((name for name in self.hosts if pid in pids_on(name)), "")
+
+    def pids(self) -> set[int]:
+        """Every process of the cluster."""
+        return _pids(self.name)
+
+    def _open(self) -> None:
+        super()._open()
+        self._folder.mkdir()
+        port = _free_port(self.address)
+        self.ray_address = f"{self.address}:{port}"
+        # Its own ports are drawn by chance: other clusters of this machine share the root namespace.
+        ports = (f"--port={port}", f"--ray-client-server-port={_free_port(self.address)}", "--min-worker-port=0")
+        head = (*_ray_start(self.address, 0), "--head", "--include-dashboard=false", "--max-worker-port=0")
+        self._start(*head, *ports, f"--temp-dir={self._folder}")
+        for slots in self._first:
+            self.add(slots)
+
+    def _start(self, *command: str) -> None:
+        """Start a raylet and wait until it says that it runs."""
+        said = self._folder / f"start-{len(self._raylets)}.txt"
+        with said.open("wb") as out:
+            raylet = subprocess.Popen(command, env=self.environment, stdout=out, stderr=subprocess.STDOUT, cwd=_ROOT)
+        self._raylets.append(raylet)
+        deadline_s = time.monotonic() + _START_S
+        while b"Ray runtime started" not in said.read_bytes():
+            if raylet.poll() is not None or time.monotonic() > deadline_s:
+                raise HostsError(f"a raylet did not start within {_START_S:.0f} s: {said.read_text()[-2000:]}")
+            time.sleep(0.05)
+
+
+def clean(name: str) -> None:
+    """Remove all that the maker of this name has made: processes, namespaces, bridge, files."""
+    _kill_all(lambda: _pids(name), name)
+    for namespace in _namespaces(name):
+        _run("ip", "netns", "del", namespace)
+    for link in _links(name):
+        with contextlib.suppress(HostsError):  # the other end of a cable that has gone with its namespace
+            _run("ip", "link", "del", link)
+    shutil.rmtree(Path("/tmp") / name, ignore_errors=True)
+    for page in Path("/dev/shm").glob(f"elastic-{name}-*"):
+        page.unlink(missing_ok=True)
+
+
+def leftovers() -> list[str]:
+    """Names of makers that are gone and have left something."""
+    names = {*_namespaces(_PREFIX), *_links(_PREFIX), *(path.name for path in Path("/tmp").glob(f"{_PREFIX}*"))}
+    found = {match[0]: match[1] for name in names if (match := re.match(rf"{_PREFIX}(\d+)", name))}
+    return sorted(name for name, pid in found.items() if not Path("/proc", pid).exists())
+
+
+def pids_on(host: str) -> set[int]:
+    """Processes in a namespace."""
+    with contextlib.suppress(HostsError):  # it is gone
+        return {int(pid) for pid in _run("ip", "netns", "pids", host).split()}
+    return set()
+
+
+def _kill_all(find: Callable[[], set[int]], whose: str) -> list[int]:
+    """SIGKILL to all that `find` finds, until it finds none; returns all that were killed.
+
+    Raises:
+        HostsError: one would not die.
+    """
+    killed: set[int] = set()
+    deadline_s = time.monotonic() + _END_S
+    while pids := {pid for pid in find() if not _is_zombie(pid)}:
+        if time.monotonic() > deadline_s:
+            raise HostsError(f"processes of {whose} would not die within {_END_S:.0f} s: {sorted(pids)}")
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= pids
+        time.sleep(0.02)
+    return sorted(killed)
+
+
+def _pids(name: str) -> set[int]:
+    """Processes in the namespaces of a maker, and those that carry its name as their mark."""
+    found = {pid for host in _namespaces(name) for pid in pids_on(host)}
+    mark = f"{_MARK}={name}\0".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended
+            if mark in path.read_bytes() + b"\0":
+                found.add(int(path.parent.name))
+    return found
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def _namespaces(name: str) -> list[str]:
+    found = [line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line]
+    return [namespace for namespace in found if _belongs(namespace, name)]
+
+
+def _links(name: str) -> list[str]:
+    found = [link["ifname"] for link in json.loads(_run("ip", "-j", "link") or "[]")]
+    return [link for link in found if _belongs(link, name)]
+
+
+def _belongs(thing: str, name: str) -> bool:
+    """Whether a name is `name` or goes on from it, but not with another digit: elh12 is not elh123's."""
+    return re.fullmatch(rf"{re.escape(name)}(\D.*)?" if name != _PREFIX else rf"{_PREFIX}\d.*", thing) is not None
+
+
+def _free_port(address: str) -> int:
+    with socket.create_server((address, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _ray_start(address: str, slots: int) -> tuple[str, ...]:
+    ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats")
+    return (*ray, f"--node-ip-address={address}", f"--num-cpus={slots}", f"--object-store-memory={_OBJECT_STORE_BYTES}")
+
+
+def _run(*command: str, stdin: str = "") -> str:
+    """Output of a command.
+
+    Raises:
+        HostsError: it failed.
+    """
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=_COMMAND_S)
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        raise HostsError(f"{' '.join(command)}: {error}") from error
+    if done.returncode != 0:
+        raise HostsError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def main() -> None:
+    """Remove what makers that are gone have left."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--clean", action="store_true", required=True, help="remove leftovers of killed runs")
+    parser.parse_args()
+    if reason := why_not():
+        raise SystemExit(f"error: {reason}")
+    for name in leftovers():
+        clean(name)
+        print(f"removed what {name} had left")
+
+
+if __name__ == "__main__":
+    main()

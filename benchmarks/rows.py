@@ -1,0 +1,192 @@
+"""From a step log and what was done to the run to the figures of a repetition. No Ray, no torch, no clock.
+
+The step log is what training functions wrote, in the same words whatever the system: every figure comes from it and
+from the observer's own notes, none from what a system says of itself.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from elastic.demo.steplog import Attempt, Commit, StepLog
+
+FIGURES = (
+    "t_detect_s",
+    "t_resume_s",
+    "t_full_s",
+    "longest_gap_s",
+    "steps_lost",
+    "attempts_lost",
+    "samples_repeated",
+    "samples_skipped",
+    "survivors_kept",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What the observer did.
+
+    Attributes:
+        kind: name of the scenario.
+        at_s: wall clock when it was done.
+        members: pids that trained then. victims: those that it hit.
+        returns: victims live on and may train again (a host that was cut off for a while).
+        full_size: members that make the run whole again.
+        note: what else was seen.
+    """
+
+    kind: str
+    at_s: float
+    members: frozenset[int]
+    victims: frozenset[int] = frozenset()
+    returns: bool = False
+    full_size: int = 0
+    note: str = ""
+
+    @property
+    def survivors(self) -> frozenset[int]:
+        return self.members - self.victims
+
+
+def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
+    """What one fault cost, None where it had not come to that when the log ended.
+
+    What counts are attempts whose first sample was consumed after the fault, without the victims, and that were
+    committed. An attempt is new if no survivor had committed its step before.
+
+    Returns:
+        t_detect_s: until the first such attempt began. It bounds the time of detection from above.
+        t_resume_s: until the last of those who did the first new one had committed it.
+        t_full_s: until `full_size` members had committed a new one.
+        steps_lost: steps that survivors had committed and that were done again.
+        longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end.
+        survivors, survivors_kept: how many there were; how many of their processes committed a new one.
+    """
+    by_attempt: dict[Attempt, list[Commit]] = {}
+    for commit in log.commits:
+        by_attempt.setdefault(commit.attempt, []).append(commit)
+    done = {
+        commit.step
+        for commit in log.commits
+        if commit.pid in fault.survivors and log.begun_s.get(commit.attempt, commit.at_s) <= fault.at_s
+    }
+    after = [attempt for attempt in by_attempt if log.begun_s.get(attempt, 0.0) > fault.at_s]
+    after = sorted(after, key=lambda attempt: log.begun_s[attempt])
+    without = [attempt for attempt in after if fault.returns or not fault.victims & log.takers[attempt]]
+    new = [attempt for attempt in without if attempt[0] not in done]
+    full = next((by_attempt[a] for a in new if len({c.pid for c in by_attempt[a]}) >= fault.full_size), None)
+    full_s = max(commit.at_s for commit in full) if full else None
+    return {
+        "t_detect_s": log.begun_s[without[0]] - fault.at_s if without else None,
+        "t_resume_s": max(commit.at_s for commit in by_attempt[new[0]]) - fault.at_s if new else None,
+        "t_full_s": full_s - fault.at_s if full_s is not None else None,
+        "steps_lost": len(done & {attempt[0] for attempt in after}),
+        "longest_gap_s": _longest_gap_s(log, fault.at_s, full_s),
+        "survivors": len(fault.survivors),
+        "survivors_kept": len(fault.survivors & {commit.pid for attempt in new for commit in by_attempt[attempt]}),
+    }
+
+
+def first_commits(log: StepLog) -> dict[int, float]:
+    """Step -> when the first process committed it, in the order of steps."""
+    firsts: dict[int, float] = {}
+    for commit in log.commits:
+        firsts.setdefault(commit.step, commit.at_s)
+    return dict(sorted(firsts.items()))
+
+
+def _longest_gap_s(log: StepLog, from_s: float, until_s: float | None) -> float | None:
+    times = sorted(first_commits(log).values())
+    gaps = [b - a for a, b in pairwise(times) if b > from_s and (until_s is None or a < until_s)]
+    return max(gaps, default=None)
+
+
+def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
+    """What the run as a whole came to; it must not be longer than an epoch.
+
+    Args:
+        batch: samples of a step.
+
+    Returns:
+        samples_repeated, samples_skipped: by committed attempts, against each step's `batch` samples, each once.
+        attempts_lost: attempts that were begun and that nobody committed.
+        digests_equal: all who finished ended with the same parameters, bit for bit; None if nobody did.
+    """
+    samples = log.samples()
+    committed = log.committed_attempts()
+    distinct = len({sample for _, sample in samples})
+    return {
+        "steps": len(committed),
+        "samples_repeated": sum(samples.values()) - distinct,
+        "samples_skipped": (max(committed, default=-1) + 1) * batch - distinct,
+        "attempts_lost": len(log.takers.keys() - {commit.attempt for commit in log.commits}),
+        "digests_equal": len(set(log.digests.values())) == 1 if log.digests else None,
+    }
+
+
+def step_time_s(log: StepLog, from_s: float = 0.0, until_s: float = math.inf) -> float | None:
+    """Median time between two steps' first commits."""
+    times = sorted(at_s for at_s in first_commits(log).values() if from_s <= at_s <= until_s)
+    return median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
+
+
+def where_time_went(log: StepLog, outages: Sequence[tuple[float, float]], micro_batches: int) -> dict[str, Any]:
+    """A storm's time, from its first fault on, against the undisturbed steps before it.
+
+    Args:
+        outages: (fault, next step committed), by time.
+        micro_batches: of a step; fewer members take more of them each, so that a step takes longer.
+
+    Returns:
+        share: steps done, of those that an undisturbed run would have done in the same time.
+        start_up_share: part of the time lost because steps took longer than their deal explains. Nothing else runs,
+            so it is mostly processes that start and compete for the cores.
+        outage_share, below_full_size_share: parts lost from a fault to the next step; in steps of fewer members.
+    """
+    firsts = first_commits(log)
+    stands = log.committed_attempts()
+    began_s = outages[0][0]
+    undisturbed_s = step_time_s(log, until_s=began_s)
+    if undisturbed_s is None:
+        raise ValueError("no two steps before the first fault: there is nothing to compare with")
+    whole = max(len(log.takers.get(stands[step], ())) for step, at_s in firsts.items() if at_s < began_s)
+    lost = {"outage": 0.0, "below_full_size": 0.0, "start_up": 0.0}
+    steps = total_s = 0.0
+    for (_, a_s), (step, b_s) in pairwise(firsts.items()):
+        if b_s <= began_s:
+            continue
+        members = max(1, len(log.takers.get(stands[step], ())))
+        due_s = undisturbed_s * math.ceil(micro_batches / members) / math.ceil(micro_batches / whole)
+        is_outage = any(a_s < resumed_s and b_s > at_s for at_s, resumed_s in outages)
+        steps, total_s = steps + 1, total_s + b_s - a_s
+        lost["below_full_size"] += due_s - undisturbed_s
+        lost["outage" if is_outage else "start_up"] += b_s - a_s - due_s
+    shares = {f"{name}_share": seconds / total_s for name, seconds in lost.items()}
+    return {"share": steps * undisturbed_s / total_s, "undisturbed_step_s": undisturbed_s, "storm_s": total_s} | shares
+
+
+def medians(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each scenario and system the median of each figure over the repetitions that have it."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["scenario"], row["system"]), []).append(row)
+    return [
+        {
+            "scenario": scenario,
+            "system": system,
+            "repetitions": len(group),
+            "timed_out": sum(bool(row.get("timed_out")) for row in group),
+            "digests_equal": all(row.get("digests_equal") for row in group),
+            **{name: _median(row.get(name) for row in group) for name in FIGURES},
+        }
+        for (scenario, system), group in groups.items()
+    ]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -1,0 +1,152 @@
+"""The scenarios of the recovery benchmark. Each waits for nothing but what it needs, strikes, and says what it did."""
+
+import dataclasses
+import signal
+import time
+from dataclasses import dataclass
+
+from benchmarks.hosts import NEEDED_TO_CUT
+from benchmarks.rows import Fault
+from benchmarks.stage import ScenarioError, Stage
+
+NOTICE_S = 5.0  # from a notice to the end of the process
+CUT_S = 30.0  # for which a host is cut off
+_SILENT_STEPS = 2.0  # the group is healing a joiner when no line came for so many step times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a scenario starts from.
+
+    Attributes:
+        slots: of the hosts. workers: that train at first. wanted: more, for which there is no slot yet.
+        spares: workers that stand ready.
+        state_mb: size of the state, unless the command line says another.
+        needs: commands besides `ip`.
+    """
+
+    slots: tuple[int, ...] = (2, 2, 2)
+    workers: int = 4
+    wanted: int = 0
+    spares: int = 0
+    state_mb: int = 0
+    needs: tuple[str, ...] = ()
+
+
+def kill(stage: Stage) -> Fault:
+    """SIGKILL to a member that does not lead."""
+    return _signal(stage, "kill", stage.member(), signal.SIGKILL)
+
+
+def leader(stage: Stage) -> Fault:
+    """SIGKILL to rank 0."""
+    return _signal(stage, "leader", stage.watch.members[0], signal.SIGKILL)
+
+
+def swap(stage: Stage) -> Fault:
+    """SIGKILL to a member while a spare stands ready."""
+    return dataclasses.replace(kill(stage), kind="swap")
+
+
+def stop(stage: Stage) -> Fault:
+    """SIGSTOP to a member: it is there, and does nothing."""
+    return _signal(stage, "stop", stage.member(), signal.SIGSTOP)
+
+
+def notice(stage: Stage) -> Fault:
+    """SIGTERM to a member, as before a preemption; SIGKILL some seconds later."""
+    victim = stage.member()
+    fault = _signal(stage, "notice", victim, signal.SIGTERM)
+    stage.wait_s(NOTICE_S)
+    if victim in stage.watch.living:
+        stage.signal(victim, signal.SIGKILL)
+        return dataclasses.replace(fault, note="the process was still there when the notice had run out")
+    return fault
+
+
+def node(stage: Stage) -> Fault:
+    """Every process of a host with members, its raylet too, at once; the host itself stays, and refuses connections."""
+    host = stage.host_of_some()
+    stage.spoiled.add(host)
+    fault = stage.fault("node", set(stage.members_by_host()[host]))
+    stage.hosts.crash(host)
+    return fault
+
+
+def power(stage: Stage) -> Fault:
+    """The same, and the host's address is gone with it: nobody is there to refuse."""
+    host = stage.host_of_some()
+    fault = stage.fault("power", set(stage.members_by_host()[host]))
+    stage.hosts.lose(host)
+    return fault
+
+
+def partition(stage: Stage) -> Fault:
+    """A host with members is cut off, and comes back later."""
+    host = stage.host_of_some()
+    stage.spoiled.add(host)  # Ray may have given it up
+    victims = set(stage.members_by_host()[host])
+    stage.hosts.cut(host)
+    fault = stage.fault("partition", victims, returns=True)
+    stage.wait_s(CUT_S)
+    stage.hosts.restore(host)
+    return fault
+
+
+def join(stage: Stage) -> Fault:
+    """A slot is added to a run that wants one more worker. Its time counts from when the joiner has built its model."""
+    before = set(stage.watch.started)
+    members = len(stage.watch.members)
+    stage.spoiled.add(stage.hosts.add(slots=1))
+    stage.wait_for(lambda: bool(set(stage.watch.started) - before), "a worker on the new slot had started")
+    return stage.fault("join", set(), full_size=members + 1)
+
+
+def donor(stage: Stage) -> Fault:
+    """A member is killed while it gives its state to a joiner: when all have been silent for some steps."""
+    joined = join(stage)
+    limit_s = _SILENT_STEPS * stage.job.step_s
+
+    def silent_s() -> float:
+        return time.time() - max(stage.watch.heard_s, joined.at_s)
+
+    stage.wait_for(lambda: silent_s() > limit_s or _has_grown(stage, joined), "the joiner was being healed")
+    if _has_grown(stage, joined):
+        raise ScenarioError("the joiner was healed before a donor could be killed: raise --state-mb")
+    note = f"no member had written a line for {silent_s():.3f} s"
+    fault = _signal(stage, "donor", stage.member(), signal.SIGKILL)
+    return dataclasses.replace(fault, full_size=joined.full_size, note=note)
+
+
+def _has_grown(stage: Stage, joined: Fault) -> bool:
+    return len(stage.watch.members) >= joined.full_size
+
+
+def coordinator(stage: Stage) -> Fault:
+    """SIGKILL to the supervisor and to a host monitor; training should not notice."""
+    supervisors, monitors = stage.titled(stage.system.supervisor), stage.titled(stage.system.monitor)
+    if not supervisors or not monitors:
+        raise ScenarioError(f"no process is titled {stage.system.supervisor} or {stage.system.monitor}")
+    fault = stage.fault("coordinator", set())
+    for pid in (supervisors[-1], stage.chance.choice(monitors)):
+        stage.signal(pid, signal.SIGKILL)
+    return fault
+
+
+def _signal(stage: Stage, kind: str, pid: int, number: signal.Signals) -> Fault:
+    fault = stage.fault(kind, {pid})
+    stage.signal(pid, number)
+    return fault
+
+
+STRIKES = {
+    strike.__name__: strike
+    for strike in (kill, leader, swap, stop, notice, node, power, partition, join, donor, coordinator)
+}
+GROUNDS = {
+    "swap": Ground(spares=1),
+    "partition": Ground(needs=(NEEDED_TO_CUT,)),
+    "join": Ground(slots=(2, 2), wanted=1, state_mb=400),
+    "donor": Ground(slots=(2, 2), wanted=1, state_mb=400),
+    "storm": Ground(spares=1),
+}

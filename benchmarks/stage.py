@@ -1,0 +1,185 @@
+"""One repetition of the recovery benchmark: a run, the hosts under it, an observer, and how to break things."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from benchmarks.hosts import Hosts, pids_on
+from benchmarks.rows import Fault
+from benchmarks.training import Job
+from benchmarks.watch import Watch
+
+_LOOK_S = 0.005
+_CALM_STEPS = 20
+_END_S = 30.0
+_NOTICE_S = 2.0
+
+
+class LateError(RuntimeError):
+    """Something did not happen before the deadline of the repetition."""
+
+
+class RunEndedError(RuntimeError):
+    """The run ended by itself."""
+
+
+class ScenarioError(RuntimeError):
+    """What a scenario needs was not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """What the benchmark knows of a system: the module that drives a Job, and how its control processes are titled."""
+
+    module: str
+    supervisor: str
+    monitor: str
+
+
+@dataclass(slots=True)
+class Stage:
+    """A run in its own process; a context manager that kills its driver if it has not ended by itself.
+
+    Attributes:
+        size: workers that train before anything is broken.
+        deadline_s: of the repetition, on the monotonic clock.
+        spoiled: hosts that the next repetition can not use.
+    """
+
+    system: System
+    hosts: Hosts
+    job: Job
+    size: int
+    deadline_s: float
+    chance: random.Random
+    watch: Watch = field(init=False)
+    spoiled: set[str] = field(default_factory=set)
+    _driver: subprocess.Popen[bytes] = field(init=False)
+
+    def __enter__(self) -> Self:
+        self.job.log_folder.mkdir(parents=True)
+        self.watch = Watch(self.job.log_folder)
+        command = [sys.executable, "-m", self.system.module, str(self.job.write())]
+        with self.said.open("wb") as out:
+            self._driver = subprocess.Popen(command, env=self.hosts.environment, stdout=out, stderr=subprocess.STDOUT)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._driver.poll() is None:  # what it leaves on the hosts goes with them
+            self._driver.kill()
+            self._driver.wait(_END_S)
+
+    @property
+    def said(self) -> Path:
+        """What the system's driver printed."""
+        return Path(self.job.folder) / "driver.txt"
+
+    @property
+    def last_word(self) -> str:
+        """The last line that the driver printed."""
+        lines = self.said.read_text(errors="replace").split("\n") if self.said.exists() else []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+
+    # --- waiting ---
+
+    def allow_s(self, seconds: float) -> None:
+        """Set the deadline anew, counted from now."""
+        self.deadline_s = time.monotonic() + seconds
+
+    def wait_for(self, is_so: Callable[[], bool], what: str) -> None:
+        """Watch until it is so.
+
+        Raises:
+            LateError: it was not before the deadline. RunEndedError: the run is over.
+        """
+        while True:
+            self.watch.look()
+            if is_so():
+                return
+            if self._driver.poll() is not None:
+                raise RunEndedError(f"the run ended with code {self._driver.returncode} before {what}")
+            if time.monotonic() > self.deadline_s:
+                raise LateError(f"not in time: {what}")
+            time.sleep(_LOOK_S)
+
+    def wait_s(self, seconds: float) -> None:
+        """Watch for so long."""
+        until_s = time.monotonic() + seconds
+        self.wait_for(lambda: time.monotonic() >= until_s, f"{seconds:.0f} s had passed")
+
+    def wait_until_calm(self) -> None:
+        """All members are there and training, all spares have built their model."""
+
+        def is_whole() -> bool:
+            return len(self.watch.members) >= self.size and len(self.watch.living) >= self.size + self.job.spares
+
+        self.wait_for(is_whole, "all workers were there")
+        step = self.watch.step
+        self.wait_for(lambda: self.watch.step >= step + _CALM_STEPS, f"{_CALM_STEPS} calm steps")
+
+    def finish(self) -> int:
+        """Have the run end in about two seconds, and wait until it has; returns its exit code."""
+        self.job.stop_at(self.watch.step + max(5, round(_NOTICE_S / self.job.step_s)))
+        return self.wait_for_end(_END_S)
+
+    def wait_for_end(self, timeout_s: float) -> int:
+        """Wait until the run has ended; returns its exit code.
+
+        Raises:
+            LateError: it has not.
+        """
+        try:
+            code = self._driver.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LateError("not in time: the end of the run") from None
+        self.watch.look()
+        return code
+
+    # --- breaking ---
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    def member(self) -> int:
+        """Pid of some member, not the leader."""
+        return self.chance.choice([pid for rank, pid in sorted(self.watch.members.items()) if rank != 0])
+
+    def host_of_some(self) -> str:
+        """A host with members, but not with the leader if there is another."""
+        held = self.members_by_host()
+        leads = self.hosts.of(self.watch.members[0])
+        return self.chance.choice(sorted(held.keys() - {leads}) or [leads])
+
+    def members_by_host(self) -> Mapping[str, set[int]]:
+        members = set(self.watch.members.values())
+        held = {name: pids_on(name) & members for name in self.hosts.hosts}
+        return {name: pids for name, pids in held.items() if pids}
+
+    def fault(self, kind: str, victims: set[int], *, full_size: int = 0, returns: bool = False) -> Fault:
+        """A note of what is done right now."""
+        return Fault(
+            kind=kind,
+            at_s=time.time(),
+            members=frozenset(self.watch.members.values()),
+            victims=frozenset(victims),
+            returns=returns,
+            full_size=full_size or self.size,
+        )
+
+    def titled(self, title: str) -> list[int]:
+        """Processes of this cluster whose command line begins so, youngest last."""
+        return [pid for pid, line in self._command_lines() if line.startswith(title)]
+
+    def _command_lines(self) -> Iterator[tuple[int, str]]:
+        for pid in sorted(self.hosts.pids()):
+            with contextlib.suppress(OSError):  # it has ended
+                yield pid, Path(f"/proc/{pid}/cmdline").read_text(errors="replace")

@@ -1,0 +1,111 @@
+"""What is trained in a recovery benchmark: a small model, steps of a set length, a state of a set size."""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+BATCH = 24  # samples of a step
+MICRO_BATCH = 2
+MICRO_BATCHES = BATCH // MICRO_BATCH
+_TENSOR_BYTES = 16 << 20
+SAMPLES = 40_000 * BATCH  # one epoch is longer than any run here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of one system.
+
+    Attributes:
+        name: of the run. folder: for step logs and whatever the system writes. address: of the Ray cluster.
+        workers: fewest and most. spares: workers that stand ready.
+        step_s: length of a step with the most workers; by sleeping, so that the machine's load does not decide it.
+        state_bytes: size of what a joiner receives, beside the small model.
+    """
+
+    name: str
+    folder: str
+    address: str
+    workers: tuple[int, int]
+    spares: int = 0
+    step_s: float = 0.05
+    state_bytes: int = 0
+    seed: int = 0
+
+    def write(self) -> Path:
+        """Keep it for `read`, in its own folder."""
+        path = Path(self.folder) / "job.json"
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @classmethod
+    def read(cls, path: str) -> "Job":
+        job = json.loads(Path(path).read_text())
+        return cls(**job | {"workers": tuple(job["workers"])})
+
+    @property
+    def log_folder(self) -> Path:
+        return Path(self.folder) / "steps"
+
+    def stop_at(self, step: int) -> None:
+        """Have the run end before this step; all must be told before one of them comes to it."""
+        (partial := Path(self.folder) / "stop.partial").write_text(str(step))
+        partial.rename(Path(self.folder) / "stop")
+
+    @property
+    def end_step(self) -> int | None:
+        """Step before which the run ends, None as long as that is open."""
+        path = Path(self.folder) / "stop"
+        return int(path.read_text()) if path.exists() else None
+
+    def is_over(self, step: int) -> bool:
+        """Whether the run ends before this step."""
+        return self.end_step is not None and step >= self.end_step
+
+    def compute(self, workers: int) -> None:
+        """Take the time of one micro-batch.
+
+        Args:
+            workers: the most, whatever their number is now: the work of a step does not shrink with the group.
+        """
+        time.sleep(self.step_s / -(-MICRO_BATCHES // workers))
+
+
+class Numbers:
+    """Samples whose target follows from their index: (index, x, y)."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        x = torch.randn(8, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
+        return index, x, x.sum()
+
+
+def new_model(seed: int) -> torch.nn.Module:
+    """In double precision, where rounding can not hide a lost sample."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+
+
+def loss_fn(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Mean squared error of a micro-batch."""
+    return ((model(x).squeeze(-1) - y) ** 2).mean()
+
+
+class Ballast:
+    """State that only has to be carried along, in tensors as large as those of a middling layer."""
+
+    def __init__(self, size_bytes: int) -> None:
+        sizes = [min(_TENSOR_BYTES, size_bytes - first) for first in range(0, size_bytes, _TENSOR_BYTES)]
+        self._tensors = [torch.ones(size, dtype=torch.uint8) for size in sizes]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tensors": self._tensors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for ours, theirs in zip(self._tensors, state["tensors"], strict=True):
+            ours.copy_(theirs)

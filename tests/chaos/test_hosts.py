@@ -1,0 +1,164 @@
+"""Effect. Hosts on one machine: packets pass, stop when a host is cut, pass again; nothing is left behind."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.hosts import NEEDED_TO_CUT, HostsError, Network, clean, leftovers, pids_on, why_not
+
+ECHO = """
+import contextlib, socket, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind((sys.argv[1], 9))
+print("up", flush=True)
+while True:
+    with contextlib.suppress(PermissionError):  # its own kernel says that the answer was not let out
+        server.sendto(*server.recvfrom(64))
+"""
+ASK = """
+import socket, sys
+client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+client.settimeout(0.5)
+for _ in range(int(sys.argv[2])):
+    try:
+        client.sendto(b"?", (sys.argv[1], 9))
+        client.recv(64)
+        print("answer")
+    except OSError:  # nothing came, or the packet was not let out
+        print("silence")
+"""
+needs_root = pytest.mark.skipif(bool(why_not()), reason=why_not())
+needs_iptables = pytest.mark.skipif(bool(why_not(NEEDED_TO_CUT)), reason=why_not(NEEDED_TO_CUT))
+
+
+def python_on(host: str, code: str, *arguments: str) -> list[str]:
+    return ["ip", "netns", "exec", host, sys.executable, "-c", code, *arguments]
+
+
+def answers(asking: str, address: str, times: int = 1) -> list[str]:
+    done = subprocess.run(python_on(asking, ASK, address, str(times)), capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network() as network:
+        yield network
+
+
+@pytest.fixture
+def pair(network: Network) -> Iterator[tuple[str, str, str]]:
+    """Name of a host that asks, name and address of one that echoes."""
+    asking, echoing = network.add_host(), network.add_host()
+    with subprocess.Popen(python_on(echoing.name, ECHO, echoing.address), stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"up\n"
+        yield asking.name, echoing.name, echoing.address
+        server.kill()
+
+
+@needs_root
+@needs_iptables
+def test_a_cut_host_is_silent_until_it_is_restored(network: Network, pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    assert answers(asking, address) == ["answer"]
+    assert answers(echoing, address) == ["answer"]
+    network.cut(echoing)
+    assert answers(asking, address, times=2) == ["silence"] * 2
+    assert answers(echoing, address) == ["answer"], "a host that is cut off can still talk to itself"
+    network.restore(echoing)
+    assert answers(asking, address) == ["answer"]
+
+
+@needs_root
+@needs_iptables
+def test_a_share_of_the_packets_is_dropped(network: Network, pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    network.drop(echoing, 0.3)
+    heard = answers(asking, address, times=20)  # a question and its answer pass with a chance of a half
+    assert {"answer", "silence"} == set(heard)
+
+
+@needs_root
+def test_traffic_is_delayed_or_the_kernel_is_said_to_lack_the_means(
+    network: Network, pair: tuple[str, str, str]
+) -> None:
+    asking, _, address = pair
+    try:
+        network.delay(asking, 0.2)
+    except HostsError as error:
+        assert "sch_netem" in str(error) or "iproute2" in str(error)
+        pytest.skip(str(error))
+    began_s = time.monotonic()
+    assert answers(asking, address) == ["answer"]
+    assert time.monotonic() - began_s >= 0.2
+    network.delay(asking, 0)
+
+
+@needs_root
+def test_nothing_is_left_of_hosts_even_after_an_error() -> None:
+    with contextlib.suppress(KeyboardInterrupt), Network() as network:
+        host = network.add_host()
+        sleeper = subprocess.Popen(["ip", "netns", "exec", host.name, "sleep", "600"])
+        while sleeper.pid not in pids_on(host.name):
+            assert sleeper.poll() is None
+        raise KeyboardInterrupt
+    assert sleeper.wait(10) == -9
+    assert things_of(network.name) == []
+
+
+@needs_root
+def test_a_lost_host_takes_its_processes_along(network: Network) -> None:
+    lost, kept = network.add_host(), network.add_host()
+    sleepers = [subprocess.Popen(["ip", "netns", "exec", host.name, "sleep", "600"]) for host in (lost, kept)]
+    while not all(pids_on(host.name) for host in (lost, kept)):
+        time.sleep(0.01)
+    assert network.remove_host(lost.name) == [sleepers[0].pid]
+    assert sleepers[0].wait(10) == -9
+    assert sleepers[1].poll() is None
+    assert network.crash(kept.name) == [sleepers[1].pid]
+    assert sleepers[1].wait(10) == -9
+    assert not any(line.startswith(lost.name) for line in things_of(network.name))
+    assert any(line.startswith(kept.name) for line in things_of(network.name)), "a host that crashed keeps its address"
+
+
+@needs_root
+def test_leftovers_of_a_killed_maker_are_found_and_removed() -> None:
+    code = "import os; from benchmarks.hosts import Network; n = Network().__enter__(); n.add_host(); os._exit(9)"
+    root = Path(__file__).resolve().parents[2]
+    maker = subprocess.Popen([sys.executable, "-c", code], cwd=root)
+    assert maker.wait(30) == 9
+    name = f"elh{maker.pid}"
+    assert things_of(name) != []
+    assert name in leftovers()
+    clean(name)
+    assert things_of(name) == []
+    assert name not in leftovers()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root the sentence would be about commands")
+def test_a_missing_command_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda command: None if command == NEEDED_TO_CUT else f"/sbin/{command}")
+    assert why_not() == ""
+    assert why_not(NEEDED_TO_CUT) == "the command iptables-restore is missing: apt-get install -y iptables"
+
+
+def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(HostsError, match="only root"):
+        Network().__enter__()
+
+
+def things_of(name: str) -> list[str]:
+    """Namespaces and links with this name."""
+    namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+    return [line for line in (namespaces + links).splitlines() if line.startswith(name)]

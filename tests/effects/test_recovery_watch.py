@@ -1,0 +1,76 @@
+"""Effect. What the observer of the recovery benchmark reads, and what the run is told."""
+
+import json
+import os
+from pathlib import Path
+
+from benchmarks.training import BATCH, MICRO_BATCHES, Ballast, Job, Numbers, loss_fn, new_model
+from benchmarks.watch import Watch
+
+
+def line(event: str, pid: int, **facts: object) -> str:
+    return json.dumps({"event": event, "t": 1.0, "pid": pid, **facts}) + "\n"
+
+
+def committed(pid: int, rank: int, step: int, generation: int = 1) -> str:
+    return line("committed", pid, rank=rank, step=step, generation=generation, attempt=1, loss=0.0)
+
+
+def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    watch, path = Watch(tmp_path), tmp_path / "w0.jsonl"
+    whole, half = committed(7, 0, 1), committed(7, 0, 2)
+    path.write_text(whole + half[:20])
+    watch.look()
+    assert watch.step == 1
+    path.write_text(whole + half)
+    watch.look()
+    assert watch.step == 2
+    assert len(watch.lines) == 2
+
+
+def test_members_are_those_of_the_newest_generation(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    assert (watch.step, watch.members) == (-1, {})
+    (tmp_path / "w.jsonl").write_text("".join(committed(pid, rank, 9) for rank, pid in enumerate((11, 12, 13))))
+    watch.look()
+    assert watch.members == {0: 11, 1: 12, 2: 13}
+    with (tmp_path / "w.jsonl").open("a") as file:
+        file.write(committed(12, 0, 4, generation=2) + committed(13, 1, 4, generation=2))  # back to a checkpoint
+    watch.look()
+    assert watch.members == {0: 12, 1: 13}
+    assert watch.step == 4
+
+
+def test_only_processes_that_are_there_live(tmp_path: Path) -> None:
+    ids = {"model_id": 1, "optimizer_id": 2}
+    (tmp_path / "w.jsonl").write_text(line("started", os.getpid(), **ids) + line("started", 1 << 30, **ids))
+    watch = Watch(tmp_path)
+    watch.look()
+    assert watch.living == {os.getpid()}
+
+
+def test_a_job_is_the_same_after_its_file(tmp_path: Path) -> None:
+    job = Job(name="j", folder=str(tmp_path), address="a:1", workers=(2, 4), state_bytes=5)
+    assert Job.read(str(job.write())) == job
+
+
+def test_a_run_ends_at_the_step_it_was_told(tmp_path: Path) -> None:
+    job = Job(name="j", folder=str(tmp_path), address="a:1", workers=(2, 4))
+    assert not job.is_over(10**9)
+    job.stop_at(12)
+    assert not job.is_over(11)
+    assert job.is_over(12)
+
+
+def test_what_is_trained_fits_together() -> None:
+    """A step is cut into whole micro-batches, and a state that was handed over is the state."""
+    assert BATCH % MICRO_BATCHES == 0
+    index, x, y = Numbers()[3]
+    assert index == 3
+    assert loss_fn(new_model(0), x[None], y[None]).item() > 0
+    size = (16 << 20) + 3
+    ours, theirs = Ballast(size), Ballast(size)
+    assert sum(tensor.numel() for tensor in ours.state_dict()["tensors"]) == size
+    theirs.state_dict()["tensors"][1].fill_(9)
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.state_dict()["tensors"][1].tolist() == [9, 9, 9]

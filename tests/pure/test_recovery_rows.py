@@ -1,0 +1,211 @@
+"""Pure. From a step log to the figures of the recovery benchmark."""
+
+import pytest
+
+from benchmarks.rows import Fault, medians, recovery, step_time_s, where_time_went, whole_run
+from elastic.demo.steplog import StepLog, collect
+
+STEP_S = 1.0
+BATCH = 4
+
+
+class Script:
+    """Writes the log of a run step by step; its clock goes on by a step at a time."""
+
+    def __init__(self) -> None:
+        self.now_s, self.step, self.lines = 0.0, 0, list[dict]()
+
+    def wait(self, seconds: float) -> "Script":
+        self.now_s += seconds
+        return self
+
+    def consume(self, pids: str, generation: int = 1, step: int | None = None) -> "Script":
+        """These workers take the step's samples, in equal parts."""
+        step = self.step if step is None else step
+        for place, pid in enumerate(pids):
+            ids = [step * BATCH + sample for sample in range(BATCH)][place :: len(pids)]
+            self._write("consumed", pid, step, generation, ids=ids)
+        return self
+
+    def commit(self, pids: str, generation: int = 1, step: int | None = None) -> "Script":
+        for pid in pids:
+            self._write("committed", pid, self.step if step is None else step, generation, loss=0.5)
+        if step is None:
+            self.step += 1
+        return self
+
+    def steps(self, count: int, pids: str, generation: int = 1, step_s: float = STEP_S) -> "Script":
+        for _ in range(count):
+            self.consume(pids, generation).wait(step_s).commit(pids, generation)
+        return self
+
+    def finish(self, **digests: str) -> "Script":
+        for pid, digest in digests.items():
+            self.lines.append({"event": "finished", "t": self.now_s, "pid": ord(pid), "digest": digest})
+        return self
+
+    def _write(self, event: str, pid: str, step: int, generation: int, **facts: object) -> None:
+        place = {"step": step, "generation": generation, "attempt": 1}
+        self.lines.append({"event": event, "t": self.now_s, "pid": ord(pid), **place, **facts})
+
+    @property
+    def log(self) -> StepLog:
+        return collect(self.lines)
+
+
+def pids(names: str) -> frozenset[int]:
+    return frozenset(map(ord, names))
+
+
+def fault(at_s: float, victims: str = "", members: str = "abcd", size: int = 4, returns: bool = False) -> Fault:
+    return Fault(kind="kill", at_s=at_s, members=pids(members), victims=pids(victims), full_size=size, returns=returns)
+
+
+def test_a_kill_in_mid_step_is_detected_resumed_and_made_whole() -> None:
+    script = Script().steps(5, "abcd")
+    script.consume("abcd").wait(0.5)  # the fault is at 5.5
+    script.wait(0.25).steps(2, "abc", generation=2)  # begins at 5.75
+    script.wait(0.5).steps(2, "abce", generation=3)  # begins at 8.25
+    row = recovery(script.log, fault(5.5, victims="d"))
+    assert row["t_detect_s"] == 0.25
+    assert row["t_resume_s"] == 1.25
+    assert row["t_full_s"] == 3.75
+    assert row["longest_gap_s"] == 1.75  # from 5.0 to 6.75
+    assert (row["steps_lost"], row["survivors"], row["survivors_kept"]) == (0, 3, 3)
+    assert whole_run(script.log, BATCH)["attempts_lost"] == 1
+
+
+def test_the_last_member_to_commit_counts() -> None:
+    script = Script().steps(2, "abcd").wait(0.25)
+    script.consume("abc", generation=2).wait(1.0).commit("ab", generation=2).wait(2.0)
+    script.commit("c", generation=2, step=script.step - 1)
+    assert recovery(script.log, fault(2.0, victims="d"))["t_resume_s"] == 3.25
+
+
+def test_a_step_that_was_in_flight_and_is_committed_all_the_same_is_not_the_recovery() -> None:
+    """The victim's gradients were out before it died: the survivors notice only in the next step."""
+    script = Script().steps(2, "abcd").consume("abcd").wait(0.5)
+    script.wait(0.25).commit("abc")  # the fault is at 2.5
+    script.consume("abc").wait(1.0)  # an attempt that fails
+    script.consume("abc", generation=2).wait(1.0).commit("abc", generation=2)
+    row = recovery(script.log, fault(2.5, victims="d"))
+    assert row["t_detect_s"] == 1.25
+    assert row["t_resume_s"] == 2.25
+    assert row["t_full_s"] is None
+
+
+def test_steps_that_survivors_had_committed_and_do_again_are_lost_and_not_the_recovery() -> None:
+    script = Script().steps(6, "abcd").wait(1.0)  # the fault is at 6.0
+    script.step = 4  # back to a checkpoint
+    script.steps(3, "abc", generation=2)
+    row = recovery(script.log, fault(6.0, victims="d"))
+    assert row["steps_lost"] == 2
+    assert row["t_detect_s"] == 1.0
+    assert row["t_resume_s"] == 4.0  # steps 4 and 5 again, then 6
+
+
+def test_a_step_that_only_the_victim_had_committed_is_not_lost() -> None:
+    script = Script().steps(2, "abcd").consume("abcd").wait(0.5).commit("d", step=2)
+    script.wait(0.5).steps(1, "abc", generation=2)
+    row = recovery(script.log, fault(2.5, victims="d"))
+    assert row["steps_lost"] == 0
+    assert row["t_resume_s"] == 1.5
+
+
+def test_after_a_notice_the_victim_trains_on_until_it_is_taken_out() -> None:
+    script = Script().steps(2, "abcd")  # the notice is at 2.0
+    script.wait(0.125).steps(3, "abcd").steps(1, "abc", generation=2)
+    row = recovery(script.log, fault(2.0, victims="d"))
+    assert row["t_detect_s"] == 3.125
+    assert row["longest_gap_s"] == 1.125
+    assert whole_run(script.log, BATCH)["attempts_lost"] == 0
+
+
+def test_victims_that_come_back_make_the_run_whole() -> None:
+    script = Script().steps(2, "abcd").wait(0.5).steps(1, "ab", generation=2).steps(1, "abcd", generation=3)
+    row = recovery(script.log, fault(2.0, victims="cd", returns=True))
+    assert row["t_resume_s"] == 1.5
+    assert row["t_full_s"] == 2.5
+    assert recovery(script.log, fault(2.0, victims="cd"))["t_full_s"] is None
+
+
+def test_restarted_processes_are_no_survivors() -> None:
+    script = Script().steps(2, "abcd").wait(5.0).steps(1, "efgh", generation=2)
+    row = recovery(script.log, fault(2.0, victims="d"))
+    assert (row["survivors"], row["survivors_kept"]) == (3, 0)
+    assert row["t_resume_s"] == 6.0
+
+
+def test_a_log_that_ends_too_early_leaves_figures_open() -> None:
+    row = recovery(Script().steps(2, "abcd").log, fault(2.0, victims="d"))
+    assert (row["t_detect_s"], row["t_resume_s"], row["t_full_s"], row["longest_gap_s"]) == (None,) * 4
+    assert row["survivors_kept"] == 0
+
+
+def test_samples_of_committed_attempts_are_counted_once() -> None:
+    script = Script().steps(2, "abcd").consume("abcd").wait(0.5).steps(2, "abc", generation=2)
+    row = whole_run(script.finish(a="x", b="x").log, BATCH)
+    assert (row["steps"], row["samples_repeated"], row["samples_skipped"]) == (4, 0, 0)
+    assert row["digests_equal"] is True
+
+
+@pytest.mark.parametrize(
+    ("ids", "repeated", "skipped"), [([8, 9, 10], 0, 1), ([8, 9, 10, 11, 11], 1, 0), ([8, 9, 10, 0], 1, 1)]
+)
+def test_samples_that_are_missing_or_doubled_are_found(ids: list[int], repeated: int, skipped: int) -> None:
+    script = Script().steps(2, "abcd").consume("a").commit("abcd")
+    script.lines[-5]["ids"] = ids
+    row = whole_run(script.log, BATCH)
+    assert (row["samples_repeated"], row["samples_skipped"]) == (repeated, skipped)
+
+
+def test_a_step_left_out_is_all_its_samples_skipped() -> None:
+    script = Script().steps(2, "abcd")
+    script.step += 1
+    assert whole_run(script.steps(1, "abcd").log, BATCH)["samples_skipped"] == BATCH
+
+
+def test_replicas_that_differ_or_never_ended_are_told_apart() -> None:
+    script = Script().steps(1, "ab")
+    assert whole_run(script.log, BATCH)["digests_equal"] is None
+    assert whole_run(script.finish(a="x", b="y").log, BATCH)["digests_equal"] is False
+
+
+def test_the_length_of_a_step_is_a_median() -> None:
+    script = Script().steps(4, "abcd").wait(9.0).steps(4, "abcd")
+    assert step_time_s(script.log) == 1.0
+    assert step_time_s(script.log, from_s=99.0) is None
+
+
+def test_a_storms_time_is_accounted_for() -> None:
+    """10 steps alone; an outage of 2 s beside its step; three members take 4/3 of the time; a start-up costs 1 s."""
+    script = Script().steps(10, "abcd")
+    outage = (10.0, 13.0)
+    script.wait(2.0).steps(1, "abcd", 2).steps(3, "abc", 3, step_s=4 / 3).steps(3, "abcd", 4)
+    script.steps(1, "abcd", 4, step_s=2.0)
+    row = where_time_went(script.log, [outage], micro_batches=12)
+    assert row["undisturbed_step_s"] == 1.0
+    assert row["storm_s"] == pytest.approx(12.0)
+    assert row["share"] == pytest.approx(8 / 12)
+    assert row["outage_share"] == pytest.approx(2 / 12)
+    assert row["below_full_size_share"] == pytest.approx(1 / 12)
+    assert row["start_up_share"] == pytest.approx(1 / 12)
+
+
+def test_a_storm_that_begins_at_once_has_nothing_to_be_compared_with() -> None:
+    with pytest.raises(ValueError, match="before the first fault"):
+        where_time_went(Script().steps(5, "ab").log, [(0.5, 1.0)], micro_batches=12)
+
+
+def test_medians_leave_out_what_a_repetition_does_not_have() -> None:
+    base = {"scenario": "kill", "system": "elastic", "digests_equal": True}
+    rows = [
+        base | {"t_resume_s": 1.0, "steps_lost": 0},
+        base | {"t_resume_s": 3.0, "steps_lost": 0},
+        base | {"t_resume_s": None, "timed_out": True, "digests_equal": None},
+        base | {"scenario": "stop", "t_resume_s": 7.0},
+    ]
+    kill, stop = medians(rows)
+    assert (kill["repetitions"], kill["timed_out"], kill["t_resume_s"], kill["steps_lost"]) == (3, 1, 2.0, 0)
+    assert kill["digests_equal"] is False
+    assert (stop["scenario"], stop["t_resume_s"], stop["t_full_s"]) == ("stop", 7.0, None)
