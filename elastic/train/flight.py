@@ -28,6 +28,7 @@ class Flying(IntEnum):
     REDUCING = 5
     APPLYING = 6
     OUTSIDE = 7
+    EVALUATING = 8
 
 
 _PHASES = frozenset(map(int, Flying))
