@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -68,9 +69,10 @@ def run(
     steps: int = STEPS,
     pause_s: float = 0.002,
     supervisor: type[Supervisor] = Supervisor,
+    training: Callable[..., Any] = train,
     **limits: float,
 ) -> Story:
-    """Train with these sabotages; `slots` bounds how many workers are ever started."""
+    """Run `training` with these sabotages; `slots` bounds how many workers are ever started."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = RunSettings(
         run=f"chaos-{abs(hash(str(folder))) % 10**8}",
@@ -80,7 +82,7 @@ def run(
     stable = Stable()
     journal = Journal(folder / "run")
     driver = Driver(supervisor(RunState(settings=settings), Ladder()), journal, [stable])
-    work = partial(train, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s)
+    work = partial(training, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s)
     fleet = ProcessFleet(settings, work, [f"node{i}" for i in range(slots)], 0, driver.emit)
     try:
         finished = driver.run(fleet)
@@ -91,12 +93,12 @@ def run(
         finished=finished,
         folder=folder,
         reports=stable.reports,
-        lines=_read(folder.glob("*.jsonl")),
-        journal=_read([journal.path]),
+        lines=read(folder.glob("*.jsonl")),
+        journal=read([journal.path]),
     )
 
 
-def _read(paths: Any) -> list[dict[str, Any]]:
+def read(paths: Any) -> list[dict[str, Any]]:
     lines = [json.loads(text) for path in paths for text in path.read_text().splitlines()]
     return sorted(lines, key=lambda line: line["t"])
 

@@ -50,10 +50,12 @@ class Solo:
 
     Args:
         directory: where the flight page lies.
+        seed: base of all random state.
         limits: fields of `Limits`.
     """
 
-    def __init__(self, directory: Path, **limits: float) -> None:
+    def __init__(self, directory: Path, seed: int = SEED, **limits: float) -> None:
+        self.seed = seed
         self.limits = Limits(**limits)
         self.link = Link("w0", self.limits.lease_s)
         self.page = FlightPage(directory / "page")
@@ -67,7 +69,7 @@ class Solo:
             worker="w0",
             host=HOST,
             device=torch.device("cpu"),
-            seed=SEED,
+            seed=self.seed,
             limits=self.limits,
             link=self.link,
             page=self.page,
