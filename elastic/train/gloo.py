@@ -64,7 +64,6 @@ class GlooGroup:
         self._second: Any = None
         self._notes: list[Any] = []
         self._device: Any = None
-        self._forming_timeout_s = 0.0
         self._store: Any = None
         self._own_port = 0
         self._peers: set[Address] = set()
@@ -91,14 +90,13 @@ class GlooGroup:
 
         self._store = self._open_store(stop, deadline_s)
         self._device, self._own_port = _listening_device(own.host)
-        self._forming_timeout_s = timeout_s
         self._peers = {(self.view.leader.host, self.view.leader.port)}  # what a cut must reach while members meet
         presence = self._meet(f"{own.host} {self._own_port} {layout}", stop, deadline_s)
         layouts = [entry.split(" ", 2)[2] for entry in presence]
         if len(set(layouts)) > 1:
             raise DivergenceError(f"ranks disagree on the model's parameters or dtypes: {_grouped(layouts)}")
         self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
-        self._pg = self._connect("gloo", stop, deadline_s)
+        self._pg = self._connect("gloo", stop, max(_POLL_S, deadline_s - time.monotonic()))
         if stop():
             raise FormingCancelledError
 
@@ -107,12 +105,16 @@ class GlooGroup:
 
         Raises:
             FormingCancelledError: the group was cut.
-            TimeoutError: some member did not call; names all others.
+            TimeoutError: some member did not call.
             RuntimeError: the connection broke.
         """
         if self._second is None:
-            deadline_s = time.monotonic() + self._forming_timeout_s
-            self._second = self._connect("second", lambda: self.is_cut, deadline_s)
+            try:
+                self._second = self._connect("second", lambda: self.is_cut, self._timeout.total_seconds())
+            except TimeoutError as error:
+                raise TimeoutError(
+                    "some replica did not come to a collective: call it on all of them (Limits.collective_timeout_s)"
+                ) from error
         return self._second
 
     def note(self, work: Any) -> None:
@@ -203,17 +205,17 @@ class GlooGroup:
 
         return _aside(connect, stop, deadline_s, whom)
 
-    def _connect(self, name: str, stop: Callable[[], bool], deadline_s: float) -> Any:
+    def _connect(self, name: str, stop: Callable[[], bool], timeout_s: float) -> Any:
         """Build a group; its constructor waits for others to connect, with no socket yet that a cut could shut."""
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [self._device]
-        options._timeout = timedelta(seconds=self._forming_timeout_s)
+        options._timeout = timedelta(seconds=timeout_s)
         store = dist.PrefixStore(self._key(name), self._store)
         others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
         group = _aside(
             lambda: dist.ProcessGroupGloo(store, self.rank, self.size, options),
             stop,
-            deadline_s,
+            time.monotonic() + timeout_s,
             f"a connection with each of {', '.join(others)}, who had all appeared",
         )
         group._set_default_timeout(self._timeout)

@@ -284,7 +284,8 @@ class Step:
         if not replica.reducer.finish(row):
             replica.link.broke(replica.reducer.error)
             raise AttemptBroken
-        tail = Tail.of(row, replica.reducer.used.numel())
+        parameters = replica.reducer.used.numel()
+        tail = Tail.of(row, parameters)
         self._check_conservation(tail.record)
         if tail.skips and not self.skipped:
             self.skipped = "another replica skipped it"
@@ -293,7 +294,7 @@ class Step:
         if tail.weighted and not self.skipped:
             self._divide(tail)
         replica.reducer.hide_unused(tail.used)
-        self._record_bytes = tail.identity_bytes()
+        self._record_bytes = Tail.identity_bytes(row, parameters)
         self._is_reduced = True
         replica.reduced(self)
 

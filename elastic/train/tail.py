@@ -52,6 +52,7 @@ class Tail:
             buffers=row[_HEAD + parameters :],
         )
 
-    def identity_bytes(self) -> bytes:
+    @staticmethod
+    def identity_bytes(row: torch.Tensor, parameters: int) -> bytes:
         """Bytes for the lineage: all but the buffers."""
-        return self.row()[: _HEAD + self.used.numel()].numpy().tobytes()
+        return row[: _HEAD + parameters].numpy().tobytes()
