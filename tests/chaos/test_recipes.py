@@ -52,6 +52,18 @@ def test_killed_in_mid_step(recipe: str, plan: list[Sabotage], tmp_path: Path) -
         assert line["found"] == pytest.approx(found, rel=1e-9)
 
 
+@pytest.mark.parametrize("recipe", ["Evaluated", "MovingAverage"])
+def test_a_spare_that_takes_over_has_all_of_the_state(recipe: str, tmp_path: Path) -> None:
+    """The results of the last evaluation and the averages among it: it never computed them itself."""
+    clean = alone(recipe, tmp_path / "clean")
+    work = partial(train, recipe=recipe)
+    story = run(tmp_path / "story", *IN_MID_STEP, steps=STEPS, slots=4, spares=1, training=work)
+    assert_struck(story, *IN_MID_STEP)
+    assert story.finished.state.world_sizes == (3, 3)
+    assert_same_answer(story, clean)
+    assert_exactly_once(story, clean, STEPS)
+
+
 def assert_struck(story: Story, *plan: Sabotage) -> None:
     assert story.fired == {sabotage.name for sabotage in plan}, "a sabotage did not strike"
     assert len(story.killed) == sum(sabotage.point != "stall" for sabotage in plan)
