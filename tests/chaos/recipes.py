@@ -231,7 +231,7 @@ class Evaluated(Recipe):
     def update(self, step: Any) -> None:
         assert self.model.training
         if self.session.evaluated:
-            self.optimizer.param_groups[0]["lr"] = 1e-2 * min(1.0, self.session.evaluated["loss"])
+            self.optimizer.param_groups[0]["lr"] = 1e-2 * min(1.0, self.session.evaluated["loss"]) / (1 + step.index)
         step.apply(self.optimizer)
 
     def facts(self) -> dict[str, float]:

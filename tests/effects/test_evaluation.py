@@ -87,13 +87,15 @@ def test_modes_gradients_and_buffers(solo):
 
 @pytest.mark.parametrize("place", ["first batch", "last batch", "before the sum", "at the end"])
 def test_a_generation_that_breaks_in_it_has_all_of_it_tried_again(solo, place):
-    tries = []
+    tries, broken = [], []
 
     def act(evaluation, training):
         tries.append(evaluation.step)
         breaks = len(tries) == 1
         for number, _ in enumerate(evaluation.batches(Numbers(), batch_size=5)):
+            assert len(tries) > 1 or not broken, "it went on in a broken generation"
             if breaks and number == {"first batch": 0, "last batch": 2}.get(place):
+                broken.append(number)
                 solo.break_generation()
         if breaks and place == "before the sum":
             solo.break_generation()
@@ -113,7 +115,7 @@ def test_a_generation_that_breaks_in_it_has_all_of_it_tried_again(solo, place):
 
 def test_the_step_that_follows_is_tried_again_with_the_same_results(solo):
     """The results are part of the state once that step is committed."""
-    seen, tries = [], []
+    seen, kept, tries = [], [], []
 
     def act(evaluation, training):
         tries.append(evaluation.step)
@@ -126,6 +128,7 @@ def test_the_step_that_follows_is_tried_again_with_the_same_results(solo):
             with step:
                 training.compute(step)
                 seen.append((step.index, session.evaluated.get("step")))
+                kept.append(session._replica.evaluator.state_dict()["results"])
                 if step.index == 2 and len(tries) == 1:
                     solo.break_generation()
                 training.apply(step)
@@ -133,6 +136,7 @@ def test_the_step_that_follows_is_tried_again_with_the_same_results(solo):
 
     ended = solo.run(train_fn)
     assert seen == [(0, None), (1, None), (2, 1.0), (2, 1.0), (3, 1.0)]
+    assert kept == [{}, {}, {}, {}, {"step": 1.0}]
     assert (tries, ended.value) == ([1, 1, 3], {"step": 3.0})
 
 

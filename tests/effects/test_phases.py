@@ -45,5 +45,16 @@ def test_a_break_between_two_updates_repeats_neither(solo):
     assert [row[2] for row in ended.value] == list(range(6))
 
 
+def test_an_evaluation_comes_between_steps_not_between_updates(solo):
+    seen = []
+
+    def train_fn(session):
+        session.evaluate_every(1, lambda evaluation: seen.append(evaluation.step) or {})
+        return in_turns(lambda step: None)(session)
+
+    assert isinstance(solo.run(train_fn).last, ev.TrainFnReturned)
+    assert seen == [0, 1, 2]
+
+
 def test_at_least_one(solo):
     assert "phases=0" in raised(solo.run(in_turns(lambda step: None, phases=0)), "SettingError")

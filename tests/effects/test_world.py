@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from elastic.control import events as ev
 from elastic.errors import AttemptBroken, StepMisuseError
+from elastic.train import gloo
 from elastic.train.replica import Replica
 from elastic.train.world import OPERATIONS, World, close_world, open_world
 from tests.effects.helpers import MOMENT_S, Circle, Running, in_threads
@@ -108,6 +109,37 @@ def test_a_cut_frees_who_waits_for_others_to_come_to_their_first_collective(worl
     assert not waiting.is_over
     worlds[0]._replica.cut()
     assert isinstance(waiting.error(), AttemptBroken)
+
+
+def test_whose_collective_failed_frees_the_others(worlds):
+    def fail():
+        raise RuntimeError("a timeout, say")
+
+    in_threads(3, lambda rank: worlds[rank].barrier().wait())
+    waiting = [Running(lambda rank=rank: worlds[rank].barrier().wait()) for rank in (0, 1)]
+    with pytest.raises(AttemptBroken):
+        worlds[2]._replica.unless_broken(fail)
+    assert worlds[2]._replica.errors.get(timeout=1) == "RuntimeError: a timeout, say"
+    assert all(isinstance(running.error(), AttemptBroken) for running in waiting)
+
+
+def test_nothing_is_started_in_a_generation_that_is_broken(worlds):
+    def check():
+        raise AttemptBroken
+
+    worlds[0]._replica.check = check
+    with pytest.raises(AttemptBroken):
+        worlds[0].barrier()
+    assert worlds[0]._behind is None
+
+
+def test_a_connection_that_may_be_stuck_is_never_taken_down(worlds, monkeypatch):
+    monkeypatch.setattr(gloo, "_LEFT_BEHIND", [])
+    group = worlds[0]._replica.group
+    seconds = in_threads(3, lambda rank: worlds[rank]._replica.group.second())
+    group.leave_behind()
+    group.close()
+    assert any(one is seconds[0] for one in gloo._LEFT_BEHIND)
 
 
 def test_it_does_not_share_a_connection_with_the_gradients(worlds):
