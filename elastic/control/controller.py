@@ -166,9 +166,8 @@ def _member_lost(turn: Turn, name: str, before: Standing, evidence: str) -> None
 
 
 def _monitor_lost(turn: Turn, event: ev.MonitorLost) -> None:
-    """Its death is known, so its silence says nothing about the host."""
-    heard_s = {node: at_s for node, at_s in turn.state.heard_s.items() if node != event.node}
-    turn.change(monitors_lost=turn.state.monitors_lost | {event.node}, heard_s=heard_s)
+    """It may have died alone or with its host: the silence that follows is judged like any other."""
+    turn.change(monitors_lost=turn.state.monitors_lost | {event.node})
 
 
 # --- a generation breaks and is replaced ------------------------------------------------------------------------------

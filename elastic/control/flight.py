@@ -17,6 +17,7 @@ class Flying(IntEnum):
     OUTSIDE = 7
     FETCHING = 8
     SLOW = 9
+    EVALUATING = 10
 
 
 STOPPED = "T"  # the state of a process that was stopped by a signal, in Linux's words

@@ -20,7 +20,7 @@ _SPREADS = 10.0
 _DEAD = 2.0  # suspected at once the limit, dead at twice the limit
 
 _IN_STEP = frozenset({Flying.IN_BODY, Flying.COMPUTING, Flying.APPLYING})
-_BETWEEN = frozenset({Flying.OUTSIDE, Flying.SLOW})
+_BETWEEN = frozenset({Flying.OUTSIDE, Flying.SLOW, Flying.EVALUATING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

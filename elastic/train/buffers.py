@@ -43,8 +43,9 @@ class Buffers:
         if not self.size:
             return
         live = self._live()
-        change = [(live[name] - kept).double().flatten() for name, kept in self._committed.items()]
-        self._change.add_(torch.cat(change), alpha=weight)
+        if weight:
+            change = [(live[name] - kept).double().flatten() for name, kept in self._committed.items()]
+            self._change.add_(torch.cat(change), alpha=weight)
         self.restore()
 
     @property

@@ -62,6 +62,9 @@ class GlooGroup:
         self.is_cut = False
         self._timeout = timedelta(seconds=collective_timeout_s)
         self._pg: Any = None
+        self._second: Any = None
+        self._notes: list[Any] = []
+        self._device: Any = None
         self._store: Any = None
         self._own_port = 0
         self._peers: set[Address] = set()
@@ -87,20 +90,41 @@ class GlooGroup:
             return self.is_cut or is_cancelled()
 
         self._store = self._open_store(stop, deadline_s)
-        device, self._own_port = _listening_device(own.host)
+        self._device, self._own_port = _listening_device(own.host)
         self._peers = {(self.view.leader.host, self.view.leader.port)}  # what a cut must reach while members meet
         presence = self._meet(f"{own.host} {self._own_port} {layout}", stop, deadline_s)
         layouts = [entry.split(" ", 2)[2] for entry in presence]
         if len(set(layouts)) > 1:
             raise DivergenceError(f"ranks disagree on the model's parameters or dtypes: {_grouped(layouts)}")
         self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
-        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [device]
-        options._timeout = timedelta(seconds=timeout_s)
-        self._pg = self._connect(options, stop, deadline_s)
-        self._pg._set_default_timeout(self._timeout)
+        self._pg = self._connect("gloo", stop, max(_POLL_S, deadline_s - time.monotonic()))
         if stop():
             raise FormingCancelledError
+
+    def second(self) -> Any:
+        """Another gloo group among the same members, freed by the same cut; connected now, if all of them call this.
+
+        Raises:
+            FormingCancelledError: the group was cut.
+            TimeoutError: some member did not call.
+            RuntimeError: the connection broke.
+        """
+        if self._second is None:
+            try:
+                self._second = self._connect("second", lambda: self.is_cut, self._timeout.total_seconds())
+            except TimeoutError as error:
+                raise TimeoutError(
+                    "some replica did not come to a collective: call it on all of them (Limits.collective_timeout_s)"
+                ) from error
+        return self._second
+
+    def note(self, work: Any) -> None:
+        """A work of the second group has been started."""
+        self._notes = [one for one in self._notes if not one.is_completed()] + [work]
+
+    def has_pending_notes(self) -> bool:
+        """Whether a work of the second group is under way."""
+        return any(not one.is_completed() for one in self._notes)
 
     def allreduce(self, tensor: torch.Tensor) -> Any:
         """Start a sum over all ranks, in place; returns a work to wait for."""
@@ -173,7 +197,9 @@ class GlooGroup:
         """Drop the group, whose works have ended, or were left behind."""
         if self._is_stuck:
             _LEFT_BEHIND.append(self._pg)
-        self._pg = None
+            _LEFT_BEHIND.append(self._second)
+        self._pg = self._second = None
+        self._notes = []
         self._store = None
 
     def _owns(self, sock: socket.socket) -> bool:
@@ -200,16 +226,21 @@ class GlooGroup:
 
         return _aside(connect, stop, deadline_s, whom)
 
-    def _connect(self, options: Any, stop: Callable[[], bool], deadline_s: float) -> Any:
-        """Build the group; its constructor waits for others to connect, with no socket yet that a cut could shut."""
-        store = dist.PrefixStore(self._key("gloo"), self._store)
+    def _connect(self, name: str, stop: Callable[[], bool], timeout_s: float) -> Any:
+        """Build a group; its constructor waits for others to connect, with no socket yet that a cut could shut."""
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [self._device]
+        options._timeout = timedelta(seconds=timeout_s)
+        store = dist.PrefixStore(self._key(name), self._store)
         others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
-        return _aside(
+        group = _aside(
             lambda: dist.ProcessGroupGloo(store, self.rank, self.size, options),
             stop,
-            deadline_s,
+            time.monotonic() + timeout_s,
             f"a connection with each of {', '.join(others)}, who had all appeared",
         )
+        group._set_default_timeout(self._timeout)
+        return group
 
     def _meet(self, entry: str, stop: Callable[[], bool], deadline_s: float) -> list[str]:
         """Publish an entry and wait for everybody's, without ever blocking in the store."""

@@ -152,6 +152,11 @@ class Reducer:
         self._works = []
         return has_ended
 
+    def scale(self, factor: float) -> None:
+        """Multiply the summed gradients."""
+        for bucket in self.buckets:
+            bucket.flat.mul_(factor)
+
     def hide_unused(self, used: torch.Tensor) -> None:
         """Give parameters that no replica used the gradient None, as a single process would have, and others the sum.
 

@@ -1,26 +1,31 @@
 """Effect. What a worker's steps share: model and reducer, buffers, data, the group of the current generation."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
 from elastic.control.values import StepReport, View
-from elastic.errors import StepMisuseError
+from elastic.errors import AttemptBroken, ConservationError, DivergenceError, StepMisuseError
 from elastic.settings import Limits
 from elastic.train.buffers import Buffers
 from elastic.train.cursor import Cursor, rates
 from elastic.train.data import Batches
+from elastic.train.evaluation import Evaluator
 from elastic.train.flight import FlightPage
-from elastic.train.gloo import GlooGroup
+from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.link import Link
 from elastic.train.reducer import Reducer
-from elastic.train.step import Step
+from elastic.train.step import OUTSIDE, Step
 from elastic.train.tracked import Tracked
 
 _CURSOR = "elastic.cursor"  # no name that session.track can be given
+Result = TypeVar("Result")
+
+_POLL_S = 0.001
 _KEPT_REPORTS = 256  # more than a leader that dies can owe: it tells of each step as it becomes stable
 
 
@@ -42,6 +47,9 @@ class Replica:
         self.model: torch.nn.Module | None = None
         self.group: GlooGroup | None = None
         self.view: View | None = None
+        self.phases = 1
+        self.evaluator: Evaluator | None = None
+        self.mute = OUTSIDE  # why a collective of the user is refused now; empty where it is welcome
         self.unpublished: deque[StepReport] = deque(maxlen=_KEPT_REPORTS)
         self.on_report: Callable[[StepReport], None] = lambda report: None
         self._retired: list[GlooGroup] = []
@@ -70,8 +78,9 @@ class Replica:
 
     @property
     def layout(self) -> str:
-        """What replicas must agree on: how gradients are laid out, and how data is cut."""
-        return f"{self.reducer.layout}-{self.batches.fingerprint}"
+        """What replicas must agree on: how gradients are laid out, how data is cut, what comes between updates."""
+        every = self.evaluator.every if self.evaluator is not None else 0
+        return f"{self.reducer.layout}-{self.batches.fingerprint}-{self.phases}-{every}"
 
     @property
     def buffers(self) -> Buffers:
@@ -111,9 +120,51 @@ class Replica:
             self.group.cut()
 
     def settle(self) -> None:
-        """Have every reduction of a broken attempt end, or leave it behind."""
-        if not self.reducer.settle(self.settle_timeout_s) and self.group is not None:
-            self.group.leave_behind()
+        """Have every reduction of a broken attempt end, the user's too, or leave it behind."""
+        has_ended, group = self.reducer.settle(self.settle_timeout_s), self.group
+        if group is None:
+            return
+        if group.has_pending_notes():
+            group.cut()
+        deadline_s = time.monotonic() + self.settle_timeout_s
+        while group.has_pending_notes() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+        if not has_ended or group.has_pending_notes():
+            group.leave_behind()
+
+    def talking_group(self, operation: str) -> GlooGroup:
+        """The group for a collective of the user.
+
+        Raises:
+            StepMisuseError: it could not be tried again here.
+            AttemptBroken: (a signal) the generation is broken.
+        """
+        if self.mute or self.group is None:
+            raise StepMisuseError(f"{operation}: {self.mute or OUTSIDE}")
+        self.link.check()
+        return self.group
+
+    def unless_broken(self, act: Callable[[], Result]) -> Result:
+        """What talks to other replicas outside of the reducer: if it fails, so has the generation.
+
+        Raises:
+            AttemptBroken: (a signal) it failed; the others are freed and told.
+        """
+        try:
+            return act()
+        except (RuntimeError, TimeoutError, FormingCancelledError) as error:
+            self.cut()
+            self.link.broke(f"{type(error).__name__}: {error}")
+            raise AttemptBroken from error
+
+    def is_failure(self, error: BaseException | None) -> bool:
+        """Whose exception it is, by state, not by type: any while the generation is broken belongs to the failure."""
+        if isinstance(error, AttemptBroken):
+            return True
+        if not isinstance(error, Exception):
+            return False
+        is_ours = isinstance(error, StepMisuseError | ConservationError | DivergenceError)
+        return self.link.is_broken_within(0 if is_ours else self.grace_s)
 
     def _launch(self, tensor: torch.Tensor) -> Any:
         if self.group is None:
@@ -140,14 +191,22 @@ class Replica:
 
     def reduced(self, step: Step) -> None:
         """A reduction of this step has completed: all replicas have applied the one before it."""
-        if self._pending is not None and self._pending.index < step.index:
+        if self._pending is not None and self._pending.number < step.number:
             self.make_stable()
 
     def committed(self, step: Step) -> None:
         self._pending = step
+        if self.evaluator is not None:
+            self.evaluator.committed()
         for group in self._retired:
             group.close()
         self._retired.clear()
+
+    def evaluated(self, results: dict[str, float]) -> None:
+        """All replicas have evaluated the last applied step, which therefore is stable."""
+        if self._pending is not None:
+            self._pending.metrics.update({f"evaluation/{name}": value for name, value in results.items()})
+        self.make_stable()
 
     def make_stable(self) -> None:
         """The last applied step can not be lost any more: tell of it."""
@@ -160,7 +219,7 @@ class Replica:
             commit=step.commit,
             metrics=dict(step.metrics),
             replicas=step.replicas,
-            samples=step.samples,
+            samples=step.samples if step.phase == self.phases - 1 else 0,
             started_at_s=step.started_at_s,
             committed_at_s=step.committed_at_s,
             skipped=step.skipped,
@@ -170,7 +229,7 @@ class Replica:
 
     def resume(self, view: View) -> None:
         """The state of the view's commit is in place."""
-        if self._pending is not None and self._pending.index < view.resume.step:
+        if self._pending is not None and self._pending.number < view.resume.step:
             self.make_stable()  # a later step was applied somewhere, so all had applied this one
 
     def drop_published(self, last: int) -> None:

@@ -10,6 +10,7 @@ from elastic.control import events as ev
 from elastic.errors import Dismissed
 from elastic.train import rng
 from elastic.train.session import Session, Surroundings, set_session
+from elastic.train.world import close_world
 
 TrainFn = Callable[[Session], Any]
 
@@ -51,6 +52,7 @@ def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], 
         )
     finally:
         set_session(None)
+        close_world()
         around.page.remove()
         if event is not None and not isinstance(event, ev.TrainFnReturned):
             link.cut()  # the others wait for this replica

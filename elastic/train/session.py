@@ -1,7 +1,7 @@
 """Effect. What train_fn is given: the door to steps, data, and the group."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -10,20 +10,23 @@ import torch
 
 from elastic.callbacks import ScaledLR, WorkerCallback
 from elastic.control import events as ev
-from elastic.control.batch_size import FixedMicroBatches, FollowReplicas
+from elastic.control.batch_size import ConstantBatch, FixedMicroBatches, FollowReplicas
 from elastic.control.flight import Flying
 from elastic.control.pace import Resize
 from elastic.control.values import StepReport, View
-from elastic.errors import OutsideWorkerError, StepMisuseError
+from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.settings import Limits
 from elastic.train.data import Batches, make_batches
+from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.flight import FlightPage
 from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
 from elastic.train.heal import exchange
 from elastic.train.link import Link
 from elastic.train.reducer import BUCKET_BYTES
+from elastic.train.refuse import refuse
 from elastic.train.replica import Replica
 from elastic.train.step import Step, close_loop
+from elastic.train.world import World, open_world
 
 _current: "Session | None" = None
 
@@ -73,6 +76,7 @@ class Session:
         run, worker: names.
         device: where the model belongs.
         seed: base of all random state.
+        group: torch.distributed's WORLD: the replicas of the current generation.
         start_step: the first step this worker takes part in; 0 unless it joined later.
     """
 
@@ -83,6 +87,7 @@ class Session:
         self._link, self._page, self._limits = around.link, around.page, around.limits
         self._replica = Replica(around.link, around.page, around.limits, around.seed)
         self._replica.on_report = self._publish
+        self.group: World = open_world(self._replica)
         self._store = StoreHost(around.host)
         self._on_generation: list[Callable[[Session], None]] = []
         self._has_arrived = self._has_ended = False
@@ -102,8 +107,9 @@ class Session:
             bucket_bytes: gradients are summed in buckets of about this size.
 
         Raises:
-            StepMisuseError: called twice.
+            StepMisuseError: called twice, or with a wrapper that spans replicas.
         """
+        refuse(model)
         model.to(self.device)
         self._replica.adopt(model, bucket_bytes)
         return model
@@ -113,7 +119,10 @@ class Session:
 
         Raises:
             NotStatefulError: an object lacks state_dict() or load_state_dict().
+            StepMisuseError: a wrapper that spans replicas, or an optimizer that needs a closure.
         """
+        for thing in objects.values():
+            refuse(thing)
         self._replica.tracked.add(objects)
         self._replica.scalers += [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
 
@@ -126,6 +135,7 @@ class Session:
         seed: int | None = None,
         shuffle: bool = True,
         collate: Callable[[list[Any]], Any] | None = None,
+        equal_rounds: bool = False,
     ) -> Batches:
         """Cut a map-style dataset into steps, in an order fixed by the seed.
 
@@ -137,6 +147,8 @@ class Session:
             seed: of the order; default: the run's.
             shuffle: a new permutation each epoch; False keeps the dataset's order.
             collate: list of samples -> micro-batch; default: torch's default_collate.
+            equal_rounds: hand every replica equally many micro-batches, empty ones (tensors with no rows) where none
+                is left; needed where replicas talk during forward or backward, as SyncBatchNorm does.
 
         Raises:
             DatasetTooSmallError: fewer samples than one batch (of one replica, where it follows their number).
@@ -149,30 +161,68 @@ class Session:
             seed=self.seed if seed is None else seed,
             shuffle=shuffle,
             collate=collate,
+            equal_rounds=equal_rounds,
         )
 
-    def steps(self, batches: Batches, max_steps: int) -> Iterator[Step]:
+    def evaluate_every(self, steps: int, act: Callable[[Evaluation], Mapping[str, float]]) -> None:
+        """Call `act(evaluation)` on all replicas after every so many steps, and after the last one.
+
+        The tracked modules are in eval mode, gradients are off, collectives are welcome. If the generation breaks, all
+        of it is called again. Its numbers, the same on all replicas, are `session.evaluated`, and are reported with
+        the step that they evaluate, as `evaluation/<name>`.
+
+        Raises:
+            SettingError: `steps` is not positive.
+            StepMisuseError: called twice, or after the loop began.
+        """
+        if self._replica.evaluator is not None or self._has_arrived:
+            raise StepMisuseError("session.evaluate_every: call it once, before session.steps")
+        self._replica.evaluator = Evaluator(act, steps)
+        self._replica.tracked.add({"elastic.evaluation": self._replica.evaluator})
+
+    @property
+    def evaluated(self) -> dict[str, float]:
+        """The newest results of the evaluation, empty before the first; the same on all replicas in a step."""
+        return self._replica.evaluator.results if self._replica.evaluator is not None else {}
+
+    def steps(self, batches: Batches, max_steps: int, phases: int = 1) -> Iterator[Step]:
         """Yield steps until `max_steps` are committed; a step that failed is yielded again.
 
         The first call waits until this worker belongs to a generation.
+
+        Args:
+            batches: what the steps are made of.
+            max_steps: how many, since the start of the run.
+            phases: updates of a step. Each is yielded as a step of its own, with the same `index`, the same samples,
+                and its `phase`; each is committed by itself (two optimizers that take turns).
         """
         if self._has_ended:
             raise StepMisuseError(
                 "session.steps was called again after its loop had ended: use one loop with the total of max_steps; "
                 "step.epoch tells the epoch"
             )
+        if phases < 1:
+            raise SettingError(f"session.steps(phases={phases}) must be at least 1")
+        if phases > 1 and not isinstance(batches.plan.batch_size, ConstantBatch):
+            raise SettingError(
+                f"session.steps(phases={phases}) with batch_size={batches.plan.batch_size}: the phases of a step share "
+                "its samples, so batch_size must be an integer"
+            )
         replica = self._replica
         replica.use(batches)
+        replica.phases = phases
         self._arrive()
         while not self._has_ended and self._door():
-            index = self._link.state.commit.step + 1
-            if index >= max_steps:
-                self._end_loop(index)
+            number = self._link.state.commit.step + 1
+            if not self._evaluate(number, max_steps):
                 continue
-            step = Step(replica, index, attempt=1, generation=self.generation)
+            if number >= max_steps * phases:
+                self._end_loop(number)
+                continue
+            step = Step(replica, number, attempt=1, generation=self.generation)
             yield step
             if not step.is_entered:
-                raise StepMisuseError(f"step {index} was not entered: write `with step:` in the body of the loop")
+                raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
             self._page.note(Flying.OUTSIDE)
             if step.is_committed and step.wants_pause:
                 self._link.stop_at_door()
@@ -249,6 +299,14 @@ class Session:
 
     # --- the door ---
 
+    def _evaluate(self, number: int, max_steps: int) -> bool:
+        """Evaluate before update `number`, if it is time; False if the generation broke."""
+        replica = self._replica
+        step, phase = divmod(number, replica.phases)
+        if replica.evaluator is None or phase or not replica.evaluator.is_due(step, is_last=step >= max_steps):
+            return True
+        return replica.evaluator.run(replica, step)
+
     def _arrive(self) -> None:
         if self._has_arrived:
             return
@@ -259,6 +317,10 @@ class Session:
             raise StepMisuseError(
                 "the prepared model is not tracked: call session.track(model=model, ...) before steps"
             )
+        if not replica.batches.equal_rounds and any(
+            isinstance(part, torch.nn.SyncBatchNorm) for part in replica.model.modules()
+        ):
+            raise StepMisuseError("SyncBatchNorm talks in every forward: pass equal_rounds=True to session.batches")
         replica.tracked.flatten()  # what can not travel is refused now, not when somebody must be healed
         self._has_arrived = True
         self._page.note(Flying.AT_DOOR)
@@ -308,7 +370,7 @@ class Session:
             self._link.forming_failed(view, error)
             return False
         if self._link.state.commit.step < 0 and not self._replica.view:
-            self.start_step = view.resume.step + 1
+            self.start_step = (view.resume.step + 1) // replica.phases
         replica.join(group, view)
         replica.resume(view)
         replica.drop_published(view.published)

@@ -11,6 +11,7 @@ The `with` swallows a broken collective, the `for` yields the same step again in
 """
 
 import hashlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,18 +20,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elastic.control.data import Conservation, MicroBatch, contribution, deal, expected, hash32
+from elastic.control.data import Conservation, MicroBatch, contribution, expected, hash32
 from elastic.control.flight import Flying
 from elastic.control.values import NOTHING_COMMITTED, CommitId
 from elastic.errors import AttemptBroken, ConservationError, StepMisuseError
 from elastic.train import rng
 from elastic.train.amp import ScalerState
 from elastic.train.cursor import scaled_rates
+from elastic.train.tail import Tail
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
 
-_HEAD = 7  # scalars in front of the tail: 4 of the conservation record, pause votes, skip votes, loss
+OUTSIDE = (
+    "a collective can be tried again after a failure only inside `with step:` before step.apply, or in an evaluation "
+    "(session.evaluate_every); wrappers that talk when they are built, like DistributedDataParallel, are not needed"
+)
+_UNEQUAL = (
+    "replicas may compute unequal numbers of micro-batches, so one among them would wait for ever: pass "
+    "equal_rounds=True to session.batches, or talk after `for batch in step`"
+)
 
 
 class Step:
@@ -38,25 +47,28 @@ class Step:
 
     Attributes:
         index: number of the step, from 0.
+        phase: which update of the step this is, from 0; always 0 unless session.steps was given `phases`.
+        number: number of the update: index * phases + phase.
         epoch: number of the epoch it belongs to.
         rate_factor: what learning rates are multiplied with in its optimizers.
         generation, attempt: which try this is.
-        loss: mean loss over the whole global batch; known once the micro-batches are exhausted.
+        loss: weighted mean loss over the whole global batch; known once the micro-batches are exhausted.
         samples, replicas: of the whole step.
         wants_pause: some replica asked for a stop at the end of this step.
     """
 
-    def __init__(self, replica: "Replica", index: int, attempt: int, generation: int) -> None:
-        self.index = index
+    def __init__(self, replica: "Replica", number: int, attempt: int, generation: int) -> None:
+        self.number = number
+        self.index, self.phase = divmod(number, replica.phases)
         self.attempt = attempt
         self.generation = generation
         self.epoch = replica.batches.plan.epoch_of(replica.cursor.samples)
         self.loss = float("nan")
         self.replicas = replica.replicas
-        micro_batches = replica.batches.plan.cut(replica.cursor.samples, self.replicas)
-        self.samples = sum(micro_batch.count for micro_batch in micro_batches)
-        self._pace = replica.next_pace(index)
-        self.rate_factor = self._pace.factor(index)
+        self._micro_batches = replica.batches.plan.cut(replica.cursor.samples, self.replicas)
+        self.samples = sum(micro_batch.count for micro_batch in self._micro_batches)
+        self._pace = replica.next_pace(self.index)
+        self.rate_factor = self._pace.factor(self.index)
         self.commit = NOTHING_COMMITTED
         self.wants_pause = False
         self.metrics: dict[str, float] = {}
@@ -64,10 +76,10 @@ class Step:
         self.skipped = ""
         self.committed_at_s = 0.0
         self._replica = replica
-        hand = deal(len(micro_batches), self.replicas, replica.rank)
-        self._dealt = micro_batches[hand.start : hand.stop]
+        self._dealt = replica.batches.dealt(self._micro_batches, replica.replicas, replica.rank)
         self._done: list[MicroBatch] = []
-        self._loss_sum = 0.0
+        self._loss_sum = self._weight_sum = 0.0
+        self._weighted = self._backwards = 0
         self._position = self._started = -1  # of the micro-batch that is computed now, and of the last backward
         self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
         self._scaler_states: list[ScalerState] = []
@@ -89,12 +101,13 @@ class Step:
             raise StepMisuseError(f"step {self.index} was entered twice: take a new one from session.steps")
         self._is_entered = True
         replica = self._replica
-        replica.page.place(self.generation, self.index, self.attempt)
+        replica.mute = ""
+        replica.page.place(self.generation, self.number, self.attempt)
         replica.page.note(Flying.IN_BODY)
         replica.reducer.begin()
         replica.buffers.begin()
         self._scaler_states = [ScalerState(scaler) for scaler in replica.scalers]
-        rng.seed_all(replica.seed, self.index, rng.BODY)
+        rng.seed_all(replica.seed, self.number, rng.BODY)
         return self
 
     def __iter__(self) -> Iterator[Any]:
@@ -105,11 +118,12 @@ class Step:
         """
         self._need_entered("for batch in step")
         replica = self._replica
+        replica.mute = "" if replica.batches.equal_rounds else _UNEQUAL
         for position, micro_batch in enumerate(self._dealt):
             if self._is_reduced:
                 return
             replica.link.check()
-            rng.seed_all(replica.seed, self.index, micro_batch.number)
+            rng.seed_all(replica.seed, self.number, micro_batch.number)
             replica.page.note(Flying.FETCHING, micro_batch.number)
             batch = replica.batches.load(micro_batch)
             replica.page.note(Flying.COMPUTING, micro_batch.number)
@@ -117,37 +131,58 @@ class Step:
                 replica.reducer.last_backward()
             self._position = position
             yield batch
-            if len(self._done) <= position:
+            if self._backwards <= position and not self._is_reduced:
                 raise StepMisuseError(f"step {self.index}: micro-batch {micro_batch.number} had no step.backward(loss)")
         if self._is_reduced:  # by step.skip
             return
-        rng.seed_all(replica.seed, self.index, rng.BODY)
+        rng.seed_all(replica.seed, self.number, rng.BODY)
+        replica.mute = ""
         self._reduce()
 
-    def backward(self, loss: torch.Tensor, scaler: Any = None) -> None:
+    def backward(self, loss: torch.Tensor, scaler: Any = None, *, weight: float | torch.Tensor | None = None) -> None:
         """Back-propagate the mean loss of the current micro-batch, weighted by its share of the global batch.
 
         Args:
-            loss: scalar, the mean over the micro-batch's samples.
+            loss: scalar, the mean over what the micro-batch's weight counts; its samples by default.
             scaler: a GradScaler; the loss is scaled by it for the backward only.
+            weight: what counts instead of samples, e.g. tokens; the sum over all replicas need not be known. Give it
+                for all micro-batches of a step or for none. With 0 the micro-batch counts for nothing.
+
+        Raises:
+            StepMisuseError: outside of a micro-batch, a second time for one, or with a weight below 0.
         """
-        if self._is_reduced or len(self._done) > self._position:
+        if self._is_reduced or self._backwards > self._position:
             raise StepMisuseError(
                 f"step {self.index}: step.backward outside of `for batch in step`, or twice for a micro-batch"
             )
-        replica, micro_batch = self._replica, self._dealt[len(self._done)]
-        weight = micro_batch.count / self.samples
+        replica, micro_batch = self._replica, self._dealt[self._backwards]
         if self._started == self._position:
             raise StepMisuseError(
                 f"step {self.index}: step.backward of micro-batch {micro_batch.number} failed and was called again; "
                 "part of its gradient is summed already: let the exception end the run, or lower micro_batch_size"
             )
         self._started = self._position
-        self._loss_sum += weight * float(loss.detach())
-        weighted = loss * weight
-        (scaler.scale(weighted) if scaler is not None else weighted).backward()
-        replica.buffers.after_micro_batch(weight)
-        self._done.append(micro_batch)
+        share = self._share(micro_batch, weight)
+        self._weight_sum += share
+        if share:
+            self._loss_sum += share * float(loss.detach())
+        if share or replica.batches.equal_rounds:  # where replicas talk in a backward, all must run it
+            weighted = loss * share
+            (scaler.scale(weighted) if scaler is not None else weighted).backward()
+        replica.buffers.after_micro_batch(share)
+        self._backwards += 1
+        if micro_batch.count:
+            self._done.append(micro_batch)
+
+    def _share(self, micro_batch: MicroBatch, weight: float | torch.Tensor | None) -> float:
+        """Weight of a micro-batch in units of the step's samples, so that its size stays near 1."""
+        if weight is None or not micro_batch.count:
+            return micro_batch.count / self.samples
+        value = float(weight)
+        if not (math.isfinite(value) and value >= 0):
+            raise StepMisuseError(f"step {self.index}: a weight of {value}: it must be finite and not negative")
+        self._weighted += 1
+        return value / self.samples
 
     def apply(self, *optimizers: torch.optim.Optimizer, scheduler: Any = None, scaler: Any = None) -> None:
         """Update the parameters: atomically, after proof that the reductions held exactly this step.
@@ -168,6 +203,9 @@ class Step:
             one for one in (scheduler if isinstance(scheduler, list | tuple) else [scheduler]) if one is not None
         ]
         replica.tracked.require(*optimizers, *schedulers, *([scaler] if scaler is not None else []))
+        if replica.group is not None and replica.group.has_pending_notes():
+            raise StepMisuseError(f"step {self.index}: wait for your asynchronous collectives before step.apply")
+        replica.mute = OUTSIDE
         replica.page.note(Flying.APPLYING)
         self.commit = self._commit_id()
         with replica.link.applying(self.commit):
@@ -186,7 +224,7 @@ class Step:
                 for one in schedulers:
                     one.step()
                 replica.buffers.apply(self._buffer_change)
-            replica.cursor.move(self.samples, self._pace)
+            replica.cursor.move(self.samples if self._is_last_phase else 0, self._pace)
             self._is_over = True
             self.committed_at_s = time.time()
         replica.page.committed()
@@ -209,14 +247,20 @@ class Step:
         self._need_entered("step.skip")
         if self._is_reduced:
             raise StepMisuseError(f"step {self.index}: step.skip after its reductions; decide before")
+        if self._replica.batches.equal_rounds:
+            raise StepMisuseError(
+                f"step {self.index}: step.skip with equal_rounds=True would leave others waiting for a collective"
+            )
         self.skipped = reason
-        self._done = list(self._dealt)
+        self._done = [micro_batch for micro_batch in self._dealt if micro_batch.count]
+        self._replica.mute = ""
         self._reduce()
         self.apply()
 
     # --- the end of the with ---
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        self._replica.mute = OUTSIDE
         if kind is None:
             if not self._is_over:
                 raise StepMisuseError(
@@ -224,21 +268,10 @@ class Step:
                     "continue, break and return do not end a step; call step.skip(reason) to drop it"
                 )
             return False
-        if self._is_applying or not self._is_retry(error):
+        if self._is_applying or not self._replica.is_failure(error):
             return False
         self._undo()
         return True
-
-    def _is_retry(self, error: BaseException | None) -> bool:
-        """Judged by state, not by type: any Exception while the generation is broken belongs to the failure."""
-        if isinstance(error, AttemptBroken):
-            return True
-        if not isinstance(error, Exception):
-            return False
-        replica = self._replica
-        return replica.link.is_broken_within(
-            0 if isinstance(error, StepMisuseError | ConservationError) else replica.grace_s
-        )
 
     def _undo(self) -> None:
         """Leave the state as it was at the door."""
@@ -258,38 +291,61 @@ class Step:
         """Sum gradients and tail over replicas, and check that the sum is this step and nothing else."""
         replica = self._replica
         replica.page.note(Flying.REDUCING)
-        tail = self._tail()
-        if not replica.reducer.finish(tail):
+        row = self._tail().row()
+        if not replica.reducer.finish(row):
             replica.link.broke(replica.reducer.error)
             raise AttemptBroken
-        self._check_conservation(tail)
-        if tail[_HEAD - 2] > 0 and not self.skipped:
+        parameters = replica.reducer.used.numel()
+        tail = Tail.of(row, parameters)
+        self._check_conservation(tail.record)
+        if tail.skips and not self.skipped:
             self.skipped = "another replica skipped it"
-        self.loss = float(tail[_HEAD - 1])
-        self.wants_pause = bool(tail[_HEAD - 3] > 0)
-        used = replica.reducer.used.numel()
-        self._buffer_change = tail[_HEAD + used :]
-        replica.reducer.hide_unused(tail[_HEAD : _HEAD + used])
-        self._record_bytes = tail[: _HEAD + used].numpy().tobytes()
+        self.loss, self._buffer_change = tail.loss, tail.buffers
+        self.wants_pause = tail.pauses > 0
+        if tail.weighted and not self.skipped:
+            self._divide(tail)
+        replica.reducer.hide_unused(tail.used)
+        self._record_bytes = Tail.identity_bytes(row, parameters)
         self._is_reduced = True
         replica.page.note(Flying.IN_BODY)
         replica.reduced(self)
 
+    def _divide(self, tail: Tail) -> None:
+        """From weighted sums to the weighted mean: only now is it known what the weights add up to."""
+        if tail.weighted != len(self._micro_batches):
+            raise StepMisuseError(f"step {self.index}: give step.backward a weight for every micro-batch, or for none")
+        if not tail.weight:
+            raise StepMisuseError(f"step {self.index}: all weights are 0: call step.skip(reason) where nothing counts")
+        self._replica.reducer.scale(1 / tail.weight)
+        self.loss = tail.loss / tail.weight
+        self._buffer_change = tail.buffers / tail.weight
+
+    @property
+    def _is_last_phase(self) -> bool:
+        return self.phase == self._replica.phases - 1
+
     def _identity(self) -> int:
         """32 bits that must be the same on all replicas of this attempt."""
         replica = self._replica
-        attempt = (replica.incarnation, self.generation, self.index, self.attempt)
+        attempt = (replica.incarnation, self.generation, self.number, self.attempt)
         return hash32(*attempt, replica.layout, self.rate_factor)
 
-    def _tail(self) -> torch.Tensor:
-        mine = contribution(self._replica.batches.plan, self._done, self._identity())
-        votes = (self._replica.link.wants_pause(), bool(self.skipped))
-        return make_tail(self._replica, mine, votes, self._loss_sum)
+    def _tail(self) -> Tail:
+        replica = self._replica
+        return Tail(
+            record=contribution(replica.batches.plan, self._done, self._identity()),
+            pauses=float(replica.link.wants_pause()),
+            skips=float(bool(self.skipped)),
+            loss=self._loss_sum,
+            weight=self._weight_sum,
+            weighted=float(self._weighted),
+            used=replica.reducer.used,
+            buffers=replica.buffers.change,
+        )
 
-    def _check_conservation(self, tail: torch.Tensor) -> None:
+    def _check_conservation(self, got: Conservation) -> None:
         replica = self._replica
         want = expected(replica.batches.plan, replica.cursor.samples, replica.replicas, self._identity())
-        got = Conservation.from_words(tail[:4].tolist())
         if got != want:
             raise ConservationError(
                 f"step {self.index}: the reduction holds {got}, but seed, cursor and learning-rate rule say {want}; "
@@ -299,17 +355,11 @@ class Step:
     def _commit_id(self) -> CommitId:
         replica = self._replica
         lineage = hashlib.blake2b(replica.link.state.commit.lineage.encode() + self._record_bytes, digest_size=8)
-        return CommitId(replica.incarnation, self.generation, self.attempt, self.index, lineage.hexdigest())
+        return CommitId(replica.incarnation, self.generation, self.attempt, self.number, lineage.hexdigest())
 
 
-def make_tail(replica: "Replica", record: Conservation, votes: tuple[bool, bool], loss: float) -> torch.Tensor:
-    """(7 + parameters + buffers,) float64: what travels beside the gradients."""
-    head = torch.tensor([*record.words(), *votes, loss], dtype=torch.float64)
-    return torch.cat([head, replica.reducer.used, replica.buffers.change])
-
-
-def close_loop(replica: "Replica", index: int) -> bool:
-    """The closing reduction: once it completes, all replicas have applied the last step, `index` - 1.
+def close_loop(replica: "Replica", number: int) -> bool:
+    """The closing reduction: once it completes, all replicas have applied the last update, `number` - 1.
 
     It has a step's shape, so that a replica that left the loop earlier than the others is told so, instead of gloo
     aborting the process.
@@ -318,17 +368,19 @@ def close_loop(replica: "Replica", index: int) -> bool:
         ConservationError: the replicas left the loop at different steps.
     """
     reducer, generation = replica.reducer, replica.view.generation if replica.view else 0
-    identity = hash32("closing", replica.incarnation, generation, index)
+    identity = hash32("closing", replica.incarnation, generation, number)
     reducer.begin()
     replica.buffers.begin()
     record = Conservation(samples=0, micro_batches=0, replicas_identity=identity, replicas=1)
-    tail = make_tail(replica, record, (False, False), 0.0)
-    if not reducer.finish(tail):
+    nothing = {"pauses": 0.0, "skips": 0.0, "loss": 0.0, "weight": 0.0, "weighted": 0.0}
+    row = Tail(record=record, used=reducer.used, buffers=replica.buffers.change, **nothing).row()
+    if not reducer.finish(row):
         replica.link.broke(reducer.error)
         replica.settle()
         return False
-    if int(tail[2]) != identity * replica.replicas or int(tail[0]) != 0:
-        raise ConservationError(f"the replicas left the loop at different steps; this one before step {index}")
+    got = Tail.of(row, reducer.used.numel()).record
+    if got.replicas_identity != identity * replica.replicas or got.samples != 0:
+        raise ConservationError(f"the replicas left the loop at different steps; this one before update {number}")
     return True
 
 

@@ -52,9 +52,12 @@ class Tracked:
 
     def holds(self, model: torch.nn.Module) -> bool:
         """Whether all parameters of a model belong to tracked modules."""
-        modules = [thing for thing in self._objects.values() if isinstance(thing, torch.nn.Module)]
-        tracked = {id(param) for module in modules for param in module.parameters()}
+        tracked = {id(param) for module in self.modules for param in module.parameters()}
         return all(id(param) in tracked for param in model.parameters())
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        return [thing for thing in self._objects.values() if isinstance(thing, torch.nn.Module)]
 
     def flatten(self) -> tree.Flat:
         """The whole state now; tensors are the live ones."""

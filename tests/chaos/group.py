@@ -65,9 +65,10 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """How batches and rates follow the size, and what is done about an incident."""
+    """What is trained, with what else than usual, and what is done about an incident."""
 
-    batch_size: Any = BATCH
+    function: Callable[..., Any] = train
+    options: dict[str, Any] = field(default_factory=dict)
     callbacks: tuple[WorkerCallback, ...] = ()
     policy: Policy = field(default_factory=Ladder)
 
@@ -100,8 +101,8 @@ def run(
     stable = Stable()
     journal = Journal(folder / "run")
     driver = Driver(supervisor(RunState(settings=settings), training.policy), journal, [stable])
-    sizes = {"steps": steps, "micro_batch": micro_batch, "batch_size": training.batch_size}
-    work = partial(train, folder=folder, plan=plan, pause_s=pause_s, **sizes)
+    usual = {"folder": folder, "plan": plan, "steps": steps, "micro_batch": micro_batch, "pause_s": pause_s}
+    work = partial(training.function, **usual, **training.options)
     fleet = ProcessFleet(
         settings, with_callbacks(work, training.callbacks), [f"node{i}" for i in range(slots)], 0, driver.emit
     )
@@ -117,12 +118,12 @@ def run(
         finished=finished,
         folder=folder,
         reports=stable.reports,
-        lines=_read(folder.glob("*.jsonl")),
-        journal=_read([journal.path]),
+        lines=read(folder.glob("*.jsonl")),
+        journal=read([journal.path]),
     )
 
 
-def _read(paths: Any) -> list[dict[str, Any]]:
+def read(paths: Any) -> list[dict[str, Any]]:
     lines = [json.loads(text) for path in paths for text in path.read_text().splitlines()]
     return sorted(lines, key=lambda line: line["t"])
 

@@ -29,7 +29,7 @@ from tests.chaos.group import (
     assert_survivors_never_restart,
     run,
 )
-from tests.chaos.saboteur import MICRO_BATCH, SAMPLES, Sabotage, train
+from tests.chaos.saboteur import HARMLESS, MICRO_BATCH, SAMPLES, Sabotage, train
 from tests.effects.solo import Solo
 
 pytestmark = pytest.mark.timeout(120)
@@ -96,12 +96,12 @@ def assert_follows(
 ) -> list[int]:
     """All that holds of a run whose batch follows; returns the sizes of its steps."""
     assert story.fired == {sabotage.name for sabotage in plan}, "a sabotage did not strike"
-    assert len(story.killed) == len([sabotage for sabotage in plan if sabotage.point != "stall"])
+    assert len(story.killed) == len([sabotage for sabotage in plan if sabotage.point not in HARMLESS])
     assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
     assert_no_stable_step_lost(story, steps)
     assert_survivors_never_restart(story)
     sizes = sizes_of(story)
-    cut = BatchPlan(samples=SAMPLES, batch_size=training.batch_size, micro_batch_size=micro_batch)
+    cut = BatchPlan(samples=SAMPLES, batch_size=training.options["batch_size"], micro_batch_size=micro_batch)
     assert_consumed_in_order(story, cut, sizes)
     assert_rates(story, cut, sizes, next(iter(training.callbacks), None))
     assert_resizes(story, sizes)
@@ -113,7 +113,7 @@ def assert_answer_of_one_process(story: Story, training: Training, sizes: list[i
     """P2: one process that takes the same batches, each as if so many replicas computed it, ends with the same."""
     folder = story.folder / "replay"
     folder.mkdir()
-    cut = {"steps": len(sizes), "micro_batch": micro_batch, "batch_size": training.batch_size}
+    cut = {"steps": len(sizes), "micro_batch": micro_batch, "batch_size": training.options["batch_size"]}
     work = partial(train, folder=folder, plan=(), pause_s=0, replay=tuple(sizes), **cut)
     ended = Solo(folder, seed=0).run(with_callbacks(work, training.callbacks))
     assert isinstance(ended.last, TrainFnReturned), ended.last
@@ -121,9 +121,9 @@ def assert_answer_of_one_process(story: Story, training: Training, sizes: list[i
 
 
 KINDS = {
-    "follow": Training(batch_size=FollowReplicas(per_replica=14), callbacks=(LinearLR(),)),
+    "follow": Training(options={"batch_size": FollowReplicas(per_replica=14)}, callbacks=(LinearLR(),)),
     "fixed micro-batches": Training(
-        batch_size=FixedMicroBatches(per_replica=9), callbacks=(SquareRootLR(warmup_steps=3),)
+        options={"batch_size": FixedMicroBatches(per_replica=9)}, callbacks=(SquareRootLR(warmup_steps=3),)
     ),
 }
 STORIES = {
@@ -168,7 +168,7 @@ def test_a_joiner_comes_to_the_rate_of_the_others(training: Training, tmp_path: 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_killed_where_a_replica_is_dealt_nothing(victim: int, tmp_path: Path) -> None:
     """Two micro-batches are left for three replicas in the last step of the epoch: rank 0 computes none of them."""
-    training = Training(batch_size=FixedMicroBatches(per_replica=1), callbacks=(LinearLR(),))
+    training = Training(options={"batch_size": FixedMicroBatches(per_replica=1)}, callbacks=(LinearLR(),))
     plan = [Sabotage(point="reduced", rank=victim, step=3)]
     story = run(tmp_path, *plan, micro_batch=22, training=training)
     sizes = assert_follows(story, training, *plan, micro_batch=22)
@@ -185,7 +185,7 @@ class Refusing(WorkerCallback):
 
 
 def test_an_exception_in_on_resize_ends_the_run_once_with_its_story(tmp_path: Path) -> None:
-    training = Training(batch_size=FollowReplicas(per_replica=4), callbacks=(Refusing(),))
+    training = Training(options={"batch_size": FollowReplicas(per_replica=4)}, callbacks=(Refusing(),))
     story = run(tmp_path, Sabotage(point="forward", rank=1, step=4), training=training)
     outcome = story.finished.outcome
     assert story.fired and outcome.ending is Ending.TRAIN_FN_RAISED

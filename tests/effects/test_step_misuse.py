@@ -11,7 +11,7 @@ from torch import nn
 from elastic.control import events as ev
 from elastic.control.data import deal
 from elastic.errors import DatasetTooSmallError, NotStatefulError, OutsideWorkerError, SettingError, StepMisuseError
-from elastic.train import step as step_module
+from elastic.train import data as data_module
 from elastic.train.data import make_batches
 from elastic.train.session import get_session
 from tests.effects.conftest import LATE_NEWS_S
@@ -193,7 +193,7 @@ def test_a_reduction_that_lacks_a_micro_batch_is_refused_before_the_optimizer(so
     def train_fn(session):
         training = Training(session)
         for step in training.steps():
-            monkeypatch.setattr(step_module, "deal", lambda *hand: deal(*hand)[:-1])  # from the next step on
+            monkeypatch.setattr(data_module, "deal", lambda *hand: deal(*hand)[:-1])  # from the next step on
             with step:
                 before = training.parameters, training.optimizer.state_dict()["state"]
                 try:

@@ -249,16 +249,29 @@ def test_a_driver_cut_off_from_everybody_breaks_nothing():
     assert ws.tick(60.0) == ()
 
 
-def test_a_lost_monitor_is_no_silent_host():
+def test_a_monitor_that_dies_with_its_host_leaves_a_silent_host():
+    """Ray may tell of the monitor's death before anybody else does."""
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.0)
+    ws.feed(ev.MonitorLost(node="node-w1"))
+    for _ in range(6):
+        ws.now_s += 0.25
+        victims(ws, "w0", "w2", still_s=1.0)
+        ws.tick(0.0)
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.tick(EXILE_S + 0.01)
+    assert ws.members == ["w0", "w2"]
+
+
+def test_a_monitor_that_dies_alone_costs_nothing_while_steps_go_on():
     ws = trained()
     victims(ws, "w0", "w1", "w2", still_s=0.0)
     ws.feed(ev.MonitorLost(node="node-w1"))
     for _ in range(20):
         ws.now_s += 0.25
-        victims(ws, "w0", "w2", still_s=0.6)
-        ws.beat("w2", Flying.REDUCING, still_s=0.0)
-        ws.tick(0.0)
-    assert ws.phase is Phase.RUNNING
+        victims(ws, "w0", "w2", still_s=0.1)
+        assert ws.tick(0.0) == ()
 
 
 def test_a_silent_member_does_not_hold_up_a_forming():

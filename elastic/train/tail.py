@@ -1,0 +1,58 @@
+"""Effect. What travels beside the gradients: one row of float64 numbers, summed over replicas."""
+
+from dataclasses import dataclass
+
+import torch
+
+from elastic.control.data import Conservation
+
+_HEAD = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """One replica's part before the reduction, the step's whole after it.
+
+    Attributes:
+        record: proof of which micro-batches are in.
+        pauses, skips: votes.
+        loss: weighted sum of losses.
+        weight: sum of weights, in units of a step's samples.
+        weighted: number of micro-batches whose weight the user gave.
+        used: (parameters,) on how many replicas a parameter received a gradient.
+        buffers: (elements,) weighted changes of the buffers.
+    """
+
+    record: Conservation
+    pauses: float
+    skips: float
+    loss: float
+    weight: float
+    weighted: float
+    used: torch.Tensor
+    buffers: torch.Tensor
+
+    def row(self) -> torch.Tensor:
+        """(9 + parameters + elements,) float64."""
+        numbers = (*self.record.words(), self.pauses, self.skips, self.loss, self.weight, self.weighted)
+        return torch.cat([torch.tensor(numbers, dtype=torch.float64), self.used, self.buffers])
+
+    @classmethod
+    def of(cls, row: torch.Tensor, parameters: int) -> "Tail":
+        """The row read again; tensors are views into it."""
+        pauses, skips, loss, weight, weighted = row[4:_HEAD].tolist()
+        return cls(
+            record=Conservation.from_words(row[:4].tolist()),
+            pauses=pauses,
+            skips=skips,
+            loss=loss,
+            weight=weight,
+            weighted=weighted,
+            used=row[_HEAD : _HEAD + parameters],
+            buffers=row[_HEAD + parameters :],
+        )
+
+    @staticmethod
+    def identity_bytes(row: torch.Tensor, parameters: int) -> bytes:
+        """Bytes for the lineage: all but the buffers."""
+        return row[: _HEAD + parameters].numpy().tobytes()

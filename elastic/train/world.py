@@ -1,0 +1,190 @@
+"""Effect. `torch.distributed`'s WORLD as a group that forwards to the current generation.
+
+So SyncBatchNorm, metrics libraries and `dist.all_reduce(x)` mean what they say, whoever is a member at the moment. The
+group object stays the same over all generations; behind it, a gloo group of its own is connected by the first use in
+each generation. It is not the one that the gradients go through, since two uses of one group must be in one order on
+all ranks, and the last backward launches gradients whenever they are ready.
+
+This is the one module that touches how torch takes process groups written in Python: a subclass of ProcessGroup that a
+registered backend's creator returns, the names of its methods, and `_register_backend` of the group behind it.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from elastic.errors import StepMisuseError
+from elastic.train.gloo import GlooGroup
+
+if TYPE_CHECKING:
+    from elastic.train.replica import Replica
+
+BACKEND = "elastic"
+OPERATIONS = (
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+    "_allgather_base",
+    "_reduce_scatter_base",
+)
+
+_opening: "World | None" = None
+
+
+class Talk(dist.Work):
+    """A collective of the user: whoever waits for it is freed when its generation breaks."""
+
+    def __init__(self, work: Any, wait: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._work, self._wait_for = work, wait
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it has ended; how long is `Limits.collective_timeout_s`, not `timeout`.
+
+        Raises:
+            AttemptBroken: (a signal) it failed.
+        """
+        self._wait_for(self._work)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self._work.is_success())
+
+    def result(self) -> Any:
+        return self._work.result()
+
+    def get_future(self) -> Any:
+        return self._work.get_future()
+
+
+class World(dist.ProcessGroup):
+    """The members of the current generation, as torch.distributed sees them.
+
+    Args:
+        replica: knows the current generation, and whether a collective can be tried again now.
+    """
+
+    def __init__(self, replica: "Replica") -> None:
+        super().__init__(0, 1)  # type: ignore[call-arg]
+        self._replica = replica
+        self._name = BACKEND
+        self._behind: tuple[GlooGroup, Any] | None = None
+
+    def rank(self) -> int:
+        return self._replica.rank
+
+    def size(self) -> int:
+        return self._replica.replicas
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]
+        return self._name
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "gloo"
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        self._name = name
+
+    def start(self, operation: str, *args: Any, **kwargs: Any) -> Talk:
+        """Start a collective among the members of the current generation.
+
+        Raises:
+            StepMisuseError: here it could not be tried again after a failure.
+            AttemptBroken: (a signal) the generation is broken.
+        """
+        replica = self._replica
+        group = replica.talking_group(operation)
+        if self._behind is None or self._behind[0] is not group:
+            self._behind = (group, replica.unless_broken(lambda: _process_group(group)))
+        work = getattr(self._behind[1], operation)(*args, **kwargs)
+        group.note(work)
+        return Talk(work, lambda one: replica.unless_broken(lambda: group.wait(one)))
+
+
+def _forwarded(operation: str) -> Any:
+    def call(self: World, *args: Any, **kwargs: Any) -> Talk:
+        return self.start(operation, *args, **kwargs)
+
+    return call
+
+
+for _operation in OPERATIONS:
+    setattr(World, _operation, _forwarded(_operation))
+
+
+def _process_group(group: GlooGroup) -> Any:
+    """All operations of a process group, on a second connection among the members."""
+    backend, kind = group.second(), dist.ProcessGroup.BackendType.GLOO
+    whole = dist.ProcessGroup(dist.HashStore(), group.rank, group.size)
+    whole._set_default_backend(kind)
+    for device in ("cpu", "cuda"):
+        whole._register_backend(torch.device(device), kind, backend)
+    return whole
+
+
+def open_world(replica: "Replica") -> World:
+    """Make torch.distributed's WORLD the current generation.
+
+    Raises:
+        StepMisuseError: this process has a WORLD already.
+    """
+    global _opening
+    if dist.is_initialized():
+        raise StepMisuseError(
+            "torch.distributed is initialized in this worker already: leave init_process_group to the session, which "
+            "provides WORLD"
+        )
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        dist.Backend.register_backend(BACKEND, _hand_over, devices=["cpu", "cuda"])
+    _opening = world = World(replica)
+    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    return world
+
+
+def close_world() -> None:
+    """Leave torch.distributed as it was before."""
+    if dist.is_initialized() and isinstance(dist.group.WORLD, World):
+        dist.destroy_process_group()
+
+
+def _hand_over(*arguments: Any) -> World:
+    """What torch calls for a new group of this backend: for WORLD once, and for `dist.new_group`."""
+    global _opening
+    world, _opening = _opening, None
+    if world is None:
+        raise StepMisuseError(
+            "torch.distributed.new_group: its members are fixed and would not outlive a failure; use session.group"
+        )
+    return world

@@ -1,0 +1,60 @@
+"""Effect. Several updates in a step: each is a transaction of its own, on the same samples."""
+
+from elastic.control import events as ev
+from tests.effects.idiom import Training, raised
+
+
+def in_turns(hook, phases=2, max_steps=3):
+    """A train_fn; returns what it saw: (step, phase, number, samples)."""
+
+    def train_fn(session):
+        training, seen = Training(session), []
+        for step in session.steps(training.batches, max_steps=max_steps, phases=phases):
+            with step:
+                ids = []
+                for batch in step:
+                    ids += batch[1].tolist()
+                    step.backward(training.loss(batch))
+                hook(step)
+                training.apply(step)
+                seen.append((step.index, step.phase, step.number, ids))
+        return seen
+
+    return train_fn
+
+
+def test_phases_of_a_step_have_its_samples(solo):
+    ended = solo.run(in_turns(lambda step: None))
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert [row[:3] for row in ended.value] == [(n // 2, n % 2, n) for n in range(6)]
+    assert all(ended.value[n][3] == ended.value[n + 1][3] for n in (0, 2, 4))
+    assert ended.steps == list(range(6))
+    assert [report.samples for report in ended.reports] == [0, 6, 0, 6, 0, 1]  # an epoch of 13, each counted once
+
+
+def test_a_break_between_two_updates_repeats_neither(solo):
+    broken = []
+
+    def hook(step):
+        if step.number == 3 and not broken:
+            broken.append(step.number)
+            solo.break_generation()
+
+    ended = solo.run(in_turns(hook))
+    assert broken == [3]
+    assert [row[2] for row in ended.value] == list(range(6))
+
+
+def test_an_evaluation_comes_between_steps_not_between_updates(solo):
+    seen = []
+
+    def train_fn(session):
+        session.evaluate_every(1, lambda evaluation: seen.append(evaluation.step) or {})
+        return in_turns(lambda step: None)(session)
+
+    assert isinstance(solo.run(train_fn).last, ev.TrainFnReturned)
+    assert seen == [0, 1, 2]
+
+
+def test_at_least_one(solo):
+    assert "phases=0" in raised(solo.run(in_turns(lambda step: None, phases=0)), "SettingError")
