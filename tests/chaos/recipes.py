@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from elastic.train import session, tree
 from tests.chaos import syncbn
 from tests.chaos.saboteur import BATCH, Sabotage, Saboteur, Samples
+from tests.effects.helpers import eventually
 
 Tensor = torch.Tensor
 
@@ -313,8 +314,9 @@ def train(
     steps: int,
     micro_batch: int,
     pause_s: float,
+    awaited: int = 0,
 ) -> None:
-    """Train in float64 and log."""
+    """Train in float64 and log; goes on to step 1 once as many workers as `awaited` have come to the door."""
     saboteur = Saboteur(plan, folder)
     torch.manual_seed(0)
     kind = RECIPES[recipe]
@@ -330,6 +332,8 @@ def train(
     write("started", objects=objects)
     batches = session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch, **kind.options)
     for step in session.steps(batches, max_steps=steps, phases=kind.phases):
+        if step.number == 1:
+            eventually(lambda: len(list(folder.glob("*.jsonl"))) >= awaited, f"{awaited} workers have started")
         with step:
             place = {"step": step.number, "generation": step.generation}
             for position, (ids, x) in enumerate(step):

@@ -57,9 +57,10 @@ def test_killed_in_mid_step(recipe: str, plan: list[Sabotage], tmp_path: Path) -
 def test_a_spare_that_takes_over_has_all_of_the_state(recipe: str, tmp_path: Path) -> None:
     """The results of the last evaluation and the averages among it: it never computed them itself."""
     clean = alone(recipe, tmp_path / "clean")
-    work = partial(train, recipe=recipe)
-    story = run(tmp_path / "story", *IN_MID_STEP, steps=STEPS, slots=4, spares=1, training=Training(function=work))
-    assert_struck(story, *IN_MID_STEP)
+    work = partial(train, recipe=recipe, awaited=4)
+    plan = [Sabotage(point="pending", rank=1, step=4, delay_s=0.5)]
+    story = run(tmp_path / "story", *plan, steps=STEPS, slots=4, spares=1, training=Training(function=work))
+    assert_struck(story, *plan)
     assert story.finished.state.world_sizes == (3, 3)
     assert_same_answer(story, clean)
     assert_exactly_once(story, clean, STEPS)
