@@ -80,6 +80,7 @@ class IncidentClass(Enum):
     FORMING_FAILED = "forming failed"
     WORKER_LOST = "worker lost"
     NODE_LOST = "node lost"
+    SILENT_CORRUPTION = "silent corruption"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from elastic.train.link import Link
 from elastic.train.reducer import Reducer
 from elastic.train.step import Step
 from elastic.train.tracked import Tracked
+from elastic.train.watch import DIGEST_STEPS, Watch
 
 _KEPT_REPORTS = 256  # more than a leader that dies can owe: it tells of each step as it becomes stable
 
@@ -31,6 +32,7 @@ class Replica:
         self.grace_s = limits.blame_grace_s
         self.settle_timeout_s = limits.settle_timeout_s
         self.tracked = Tracked()
+        self.watch = Watch(self, DIGEST_STEPS)
         self.scalers: list[Any] = []
         self.model: torch.nn.Module | None = None
         self.group: GlooGroup | None = None
@@ -45,12 +47,13 @@ class Replica:
 
     # --- set up by the user's calls ---
 
-    def adopt(self, model: torch.nn.Module, bucket_bytes: int) -> None:
+    def adopt(self, model: torch.nn.Module, bucket_bytes: int, digest_steps: int) -> None:
         if self._reducer is not None:
             raise StepMisuseError("session.prepare was called twice: wrap several modules in one torch.nn.ModuleDict")
         self.model = model
         self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut, bucket_bytes)
         self._buffers = Buffers(model)
+        self.watch = Watch(self, digest_steps)
 
     def use(self, batches: Batches) -> None:
         self._batches = batches
@@ -63,8 +66,8 @@ class Replica:
 
     @property
     def layout(self) -> str:
-        """What replicas must agree on: how gradients are laid out, and how data is cut."""
-        return f"{self.reducer.layout}-{self.batches.fingerprint}"
+        """What replicas must agree on: how gradients are laid out, how data is cut, when state is compared."""
+        return f"{self.reducer.layout}-{self.batches.fingerprint}-{self.watch.digest_steps}"
 
     @property
     def buffers(self) -> Buffers:
@@ -87,6 +90,10 @@ class Replica:
     @property
     def replicas(self) -> int:
         return self.group.size if self.group else 1
+
+    @property
+    def generation(self) -> int:
+        return self.view.generation if self.view else 0
 
     @property
     def incarnation(self) -> int:

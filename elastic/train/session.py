@@ -9,7 +9,7 @@ import torch
 
 from elastic.control import events as ev
 from elastic.control.values import StepReport, View
-from elastic.errors import OutsideWorkerError, StepMisuseError
+from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.settings import Limits
 from elastic.train.data import Batches, make_batches
 from elastic.train.flight import FlightPage, Flying
@@ -19,6 +19,7 @@ from elastic.train.link import Link
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.replica import Replica
 from elastic.train.step import Step, close_loop
+from elastic.train.watch import DIGEST_STEPS
 
 _current: "Session | None" = None
 
@@ -89,18 +90,24 @@ class Session:
 
     # --- what the user calls ---
 
-    def prepare(self, model: torch.nn.Module, bucket_bytes: int = BUCKET_BYTES) -> torch.nn.Module:
+    def prepare(
+        self, model: torch.nn.Module, bucket_bytes: int = BUCKET_BYTES, *, digest_steps: int = DIGEST_STEPS
+    ) -> torch.nn.Module:
         """Move the model to the device and keep replicas in step; returns the same model.
 
         Args:
             model: its parameters may be tied, frozen, or unused in a step.
             bucket_bytes: gradients are summed in buckets of about this size.
+            digest_steps: replicas compare a digest of their state every so many steps, and at the end; 0: never.
 
         Raises:
             StepMisuseError: called twice.
+            SettingError: digest_steps is negative.
         """
+        if digest_steps < 0:
+            raise SettingError(f"session.prepare(digest_steps={digest_steps}) must not be negative; 0 turns votes off")
         model.to(self.device)
-        self._replica.adopt(model, bucket_bytes)
+        self._replica.adopt(model, bucket_bytes, digest_steps)
         return model
 
     def track(self, **objects: Any) -> None:
@@ -163,7 +170,7 @@ class Session:
             if index >= max_steps:
                 self._end_loop(index)
                 continue
-            step = Step(replica, index, attempt=1, generation=self.generation)
+            step = Step(replica, index, attempt=replica.watch.attempt_of(index), generation=self.generation)
             yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {index} was not entered: write `with step:` in the body of the loop")

@@ -11,6 +11,7 @@ The `with` swallows a broken collective, the `for` yields the same step again in
 """
 
 import hashlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from elastic.control.data import Conservation, contribution, expected, hash32
+from elastic.control.integrity import Account
 from elastic.control.values import NOTHING_COMMITTED, CommitId
-from elastic.errors import AttemptBroken, ConservationError, StepMisuseError
+from elastic.errors import AttemptBroken, ConservationError, NonFiniteLossError, StepMisuseError
 from elastic.train import rng
 from elastic.train.amp import ScalerState
 from elastic.train.flight import Flying
@@ -59,9 +61,11 @@ class Step:
         self.skipped = ""
         self.committed_at_s = 0.0
         self._replica = replica
-        self._dealt = replica.batches.dealt(index, replica.replicas, replica.rank)
+        self._dealt = replica.batches.dealt(index, replica.replicas, replica.watch.hand_of(attempt))
         self._done: list[int] = []
         self._loss_sum = 0.0
+        self._digest = self._odd = 0  # what this replica says of itself: see control/integrity.py
+        self._compute_s = 0.0
         self._position = self._started = -1  # of the micro-batch that is computed now, and of the last backward
         self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
         self._scaler_states: list[ScalerState] = []
@@ -85,6 +89,7 @@ class Step:
         replica = self._replica
         replica.page.place(self.generation, self.index, self.attempt)
         replica.page.note(Flying.IN_BODY)
+        self._digest = replica.watch.digest_before(self.index)
         replica.reducer.begin()
         replica.buffers.begin()
         self._scaler_states = [ScalerState(scaler) for scaler in replica.scalers]
@@ -99,6 +104,7 @@ class Step:
         """
         self._need_entered("for batch in step")
         replica = self._replica
+        began_s = time.perf_counter()
         for position, micro_batch in enumerate(self._dealt):
             if self._is_reduced:
                 return
@@ -113,6 +119,7 @@ class Step:
                 raise StepMisuseError(f"step {self.index}: micro-batch {micro_batch.number} had no step.backward(loss)")
         if self._is_reduced:  # by step.skip
             return
+        self._compute_s = time.perf_counter() - began_s
         rng.seed_all(replica.seed, self.index, rng.BODY)
         self._reduce()
 
@@ -135,7 +142,10 @@ class Step:
                 "part of its gradient is summed already: let the exception end the run, or lower micro_batch_size"
             )
         self._started = self._position
-        self._loss_sum += weight * float(loss.detach())
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            self._odd = self._odd or micro_batch.number + 1
+        self._loss_sum += weight * value
         weighted = loss * weight
         (scaler.scale(weighted) if scaler is not None else weighted).backward()
         replica.buffers.after_micro_batch(weight)
@@ -225,7 +235,7 @@ class Step:
             return False
         replica = self._replica
         return replica.link.is_broken_within(
-            0 if isinstance(error, StepMisuseError | ConservationError) else replica.grace_s
+            0 if isinstance(error, StepMisuseError | ConservationError | NonFiniteLossError) else replica.grace_s
         )
 
     def _undo(self) -> None:
@@ -253,10 +263,11 @@ class Step:
         self._check_conservation(tail)
         if tail[_HEAD - 2] > 0 and not self.skipped:
             self.skipped = "another replica skipped it"
+        replica.watch.check(self.index, self.attempt, tail[-replica.watch.size :], is_skipped=bool(self.skipped))
         self.loss = float(tail[_HEAD - 1])
         self.wants_pause = bool(tail[_HEAD - 3] > 0)
         used = replica.reducer.used.numel()
-        self._buffer_change = tail[_HEAD + used :]
+        self._buffer_change = tail[_HEAD + used : -replica.watch.size]
         replica.reducer.hide_unused(tail[_HEAD : _HEAD + used])
         self._record_bytes = tail[: _HEAD + used].numpy().tobytes()
         self._is_reduced = True
@@ -270,7 +281,10 @@ class Step:
     def _tail(self) -> torch.Tensor:
         mine = contribution(self._replica.batches.plan, self.index, self._done, self._identity())
         votes = (self._replica.link.wants_pause(), bool(self.skipped))
-        return make_tail(self._replica, mine, votes, self._loss_sum)
+        account = Account(
+            digest=self._digest, odd=self._odd, micro_batches=self._position + 1, compute_s=self._compute_s
+        )
+        return make_tail(self._replica, mine, votes, self._loss_sum, account)
 
     def _check_conservation(self, tail: torch.Tensor) -> None:
         replica = self._replica
@@ -287,10 +301,12 @@ class Step:
         return CommitId(replica.incarnation, self.generation, self.attempt, self.index, lineage.hexdigest())
 
 
-def make_tail(replica: "Replica", record: Conservation, votes: tuple[bool, bool], loss: float) -> torch.Tensor:
-    """(7 + parameters + buffers,) float64: what travels beside the gradients."""
+def make_tail(
+    replica: "Replica", record: Conservation, votes: tuple[bool, bool], loss: float, account: Account
+) -> torch.Tensor:
+    """(7 + parameters + buffers + table of accounts,) float64: what travels beside the gradients."""
     head = torch.tensor([*record.words(), *votes, loss], dtype=torch.float64)
-    return torch.cat([head, replica.reducer.used, replica.buffers.change])
+    return torch.cat([head, replica.reducer.used, replica.buffers.change, replica.watch.table(account)])
 
 
 def close_loop(replica: "Replica", index: int) -> bool:
@@ -307,13 +323,17 @@ def close_loop(replica: "Replica", index: int) -> bool:
     reducer.begin()
     replica.buffers.begin()
     record = Conservation(samples=0, micro_batches=0, replicas_identity=identity, replicas=1)
-    tail = make_tail(replica, record, (False, False), 0.0)
+    tail = make_tail(replica, record, (False, False), 0.0, Account(digest=replica.watch.digest()))
     if not reducer.finish(tail):
         replica.link.broke(reducer.error)
         replica.settle()
         return False
     if int(tail[2]) != identity * replica.replicas or int(tail[0]) != 0:
         raise ConservationError(f"the replicas left the loop at different steps; this one before step {index}")
+    try:
+        replica.watch.check(index, 1, tail[-replica.watch.size :], is_skipped=False)
+    except AttemptBroken:
+        return False
     return True
 
 

@@ -68,9 +68,10 @@ def run(
     steps: int = STEPS,
     pause_s: float = 0.002,
     supervisor: type[Supervisor] = Supervisor,
+    training: dict[str, Any] | None = None,
     **limits: float,
 ) -> Story:
-    """Train with these sabotages; `slots` bounds how many workers are ever started."""
+    """Train with these sabotages; `slots` bounds how many workers are ever started, `training` goes to `train`."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = RunSettings(
         run=f"chaos-{abs(hash(str(folder))) % 10**8}",
@@ -80,7 +81,9 @@ def run(
     stable = Stable()
     journal = Journal(folder / "run")
     driver = Driver(supervisor(RunState(settings=settings), Ladder()), journal, [stable])
-    work = partial(train, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s)
+    work = partial(
+        train, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s, **training or {}
+    )
     fleet = ProcessFleet(settings, work, [f"node{i}" for i in range(slots)], 0, driver.emit)
     try:
         finished = driver.run(fleet)

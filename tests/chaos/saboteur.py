@@ -26,7 +26,8 @@ class Sabotage:
     """Kill (or delay) the worker that has `rank` when it comes to `point` of `step` (or of `generation`).
 
     Attributes:
-        point: forward, between-buckets, pending, reduced, stall, in-apply, forming, giving.
+        point: forward, between-buckets, pending, reduced, stall, in-apply, forming, giving; and of those that corrupt:
+            flip-weight, flip-moment (one bit, between two steps), nan (the loss of one micro-batch).
         step: the step in which it strikes; -1: any.
         generation: the generation in which it strikes; 0: any.
         delay_s: for "stall" and "pending": how long the worker sleeps there first.
@@ -43,13 +44,17 @@ class Sabotage:
         return f"{self.point}-rank{self.rank}-step{self.step}-generation{self.generation}"
 
 
+KILLS_NOBODY = frozenset({"stall", "flip-weight", "flip-moment", "nan"})
+
+
 class Saboteur:
     """The sabotages of one run, as seen by one worker."""
 
     def __init__(self, plan: tuple[Sabotage, ...], folder: Path) -> None:
         self._plan, self._folder = plan, folder
 
-    def at(self, point: str, rank: int, step: int, generation: int) -> None:
+    def at(self, point: str, rank: int, step: int, generation: int) -> bool:
+        """Strike, if it is time; returns whether it did."""
         for sabotage in self._plan:
             if sabotage.point != point or sabotage.rank != rank:
                 continue
@@ -57,8 +62,10 @@ class Saboteur:
                 continue
             if self._strikes_first(sabotage):
                 time.sleep(sabotage.delay_s)
-                if point != "stall":
+                if point not in KILLS_NOBODY:
                     os.kill(os.getpid(), signal.SIGKILL)
+                return True
+        return False
 
     def _strikes_first(self, sabotage: Sabotage) -> bool:
         try:
@@ -115,12 +122,31 @@ class HalfwayOptimizer(torch.optim.AdamW):
         self.param_groups = groups
 
 
+def flip_bit(tensor: torch.Tensor) -> None:
+    """The lowest bit of one element: nothing that a loss would show."""
+    tensor.detach().view(-1)[:1].view(torch.uint8)[0] ^= 1
+
+
 def train(
-    session: session.Session, *, folder: Path, plan: tuple[Sabotage, ...], steps: int, micro_batch: int, pause_s: float
+    session: session.Session,
+    *,
+    folder: Path,
+    plan: tuple[Sabotage, ...],
+    steps: int,
+    micro_batch: int,
+    pause_s: float,
+    dtype: torch.dtype = torch.float64,
+    poison: int = -1,
+    **prepare: Any,
 ) -> str:
-    """Train in float64 and log; returns the digest of the parameters."""
+    """Train and log; returns the digest of the parameters.
+
+    Args:
+        poison: a sample whose loss is nan, whoever computes it.
+        prepare: passed on to `session.prepare`.
+    """
     saboteur = Saboteur(plan, folder)
-    model = session.prepare(Net().double(), bucket_bytes=300)
+    model = session.prepare(Net().to(dtype), bucket_bytes=300, **prepare)
     params = list(model.parameters())
     optimizer = HalfwayOptimizer([{"params": params[:3]}, {"params": params[3:]}], lr=1e-2, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.97)
@@ -143,13 +169,19 @@ def train(
                 if number == 0:
                     saboteur.at("forward", session.rank, step.index, step.generation)
                     saboteur.at("pending", session.rank, step.index, step.generation)
-                step.backward(((model(x) - x) ** 2).mean())
+                loss = ((model(x.to(dtype)) - x.to(dtype)) ** 2).mean()
+                is_odd = poison in index or saboteur.at("nan", session.rank, step.index, step.generation)
+                step.backward(loss * float("nan") if is_odd else loss)
             saboteur.at("reduced", session.rank, step.index, step.generation)
             saboteur.at("stall", session.rank, step.index, step.generation)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             step.apply(optimizer, scheduler=scheduler)
             write("committed", **place)
             step.report(loss=step.loss)
+        if saboteur.at("flip-weight", session.rank, step.index, step.generation):
+            flip_bit(params[0])
+        if saboteur.at("flip-moment", session.rank, step.index, step.generation):
+            flip_bit(optimizer.state[params[0]]["exp_avg"])
     state = b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
     digest = hashlib.blake2b(state, digest_size=8).hexdigest()
     if session.is_leader:

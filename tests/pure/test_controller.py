@@ -25,6 +25,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.WorkerDead: ev.WorkerDead(worker="w0", proof="gone"),
     ev.WorkerDeparted: ev.WorkerDeparted(worker="w0", reason="SystemExit"),
     ev.CollectiveBroken: ev.CollectiveBroken(worker="w0", generation=1, error="reset"),
+    ev.CorruptionFound: ev.CorruptionFound(worker="w0", generation=1, culprits=("w1",), evidence="outvoted"),
     ev.FreezeAnswered: ev.FreezeAnswered(worker="w0", generation=1, commit=commit(3), healed=True),
     ev.AtDoor: ev.AtDoor(worker="w0", generation=1),
     ev.Formed: ev.Formed(worker="w0", generation=1),

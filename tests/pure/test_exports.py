@@ -27,6 +27,7 @@ ERRORS = {
     "ElasticError",
     "NoClusterError",
     "NoProgressError",
+    "NonFiniteLossError",
     "NotEnoughSlotsError",
     "NotStatefulError",
     "OutsideWorkerError",
