@@ -1,6 +1,6 @@
 """Effect. From a map-style dataset and a plan to the micro-batches of one replica in one step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils.data import default_collate
@@ -24,10 +24,10 @@ class Batches:
         self._dataset = dataset
         self._collate = collate
 
-    def dealt(self, step: int, replicas: int, rank: int) -> list[MicroBatch]:
+    def dealt(self, step: int, shares: Sequence[int], rank: int) -> list[MicroBatch]:
         """The micro-batches that `rank` computes in a step."""
         whole = self.plan.micro_batches(step)
-        return [whole[number] for number in deal(len(whole), replicas, rank)]
+        return [whole[number] for number in deal(len(whole), shares, rank)]
 
     def load(self, step: int, micro_batch: MicroBatch) -> Any:
         """Fetch and collate the samples of one micro-batch."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from elastic.control.data import MicroBatch, even
 from elastic.control.values import StepReport, View
 from elastic.errors import StepMisuseError
 from elastic.settings import Limits
@@ -47,11 +48,12 @@ class Replica:
 
     # --- set up by the user's calls ---
 
-    def adopt(self, model: torch.nn.Module, bucket_bytes: int, digest_steps: int) -> None:
+    def adopt(self, model: torch.nn.Module, bucket_bytes: int, digest_steps: int, reproducible: bool) -> None:
         if self._reducer is not None:
             raise StepMisuseError("session.prepare was called twice: wrap several modules in one torch.nn.ModuleDict")
         self.model = model
-        self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut, bucket_bytes)
+        in_order = self._live_group if reproducible else None
+        self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut, bucket_bytes, in_order)
         self._buffers = Buffers(model)
         self.watch = Watch(self, digest_steps)
 
@@ -115,10 +117,20 @@ class Replica:
         if not self.reducer.settle(self.settle_timeout_s) and self.group is not None:
             self.group.leave_behind()
 
-    def _launch(self, tensor: torch.Tensor) -> Any:
+    def _live_group(self) -> GlooGroup:
         if self.group is None:
             raise RuntimeError("no group")
-        return self.group.allreduce(tensor)
+        return self.group
+
+    def _launch(self, tensor: torch.Tensor) -> Any:
+        return self._live_group().allreduce(tensor)
+
+    # --- who computes what ---
+
+    def hands(self, step: int, attempt: int) -> list[list[MicroBatch]]:
+        """The micro-batches of each rank; a second attempt passes them on by one (`train/watch.py`)."""
+        dealt = [self.batches.dealt(step, even(self.replicas), rank) for rank in range(self.replicas)]
+        return [dealt[(rank - attempt + 1) % self.replicas] for rank in range(self.replicas)]
 
     # --- steps become stable ---
 

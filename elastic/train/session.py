@@ -91,7 +91,12 @@ class Session:
     # --- what the user calls ---
 
     def prepare(
-        self, model: torch.nn.Module, bucket_bytes: int = BUCKET_BYTES, *, digest_steps: int = DIGEST_STEPS
+        self,
+        model: torch.nn.Module,
+        bucket_bytes: int = BUCKET_BYTES,
+        *,
+        digest_steps: int = DIGEST_STEPS,
+        reproducible: bool = False,
     ) -> torch.nn.Module:
         """Move the model to the device and keep replicas in step; returns the same model.
 
@@ -99,6 +104,7 @@ class Session:
             model: its parameters may be tied, frozen, or unused in a step.
             bucket_bytes: gradients are summed in buckets of about this size.
             digest_steps: replicas compare a digest of their state every so many steps, and at the end; 0: never.
+            reproducible: sum micro-batches in one fixed order, so that no resize and no fault changes a bit; slower.
 
         Raises:
             StepMisuseError: called twice.
@@ -107,7 +113,7 @@ class Session:
         if digest_steps < 0:
             raise SettingError(f"session.prepare(digest_steps={digest_steps}) must not be negative; 0 turns votes off")
         model.to(self.device)
-        self._replica.adopt(model, bucket_bytes, digest_steps)
+        self._replica.adopt(model, bucket_bytes, digest_steps, reproducible)
         return model
 
     def track(self, **objects: Any) -> None:

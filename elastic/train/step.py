@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elastic.control.data import Conservation, contribution, expected, hash32
+from elastic.control.data import Conservation, MicroBatch, contribution, expected, hash32
 from elastic.control.integrity import Account
 from elastic.control.values import NOTHING_COMMITTED, CommitId
 from elastic.errors import AttemptBroken, ConservationError, NonFiniteLossError, StepMisuseError
@@ -61,7 +61,8 @@ class Step:
         self.skipped = ""
         self.committed_at_s = 0.0
         self._replica = replica
-        self._dealt = replica.batches.dealt(index, replica.replicas, replica.watch.hand_of(attempt))
+        self._hands = replica.hands(index, attempt)
+        self._dealt = self._hands[replica.rank]
         self._done: list[int] = []
         self._loss_sum = 0.0
         self._digest = self._odd = 0  # what this replica says of itself: see control/integrity.py
@@ -90,7 +91,7 @@ class Step:
         replica.page.place(self.generation, self.index, self.attempt)
         replica.page.note(Flying.IN_BODY)
         self._digest = replica.watch.digest_before(self.index)
-        replica.reducer.begin()
+        replica.reducer.begin(numbers(self._hands))
         replica.buffers.begin()
         self._scaler_states = [ScalerState(scaler) for scaler in replica.scalers]
         rng.seed_all(replica.seed, self.index, rng.BODY)
@@ -112,7 +113,7 @@ class Step:
             rng.seed_all(replica.seed, self.index, micro_batch.number)
             replica.page.note(Flying.COMPUTING, micro_batch.number)
             if position == len(self._dealt) - 1:
-                replica.reducer.last_backward()
+                replica.reducer.last_backward(micro_batch.number)
             self._position = position
             yield replica.batches.load(self.index, micro_batch)
             if len(self._done) <= position:
@@ -149,6 +150,10 @@ class Step:
         weighted = loss * weight
         (scaler.scale(weighted) if scaler is not None else weighted).backward()
         replica.buffers.after_micro_batch(weight)
+        if replica.reducer.is_ordered:
+            self._loss_sum, loss_term = 0.0, self._loss_sum
+            beside = torch.cat([torch.tensor([loss_term], dtype=torch.float64), replica.buffers.take_change()])
+            replica.reducer.end_micro_batch(micro_batch.number, beside)
         self._done.append(micro_batch.number)
 
     def apply(self, *optimizers: torch.optim.Optimizer, scheduler: Any = None, scaler: Any = None) -> None:
@@ -257,7 +262,7 @@ class Step:
         replica = self._replica
         replica.page.note(Flying.REDUCING)
         tail = self._tail()
-        if not replica.reducer.finish(tail):
+        if not finish(replica, tail):
             replica.link.broke(replica.reducer.error)
             raise AttemptBroken
         self._check_conservation(tail)
@@ -309,6 +314,23 @@ def make_tail(
     return torch.cat([head, replica.reducer.used, replica.buffers.change, replica.watch.table(account)])
 
 
+def finish(replica: "Replica", tail: torch.Tensor) -> bool:
+    """Sum gradients and tail over replicas; False if a reduction failed."""
+    if not replica.reducer.is_ordered:
+        return replica.reducer.finish(tail)
+    beside = torch.empty(1 + replica.buffers.size, dtype=torch.float64)
+    has_ended = replica.reducer.finish(tail, beside)
+    used = replica.reducer.used.numel()
+    tail[_HEAD - 1] = beside[0]  # in the tail these two are zeros: only whole numbers are the same in any order
+    tail[_HEAD + used : -replica.watch.size] = beside[1:]
+    return has_ended
+
+
+def numbers(hands: list[list[MicroBatch]]) -> list[range]:
+    """The numbers of each hand, which are neighbours."""
+    return [range(hand[0].number, hand[-1].number + 1) if hand else range(0) for hand in hands]
+
+
 def close_loop(replica: "Replica", index: int) -> bool:
     """The closing reduction: once it completes, all replicas have applied the last step, `index` - 1.
 
@@ -320,11 +342,11 @@ def close_loop(replica: "Replica", index: int) -> bool:
     """
     reducer, generation = replica.reducer, replica.view.generation if replica.view else 0
     identity = hash32("closing", replica.incarnation, generation, index)
-    reducer.begin()
+    reducer.begin(numbers(replica.hands(index, 1)))
     replica.buffers.begin()
     record = Conservation(samples=0, micro_batches=0, replicas_identity=identity, replicas=1)
     tail = make_tail(replica, record, (False, False), 0.0, Account(digest=replica.watch.digest()))
-    if not reducer.finish(tail):
+    if not finish(replica, tail):
         replica.link.broke(reducer.error)
         replica.settle()
         return False

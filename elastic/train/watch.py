@@ -41,10 +41,6 @@ class Watch:
         """1, or 2 where the first attempt of this generation has shown a loss that must be looked at again."""
         return 2 if self._first_place == (self._replica.generation, step) else 1
 
-    def hand_of(self, attempt: int) -> int:
-        """Whose hand this replica plays: its own, or the one before's for a second look."""
-        return (self._replica.rank - attempt + 1) % self._replica.replicas
-
     def digest_before(self, step: int) -> int:
         """64 bits over all tracked state at the door of a step, 0 where no vote is due."""
         is_due = self.digest_steps > 0 and step > 0 and step % self.digest_steps == 0

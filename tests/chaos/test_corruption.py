@@ -81,9 +81,9 @@ def test_without_votes_a_flipped_bit_stays(tmp_path):
 
 def test_the_replacement_is_healed_from_the_majority(tmp_path):
     sabotage = Sabotage(point="flip-weight", rank=1, step=4)
-    story = run(tmp_path, sabotage, slots=4, spares=1, training={"digest_steps": 1})
+    story = run(tmp_path, sabotage, slots=4, spares=1, steps=80, pause_s=0.02, training={"digest_steps": 1})
     assert_fenced(story, culprit_of(story, sabotage))
-    assert story.finished.state.world_sizes == (3, 3)
+    assert story.finished.state.world_sizes[-1] == 3
     finished = story.of("finished")
     assert len(finished) == 3 and len({line["digest"] for line in finished}) == 1
 

@@ -187,7 +187,7 @@ def test_an_optimizer_that_raises_is_the_users(patient):
 def test_a_reduction_that_lacks_a_micro_batch_is_refused_before_the_optimizer(solo, monkeypatch):
     """Replicas that agree on a wrong sum would pass every comparison among themselves."""
     deal = Batches.dealt
-    lost = lambda self, step, replicas, rank: deal(self, step, replicas, rank)[: -1 if step == 1 else None]  # noqa: E731
+    lost = lambda self, step, shares, rank: deal(self, step, shares, rank)[: -1 if step == 1 else None]  # noqa: E731
     seen = []
 
     def train_fn(session):

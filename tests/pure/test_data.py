@@ -13,6 +13,7 @@ from elastic.control.data import (
     Permutation,
     contribution,
     deal,
+    even,
     expected,
     hash32,
     mix64,
@@ -130,7 +131,7 @@ def test_the_last_step_of_an_epoch_is_as_short_as_what_is_left():
 @few
 @given(micro_batches=st.integers(0, 60), replicas=st.integers(1, 80))
 def test_a_deal_hands_out_each_micro_batch_once_and_evenly(micro_batches, replicas):
-    hands = [deal(micro_batches, replicas, rank) for rank in range(replicas)]
+    hands = [deal(micro_batches, even(replicas), rank) for rank in range(replicas)]
     assert [number for hand in hands for number in hand] == list(range(micro_batches))
     sizes = [len(hand) for hand in hands]
     assert max(sizes) - min(sizes) <= 1
@@ -142,7 +143,21 @@ def test_a_deal_hands_out_each_micro_batch_once_and_evenly(micro_batches, replic
     ids=["one replica", "even", "uneven", "more replicas than micro-batches", "nothing"],
 )
 def test_how_much_each_replica_is_dealt(micro_batches, replicas, sizes):
-    assert [len(deal(micro_batches, replicas, rank)) for rank in range(replicas)] == sizes
+    assert [len(deal(micro_batches, even(replicas), rank)) for rank in range(replicas)] == sizes
+
+
+@few
+@given(micro_batches=st.integers(0, 60), shares=st.lists(st.integers(0, 20), min_size=1, max_size=12).filter(any))
+def test_an_uneven_deal_hands_out_each_micro_batch_once_in_proportion(micro_batches, shares):
+    hands = [deal(micro_batches, shares, rank) for rank in range(len(shares))]
+    assert [number for hand in hands for number in hand] == list(range(micro_batches))
+    for hand, share in zip(hands, shares, strict=True):
+        assert abs(len(hand) - share * micro_batches / sum(shares)) < 1
+        assert share or not hand
+
+
+def test_shares_that_add_up_are_the_sizes():
+    assert [len(deal(8, (3, 3, 2), rank)) for rank in range(3)] == [3, 3, 2]
 
 
 # --- the conservation record ------------------------------------------------------------------------------------------
@@ -158,7 +173,7 @@ def summed(records: list[Conservation]) -> Conservation:
 @given(plan=plans(), step=st.integers(0, 50), replicas=st.integers(1, 9), identity=st.integers(0, 2**32 - 1))
 def test_the_contributions_of_any_deal_add_up_to_what_is_expected(plan, step, replicas, identity):
     size = len(plan.micro_batches(step))
-    hands = [deal(size, replicas, rank) for rank in range(replicas)]
+    hands = [deal(size, even(replicas), rank) for rank in range(replicas)]
     assert summed([contribution(plan, step, hand, identity) for hand in hands]) == expected(
         plan, step, replicas, identity
     )
