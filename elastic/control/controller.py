@@ -27,6 +27,7 @@ from elastic.control.forming import freeze, harden, settle, start_if_ready, try_
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
 from elastic.control.state import OVER, Phase, RunState, Standing
+from elastic.control.stragglers import note_pace
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
@@ -273,6 +274,7 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")
+    note_pace(turn, event.report)
 
 
 def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:

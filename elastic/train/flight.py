@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-_FORMAT = struct.Struct("<qqqqqqdd")
+_FORMAT = struct.Struct("<qqqqqqdddd")
 _SIZE = 4096
 
 
@@ -35,7 +35,10 @@ _PHASES = frozenset(map(int, Flying))
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One reading of a page; `micro_batch` is -1 outside of one, `at_s` is the time of the last change."""
+    """One reading of a page; `micro_batch` is -1 outside of one, `at_s` is the time of the last change.
+
+    `computing_s` and `waiting_s` are the seconds spent so far, up to that change, on micro-batches and in reductions.
+    """
 
     version: int
     generation: int
@@ -45,6 +48,8 @@ class Flight:
     micro_batch: int
     at_s: float
     started_at_s: float
+    computing_s: float
+    waiting_s: float
 
 
 PAGES = Path("/dev/shm")
@@ -67,6 +72,9 @@ class FlightPage:
         finally:
             os.close(fd)
         self._started_at_s = time.time()
+        self._noted_s = time.perf_counter()
+        self._phase = Flying.LOADING
+        self.computing_s = self.waiting_s = 0.0
         self._version = 0
         self._place = (0, -1, 0)
         self.note(Flying.LOADING)
@@ -76,10 +84,21 @@ class FlightPage:
         self._place = (generation, step, attempt)
 
     def note(self, phase: Flying, micro_batch: int = -1) -> None:
-        """Write what is done now: about a microsecond, no system call but the clock."""
-        self._version += 1
-        fields = (self._version, *self._place, int(phase), micro_batch, time.time(), self._started_at_s)
-        _FORMAT.pack_into(self._memory, 0, *fields)
+        """Write what is done now: a few microseconds, no system call but the clock."""
+        self._count()
+        self._version, self._phase = self._version + 1, phase
+        where = (self._version, *self._place, int(phase), micro_batch)
+        times = (time.time(), self._started_at_s, self.computing_s, self.waiting_s)
+        _FORMAT.pack_into(self._memory, 0, *where, *times)
+
+    def _count(self) -> None:
+        """Book the time since the last note to what was done in it."""
+        now_s = time.perf_counter()
+        elapsed_s, self._noted_s = now_s - self._noted_s, now_s
+        if self._phase is Flying.COMPUTING:
+            self.computing_s += elapsed_s
+        elif self._phase is Flying.REDUCING:
+            self.waiting_s += elapsed_s
 
     def remove(self) -> None:
         """Take the page away, at a clean exit."""
@@ -95,7 +114,7 @@ def read_page(path: Path) -> Flight | None:
         return None
     if len(data) < _FORMAT.size:
         return None
-    version, generation, step, attempt, phase, micro_batch, at_s, started_at_s = _FORMAT.unpack(data)
+    version, generation, step, attempt, phase, micro_batch, *times = _FORMAT.unpack(data)
     if phase not in _PHASES:
         return None
-    return Flight(version, generation, step, attempt, Flying(phase), micro_batch, at_s, started_at_s)
+    return Flight(version, generation, step, attempt, Flying(phase), micro_batch, *times)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from elastic.control.data import MicroBatch, even
+from elastic.control.data import MicroBatch
 from elastic.control.values import StepReport, View
 from elastic.errors import StepMisuseError
 from elastic.settings import Limits
@@ -129,7 +129,8 @@ class Replica:
 
     def hands(self, step: int, attempt: int) -> list[list[MicroBatch]]:
         """The micro-batches of each rank; a second attempt passes them on by one (`train/watch.py`)."""
-        dealt = [self.batches.dealt(step, even(self.replicas), rank) for rank in range(self.replicas)]
+        shares = self.watch.shares(step, len(self.batches.plan.micro_batches(0)))
+        dealt = [self.batches.dealt(step, shares, rank) for rank in range(self.replicas)]
         return [dealt[(rank - attempt + 1) % self.replicas] for rank in range(self.replicas)]
 
     # --- steps become stable ---
@@ -160,6 +161,7 @@ class Replica:
             started_at_s=step.started_at_s,
             committed_at_s=step.committed_at_s,
             skipped=step.skipped,
+            seconds=step.seconds,
         )
         self.unpublished.append(report)
         self.on_report(report)

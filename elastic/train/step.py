@@ -59,6 +59,7 @@ class Step:
         self.metrics: dict[str, float] = {}
         self.on_stable: list[Callable[[], None]] = []
         self.skipped = ""
+        self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank
         self.committed_at_s = 0.0
         self._replica = replica
         self._hands = replica.hands(index, attempt)
@@ -66,7 +67,7 @@ class Step:
         self._done: list[int] = []
         self._loss_sum = 0.0
         self._digest = self._odd = 0  # what this replica says of itself: see control/integrity.py
-        self._compute_s = 0.0
+        self._computed_before_s = 0.0
         self._position = self._started = -1  # of the micro-batch that is computed now, and of the last backward
         self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
         self._scaler_states: list[ScalerState] = []
@@ -90,6 +91,7 @@ class Step:
         replica = self._replica
         replica.page.place(self.generation, self.index, self.attempt)
         replica.page.note(Flying.IN_BODY)
+        self._computed_before_s = replica.page.computing_s
         self._digest = replica.watch.digest_before(self.index)
         replica.reducer.begin(numbers(self._hands))
         replica.buffers.begin()
@@ -105,7 +107,6 @@ class Step:
         """
         self._need_entered("for batch in step")
         replica = self._replica
-        began_s = time.perf_counter()
         for position, micro_batch in enumerate(self._dealt):
             if self._is_reduced:
                 return
@@ -120,7 +121,6 @@ class Step:
                 raise StepMisuseError(f"step {self.index}: micro-batch {micro_batch.number} had no step.backward(loss)")
         if self._is_reduced:  # by step.skip
             return
-        self._compute_s = time.perf_counter() - began_s
         rng.seed_all(replica.seed, self.index, rng.BODY)
         self._reduce()
 
@@ -269,6 +269,7 @@ class Step:
         if tail[_HEAD - 2] > 0 and not self.skipped:
             self.skipped = "another replica skipped it"
         replica.watch.check(self.index, self.attempt, tail[-replica.watch.size :], is_skipped=bool(self.skipped))
+        self.seconds = replica.watch.seconds
         self.loss = float(tail[_HEAD - 1])
         self.wants_pause = bool(tail[_HEAD - 3] > 0)
         used = replica.reducer.used.numel()
@@ -286,9 +287,8 @@ class Step:
     def _tail(self) -> torch.Tensor:
         mine = contribution(self._replica.batches.plan, self.index, self._done, self._identity())
         votes = (self._replica.link.wants_pause(), bool(self.skipped))
-        account = Account(
-            digest=self._digest, odd=self._odd, micro_batches=self._position + 1, compute_s=self._compute_s
-        )
+        computed_s = self._replica.page.computing_s - self._computed_before_s
+        account = Account(digest=self._digest, odd=self._odd, micro_batches=self._position + 1, compute_s=computed_s)
         return make_tail(self._replica, mine, votes, self._loss_sum, account)
 
     def _check_conservation(self, tail: torch.Tensor) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from elastic.control.data import even
 from elastic.control.integrity import WORDS, Account, LossVerdict, accounts, judge_losses, outvoted, table
+from elastic.control.pace import balance, smooth
 from elastic.errors import AttemptBroken, NonFiniteLossError
 from elastic.train import tree
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from elastic.train.replica import Replica
 
 DIGEST_STEPS = 100
+_REDEAL_STEPS = 10
 
 
 class Watch:
@@ -31,6 +34,9 @@ class Watch:
         self._replica = replica
         self._first: Sequence[Account] = ()
         self._first_place = (0, -1)
+        self._paced_in = 0  # the generation that `seconds` and `_shares` belong to
+        self._seconds: tuple[float, ...] = ()
+        self._shares: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -67,6 +73,32 @@ class Watch:
         self._check_digests(step, [account.digest for account in told])
         if not is_skipped:
             self._check_losses(step, attempt, told)
+            self._note_pace(told)
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Smoothed time of a micro-batch in this generation, by rank; empty at its start."""
+        return self._seconds if self._paced_in == self._replica.generation else ()
+
+    def shares(self, step: int, micro_batches: int) -> tuple[int, ...]:
+        """How a step is dealt: evenly, or, where the policy asked for it, by the pace of this generation's members.
+
+        It changes every few steps only, and by figures that came with a reduction: so all replicas change it alike.
+
+        Args:
+            micro_batches: of a whole step, for which the shares are made; a short one is dealt in their proportion.
+        """
+        replica = self._replica
+        if replica.view is None or not replica.view.balanced or not self.seconds:
+            return even(replica.replicas)
+        if not self._shares or step % _REDEAL_STEPS == 0:
+            self._shares = balance(micro_batches, self.seconds)
+        return self._shares
+
+    def _note_pace(self, told: Sequence[Account]) -> None:
+        if self._paced_in != self._replica.generation:
+            self._paced_in, self._seconds, self._shares = self._replica.generation, (), ()
+        self._seconds = smooth(self._seconds, told)
 
     def _check_digests(self, step: int, digests: list[int]) -> None:
         odd = outvoted(digests)
