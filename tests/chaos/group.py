@@ -15,6 +15,7 @@ from elastic.actors.process_fleet import ProcessFleet
 from elastic.actors.supervisor import Supervisor
 from elastic.callbacks import Callback
 from elastic.control.outcome import Ending
+from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.control.values import StepReport
 from elastic.policies import Ladder
@@ -69,6 +70,7 @@ def run(
     pause_s: float = 0.002,
     supervisor: type[Supervisor] = Supervisor,
     training: dict[str, Any] | None = None,
+    policy: Policy | None = None,
     **limits: float,
 ) -> Story:
     """Train with these sabotages; `slots` bounds how many workers are ever started, `training` goes to `train`."""
@@ -80,7 +82,7 @@ def run(
     )
     stable = Stable()
     journal = Journal(folder / "run")
-    driver = Driver(supervisor(RunState(settings=settings), Ladder()), journal, [stable])
+    driver = Driver(supervisor(RunState(settings=settings), policy or Ladder()), journal, [stable])
     work = partial(
         train, folder=folder, plan=plan, steps=steps, micro_batch=micro_batch, pause_s=pause_s, **training or {}
     )

@@ -137,12 +137,14 @@ def train(
     pause_s: float,
     dtype: torch.dtype = torch.float64,
     poison: int = -1,
+    slow: dict[str, float] | None = None,
     **prepare: Any,
 ) -> str:
     """Train and log; returns the digest of the parameters.
 
     Args:
         poison: a sample whose loss is nan, whoever computes it.
+        slow: by worker, the seconds that each of its micro-batches takes longer.
         prepare: passed on to `session.prepare`.
     """
     saboteur = Saboteur(plan, folder)
@@ -165,7 +167,7 @@ def train(
             place = {"step": step.index, "generation": step.generation}
             for number, (index, x) in enumerate(step):
                 write("consumed", **place, ids=index.tolist())
-                time.sleep(pause_s)
+                time.sleep(pause_s + (slow or {}).get(session.worker, 0.0))
                 if number == 0:
                     saboteur.at("forward", session.rank, step.index, step.generation)
                     saboteur.at("pending", session.rank, step.index, step.generation)

@@ -1,4 +1,4 @@
-"""Effect. A worker that is slow and right: told of, dealt less, or replaced; no step, sample or attempt is lost over it."""
+"""Effect. A worker that is slow and right: dealt less, or replaced; no step, sample or attempt is lost over it."""
 
 from collections import Counter
 
