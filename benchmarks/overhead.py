@@ -160,14 +160,16 @@ class Turnstile:
 # ---- the two sides
 
 
-def make_elastic_train_fn(settings: Settings, address: tuple[str, int]) -> Callable[[Any], None]:
-    """The example's training function, with a gate before each block."""
+def make_elastic_train_fn(
+    settings: Settings, address: tuple[str, int], side: str = ELASTIC, **prepare: Any
+) -> Callable[[Any], None]:
+    """The example's training function, with a gate before each block; `prepare` goes to `session.prepare`."""
     recipe = settings.recipe
 
     def train_fn(session: Any) -> None:
-        gate, loss = Gate(address, ELASTIC), 0.0
+        gate, loss = Gate(address, side), 0.0
         train_set, _ = load_datasets(recipe)
-        model = session.prepare(new_model(recipe))
+        model = session.prepare(new_model(recipe), **prepare)
         optimizer, scheduler = new_optimizer(model, recipe)
         session.track(model=model, optimizer=optimizer, scheduler=scheduler)
         batches = session.batches(train_set, batch_size=recipe.batch_size, micro_batch_size=recipe.micro_batch_size)
@@ -262,15 +264,15 @@ def run(settings: Settings) -> list[dict[str, Any]]:
         return pairs.result()
 
 
-def run_elastic(settings: Settings, address: tuple[str, int]) -> None:
-    """One undisturbed `elastic.fit`, from the main thread as users call it."""
+def run_elastic(settings: Settings, address: tuple[str, int], side: str = ELASTIC, **prepare: Any) -> None:
+    """One undisturbed `elastic.fit`."""
     import elastic
 
     with tempfile.TemporaryDirectory() as run_dir:
         result = elastic.fit(
-            make_elastic_train_fn(settings, address),
+            make_elastic_train_fn(settings, address, side, **prepare),
             scaling=elastic.Scaling(replicas=settings.workers, spares=0),
-            name="overhead",
+            name=f"overhead-{side}",
             run_dir=run_dir,
         )
     if result.incidents:

@@ -197,7 +197,7 @@ def _corrupt(turn: Turn, event: ev.CorruptionFound) -> None:
         if turn.is_member(name) and turn.worker(name).standing not in OVER and not turn.worker(name).fenced:
             turn.signal(IncidentClass.SILENT_CORRUPTION, event.evidence, culprit=name)
             turn.fence(name, event.evidence)
-    if turn.state.phase is Phase.RUNNING:
+    if turn.state.phase in (Phase.RUNNING, Phase.FORMING):
         freeze(turn, event.evidence)
     elif turn.state.phase is Phase.FREEZING:
         harden(turn, event.evidence)
@@ -349,7 +349,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.WorkerDead: (_dead,) * 6 + (_ignore,),
     ev.WorkerDeparted: (_departed,) * 6 + (_ignore,),
     ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
-    ev.CorruptionFound: (_ignore, _corrupt, _corrupt, _ignore, _corrupt, _ignore, _ignore),
+    ev.CorruptionFound: (_ignore, _corrupt, _corrupt, _corrupt, _corrupt, _ignore, _ignore),
     ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _froze, _ignore, _ignore),
     ev.AtDoor: (_ignore, _ignore, _ignore, _at_door, _ignore, _ignore, _ignore),
     ev.Formed: (_ignore, _ignore, _ignore, _formed, _ignore, _ignore, _ignore),

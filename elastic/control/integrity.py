@@ -6,7 +6,7 @@ tried again with the hands passed on by one: if the same micro-batches are finit
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -51,7 +51,7 @@ def accounts(rows: Sequence[float]) -> tuple[Account, ...]:
     return tuple(Account.from_words(rows[start : start + WORDS]) for start in range(0, len(rows), WORDS))
 
 
-def outvoted(digests: Sequence[int]) -> tuple[int, ...] | None:
+def outvoted(digests: Sequence[Hashable]) -> tuple[int, ...] | None:
     """Ranks that hold something else than more than half of all do; None if no more than half agree."""
     value, votes = Counter(digests).most_common(1)[0]
     if 2 * votes <= len(digests):

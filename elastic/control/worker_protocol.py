@@ -90,6 +90,7 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     (_S.FORMING, _G.FORMED): _S.READY,
     (_S.FORMING, _G.BREAK): _S.BROKEN,
     (_S.FORMING, _G.TEAR): _S.BROKEN,
+    (_S.FORMING, _G.OUTVOTED): _S.BROKEN,
     (_S.READY, _G.GO): _S.STEPPING,
     (_S.STEPPING, _G.ENTER_APPLY): _S.APPLYING,
     (_S.APPLYING, _G.LEAVE_APPLY): _S.STEPPING,

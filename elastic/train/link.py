@@ -175,7 +175,7 @@ class Link:
     def corrupt(self, culprits: tuple[str, ...], evidence: str) -> None:
         """All members saw that these compute or hold something wrong: such a one never gives its state again."""
         with self._lock:
-            if self._state.stage is Stage.STEPPING:
+            if self._state.stage in (Stage.STEPPING, Stage.FORMING):
                 self._react(Signal.OUTVOTED if self.worker in culprits else Signal.BREAK)
                 generation = self._state.generation
                 self.post(

@@ -14,7 +14,7 @@ from elastic.settings import Limits
 from elastic.train.data import Batches, make_batches
 from elastic.train.flight import FlightPage, Flying
 from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
-from elastic.train.heal import exchange
+from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.link import Link
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.replica import Replica
@@ -276,6 +276,10 @@ class Session:
             install = exchange(group, view, replica.tracked)
         except FormingCancelledError:
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
+            return False
+        except DonorsDifferError as error:
+            group.cut()
+            self._link.corrupt(error.culprits, str(error))
             return False
         except Exception as error:  # whatever broke, the answer is the same: this generation is not formed
             group.cut()

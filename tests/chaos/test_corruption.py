@@ -88,6 +88,23 @@ def test_the_replacement_is_healed_from_the_majority(tmp_path):
     assert len(finished) == 3 and len({line["digest"] for line in finished}) == 1
 
 
+def test_donors_that_differ_are_found_before_anybody_is_healed(tmp_path):
+    """Long before the next vote: a joiner comes, and the three who would give to it do not hold the same."""
+    flip, kill = Sabotage(point="flip-weight", rank=1, step=4), Sabotage(point="forward", rank=3, step=8)
+    story = run(tmp_path, flip, kill, slots=6, replicas=(1, 4), steps=150, pause_s=0.012)
+    assert story.fired == {flip.name, kill.name}
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    kinds = {incident.kind: incident.culprits for incident in story.finished.state.incidents}
+    pid = int((story.folder / f"fired-{flip.name}").read_text())
+    culprit = next(line["worker"] for line in story.of("started") if line["pid"] == pid)
+    assert kinds[IncidentClass.SILENT_CORRUPTION] == (culprit,)
+    assert "after healing, model on ranks [1] differs" in next(
+        incident.evidence[0] for incident in story.finished.state.incidents if culprit in incident.culprits
+    )
+    assert culprit in story.killed and len(story.killed) == 2
+    assert len({line["digest"] for line in story.of("finished")}) == 1
+
+
 def test_two_replicas_cannot_outvote_each_other(tmp_path):
     sabotage = Sabotage(point="flip-weight", rank=1, step=4)
     story = run(tmp_path, sabotage, slots=2, replicas=(1, 2), training={"digest_steps": 1})

@@ -80,6 +80,22 @@ def test_all_stop_at_once_if_they_were_stopping_at_the_end_of_a_step():
     assert ws.addressees(cmd.Freeze) == {"w0"}
 
 
+def test_a_donor_outvoted_while_healing_is_fenced():
+    ws = BareController((1, 3)).run()
+    ws.stable(3)
+    ws.break_("w0")
+    for worker, number in (("w0", 4), ("w1", 4), ("w2", 3)):
+        ws.answer(worker, number)
+    assert ws.phase is Phase.FORMING
+    found(ws, "w2", "w1")
+    assert ws.addressees(cmd.Fence) == {"w1"}
+    assert ws.phase is Phase.FREEZING
+    ws.answer("w0", 4)
+    ws.answer("w2", 3)
+    ws.die("w1")
+    assert ws.members == ["w0", "w2"] and ws.names(ws.view.donors) == ["w0"]
+
+
 def test_news_of_an_older_generation_are_told_again_by_its_retry():
     ws = BareController((1, 3)).run()
     ws.break_("w0")

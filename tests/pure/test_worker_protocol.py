@@ -32,7 +32,7 @@ VERDICTS: dict[Stage, tuple[Verdict, ...]] = {
     # arrive formed enter leave break tear outvoted stop end leave | freeze form go finish dismiss
     Stage.LOADING: (D, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
     Stage.PARKED: (R, R, R, R, R, R, R, R, R, D, D, D, R, R, D),
-    Stage.FORMING: (R, D, R, R, D, D, R, R, R, D, D, R, R, R, D),
+    Stage.FORMING: (R, D, R, R, D, D, D, R, R, D, D, R, R, R, D),
     Stage.READY: (R, R, R, R, R, R, R, R, R, D, D, R, D, R, D),
     Stage.STEPPING: (R, R, D, R, D, R, D, D, D, D, D, R, R, D, D),
     Stage.APPLYING: (R, R, R, D, R, R, R, R, R, D, L, R, R, L, L),
