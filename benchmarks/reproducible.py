@@ -3,13 +3,14 @@
     python -m benchmarks.reproducible --out reproducible.json
 
 Both runs live side by side and take turns in blocks of steps, as in `benchmarks.overhead`, whose turnstile this uses;
-only the ratio within a pair of blocks is compared. Workers that do not divide the micro-batches hold more blocks of
+only the ratio within a pair of blocks is compared, of steps per second and of processor time. Workers that do not divide the micro-batches hold more blocks of
 the fixed order each, and so pay more: see `blocks_per_worker` in the result.
 """
 
 import argparse
 import dataclasses
 import json
+import statistics
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def main() -> None:
     summary = summarize(settings, pairs)
     details = {
         "blocks_per_worker": [len(blocks(hand)) for hand in hands],
+        "cpu_ratio": statistics.median(p[REPRODUCIBLE]["cpu_s_per_step"] / p[PLAIN]["cpu_s_per_step"] for p in pairs),
         "losses_differ_by": max(abs(pair[REPRODUCIBLE]["loss"] - pair[PLAIN]["loss"]) for pair in pairs),
         "blocks": pairs,
         "settings": dataclasses.asdict(settings) | {"recipe": dataclasses.asdict(recipe)},
@@ -71,6 +73,7 @@ def main() -> None:
     low, high = summary["ratio_ci95"]
     for side in settings.sides:
         print(f"{side:13} {summary[f'{side}_steps_per_s']:7.2f} steps/s")
+    print(f"{'cpu per step':13} {details['cpu_ratio']:7.3f}   times that of the plain run, median of the pairs")
     print(f"{'ratio':13} {summary['ratio']:7.3f}   95 % of resampled medians in {low:.3f} to {high:.3f}")
 
 

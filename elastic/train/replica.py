@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from elastic.control.data import MicroBatch
+from elastic.control.data import MicroBatch, deal
 from elastic.control.values import StepReport, View
 from elastic.errors import StepMisuseError
 from elastic.settings import Limits
@@ -127,11 +127,23 @@ class Replica:
 
     # --- who computes what ---
 
-    def hands(self, step: int, attempt: int) -> list[list[MicroBatch]]:
-        """The micro-batches of each rank; a second attempt passes them on by one (`train/watch.py`)."""
-        shares = self.watch.shares(step, len(self.batches.plan.micro_batches(0)))
-        dealt = [self.batches.dealt(step, shares, rank) for rank in range(self.replicas)]
-        return [dealt[(rank - attempt + 1) % self.replicas] for rank in range(self.replicas)]
+    def dealt(self, step: int, attempt: int) -> list[MicroBatch]:
+        """The micro-batches that this replica computes."""
+        return self.batches.dealt(step, self._shares(step), self._player(self.rank, attempt))
+
+    def hands(self, step: int, attempt: int) -> list[range]:
+        """Numbers of the micro-batches of each rank; empty unless sums are made in order, which alone needs them."""
+        if not self.reducer.is_ordered:
+            return []
+        count, shares = len(self.batches.plan.micro_batches(step)), self._shares(step)
+        return [deal(count, shares, self._player(rank, attempt)) for rank in range(self.replicas)]
+
+    def _player(self, rank: int, attempt: int) -> int:
+        """Whose hand a rank plays: its own, and in a second attempt that of the rank before (`train/watch.py`)."""
+        return (rank - attempt + 1) % self.replicas
+
+    def _shares(self, step: int) -> tuple[int, ...]:
+        return self.watch.shares(step, len(self.batches.plan.micro_batches(0)))
 
     # --- steps become stable ---
 

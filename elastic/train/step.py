@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elastic.control.data import Conservation, MicroBatch, contribution, expected, hash32
+from elastic.control.data import Conservation, contribution, expected, hash32
 from elastic.control.integrity import Account
 from elastic.control.values import NOTHING_COMMITTED, CommitId
 from elastic.errors import AttemptBroken, ConservationError, NonFiniteLossError, StepMisuseError
@@ -62,8 +62,7 @@ class Step:
         self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank
         self.committed_at_s = 0.0
         self._replica = replica
-        self._hands = replica.hands(index, attempt)
-        self._dealt = self._hands[replica.rank]
+        self._dealt = replica.dealt(index, attempt)
         self._done: list[int] = []
         self._loss_sum = 0.0
         self._digest = self._odd = 0  # what this replica says of itself: see control/integrity.py
@@ -93,7 +92,7 @@ class Step:
         replica.page.note(Flying.IN_BODY)
         self._computed_before_s = replica.page.computing_s
         self._digest = replica.watch.digest_before(self.index)
-        replica.reducer.begin(numbers(self._hands))
+        replica.reducer.begin(replica.hands(self.index, self.attempt))
         replica.buffers.begin()
         self._scaler_states = [ScalerState(scaler) for scaler in replica.scalers]
         rng.seed_all(replica.seed, self.index, rng.BODY)
@@ -326,11 +325,6 @@ def finish(replica: "Replica", tail: torch.Tensor) -> bool:
     return has_ended
 
 
-def numbers(hands: list[list[MicroBatch]]) -> list[range]:
-    """The numbers of each hand, which are neighbours."""
-    return [range(hand[0].number, hand[-1].number + 1) if hand else range(0) for hand in hands]
-
-
 def close_loop(replica: "Replica", index: int) -> bool:
     """The closing reduction: once it completes, all replicas have applied the last step, `index` - 1.
 
@@ -342,7 +336,7 @@ def close_loop(replica: "Replica", index: int) -> bool:
     """
     reducer, generation = replica.reducer, replica.view.generation if replica.view else 0
     identity = hash32("closing", replica.incarnation, generation, index)
-    reducer.begin(numbers(replica.hands(index, 1)))
+    reducer.begin(replica.hands(index, 1))
     replica.buffers.begin()
     record = Conservation(samples=0, micro_batches=0, replicas_identity=identity, replicas=1)
     tail = make_tail(replica, record, (False, False), 0.0, Account(digest=replica.watch.digest()))
