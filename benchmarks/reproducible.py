@@ -3,8 +3,8 @@
     python -m benchmarks.reproducible --out reproducible.json
 
 Both runs live side by side and take turns in blocks of steps, as in `benchmarks.overhead`, whose turnstile this uses;
-only the ratio within a pair of blocks is compared, of steps per second and of processor time. Workers that do not divide the micro-batches hold more blocks of
-the fixed order each, and so pay more: see `blocks_per_worker` in the result.
+only the ratio within a pair of blocks is compared, of steps per second and of processor time. Workers that do not
+divide the micro-batches hold more blocks of the fixed order each, and pay more: `blocks_per_worker` in the result.
 """
 
 import argparse
