@@ -44,6 +44,9 @@ def without_stragglers(
     if remediation.kind not in (Kind.SWAP, Kind.SHRINK):
         return survivors
     staying = tuple(worker for worker in survivors if worker.name not in incident.culprits)
+    ready = len(turn.state.joiners) if remediation.kind is Kind.SWAP else 0
+    if len(staying) + ready < turn.settings.scaling.bounds[0]:
+        return survivors  # slow is better than too few
     if _newest_step(staying) < _newest_step(survivors):
         return survivors  # nobody else holds that step
     for worker in survivors:

@@ -100,6 +100,24 @@ def test_a_straggler_is_kept_while_no_spare_is_ready():
     assert ws.state.incidents[0].decision.endswith("no spare is ready")
 
 
+@pytest.mark.parametrize("kind", [Kind.SWAP, Kind.SHRINK])
+def test_a_straggler_is_kept_where_the_others_would_be_too_few(kind):
+    """Whatever a policy of the user's says."""
+    policy = lambda incident, view: Remediation(kind=kind, reason="away with it")  # noqa: E731
+    ws = BareController(3, policy=policy, slow_steps=SLOW_STEPS).run()
+    train(ws, 0, SLOW_STEPS, 1.0, 3.0, 1.0)
+    stop_at_the_door(ws, SLOW_STEPS)
+    assert ws.members == ["w0", "w1", "w2"]
+
+
+def test_a_policy_may_do_without_a_straggler():
+    ws = running(Kind.SHRINK)
+    train(ws, 0, SLOW_STEPS, 1.0, 3.0, 1.0)
+    stop_at_the_door(ws, SLOW_STEPS)
+    assert ws.members == ["w0", "w2"]
+    assert ws.standing("w1") is Standing.GONE
+
+
 def test_a_straggler_that_alone_holds_the_newest_step_is_kept():
     ws = running(Kind.SWAP, replicas=3, spares=1)
     train(ws, 0, SLOW_STEPS, 1.0, 3.0, 1.0)
