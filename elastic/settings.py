@@ -84,8 +84,8 @@ class Limits:
         blame_grace_s: how long an exception in a step waits for news of a broken generation; then it is the user's.
         joiner_tries: generations a joiner may fail to form before it is dismissed.
         start_tries: consecutive workers that may die or raise before their first step.
-        slow_ratio, slow_steps: a worker whose micro-batches take so many times the group's median, for so many steps in
-            a row, is a straggler; the policy is asked what to do.
+        slow_ratio: a worker is slow whose micro-batches take so many times the group's median.
+        slow_steps: a worker that is slow for so many steps in a row is a straggler; the policy is asked what to do.
         incidents_without_progress: consecutive incidents without a committed step between them that end the run.
     """
 

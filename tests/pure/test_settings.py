@@ -1,7 +1,6 @@
 """Settings that cannot work are refused by name, and errors arrive whole in another process."""
 
 import pickle
-import re
 from dataclasses import fields
 
 import pytest
@@ -64,7 +63,7 @@ def test_the_resources_of_a_worker(scaling, resources):
 def test_every_setting_is_documented():
     for kind in (Scaling, Limits):
         text = kind.__doc__ or ""
-        assert [field.name for field in fields(kind) if not re.search(rf"\b{field.name}(:|, \w+:)", text)] == []
+        assert [field.name for field in fields(kind) if f"{field.name}:" not in text] == []
 
 
 def test_settings_are_values():
