@@ -11,10 +11,10 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead bench-recovery diagram clean
+.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead bench-recovery bench-reproducible diagram clean
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "  PYTHON=/path/to/python3.11 picks the interpreter; ARGS='...' is passed on to the command."
 
 venv: $(READY) ## create .venv from the lock, with the package installed in place
@@ -60,6 +60,9 @@ bench-overhead: $(READY) ## what a step costs with and without this library
 
 bench-recovery: $(READY) ## what faults cost; needs root, ip and iptables
 	$(BIN)/python -m benchmarks.recovery --scenario all --out runs/recovery.json $(ARGS)
+
+bench-reproducible: $(READY) ## what a step costs with sums in one fixed order
+	$(BIN)/python -m benchmarks.reproducible --out runs/reproducible.json $(ARGS)
 
 diagram: $(READY) ## write the state diagram into ARCHITECTURE.md
 	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md

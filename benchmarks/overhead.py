@@ -79,7 +79,8 @@ class Gate:
 
     def arrive(self, loss: float) -> None:
         """Say that this worker is done with its block, and sleep until it is its side's turn again."""
-        print(json.dumps({"at_s": time.monotonic(), "loss": loss}), file=self._file, flush=True)
+        arrival = {"at_s": time.monotonic(), "loss": loss, "cpu_s": time.process_time()}
+        print(json.dumps(arrival), file=self._file, flush=True)
         if not self._file.readline():
             raise ConnectionError("the driver of the benchmark closed the turnstile: its own error says why")
 
@@ -93,6 +94,7 @@ class Turnstile:
         self._server.settimeout(DEADLINE_S)
         self._connections: list[socket.socket] = []
         self._gates: dict[str, list[TextIO]] = {side: [] for side in settings.sides}
+        self._cpu_s: dict[str, float] = {}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -132,7 +134,7 @@ class Turnstile:
             gate = connection.makefile("rw")
             self._gates[gate.readline().strip()].append(gate)
         for side in self._settings.sides:
-            self._arrivals(side)
+            self._cpu_s[side] = sum(arrival["cpu_s"] for arrival in self._arrivals(side))
 
     def _take_turns(self, block: int) -> dict[str, Any]:
         order = self._settings.sides[:: -1 if block % 2 else 1]
@@ -144,7 +146,9 @@ class Turnstile:
         arrivals = self._arrivals(side)
         seconds = max(arrival["at_s"] for arrival in arrivals) - started_s
         loss = statistics.fmean(arrival["loss"] for arrival in arrivals)
-        return {"steps_per_s": self._settings.steps_per_block / seconds, "loss": loss}
+        steps, cpu_s = self._settings.steps_per_block, sum(arrival["cpu_s"] for arrival in arrivals)
+        spent_s, self._cpu_s[side] = cpu_s - self._cpu_s[side], cpu_s
+        return {"steps_per_s": steps / seconds, "loss": loss, "cpu_s_per_step": spent_s / steps}
 
     def _open(self, side: str) -> None:
         for gate in self._gates[side]:
@@ -160,14 +164,16 @@ class Turnstile:
 # ---- the two sides
 
 
-def make_elastic_train_fn(settings: Settings, address: tuple[str, int]) -> Callable[[Any], None]:
-    """The example's training function, with a gate before each block."""
+def make_elastic_train_fn(
+    settings: Settings, address: tuple[str, int], side: str = ELASTIC, **prepare: Any
+) -> Callable[[Any], None]:
+    """The example's training function, with a gate before each block; `prepare` goes to `session.prepare`."""
     recipe = settings.recipe
 
     def train_fn(session: Any) -> None:
-        gate, loss = Gate(address, ELASTIC), 0.0
+        gate, loss = Gate(address, side), 0.0
         train_set, _ = load_datasets(recipe)
-        model = session.prepare(new_model(recipe))
+        model = session.prepare(new_model(recipe), **prepare)
         optimizer, scheduler = new_optimizer(model, recipe)
         session.track(model=model, optimizer=optimizer, scheduler=scheduler)
         batches = session.batches(train_set, batch_size=recipe.batch_size, micro_batch_size=recipe.micro_batch_size)
@@ -262,15 +268,15 @@ def run(settings: Settings) -> list[dict[str, Any]]:
         return pairs.result()
 
 
-def run_elastic(settings: Settings, address: tuple[str, int]) -> None:
-    """One undisturbed `elastic.fit`, from the main thread as users call it."""
+def run_elastic(settings: Settings, address: tuple[str, int], side: str = ELASTIC, **prepare: Any) -> None:
+    """One undisturbed `elastic.fit`."""
     import elastic
 
     with tempfile.TemporaryDirectory() as run_dir:
         result = elastic.fit(
-            make_elastic_train_fn(settings, address),
+            make_elastic_train_fn(settings, address, side, **prepare),
             scaling=elastic.Scaling(replicas=settings.workers, spares=0),
-            name="overhead",
+            name=f"overhead-{side}",
             run_dir=run_dir,
         )
     if result.incidents:

@@ -13,6 +13,7 @@
     ├── StepMisuseError           the `for`/`with` idiom of a step was broken
     ├── StateError                state that cannot be carried from one process to another
     ├── ConservationError         a reduction did not contain exactly what the step is made of
+    ├── NonFiniteLossError        a loss that is nan or infinite, and not because of one replica
     └── DivergenceError           replicas that should hold the same bits do not
 
 The two signals derive from BaseException, so that a user's `except Exception` cannot swallow them.
@@ -76,6 +77,10 @@ class StateError(ElasticError):
 
 class ConservationError(ElasticError):
     """A reduction summed something else than what seed, cursor and rate say the step is made of."""
+
+
+class NonFiniteLossError(ElasticError, ArithmeticError):
+    """The loss of a step is nan or infinite, whoever computes it: the model's or the data's doing."""
 
 
 class DivergenceError(ElasticError):

@@ -92,6 +92,8 @@ class Limits:
         blame_grace_s: how long an exception in a step waits for news of a broken generation; then it is the user's.
         joiner_tries: generations a joiner may fail to form before it is dismissed.
         start_tries: consecutive workers that may die or raise before their first step.
+        slow_ratio: a worker is slow whose micro-batches take so many times the group's median.
+        slow_steps: a worker that is slow for so many steps in a row is a straggler; the policy is asked what to do.
         incidents_without_progress: consecutive incidents without a committed step between them that end the run.
     """
 
@@ -118,6 +120,8 @@ class Limits:
     blame_grace_s: float = 1.0
     joiner_tries: int = 2
     start_tries: int = 3
+    slow_ratio: float = 1.5
+    slow_steps: int = 20
     incidents_without_progress: int = 10
 
     def __post_init__(self) -> None:

@@ -25,8 +25,10 @@ from elastic.control.deadlines import (
 )
 from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
+from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
 from elastic.control.state import OVER, Phase, RunState, Standing
+from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -186,6 +188,26 @@ def _broken_while_freezing(turn: Turn, event: ev.CollectiveBroken) -> None:
         harden(turn, f"a reduction broke on {event.worker}")
 
 
+def _corrupt(turn: Turn, event: ev.CorruptionFound) -> None:
+    """Fenced, never healed in place: what computes wrong today does so tomorrow. All members tell; the first counts.
+
+    One of an older generation needs no answer: the retry of its step finds the same again.
+    """
+    if event.generation != turn.state.generation:
+        return
+    if not event.culprits:
+        turn.fail(Ending.DIVERGED, event.evidence)
+        return
+    for name in event.culprits:
+        if turn.is_member(name) and turn.worker(name).standing not in OVER and not turn.worker(name).fenced:
+            turn.signal(IncidentClass.SILENT_CORRUPTION, event.evidence, culprit=name)
+            turn.fence(name, event.evidence)
+    if turn.state.phase in (Phase.RUNNING, Phase.FORMING):
+        freeze(turn, event.evidence)
+    elif turn.state.phase is Phase.FREEZING:
+        harden(turn, event.evidence)
+
+
 def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
@@ -259,6 +281,7 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")
+    note_speed(turn, event.report)
 
 
 def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:
@@ -337,6 +360,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.WorkerNotice: (worker_noticed,) * 5 + (_ignore, _ignore),
     ev.StackDumped: (stack_seen,) * 6 + (_ignore,),
     ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
+    ev.CorruptionFound: (_ignore, _corrupt, _corrupt, _corrupt, _corrupt, _ignore, _ignore),
     ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _froze, _ignore, _ignore),
     ev.AtDoor: (_ignore, _ignore, _ignore, _at_door, _ignore, _ignore, _ignore),
     ev.Formed: (_ignore, _ignore, _ignore, _formed, _ignore, _ignore, _ignore),

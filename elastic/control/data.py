@@ -132,12 +132,19 @@ class BatchPlan:
         return seed_of(self.seed, micro_batch.first, micro_batch.count) & 0xFFFFFFFF
 
 
-def deal(micro_batches: int, replicas: int, rank: int) -> range:
-    """Numbers of the micro-batches that `rank` of `replicas` computes: contiguous, sizes differ by one at most.
+def even(replicas: int) -> tuple[int, ...]:
+    """The shares of an even deal."""
+    return (1,) * replicas
 
-    A replica may be dealt nothing when there are more replicas than micro-batches.
+
+def deal(micro_batches: int, shares: Sequence[int], rank: int) -> range:
+    """Numbers of the micro-batches that `rank` computes: contiguous, as many as its share of all shares.
+
+    With equal shares the sizes differ by one at most; shares that add up to `micro_batches` are the sizes. A replica
+    may be dealt nothing, as when there are more replicas than micro-batches.
     """
-    return range(rank * micro_batches // replicas, (rank + 1) * micro_batches // replicas)
+    whole, before = sum(shares), sum(shares[:rank])
+    return range(before * micro_batches // whole, (before + shares[rank]) * micro_batches // whole)
 
 
 def hash32(*parts: object) -> int:

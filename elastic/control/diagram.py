@@ -43,6 +43,12 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     ev.WorkerDead: _GONE,
     ev.WorkerDeparted: _GONE,
     ev.CollectiveBroken: {_RUNNING: (_FREEZING,), _FORMING: (_FREEZING,)},
+    ev.CorruptionFound: {
+        _RUNNING: (_FREEZING, _ENDED),
+        _FREEZING: (_ENDED,),
+        _FORMING: (_FREEZING, _ENDED),
+        _WAITING: (_ENDED,),
+    },
     ev.FreezeAnswered: {_RUNNING: (_FREEZING, _FORMING), _FREEZING: _DECIDED, _WAITING: (_FORMING, _ENDED)},
     ev.Formed: {_FORMING: (_RUNNING,)},
     ev.FormingFailed: {_FORMING: (_FREEZING,)},

@@ -112,6 +112,15 @@ class CollectiveBroken(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorruptionFound(WorkerEvent):
+    """A completed reduction of `generation` has shown whose state or arithmetic is wrong; nobody, if no majority is."""
+
+    generation: int
+    culprits: tuple[str, ...]
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FreezeAnswered(WorkerEvent):
     """It has stopped in `generation` for good and holds `commit`."""
 

@@ -3,8 +3,9 @@
 from elastic.control.commands import Form, Freeze
 from elastic.control.departing import part
 from elastic.control.outcome import Ending
-from elastic.control.remediation import ClusterView, Kind, Remediation
+from elastic.control.remediation import Kind, Remediation
 from elastic.control.state import OVER, Phase, Standing, WorkerRecord
+from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
 
@@ -71,6 +72,7 @@ def try_form(turn: Turn) -> None:
         cause = f"; the last: {last[0]}" if last else ""
         turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}{cause}")
         return
+    survivors = without_stragglers(turn, survivors, remediation)
     room = turn.settings.scaling.bounds[1] - len(survivors)
     taken = () if remediation.kind is Kind.SHRINK and is_enough else joiners[:room]
     if remediation.kind is Kind.WAIT or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
@@ -125,18 +127,9 @@ def _has_committed(turn: Turn) -> bool:
 def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
     """Ask the policy about a failure; growth and the start need no decision of it."""
     incident = turn.open_incident()
-    low, high = turn.settings.scaling.bounds
     if incident is None:
         return Remediation(kind=Kind.SWAP, reason="joiners are ready")
-    view = ClusterView(
-        survivors=survivors,
-        spares=spares,
-        minimum=low,
-        maximum=high,
-        incidents_without_progress=turn.state.without_progress,
-        allowed_without_progress=turn.settings.limits.incidents_without_progress,
-    )
-    remediation = turn.policy(incident, view)
+    remediation = turn.policy(incident, turn.cluster_view(survivors, spares))
     turn.decide_incident(f"{remediation.kind.value}: {remediation.reason}")
     return remediation
 
@@ -164,9 +157,10 @@ def _form(turn: Turn, survivors: tuple[WorkerRecord, ...], taken: tuple[WorkerRe
         behind=tuple(range(donors, len(ranked))),
         bootstrap=not survivors,
         published=turn.state.published,
+        balanced=turn.state.balanced,
     )
     for worker in ranked:
-        turn.set_worker(worker.name, standing=Standing.MEMBER, at_door=False, formed=False, answer=None)
+        turn.set_worker(worker.name, standing=Standing.MEMBER, at_door=False, formed=False, answer=None, slow_steps=0)
     turn.change(view=view, generation=view.generation)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(len(ranked))

@@ -16,6 +16,7 @@ class Ending(Enum):
     NOT_ENOUGH_SLOTS = "NotEnoughSlotsError"
     REPLICAS_LOST = "ReplicasLostError"
     NO_PROGRESS = "NoProgressError"
+    DIVERGED = "DivergenceError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Pure. What a policy sees and what it may answer."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from elastic.control.values import Incident
@@ -11,6 +11,7 @@ class Kind(Enum):
     """What is done about an incident."""
 
     CONTINUE = "continue in place"
+    REDEAL = "deal by speed"
     SWAP = "swap in a spare"
     SHRINK = "shrink"
     WAIT = "wait for replacements"
@@ -27,6 +28,8 @@ class ClusterView:
         minimum, maximum: bounds of the run.
         incidents_without_progress: incidents in a row, this one included, with no committed step between them.
         allowed_without_progress: the limit on that number.
+        slowness: by worker, how many times the group's median a micro-batch takes it; node_slowness: by node, that of
+            the best worker on it.
     """
 
     survivors: int
@@ -35,6 +38,8 @@ class ClusterView:
     maximum: int
     incidents_without_progress: int
     allowed_without_progress: int
+    slowness: Mapping[str, float] = field(default_factory=dict)
+    node_slowness: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ class WorkerRecord:
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
         since_s: when its standing last changed.
+        slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
     """
 
     name: str
@@ -75,6 +76,8 @@ class WorkerRecord:
     inspected: bool = False
     stack: str = ""
     since_s: float = 0.0
+    slowness: float = 1.0
+    slow_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,7 @@ class RunState:
         published_ahead: later ones that were reported too; a leader that died owes those between.
         planned: the freeze under way was asked for growth or a departure, not caused by a failure.
         survivors_only: the last forming failed, so the next generation takes no joiners.
+        balanced: the policy wants micro-batches dealt by speed.
         pause_asked: a member was asked to have all stop at the end of a step.
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
@@ -107,6 +111,7 @@ class RunState:
     published_ahead: frozenset[int] = frozenset()
     planned: bool = False
     survivors_only: bool = False
+    balanced: bool = False
     pause_asked: bool = False
     next_worker: int = 0
     start_failures: int = 0

@@ -5,7 +5,8 @@ from typing import Any
 
 from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, Pause, ProveDead, StartWorker
 from elastic.control.outcome import Ending, Outcome
-from elastic.control.remediation import Policy
+from elastic.control.remediation import ClusterView, Policy
+from elastic.control.speed import by_node
 from elastic.control.state import OVER, Phase, RunState, Standing, WorkerRecord
 from elastic.control.values import Incident, IncidentClass, StepReport
 from elastic.settings import RunSettings
@@ -178,6 +179,21 @@ class Turn:
         )
         kind = max(incident.kind, kind, key=_SPECIFIC.index)
         self._set_incident(replace(incident, kind=kind, culprits=culprits, evidence=evidence_so_far))
+
+    def cluster_view(self, survivors: int, spares: int) -> ClusterView:
+        """What a policy sees."""
+        low, high = self.settings.scaling.bounds
+        members = self.state.members
+        return ClusterView(
+            survivors=survivors,
+            spares=spares,
+            minimum=low,
+            maximum=high,
+            incidents_without_progress=self.state.without_progress,
+            allowed_without_progress=self.settings.limits.incidents_without_progress,
+            slowness={member.name: member.slowness for member in members},
+            node_slowness=by_node((member.node, member.slowness) for member in members),
+        )
 
     def decide_incident(self, decision: str) -> None:
         incident = self.open_incident()

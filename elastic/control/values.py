@@ -49,6 +49,7 @@ class View:
         behind: ranks that receive it from the donors.
         bootstrap: nobody has trained yet, and the leader's freshly built state becomes everybody's.
         published: last step whose report has reached the driver, -1 before the first.
+        balanced: micro-batches are dealt in proportion to speed, as measured in this generation.
     """
 
     run: str
@@ -60,6 +61,7 @@ class View:
     behind: tuple[int, ...]
     bootstrap: bool = False
     published: int = -1
+    balanced: bool = False
 
     @property
     def leader(self) -> Member:
@@ -75,6 +77,7 @@ class View:
 class IncidentClass(Enum):
     """What kind of failure an incident is; later entries are more specific and win when signals are merged."""
 
+    STRAGGLER = "straggler"
     DEPARTURE = "planned departure"
     COLLECTIVE_BROKEN = "collective broken"
     WORKER_UNRESPONSIVE = "worker unresponsive"
@@ -83,6 +86,7 @@ class IncidentClass(Enum):
     WORKER_HUNG = "worker hung"
     NODE_LOST = "node lost"
     HOST_SILENT = "host silent"
+    SILENT_CORRUPTION = "silent corruption"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,11 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """A stable step as the leader tells it: known to have been applied by every member of its generation."""
+    """A stable step as the leader tells it: known to have been applied by every member of its generation.
+
+    Attributes:
+        seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
+    """
 
     commit: CommitId
     metrics: dict[str, float]
@@ -122,3 +130,4 @@ class StepReport:
     started_at_s: float
     committed_at_s: float
     skipped: str = ""
+    seconds: tuple[float, ...] = ()

@@ -36,6 +36,7 @@ class Signal(Enum):
     LEAVE_APPLY = "leave apply"
     BREAK = "a collective broke"
     TEAR = "the received state could not be installed"
+    OUTVOTED = "its state was outvoted"
     STOP_AT_DOOR = "all agreed to stop here"
     END_LOOP = "completed the closing reduction"
     LEAVE = "left train_fn"
@@ -89,10 +90,12 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     (_S.FORMING, _G.FORMED): _S.READY,
     (_S.FORMING, _G.BREAK): _S.BROKEN,
     (_S.FORMING, _G.TEAR): _S.BROKEN,
+    (_S.FORMING, _G.OUTVOTED): _S.BROKEN,
     (_S.READY, _G.GO): _S.STEPPING,
     (_S.STEPPING, _G.ENTER_APPLY): _S.APPLYING,
     (_S.APPLYING, _G.LEAVE_APPLY): _S.STEPPING,
     (_S.STEPPING, _G.BREAK): _S.BROKEN,
+    (_S.STEPPING, _G.OUTVOTED): _S.BROKEN,
     (_S.STEPPING, _G.STOP_AT_DOOR): _S.FROZEN,
     (_S.STEPPING, _G.END_LOOP): _S.FINISHED,
     (_S.PARKED, _G.FREEZE): _S.FROZEN,
@@ -131,7 +134,7 @@ def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: Co
         after = replace(after, generation=generation)
     elif signal is Signal.FORMED and commit is not None:
         after = replace(after, commit=commit, healed=True)
-    elif signal is Signal.TEAR:
+    elif signal in (Signal.TEAR, Signal.OUTVOTED):
         after = replace(after, healed=False)
     elif signal is Signal.LEAVE_APPLY and commit is not None:
         after = replace(after, commit=commit)

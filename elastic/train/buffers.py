@@ -53,6 +53,11 @@ class Buffers:
         """(size,) float64: this replica's weighted changes, to be summed over replicas."""
         return self._change
 
+    def take_change(self) -> torch.Tensor:
+        """(size,) float64: the change so far, which then begins anew; for sums that are made elsewhere."""
+        taken, self._change = self._change, torch.zeros(self.size, dtype=torch.float64)
+        return taken
+
     def apply(self, total: torch.Tensor) -> None:
         """Commit the summed changes.
 

@@ -31,12 +31,17 @@ class Batches:
         self._dataset = dataset
         self._collate = collate
 
-    def dealt(self, whole: Sequence[MicroBatch], replicas: int, rank: int) -> list[MicroBatch]:
-        """Those of a step's micro-batches that `rank` computes; an empty one has a number of its own."""
-        mine = [whole[number] for number in deal(len(whole), replicas, rank)]
-        if self.equal_rounds and len(mine) < -(-len(whole) // replicas):
-            mine.append(MicroBatch(number=len(whole) + rank, first=whole[0].first, count=0))
-        return mine
+    def dealt(self, whole: Sequence[MicroBatch], shares: Sequence[int], rank: int) -> list[MicroBatch]:
+        """Those of a step's micro-batches that `rank` computes; empty ones have numbers of their own.
+
+        Args:
+            shares: by rank, what its part is in proportion to.
+        """
+        hands = [deal(len(whole), shares, other) for other in range(len(shares))]
+        mine = [whole[number] for number in hands[rank]]
+        rounds = max(map(len, hands)) if self.equal_rounds else 0
+        empty = range(len(mine), rounds)
+        return mine + [MicroBatch(len(whole) + turn * len(shares) + rank, whole[0].first, 0) for turn in empty]
 
     def load(self, micro_batch: MicroBatch) -> Any:
         """Fetch and collate the samples of one micro-batch; an empty one has the shape of others, with no rows."""

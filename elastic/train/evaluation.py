@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from elastic.control.data import even
 from elastic.control.flight import Flying
 from elastic.errors import DivergenceError, SettingError, StepMisuseError
 from elastic.train import rng
@@ -61,7 +62,7 @@ class Evaluation:
             shuffle=False,
             collate=collate,
         )
-        for batch in batches.dealt(batches.plan.cut(0, self.replicas), self.replicas, self.rank):
+        for batch in batches.dealt(batches.plan.cut(0, self.replicas), even(self.replicas), self.rank):
             self.check()
             rng.seed_all(replica.seed, self.step, batch.number)
             replica.page.note(Flying.EVALUATING, batch.number)

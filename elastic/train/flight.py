@@ -14,7 +14,7 @@ from pathlib import Path
 
 from elastic.control.flight import Flying
 
-_FORMAT = struct.Struct("<qqqqqqqdd")
+_FORMAT = struct.Struct("<qqqqqqqdddd")
 _REMARK_BYTES = 128
 _SIZE = 4096
 _PHASES = frozenset(map(int, Flying))
@@ -22,8 +22,12 @@ _PHASES = frozenset(map(int, Flying))
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One reading of a page; `micro_batch` is -1 outside of one, `commits` counts the process's steps, `at_s` is the
-    time of the last change, `remark` what its user says of a long phase.
+    """One reading of a page.
+
+    Attributes:
+        micro_batch: -1 outside of one. commits: steps of this process. at_s: time of the last change.
+        computing_s, waiting_s: spent so far, up to that change, on micro-batches and in reductions.
+        remark: what its user says of a long phase.
     """
 
     version: int
@@ -35,6 +39,8 @@ class Flight:
     commits: int
     at_s: float
     started_at_s: float
+    computing_s: float
+    waiting_s: float
     remark: str
 
 
@@ -58,9 +64,11 @@ class FlightPage:
         finally:
             os.close(fd)
         self._started_at_s = time.time()
+        self._noted_s = time.perf_counter()
+        self._phase = Flying.LOADING
+        self.computing_s = self.waiting_s = 0.0
         self._version = 0
         self._place, self._commits = (0, -1, 0), 0
-        self._phase = Flying.LOADING
         self.note(Flying.LOADING)
 
     def place(self, generation: int, step: int, attempt: int) -> None:
@@ -82,12 +90,21 @@ class FlightPage:
         self._memory[_FORMAT.size : _FORMAT.size + _REMARK_BYTES] = data
 
     def note(self, phase: Flying, micro_batch: int = -1) -> None:
-        """Write what is done now: about a microsecond, no system call but the clock."""
-        self._version += 1
-        self._phase = phase
-        now_s = time.time()
-        fields = (self._version, *self._place, int(phase), micro_batch, self._commits, now_s, self._started_at_s)
-        _FORMAT.pack_into(self._memory, 0, *fields)
+        """Write what is done now: a few microseconds, no system call but the clock."""
+        self._count()
+        self._version, self._phase = self._version + 1, phase
+        where = (self._version, *self._place, int(phase), micro_batch, self._commits)
+        times = (time.time(), self._started_at_s, self.computing_s, self.waiting_s)
+        _FORMAT.pack_into(self._memory, 0, *where, *times)
+
+    def _count(self) -> None:
+        """Book the time since the last note to what was done in it."""
+        now_s = time.perf_counter()
+        elapsed_s, self._noted_s = now_s - self._noted_s, now_s
+        if self._phase is Flying.COMPUTING:
+            self.computing_s += elapsed_s
+        elif self._phase is Flying.REDUCING:
+            self.waiting_s += elapsed_s
 
     def remove(self) -> None:
         """Take the page away, at a clean exit."""
@@ -103,8 +120,21 @@ def read_page(path: Path) -> Flight | None:
         return None
     if len(data) < _FORMAT.size + _REMARK_BYTES:
         return None
-    version, generation, step, attempt, phase, micro_batch, commits, at_s, started_at_s = _FORMAT.unpack_from(data)
+    version, generation, step, attempt, phase, micro_batch, commits, *times = _FORMAT.unpack_from(data)
     if phase not in _PHASES:
         return None
-    remark = data[_FORMAT.size :].rstrip(b"\0").decode(errors="replace")
-    return Flight(version, generation, step, attempt, Flying(phase), micro_batch, commits, at_s, started_at_s, remark)
+    at_s, started_at_s, computing_s, waiting_s = times
+    return Flight(
+        version=version,
+        generation=generation,
+        step=step,
+        attempt=attempt,
+        phase=Flying(phase),
+        micro_batch=micro_batch,
+        commits=commits,
+        at_s=at_s,
+        started_at_s=started_at_s,
+        computing_s=computing_s,
+        waiting_s=waiting_s,
+        remark=data[_FORMAT.size :].rstrip(b"\0").decode(errors="replace"),
+    )

@@ -130,6 +130,17 @@ class GlooGroup:
         """Start a sum over all ranks, in place; returns a work to wait for."""
         return self._pg.allreduce([tensor])
 
+    def all_to_all(
+        self, received: torch.Tensor, sent: torch.Tensor, received_bytes: list[int], sent_bytes: list[int]
+    ) -> Any:
+        """Start an exchange of contiguous tensors' bytes: some for each rank, in rank order; returns a work."""
+        return self._pg.alltoall_base(received.view(torch.uint8), sent.view(torch.uint8), received_bytes, sent_bytes)
+
+    def all_gather(self, gathered: torch.Tensor, mine: torch.Tensor) -> Any:
+        """Start to collect all ranks' equally large, contiguous tensors, in rank order; returns a work."""
+        parts = gathered.view(torch.uint8).chunk(self.size)
+        return self._pg.allgather([list(parts)], [mine.view(torch.uint8)])
+
     def send(self, tensor: torch.Tensor, rank: int) -> Any:
         return self._pg.send([tensor], rank, 0)
 

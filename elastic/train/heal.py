@@ -8,11 +8,18 @@ from collections.abc import Callable
 
 import torch
 
+from elastic.control.integrity import outvoted
 from elastic.control.values import View
 from elastic.errors import DivergenceError
 from elastic.train import tree
 from elastic.train.gloo import GlooGroup
 from elastic.train.tracked import Tracked
+
+
+class DonorsDifferError(DivergenceError):
+    """Donors of one commit hold different bits. Attribute: `culprits`, those outvoted; empty if no majority is."""
+
+    culprits: tuple[str, ...]
 
 
 def exchange(group: GlooGroup, view: View, tracked: Tracked) -> Callable[[], None]:
@@ -23,6 +30,7 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked) -> Callable[[], Non
 
     Raises:
         DivergenceError: ranks hold different bits after the exchange; names objects and ranks.
+        DonorsDifferError: donors do, who should have held the same before it.
         FormingCancelledError: the group was cut. RuntimeError: it broke.
     """
     if not view.behind:
@@ -89,6 +97,16 @@ def _compare(group: GlooGroup, digests: dict[str, int]) -> None:
         values = [row[column] for row in rows]
         if len(set(values)) > 1:
             odd = [rank for rank, value in enumerate(values) if value != values[0]]
-            raise DivergenceError(
-                f"after healing, {name} on ranks {odd} differs from rank 0 in generation {group.view.generation}"
-            )
+            what = f"after healing, {name} on ranks {odd} differs from rank 0 in generation {group.view.generation}"
+            _vote(group.view, rows, what)
+            raise DivergenceError(what)
+
+
+def _vote(view: View, rows: list[list[int]], what: str) -> None:
+    """Whoever received state may hold it from the wrong donor: only donors have a say about donors."""
+    odd = outvoted([tuple(rows[rank]) for rank in view.donors])
+    if odd == ():
+        return
+    culprits = tuple(view.members[view.donors[place]].worker for place in odd or ())
+    told = "outvoted: " + ", ".join(culprits) if culprits else "no more than half of the donors agree"
+    raise DonorsDifferError(f"{what}; {told}", culprits=culprits)

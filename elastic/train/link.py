@@ -176,6 +176,16 @@ class Link:
                 generation = self._state.generation
                 self.post(ev.CollectiveBroken(worker=self.worker, generation=generation, error=error))
 
+    def corrupt(self, culprits: tuple[str, ...], evidence: str) -> None:
+        """All members saw that these compute or hold something wrong: such a one never gives its state again."""
+        with self._lock:
+            if self._state.stage in (Stage.STEPPING, Stage.FORMING):
+                self._react(Signal.OUTVOTED if self.worker in culprits else Signal.BREAK)
+                generation = self._state.generation
+                self.post(
+                    ev.CorruptionFound(worker=self.worker, generation=generation, culprits=culprits, evidence=evidence)
+                )
+
     def is_broken_within(self, grace_s: float) -> bool:
         """Whether the generation is broken, or turns out to be within a moment."""
         with self._lock:

@@ -9,13 +9,15 @@ has completed or failed, since a late one would write into the next attempt's bu
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
 from elastic.errors import StateError, StepMisuseError
+from elastic.train.gloo import GlooGroup
+from elastic.train.ordered import OrderedSums
 
 BUCKET_BYTES = 16 << 20
 _SLICE = timedelta(milliseconds=50)
@@ -48,6 +50,8 @@ class Reducer:
         is_live: false once the attempt is lost; hooks then end the backward early.
         cut: frees pending reductions of the group.
         bucket_bytes: upper bound of a bucket, unless one parameter is larger.
+        in_order: the current group, where sums must not depend on its size: each micro-batch's gradients are kept
+            apart and added in one fixed order (`train/ordered.py`).
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Reducer:
         is_live: Callable[[], bool],
         cut: Callable[[], None],
         bucket_bytes: int = BUCKET_BYTES,
+        in_order: Callable[[], GlooGroup] | None = None,
     ) -> None:
         self.params = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
@@ -70,8 +75,10 @@ class Reducer:
         self._works: list[Any] = []
         self._next = 0
         self._is_last = False
+        self._last_number = -1
         self._error: Exception | None = None
         self._is_active = False
+        self._ordered = OrderedSums(len(self.buckets), in_order) if in_order is not None else None
         self._trainable = [(p, p.requires_grad) for p in model.parameters()]
         self.layout = self._digest_layout()
         for param in self.params:
@@ -84,15 +91,24 @@ class Reducer:
             for i, b in enumerate(self.buckets)
             for p in b.params
         ]
+        lines += ["in order"] if self._ordered is not None else []
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether sums are made in one fixed order."""
+        return self._ordered is not None
 
     @property
     def used(self) -> torch.Tensor:
         """(parameters,) float64: 1 where a gradient was computed in this attempt, to be summed over replicas."""
         return torch.tensor(self._used, dtype=torch.float64)
 
-    def begin(self) -> None:
+    def begin(self, hands: Sequence[range] = ()) -> None:
         """Start an attempt: zero gradients, nothing launched.
+
+        Args:
+            hands: numbers of the micro-batches of each rank; needed only where sums are made in order.
 
         Raises:
             StepMisuseError: a parameter was frozen or unfrozen since the model was prepared.
@@ -105,6 +121,8 @@ class Reducer:
                 )
         self._is_active = True
         self._works, self._next, self._is_last, self._error = [], 0, False, None
+        if self._ordered is not None:
+            self._ordered.begin(hands)
         self._used = [0.0] * len(self.params)
         for bucket in self.buckets:
             bucket.flat.zero_()
@@ -112,21 +130,50 @@ class Reducer:
             for param, view in zip(bucket.params, bucket.views, strict=True):
                 param.grad = view
 
-    def last_backward(self) -> None:
-        """The next backward is the last one: launch each bucket as soon as its gradients are complete."""
-        self._is_last = True
+    def last_backward(self, number: int = 0) -> None:
+        """The next backward is the last, of micro-batch `number`: launch buckets as they become complete."""
+        self._is_last, self._last_number = True, number
 
-    def finish(self, tail: torch.Tensor) -> bool:
-        """Launch what is left and `tail` after it, wait for all; False if any reduction failed."""
+    def end_micro_batch(self, number: int, beside: torch.Tensor) -> None:
+        """Where sums are made in order: keep the gradients of a micro-batch apart, and what is summed `beside` them."""
+        if self._ordered is None:
+            return
+        self._ordered.beside.push(number, beside)
+        if not self._is_last:  # else each bucket was taken when it was complete, or will be
+            for one, bucket in zip(self._ordered.sums, self.buckets, strict=True):
+                one.push(number, bucket.flat)
+                bucket.flat.zero_()
+
+    def finish(self, tail: torch.Tensor, beside: torch.Tensor | None = None) -> bool:
+        """Launch what is left and `tail` after it, wait for all; False if any reduction failed.
+
+        Args:
+            tail: summed in place, in any order. beside: where the sum of what was given to `end_micro_batch` goes.
+        """
         self._is_active = False
         self._pump(force=True)
-        self._start(tail)
+        ordered = self._ordered
+        if ordered is not None and beside is not None:
+            self._start(lambda: ordered.beside.start(beside))
+        self._start(lambda: self._launch(tail))
         for work in self._works:
-            if self._error is None:
-                self._wait(work)
+            self._wait(work)
+        if ordered is not None and beside is not None:
+            self._finish_in_order(ordered, beside)
         if self._error is None:
             self._works = []
         return self._error is None
+
+    def _finish_in_order(self, ordered: OrderedSums, beside: torch.Tensor) -> None:
+        """All blocks have arrived: add up this replica's share of the elements, and gather everybody's."""
+        launched = len(self._works)
+        for one in ordered.all:
+            self._start(one.combine)
+        for work in self._works[launched:]:
+            self._wait(work)
+        if self._error is None:
+            for one, target in zip(ordered.all, (*(bucket.flat for bucket in self.buckets), beside), strict=True):
+                one.take(target)
 
     @property
     def error(self) -> str:
@@ -149,6 +196,8 @@ class Reducer:
         if not has_ended:
             for bucket in self.buckets:
                 bucket.allocate()
+            if self._ordered is not None:
+                self._ordered.drop()
         self._works = []
         return has_ended
 
@@ -195,19 +244,29 @@ class Reducer:
 
     def _pump(self, force: bool = False) -> None:
         while self._next < len(self.buckets) and (force or self.buckets[self._next].missing <= 0):
-            self._start(self.buckets[self._next].flat)
+            self._start_bucket(self._next)
             self._next += 1
 
-    def _start(self, tensor: torch.Tensor) -> None:
+    def _start_bucket(self, index: int) -> None:
+        flat = self.buckets[index].flat
+        if self._ordered is None:
+            self._start(lambda: self._launch(flat))
+            return
+        one = self._ordered.sums[index]
+        if self._is_last:
+            one.push(self._last_number, flat)
+        self._start(lambda: one.start(flat))
+
+    def _start(self, launch: Callable[[], Any]) -> None:
         if self._error is None:
             try:
-                self._works.append(self._launch(tensor))
+                self._works.append(launch())
             except RuntimeError as error:
                 self._fail(error)
 
     def _wait(self, work: Any) -> None:
         """Wait in slices: an attempt that was frozen meanwhile is not worth waiting for."""
-        while True:
+        while self._error is None:
             had_ended = work.is_completed()  # asked before: it may end between a slice's end and the question
             try:
                 work.wait(_SLICE)

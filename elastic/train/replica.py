@@ -3,13 +3,15 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 
+from elastic.control.data import MicroBatch, deal
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
 from elastic.control.values import StepReport, View
-from elastic.errors import AttemptBroken, ConservationError, DivergenceError, StepMisuseError
+from elastic.errors import AttemptBroken, ConservationError, DivergenceError, NonFiniteLossError, StepMisuseError
 from elastic.settings import Limits
 from elastic.train.buffers import Buffers
 from elastic.train.cursor import Cursor, rates
@@ -20,7 +22,9 @@ from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.link import Link
 from elastic.train.reducer import Reducer
 from elastic.train.step import OUTSIDE, Step
+from elastic.train.tail import Tail
 from elastic.train.tracked import Tracked
+from elastic.train.watch import DIGEST_STEPS, Watch
 
 _CURSOR = "elastic.cursor"  # no name that session.track can be given
 Result = TypeVar("Result")
@@ -43,6 +47,7 @@ class Replica:
         self.tracked.add({_CURSOR: self.cursor})
         self.rate_rule: RateRule | None = None
         self.on_resize: list[Callable[[Resize], None]] = []
+        self.watch = Watch(self, DIGEST_STEPS)
         self.scalers: list[Any] = []
         self.model: torch.nn.Module | None = None
         self.group: GlooGroup | None = None
@@ -60,12 +65,14 @@ class Replica:
 
     # --- set up by the user's calls ---
 
-    def adopt(self, model: torch.nn.Module, bucket_bytes: int) -> None:
+    def adopt(self, model: torch.nn.Module, bucket_bytes: int, digest_steps: int, reproducible: bool) -> None:
         if self._reducer is not None:
             raise StepMisuseError("session.prepare was called twice: wrap several modules in one torch.nn.ModuleDict")
         self.model = model
-        self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut, bucket_bytes)
+        in_order = self._live_group if reproducible else None
+        self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut, bucket_bytes, in_order)
         self._buffers = Buffers(model)
+        self.watch = Watch(self, digest_steps)
 
     def use(self, batches: Batches) -> None:
         self._batches = batches
@@ -78,9 +85,9 @@ class Replica:
 
     @property
     def layout(self) -> str:
-        """What replicas must agree on: how gradients are laid out, how data is cut, what comes between updates."""
+        """What replicas must agree on: gradients' layout, how data is cut, what comes between updates, and when."""
         every = self.evaluator.every if self.evaluator is not None else 0
-        return f"{self.reducer.layout}-{self.batches.fingerprint}-{self.phases}-{every}"
+        return f"{self.reducer.layout}-{self.batches.fingerprint}-{self.phases}-{every}-{self.watch.digest_steps}"
 
     @property
     def buffers(self) -> Buffers:
@@ -103,6 +110,10 @@ class Replica:
     @property
     def replicas(self) -> int:
         return self.group.size if self.group else 1
+
+    @property
+    def generation(self) -> int:
+        return self.view.generation if self.view else 0
 
     @property
     def incarnation(self) -> int:
@@ -163,13 +174,48 @@ class Replica:
             return True
         if not isinstance(error, Exception):
             return False
-        is_ours = isinstance(error, StepMisuseError | ConservationError | DivergenceError)
+        is_ours = isinstance(error, StepMisuseError | ConservationError | DivergenceError | NonFiniteLossError)
         return self.link.is_broken_within(0 if is_ours else self.grace_s)
 
-    def _launch(self, tensor: torch.Tensor) -> Any:
+    def _live_group(self) -> GlooGroup:
         if self.group is None:
             raise RuntimeError("no group")
-        return self.group.allreduce(tensor)
+        return self.group
+
+    def _launch(self, tensor: torch.Tensor) -> Any:
+        return self._live_group().allreduce(tensor)
+
+    def summed(self, row: torch.Tensor) -> Tail | None:
+        """Sum gradients and a tail's row over replicas, in place; None if a reduction failed."""
+        elements = self.buffers.size
+        beside = torch.empty(2 + elements, dtype=torch.float64) if self.reducer.is_ordered else None
+        if not self.reducer.finish(row, beside):
+            return None
+        tail = Tail.of(row, self.reducer.used.numel(), elements)
+        if beside is None:
+            return tail
+        loss, weight = beside[:2].tolist()
+        return replace(tail, loss=loss, weight=weight, buffers=beside[2:])
+
+    # --- who computes what ---
+
+    def dealt(self, whole: Sequence[MicroBatch], number: int, attempt: int) -> list[MicroBatch]:
+        """Those of an update's micro-batches that this replica computes."""
+        return self.batches.dealt(whole, self._shares(number), self._player(self.rank, attempt))
+
+    def hands(self, count: int, number: int, attempt: int) -> list[range]:
+        """Which of `count` micro-batches each rank computes; empty unless sums are made in order, which needs them."""
+        if not self.reducer.is_ordered:
+            return []
+        shares = self._shares(number)
+        return [deal(count, shares, self._player(rank, attempt)) for rank in range(self.replicas)]
+
+    def _player(self, rank: int, attempt: int) -> int:
+        """Whose hand a rank plays: its own, and in a second attempt that of the rank before (`train/watch.py`)."""
+        return (rank - attempt + 1) % self.replicas
+
+    def _shares(self, number: int) -> tuple[int, ...]:
+        return self.watch.shares(number, len(self.batches.plan.cut(0, self.replicas)))
 
     # --- the size of a step ---
 
@@ -223,6 +269,7 @@ class Replica:
             started_at_s=step.started_at_s,
             committed_at_s=step.committed_at_s,
             skipped=step.skipped,
+            seconds=step.seconds,
         )
         self.unpublished.append(report)
         self.on_report(report)

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -15,17 +14,17 @@ from elastic.control.flight import Flying
 from elastic.control.pace import Resize
 from elastic.control.values import StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
-from elastic.settings import Limits
+from elastic.train.closing import close_loop
 from elastic.train.data import Batches, make_batches
 from elastic.train.evaluation import Evaluation, Evaluator
-from elastic.train.flight import FlightPage
 from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
-from elastic.train.heal import exchange
-from elastic.train.link import Link
+from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse
 from elastic.train.replica import Replica
-from elastic.train.step import Step, close_loop
+from elastic.train.step import Step
+from elastic.train.surroundings import Surroundings
+from elastic.train.watch import DIGEST_STEPS
 from elastic.train.world import World, open_world
 
 _current: "Session | None" = None
@@ -46,27 +45,6 @@ def set_session(session: "Session | None") -> None:
     """Called by the runner alone."""
     global _current
     _current = session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a session is built from.
-
-    Attributes:
-        run, worker: names.
-        host: address of this node for other workers.
-        device: where the model belongs.
-        seed: base of all random state and of the data order.
-    """
-
-    run: str
-    worker: str
-    host: str
-    device: torch.device
-    seed: int
-    limits: Limits
-    link: Link
-    page: FlightPage
 
 
 class Session:
@@ -99,19 +77,31 @@ class Session:
 
     # --- what the user calls ---
 
-    def prepare(self, model: torch.nn.Module, bucket_bytes: int = BUCKET_BYTES) -> torch.nn.Module:
+    def prepare(
+        self,
+        model: torch.nn.Module,
+        bucket_bytes: int = BUCKET_BYTES,
+        *,
+        digest_steps: int = DIGEST_STEPS,
+        reproducible: bool = False,
+    ) -> torch.nn.Module:
         """Move the model to the device and keep replicas in step; returns the same model.
 
         Args:
             model: its parameters may be tied, frozen, or unused in a step.
             bucket_bytes: gradients are summed in buckets of about this size.
+            digest_steps: replicas compare a digest of their state every so many steps, and at the end; 0: never.
+            reproducible: sum micro-batches in one fixed order, so that no resize and no fault changes a bit; slower.
 
         Raises:
             StepMisuseError: called twice, or with a wrapper that spans replicas.
+            SettingError: digest_steps is negative.
         """
         refuse(model)
+        if digest_steps < 0:
+            raise SettingError(f"session.prepare(digest_steps={digest_steps}) must not be negative; 0 turns votes off")
         model.to(self.device)
-        self._replica.adopt(model, bucket_bytes)
+        self._replica.adopt(model, bucket_bytes, digest_steps, reproducible)
         return model
 
     def track(self, **objects: Any) -> None:
@@ -209,6 +199,10 @@ class Session:
                 "its samples, so batch_size must be an integer"
             )
         replica = self._replica
+        if batches.equal_rounds and replica.model is not None and replica.reducer.is_ordered:
+            raise SettingError(
+                "session.prepare(reproducible=True) and session.batches(equal_rounds=True) do not go together"
+            )
         replica.use(batches)
         replica.phases = phases
         self._arrive()
@@ -219,7 +213,7 @@ class Session:
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
-            step = Step(replica, number, attempt=1, generation=self.generation)
+            step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
@@ -364,6 +358,10 @@ class Session:
             install = exchange(group, view, replica.tracked)
         except FormingCancelledError:
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
+            return False
+        except DonorsDifferError as error:
+            group.cut()
+            self._link.corrupt(error.culprits, str(error))
             return False
         except Exception as error:  # whatever broke, the answer is the same: this generation is not formed
             group.cut()

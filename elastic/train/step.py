@@ -22,6 +22,7 @@ import torch
 
 from elastic.control.data import Conservation, MicroBatch, contribution, expected, hash32
 from elastic.control.flight import Flying
+from elastic.control.integrity import Account
 from elastic.control.values import NOTHING_COMMITTED, CommitId
 from elastic.errors import AttemptBroken, ConservationError, StepMisuseError
 from elastic.train import rng
@@ -74,12 +75,15 @@ class Step:
         self.metrics: dict[str, float] = {}
         self.on_stable: list[Callable[[], None]] = []
         self.skipped = ""
+        self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank
         self.committed_at_s = 0.0
         self._replica = replica
-        self._dealt = replica.batches.dealt(self._micro_batches, replica.replicas, replica.rank)
+        self._dealt = replica.dealt(self._micro_batches, number, attempt)
         self._done: list[MicroBatch] = []
         self._loss_sum = self._weight_sum = 0.0
         self._weighted = self._backwards = 0
+        self._digest = self._odd = 0  # what this replica says of itself: see control/integrity.py
+        self._computed_before_s = 0.0
         self._position = self._started = -1  # of the micro-batch that is computed now, and of the last backward
         self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
         self._scaler_states: list[ScalerState] = []
@@ -104,7 +108,9 @@ class Step:
         replica.mute = ""
         replica.page.place(self.generation, self.number, self.attempt)
         replica.page.note(Flying.IN_BODY)
-        replica.reducer.begin()
+        self._computed_before_s = replica.page.computing_s
+        self._digest = replica.watch.digest_before(self.number)
+        replica.reducer.begin(replica.hands(len(self._micro_batches), self.number, self.attempt))
         replica.buffers.begin()
         self._scaler_states = [ScalerState(scaler) for scaler in replica.scalers]
         rng.seed_all(replica.seed, self.number, rng.BODY)
@@ -128,7 +134,7 @@ class Step:
             batch = replica.batches.load(micro_batch)
             replica.page.note(Flying.COMPUTING, micro_batch.number)
             if position == len(self._dealt) - 1:
-                replica.reducer.last_backward()
+                replica.reducer.last_backward(micro_batch.number)
             self._position = position
             yield batch
             if self._backwards <= position and not self._is_reduced:
@@ -165,14 +171,24 @@ class Step:
         share = self._share(micro_batch, weight)
         self._weight_sum += share
         if share:
-            self._loss_sum += share * float(loss.detach())
+            value = float(loss.detach())
+            self._odd = self._odd or (0 if math.isfinite(value) else micro_batch.number + 1)
+            self._loss_sum += share * value
         if share or replica.batches.equal_rounds:  # where replicas talk in a backward, all must run it
             weighted = loss * share
             (scaler.scale(weighted) if scaler is not None else weighted).backward()
         replica.buffers.after_micro_batch(share)
+        if replica.reducer.is_ordered:
+            self._end_in_order(micro_batch.number)
         self._backwards += 1
         if micro_batch.count:
             self._done.append(micro_batch)
+
+    def _end_in_order(self, number: int) -> None:
+        """Hand over what this micro-batch adds: gradients, and beside them loss, weight and buffers."""
+        added = torch.tensor([self._loss_sum, self._weight_sum], dtype=torch.float64)
+        self._loss_sum = self._weight_sum = 0.0
+        self._replica.reducer.end_micro_batch(number, torch.cat([added, self._replica.buffers.take_change()]))
 
     def _share(self, micro_batch: MicroBatch, weight: float | torch.Tensor | None) -> float:
         """Weight of a micro-batch in units of the step's samples, so that its size stays near 1."""
@@ -292,20 +308,21 @@ class Step:
         replica = self._replica
         replica.page.note(Flying.REDUCING)
         row = self._tail().row()
-        if not replica.reducer.finish(row):
+        tail = replica.summed(row)
+        if tail is None:
             replica.link.broke(replica.reducer.error)
             raise AttemptBroken
-        parameters = replica.reducer.used.numel()
-        tail = Tail.of(row, parameters)
         self._check_conservation(tail.record)
         if tail.skips and not self.skipped:
             self.skipped = "another replica skipped it"
+        replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
+        self.seconds = replica.watch.seconds
         self.loss, self._buffer_change = tail.loss, tail.buffers
         self.wants_pause = tail.pauses > 0
         if tail.weighted and not self.skipped:
             self._divide(tail)
         replica.reducer.hide_unused(tail.used)
-        self._record_bytes = Tail.identity_bytes(row, parameters)
+        self._record_bytes = Tail.identity_bytes(row, replica.reducer.used.numel())
         self._is_reduced = True
         replica.page.note(Flying.IN_BODY)
         replica.reduced(self)
@@ -332,6 +349,8 @@ class Step:
 
     def _tail(self) -> Tail:
         replica = self._replica
+        computed_s = replica.page.computing_s - self._computed_before_s
+        account = Account(digest=self._digest, odd=self._odd, micro_batches=self._position + 1, compute_s=computed_s)
         return Tail(
             record=contribution(replica.batches.plan, self._done, self._identity()),
             pauses=float(replica.link.wants_pause()),
@@ -341,6 +360,7 @@ class Step:
             weighted=float(self._weighted),
             used=replica.reducer.used,
             buffers=replica.buffers.change,
+            table=replica.watch.table(account),
         )
 
     def _check_conservation(self, got: Conservation) -> None:
@@ -356,32 +376,6 @@ class Step:
         replica = self._replica
         lineage = hashlib.blake2b(replica.link.state.commit.lineage.encode() + self._record_bytes, digest_size=8)
         return CommitId(replica.incarnation, self.generation, self.attempt, self.number, lineage.hexdigest())
-
-
-def close_loop(replica: "Replica", number: int) -> bool:
-    """The closing reduction: once it completes, all replicas have applied the last update, `number` - 1.
-
-    It has a step's shape, so that a replica that left the loop earlier than the others is told so, instead of gloo
-    aborting the process.
-
-    Raises:
-        ConservationError: the replicas left the loop at different steps.
-    """
-    reducer, generation = replica.reducer, replica.view.generation if replica.view else 0
-    identity = hash32("closing", replica.incarnation, generation, number)
-    reducer.begin()
-    replica.buffers.begin()
-    record = Conservation(samples=0, micro_batches=0, replicas_identity=identity, replicas=1)
-    nothing = {"pauses": 0.0, "skips": 0.0, "loss": 0.0, "weight": 0.0, "weighted": 0.0}
-    row = Tail(record=record, used=reducer.used, buffers=replica.buffers.change, **nothing).row()
-    if not reducer.finish(row):
-        replica.link.broke(reducer.error)
-        replica.settle()
-        return False
-    got = Tail.of(row, reducer.used.numel()).record
-    if got.replicas_identity != identity * replica.replicas or got.samples != 0:
-        raise ConservationError(f"the replicas left the loop at different steps; this one before update {number}")
-    return True
 
 
 def _place(frame: FrameType) -> str:

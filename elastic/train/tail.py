@@ -13,6 +13,8 @@ _HEAD = 9
 class Tail:
     """One replica's part before the reduction, the step's whole after it.
 
+    Where sums are made in one fixed order, loss, weight and buffers travel beside the row, and are zero in it.
+
     Attributes:
         record: proof of which micro-batches are in.
         pauses, skips: votes.
@@ -21,6 +23,7 @@ class Tail:
         weighted: number of micro-batches whose weight the user gave.
         used: (parameters,) on how many replicas a parameter received a gradient.
         buffers: (elements,) weighted changes of the buffers.
+        table: (replicas * words,) what each replica says of itself; see control/integrity.py.
     """
 
     record: Conservation
@@ -31,14 +34,15 @@ class Tail:
     weighted: float
     used: torch.Tensor
     buffers: torch.Tensor
+    table: torch.Tensor
 
     def row(self) -> torch.Tensor:
-        """(9 + parameters + elements,) float64."""
+        """(9 + parameters + elements + table,) float64."""
         numbers = (*self.record.words(), self.pauses, self.skips, self.loss, self.weight, self.weighted)
-        return torch.cat([torch.tensor(numbers, dtype=torch.float64), self.used, self.buffers])
+        return torch.cat([torch.tensor(numbers, dtype=torch.float64), self.used, self.buffers, self.table])
 
     @classmethod
-    def of(cls, row: torch.Tensor, parameters: int) -> "Tail":
+    def of(cls, row: torch.Tensor, parameters: int, elements: int) -> "Tail":
         """The row read again; tensors are views into it."""
         pauses, skips, loss, weight, weighted = row[4:_HEAD].tolist()
         return cls(
@@ -49,7 +53,8 @@ class Tail:
             weight=weight,
             weighted=weighted,
             used=row[_HEAD : _HEAD + parameters],
-            buffers=row[_HEAD + parameters :],
+            buffers=row[_HEAD + parameters : _HEAD + parameters + elements],
+            table=row[_HEAD + parameters + elements :],
         )
 
     @staticmethod

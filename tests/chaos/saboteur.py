@@ -19,7 +19,8 @@ import torch
 from elastic.train import gloo, session
 
 SAMPLES, BATCH, MICRO_BATCH = 240, 12, 2
-HARMLESS = ("stall", "slow")  # the worker sleeps there, no more
+# The worker sleeps there, or spoils something, and lives.
+HARMLESS = frozenset({"stall", "slow", "flip-weight", "flip-moment", "nan"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ class Sabotage:
     """Kill (or stop, or delay) the worker that has `rank` when it comes to `point` of `step` (or of `generation`).
 
     Attributes:
-        point: forward, between-buckets, pending, reduced, stall, slow, in-apply, forming, giving.
+        point: forward, between-buckets, pending, reduced, stall, slow, in-apply, forming, giving; and those that
+            corrupt: flip-weight, flip-moment (one bit, between two steps), nan (the loss of one micro-batch).
         step: the step in which it strikes; -1: any.
         generation: the generation in which it strikes; 0: any.
         delay_s: for "stall", "slow" and "pending": how long the worker sleeps there first.
@@ -52,7 +54,8 @@ class Saboteur:
     def __init__(self, plan: tuple[Sabotage, ...], folder: Path) -> None:
         self._plan, self._folder = plan, folder
 
-    def at(self, point: str, rank: int, step: int, generation: int) -> None:
+    def at(self, point: str, rank: int, step: int, generation: int) -> bool:
+        """Strike, if it is time; returns whether it did."""
         for sabotage in self._plan:
             if sabotage.point != point or sabotage.rank != rank:
                 continue
@@ -62,6 +65,16 @@ class Saboteur:
                 time.sleep(sabotage.delay_s)
                 if point not in HARMLESS:
                     os.kill(os.getpid(), sabotage.signal)
+                return True
+        return False
+
+    def flip(self, rank: int, step: int, generation: int, optimizer: torch.optim.Optimizer) -> None:
+        """Between two steps: a bit of a parameter, or of its moment."""
+        param = optimizer.param_groups[0]["params"][0]
+        if self.at("flip-weight", rank, step, generation):
+            flip_bit(param)
+        if self.at("flip-moment", rank, step, generation):
+            flip_bit(optimizer.state[param]["exp_avg"])
 
     def _strikes_first(self, sabotage: Sabotage) -> bool:
         try:
@@ -131,6 +144,14 @@ class Replayed:
     def samples(self, replicas: int, micro_batch_size: int) -> int:
         return self.batch_size.samples(self.replay[min(self.step, len(self.replay) - 1)], micro_batch_size)
 
+    def take_the_place_of(self, batches: Any) -> None:
+        batches.plan, self.batch_size = replace(batches.plan, batch_size=self), batches.plan.batch_size
+
+
+def flip_bit(tensor: torch.Tensor) -> None:
+    """The lowest bit of one element: nothing that a loss would show."""
+    tensor.detach().view(-1)[:1].view(torch.uint8)[0] ^= 1
+
 
 def train(
     session: session.Session,
@@ -141,11 +162,20 @@ def train(
     micro_batch: int,
     pause_s: float,
     batch_size: Any = BATCH,
-    replay: tuple[int, ...] = (),
+    dtype: torch.dtype = torch.float64,
+    poison: int = -1,
+    slow: dict[str, float] | None = None,
+    **prepare: Any,
 ) -> str:
-    """Train in float64 and log; returns the digest of the parameters."""
+    """Train and log; returns the digest of the parameters.
+
+    Args:
+        poison: a sample whose loss is nan, whoever computes it.
+        slow: by worker, the seconds that each of its micro-batches takes longer.
+        prepare: passed on to `session.prepare`.
+    """
     saboteur = Saboteur(plan, folder)
-    model = session.prepare(Net().double(), bucket_bytes=300)
+    model = session.prepare(Net().to(dtype), bucket_bytes=300, **prepare)
     params = list(model.parameters())
     optimizer = HalfwayOptimizer([{"params": params[:3]}, {"params": params[3:]}], lr=1e-2, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.97)
@@ -160,20 +190,23 @@ def train(
         _sabotage_internals(session, saboteur, optimizer)
     write("started", objects=[id(model), id(optimizer), *map(id, params)])
     session.on_resize(lambda resize: write("resized", **asdict(resize)))
-    batches = session.batches(Samples(), batch_size=batch_size, micro_batch_size=micro_batch)
-    if replay:
-        batch_size = Replayed(batches.plan.batch_size, replay)
-        batches.plan = replace(batches.plan, batch_size=batch_size)
+    replayed = batch_size if isinstance(batch_size, Replayed) else None
+    size = replayed.batch_size if replayed else batch_size
+    batches = session.batches(Samples(), batch_size=size, micro_batch_size=micro_batch)
+    if replayed:
+        replayed.take_the_place_of(batches)
     for step in session.steps(batches, max_steps=steps):
         with step:
             place = {"step": step.index, "generation": step.generation}
             for number, (index, x) in enumerate(step):
                 write("consumed", **place, ids=index.tolist())
-                time.sleep(pause_s)
+                time.sleep(pause_s + (slow or {}).get(session.worker, 0.0))
                 if number == 0:
                     saboteur.at("forward", session.rank, step.index, step.generation)
                     saboteur.at("pending", session.rank, step.index, step.generation)
-                step.backward(((model(x) - x) ** 2).mean())
+                loss = ((model(x.to(dtype)) - x.to(dtype)) ** 2).mean()
+                is_odd = poison in index or saboteur.at("nan", session.rank, step.index, step.generation)
+                step.backward(loss * float("nan") if is_odd else loss)
             saboteur.at("reduced", session.rank, step.index, step.generation)
             saboteur.at("stall", session.rank, step.index, step.generation)
             with session.slow("a sabotage"):
@@ -181,9 +214,10 @@ def train(
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             step.apply(optimizer, scheduler=scheduler)
             write("committed", **place, replicas=step.replicas, samples=step.samples, rates=optimizer.rates)
-            if replay:
-                batch_size.step = step.index + 1
+            if replayed:
+                replayed.step = step.index + 1
             step.report(loss=step.loss)
+        saboteur.flip(session.rank, step.index, step.generation, optimizer)
     state = b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
     digest = hashlib.blake2b(state, digest_size=8).hexdigest()
     if session.is_leader:

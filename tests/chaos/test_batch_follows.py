@@ -29,7 +29,7 @@ from tests.chaos.group import (
     assert_survivors_never_restart,
     run,
 )
-from tests.chaos.saboteur import HARMLESS, MICRO_BATCH, SAMPLES, Sabotage, train
+from tests.chaos.saboteur import HARMLESS, MICRO_BATCH, SAMPLES, Replayed, Sabotage, train
 from tests.effects.solo import Solo
 
 pytestmark = pytest.mark.timeout(120)
@@ -113,8 +113,9 @@ def assert_answer_of_one_process(story: Story, training: Training, sizes: list[i
     """P2: one process that takes the same batches, each as if so many replicas computed it, ends with the same."""
     folder = story.folder / "replay"
     folder.mkdir()
-    cut = {"steps": len(sizes), "micro_batch": micro_batch, "batch_size": training.options["batch_size"]}
-    work = partial(train, folder=folder, plan=(), pause_s=0, replay=tuple(sizes), **cut)
+    replayed = Replayed(training.options["batch_size"], tuple(sizes))
+    cut = {"steps": len(sizes), "micro_batch": micro_batch, "batch_size": replayed}
+    work = partial(train, folder=folder, plan=(), pause_s=0, **cut)
     ended = Solo(folder, seed=0).run(with_callbacks(work, training.callbacks))
     assert isinstance(ended.last, TrainFnReturned), ended.last
     assert_same_answer(story, replace(story, folder=folder))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from elastic.control import events as ev
-from elastic.control.data import deal
+from elastic.control.data import deal, even
 from elastic.train.buffers import Buffers
 from tests.effects.solo import Solo
 
@@ -69,7 +69,7 @@ def after_step(replicas, failed_attempts=0):
             model(inputs(4))  # the attempt broke after a forward
             buffers.restore()
     for rank, (model, buffers) in enumerate(zip(models, all_buffers, strict=True)):
-        run_attempt(model, buffers, deal(len(COUNTS), replicas, rank))
+        run_attempt(model, buffers, deal(len(COUNTS), even(replicas), rank))
     total = sum(buffers.change for buffers in all_buffers)
     for buffers in all_buffers:
         buffers.apply(total)

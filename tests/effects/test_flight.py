@@ -111,3 +111,22 @@ def test_pages_of_runs_incarnations_and_workers_are_apart():
     paths = {page_path(run, worker, life) for run in ("a", "b") for worker in ("w0", "w1") for life in (1, 2)}
     assert len(paths) == 8
     assert all(path.parent == PAGES and path.name.startswith("elastic-") for path in paths)
+
+
+def test_a_page_counts_the_seconds_of_computing_and_of_waiting(page):
+    for phase, pause_s in (
+        (Flying.COMPUTING, 0.05),
+        (Flying.REDUCING, 0.1),
+        (Flying.AT_DOOR, 0.2),
+        (Flying.IN_BODY, 0),
+    ):
+        page.note(phase)
+        time.sleep(pause_s)
+    first = read_page(page.path)
+    assert first.computing_s >= 0.05 and first.waiting_s >= 0.1
+    assert first.computing_s == page.computing_s
+    page.note(Flying.COMPUTING)
+    page.note(Flying.COMPUTING)
+    page.note(Flying.OUTSIDE)
+    second = read_page(page.path)
+    assert second.computing_s > first.computing_s and second.waiting_s == first.waiting_s

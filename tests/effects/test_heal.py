@@ -12,7 +12,7 @@ from elastic.control.values import CommitId
 from elastic.errors import DivergenceError
 from elastic.train import tree
 from elastic.train.gloo import FormingCancelledError
-from elastic.train.heal import exchange
+from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.tracked import Tracked
 from tests.effects.helpers import Circle, formed, in_threads
 
@@ -253,6 +253,21 @@ def test_a_donor_with_a_flipped_bit_is_named(name):
         sentences = divergences(members, groups)
     assert len(set(sentences)) == 1
     assert re.search(rf"after healing, {name} on ranks \[1(, 2)?\] differs from rank 0", sentences[0]), sentences[0]
+
+
+@pytest.mark.parametrize("donors", [(0, 1), (0, 1, 2)], ids=["no majority", "a majority"])
+def test_donors_vote_on_donors_and_nobody_else_has_a_say(donors):
+    """The receiver may hold what it has from the wrong one, and so make a false majority."""
+    members = [*(current() for _ in donors), fresh()]
+    flip(members[1].model[0].weight)
+
+    def act(rank):
+        with pytest.raises(DonorsDifferError) as caught:
+            heal(groups[rank], members[rank])
+        return caught.value.culprits
+
+    with formed(len(members), resume=COMMIT, donors=donors, behind=(len(donors),)) as groups:
+        assert set(in_threads(len(members), act)) == {("w1",) if len(donors) > 2 else ()}
 
 
 def test_a_scalar_that_differs_between_donors_is_found():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastic.control.data import deal
+from elastic.control.data import deal, even
 from elastic.errors import StateError, StepMisuseError
 from elastic.train.reducer import Reducer
 from tests.effects.helpers import formed, in_threads
@@ -111,7 +111,7 @@ def reduced(kind, micro_batches: int, replicas: int, bucket_bytes: int, forget=l
     def replica(rank: int):
         model, group = models[rank], groups[rank]
         reducer = Reducer(model, group.allreduce, lambda: True, group.cut, bucket_bytes)
-        dealt = deal(micro_batches, replicas, rank)
+        dealt = deal(micro_batches, even(replicas), rank)
         reducer.begin()
         forget(model)
         for number in dealt:
@@ -150,7 +150,7 @@ def test_sums_are_a_single_process_gradients(kind, bucket_bytes):
 @pytest.mark.parametrize("kind", [Plain, WithUnused, Sometimes])
 def test_a_replica_that_is_dealt_nothing_holds_the_same_sums(kind):
     """Two micro-batches over three replicas: the idle one adds zeros, and no gradient of its own."""
-    assert not len(deal(2, 3, 0))
+    assert not len(deal(2, even(3), 0))
     wanted = single(kind, 2)
     for found in reduced(kind, 2, 3, 1 << 20):
         assert_same(found, wanted)

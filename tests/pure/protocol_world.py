@@ -9,17 +9,18 @@ import heapq
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.data import hash32
 from elastic.control.flight import STOPPED, Flying, Reading
+from elastic.control.integrity import outvoted
 from elastic.control.state import Phase, Standing
 from elastic.control.values import CommitId, StepReport, View
-from elastic.control.worker_protocol import Signal, Stage, Verdict, WorkerState, react
+from elastic.control.worker_protocol import Signal, Stage, Verdict, react
 from tests.pure.bare_controller import BareController
+from tests.pure.protocol_parts import Plan, SimWorker
 
 LEASE_S, LEASE_MARGIN = 20.0, 0.8
 TICK_S, OVERDUE_S, FAULTS_END_S, LIMIT_S = 0.5, 5.0, 20.0, 400.0
@@ -35,47 +36,6 @@ FLYING = {
     Stage.APPLYING: Flying.APPLYING,
     Stage.FINISHED: Flying.OUTSIDE,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What happens to a run; faults are chances per move of a worker, per message, or (a stall) per event."""
-
-    replicas: tuple[int, int]
-    spares: int = 0
-    steps: int = 6
-    in_order: bool = True
-    crash: float = 0.0
-    hang: float = 0.0
-    mute: float = 0.0
-    break_: float = 0.0
-    lose_order: float = 0.0
-    stall: float = 0.0
-    notice: float = 0.0
-
-
-@dataclass(slots=True, kw_only=True)
-class SimWorker:
-    """A process: the protocol's state, and what its training thread is doing."""
-
-    name: str
-    state: WorkerState = field(default_factory=WorkerState)
-    view: View | None = None
-    is_alive: bool = True
-    is_hung: bool = False
-    is_stopped: bool = False
-    moved_s: float = 0.0
-    has_last_words: bool = True
-    muted_at_s: float = 0.0
-    muted_until_s: float = 0.0
-    since_s: float = 0.0
-    contributed: bool = False
-    pause_generation: int = 0
-    wants_pause: bool = False
-    applying: CommitId | None = None
-    pending: CommitId | None = None
-    unpublished: list[CommitId] = field(default_factory=list)
-    deferred: list[Any] = field(default_factory=list)
 
 
 class World:
@@ -95,6 +55,8 @@ class World:
         self.stable: list[str] = []
         self.faults: set[str] = set()
         self.fenced: list[str] = []
+        self.votes: dict[Any, tuple[int, ...] | None] = {}
+        self.named: set[str] = set()
         self.stalled_until_s = 0.0
 
     def play(self) -> "World":
@@ -154,6 +116,8 @@ class World:
             self.later(self.stalled_until_s - self.now_s, self.control, event)
             return
         self.ws.now_s = self.now_s
+        if isinstance(event, ev.CorruptionFound) and event.generation == self.ws.generation:
+            self.named |= set(event.culprits)
         commands = self.ws.feed(event)
         if not isinstance(event, ev.Tick) and self.chance("stall"):
             self.stalled_until_s = self.now_s + self.rng.uniform(1.0, 4 * LIMITS["freeze_timeout_s"])
@@ -168,7 +132,9 @@ class World:
         elif isinstance(command, cmd.Form):
             if command.view.bootstrap and command.view.generation > 1:
                 self.start_over()
-            self.order([member.worker for member in command.view.members], command)
+            members = [member.worker for member in command.view.members]
+            assert not self.named & set(members), "a corrupt worker belongs to a generation again"
+            self.order(members, command)
         elif isinstance(command, cmd.Pause):
             self.order([command.worker], command)
         elif isinstance(command, cmd.Inspect):
@@ -327,6 +293,9 @@ class World:
             for donor in () if view.bootstrap else (group[rank].state for rank in view.donors):
                 assert donor.healed, f"{donor} gives what it does not hold"
                 assert donor.commit.same_state(view.resume), f"{donor} gives something else than {view.resume}"
+            if view.behind and self.finds_corruption(worker, ("forming", view.generation), view.donors):
+                return
+            worker.bits = self.workers[view.members[view.donors[0]].worker].bits
             self.signal(worker, Signal.FORMED, commit=view.resume)
             if worker.pending is not None and worker.pending.step < view.resume.step:
                 self.make_stable(worker)
@@ -366,6 +335,8 @@ class World:
     def reduced(self, worker: SimWorker, key: tuple[int, int]) -> None:
         """All have contributed, so all have applied the step before."""
         (generation, number), parent = key, worker.state.commit
+        if worker.view is not None and self.finds_corruption(worker, key, range(len(worker.view.members))):
+            return
         assert self.parents.setdefault(key, parent.lineage) == parent.lineage, f"{key} began from different states"
         self.note_stable(parent)
         self.make_stable(worker)
@@ -380,6 +351,18 @@ class World:
             worker.applying = CommitId(1, generation, 1, number, lineage)
             worker.wants_pause = key in self.pauses
 
+    def finds_corruption(self, worker: SimWorker, key: Any, ranks: Any) -> bool:
+        """All see the same bits of these ranks; whoever is outvoted is told of, and is healed no more."""
+        assert worker.view is not None
+        names = [worker.view.members[rank].worker for rank in ranks]
+        odd = self.votes.setdefault(key, outvoted([self.workers[name].bits for name in names]))
+        if odd == ():
+            return False
+        culprits = tuple(names[place] for place in odd or ())
+        self.signal(worker, Signal.OUTVOTED if worker.name in culprits else Signal.BREAK)
+        self.tell(worker, ev.CorruptionFound, generation=worker.view.generation, culprits=culprits, evidence="odd")
+        return True
+
     def leave_apply(self, worker: SimWorker) -> None:
         commit = worker.applying
         assert commit is not None
@@ -387,6 +370,8 @@ class World:
         is_exiled = self.ws.standing(worker.name) is Standing.EXILED  # out of reach, it does what can not become stable
         assert is_exiled or commit.step >= len(self.stable), f"{worker.name} redid stable step {commit.step}"
         self.signal(worker, Signal.LEAVE_APPLY, commit=commit)
+        if self.plan.corrupt and self.chance("corrupt"):
+            worker.bits = self.sent
         worker.pending, orders, worker.deferred = commit, worker.deferred, []
         for command in orders:
             self.obey(worker, command)

@@ -16,6 +16,7 @@ from elastic.control.data import (
     Permutation,
     contribution,
     deal,
+    even,
     expected,
     hash32,
     mix64,
@@ -171,7 +172,7 @@ def test_how_many_samples_steps_of_changing_size_take(plan, sizes, counts):
 @pytest.mark.parametrize("replicas", [1, 2, 5])
 def test_with_fixed_micro_batches_each_replica_computes_that_many(replicas):
     micro_batches = FIXED.cut(0, replicas)
-    hands = [deal(len(micro_batches), replicas, rank) for rank in range(replicas)]
+    hands = [deal(len(micro_batches), even(replicas), rank) for rank in range(replicas)]
     assert [len(hand) for hand in hands] == [2] * replicas
     assert [one.count for one in micro_batches] == [3] * 2 * replicas
 
@@ -179,7 +180,7 @@ def test_with_fixed_micro_batches_each_replica_computes_that_many(replicas):
 def test_at_the_end_of_an_epoch_a_replica_may_be_dealt_nothing():
     micro_batches = FIXED.cut(48, 3)
     assert micro_batches == (MicroBatch(0, 48, 2),)
-    assert [len(deal(1, 3, rank)) for rank in range(3)] == [0, 0, 1]
+    assert [len(deal(1, even(3), rank)) for rank in range(3)] == [0, 0, 1]
 
 
 def test_the_order_changes_from_epoch_to_epoch_and_with_the_seed():
@@ -224,7 +225,7 @@ def test_the_last_step_of_an_epoch_is_as_short_as_what_is_left():
 @few
 @given(micro_batches=st.integers(0, 60), replicas=st.integers(1, 80))
 def test_a_deal_hands_out_each_micro_batch_once_and_evenly(micro_batches, replicas):
-    hands = [deal(micro_batches, replicas, rank) for rank in range(replicas)]
+    hands = [deal(micro_batches, even(replicas), rank) for rank in range(replicas)]
     assert [number for hand in hands for number in hand] == list(range(micro_batches))
     sizes = [len(hand) for hand in hands]
     assert max(sizes) - min(sizes) <= 1
@@ -236,7 +237,21 @@ def test_a_deal_hands_out_each_micro_batch_once_and_evenly(micro_batches, replic
     ids=["one replica", "even", "uneven", "more replicas than micro-batches", "nothing"],
 )
 def test_how_much_each_replica_is_dealt(micro_batches, replicas, sizes):
-    assert [len(deal(micro_batches, replicas, rank)) for rank in range(replicas)] == sizes
+    assert [len(deal(micro_batches, even(replicas), rank)) for rank in range(replicas)] == sizes
+
+
+@few
+@given(micro_batches=st.integers(0, 60), shares=st.lists(st.integers(0, 20), min_size=1, max_size=12).filter(any))
+def test_an_uneven_deal_hands_out_each_micro_batch_once_in_proportion(micro_batches, shares):
+    hands = [deal(micro_batches, shares, rank) for rank in range(len(shares))]
+    assert [number for hand in hands for number in hand] == list(range(micro_batches))
+    for hand, share in zip(hands, shares, strict=True):
+        assert abs(len(hand) - share * micro_batches / sum(shares)) < 1
+        assert share or not hand
+
+
+def test_shares_that_add_up_are_the_sizes():
+    assert [len(deal(8, (3, 3, 2), rank)) for rank in range(3)] == [3, 3, 2]
 
 
 # --- the conservation record ------------------------------------------------------------------------------------------
@@ -252,7 +267,7 @@ def summed(records: list[Conservation]) -> Conservation:
 @given(plan=plans(), consumed=st.integers(0, 500), replicas=st.integers(1, 9), identity=st.integers(0, 2**32 - 1))
 def test_the_contributions_of_any_deal_add_up_to_what_is_expected(plan, consumed, replicas, identity):
     cut = plan.cut(consumed, replicas)
-    hands = [deal(len(cut), replicas, rank) for rank in range(replicas)]
+    hands = [deal(len(cut), even(replicas), rank) for rank in range(replicas)]
     records = [contribution(plan, [cut[number] for number in hand], identity) for hand in hands]
     assert summed(records) == expected(plan, consumed, replicas, identity)
 

@@ -99,6 +99,8 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.WorkerDeparted(worker=worker, reason="SystemExit")
         for generation in (at - 1, at):
             yield ev.CollectiveBroken(worker=worker, generation=generation, error="reset")
+            for culprits in ((), (worker,)):
+                yield ev.CorruptionFound(worker=worker, generation=generation, culprits=culprits, evidence="odd")
             yield ev.LoopEnded(worker=worker, generation=generation, commit=commit(9))
         yield ev.FreezeAnswered(worker=worker, generation=at, commit=commit(9), healed=True)
         if state.phase is not Phase.RUNNING:  # nobody steps who is not healed

@@ -29,6 +29,7 @@ ERRORS = {
     "ElasticError",
     "NoClusterError",
     "NoProgressError",
+    "NonFiniteLossError",
     "NotEnoughSlotsError",
     "NotStatefulError",
     "OutsideWorkerError",

@@ -4,6 +4,7 @@ A failure names its seed; `play(seed)` repeats it exactly.
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -86,6 +87,22 @@ def test_the_worlds_hold_what_they_are_meant_to():
     endings = [world.ws.state.outcome.ending for world in worlds]
     assert endings.count(Ending.SUCCEEDED) > len(worlds) / 2
     assert Ending.REPLICAS_LOST in endings
+
+
+def test_who_is_outvoted_belongs_to_no_generation_again():
+    """Bits flip; the run goes on without whoever holds others, or ends where nobody can say whose are right."""
+    endings, named = [], 0
+    for seed in range(240):
+        plan = replace(plan_of(seed), corrupt=0.05)
+        world = World(seed, plan).play()
+        endings.append(world.ws.state.outcome.ending)
+        named += len(world.named)
+        if endings[-1] is Ending.SUCCEEDED:
+            members = [world.workers[member.name] for member in world.ws.state.members]
+            holders = [member for member in members if member.name not in world.named and member.state.healed]
+            assert len({member.bits for member in holders if member.state.commit.step == plan.steps - 1}) <= 1, seed
+    assert set(endings) == {Ending.SUCCEEDED, Ending.REPLICAS_LOST, Ending.DIVERGED}
+    assert named > 20
 
 
 def test_a_seed_repeats_itself():

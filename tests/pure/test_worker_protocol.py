@@ -17,6 +17,7 @@ SIGNALS = (
     Signal.LEAVE_APPLY,
     Signal.BREAK,
     Signal.TEAR,
+    Signal.OUTVOTED,
     Signal.STOP_AT_DOOR,
     Signal.END_LOOP,
     Signal.LEAVE,
@@ -28,17 +29,17 @@ SIGNALS = (
 )
 # What becomes of each signal, in the order above, when the driver's number is right.
 VERDICTS: dict[Stage, tuple[Verdict, ...]] = {
-    # arrive formed enter leave break tear stop end leave | freeze form go finish dismiss
-    Stage.LOADING: (D, R, R, R, R, R, R, R, D, R, R, R, R, D),
-    Stage.PARKED: (R, R, R, R, R, R, R, R, D, D, D, R, R, D),
-    Stage.FORMING: (R, D, R, R, D, D, R, R, D, D, R, R, R, D),
-    Stage.READY: (R, R, R, R, R, R, R, R, D, D, R, D, R, D),
-    Stage.STEPPING: (R, R, D, R, D, R, D, D, D, D, R, R, D, D),
-    Stage.APPLYING: (R, R, R, D, R, R, R, R, D, L, R, R, L, L),
-    Stage.BROKEN: (R, R, R, R, R, R, R, R, D, D, R, R, D, D),
-    Stage.FROZEN: (R, R, R, R, R, R, R, R, D, D, D, R, D, D),
-    Stage.FINISHED: (R, R, R, R, R, R, R, R, D, R, R, R, D, D),
-    Stage.GONE: (R, R, R, R, R, R, R, R, D, R, R, R, R, D),
+    # arrive formed enter leave break tear outvoted stop end leave | freeze form go finish dismiss
+    Stage.LOADING: (D, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
+    Stage.PARKED: (R, R, R, R, R, R, R, R, R, D, D, D, R, R, D),
+    Stage.FORMING: (R, D, R, R, D, D, D, R, R, D, D, R, R, R, D),
+    Stage.READY: (R, R, R, R, R, R, R, R, R, D, D, R, D, R, D),
+    Stage.STEPPING: (R, R, D, R, D, R, D, D, D, D, D, R, R, D, D),
+    Stage.APPLYING: (R, R, R, D, R, R, R, R, R, D, L, R, R, L, L),
+    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, D, D, R, R, D, D),
+    Stage.FROZEN: (R, R, R, R, R, R, R, R, R, D, D, D, R, D, D),
+    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, D, R, R, R, D, D),
+    Stage.GONE: (R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
 }
 CASES = [
     (stage, signal, verdict) for stage, row in VERDICTS.items() for signal, verdict in zip(SIGNALS, row, strict=True)
@@ -60,6 +61,12 @@ def test_a_worker_whose_received_state_is_torn_holds_nothing_of_worth():
     torn = react(at(Stage.FORMING), Signal.TEAR).state
     assert (torn.stage, torn.healed) == (Stage.BROKEN, False)
     assert not react(torn, Signal.FREEZE, generation=4).state.healed
+
+
+def test_an_outvoted_worker_holds_nothing_of_worth():
+    outvoted = react(at(Stage.STEPPING), Signal.OUTVOTED).state
+    assert (outvoted.stage, outvoted.healed) == (Stage.BROKEN, False)
+    assert not react(outvoted, Signal.FREEZE, generation=4).state.healed
 
 
 def test_every_stage_and_signal_is_in_the_table():

@@ -1,0 +1,49 @@
+"""Effect. The closing reduction, after which no replica needs another any more."""
+
+from elastic.control.data import Conservation, hash32
+from elastic.control.integrity import Account
+from elastic.errors import AttemptBroken, ConservationError
+from elastic.train.replica import Replica
+from elastic.train.tail import Tail
+
+
+def close_loop(replica: Replica, number: int) -> bool:
+    """Once it completes, all replicas have applied the last update, `number` - 1; False if it failed.
+
+    It has a step's shape, so that a replica that left the loop earlier than the others is told so, instead of gloo
+    aborting the process.
+
+    Raises:
+        ConservationError: the replicas left the loop at different steps.
+    """
+    reducer, generation = replica.reducer, replica.view.generation if replica.view else 0
+    identity = hash32("closing", replica.incarnation, generation, number)
+    reducer.begin(replica.hands(0, number, attempt=1))
+    replica.buffers.begin()
+    tail = replica.summed(_nothing(replica, identity).row())
+    if tail is None:
+        replica.link.broke(reducer.error)
+        replica.settle()
+        return False
+    if tail.record.replicas_identity != identity * replica.replicas or tail.record.samples != 0:
+        raise ConservationError(f"the replicas left the loop at different steps; this one before update {number}")
+    try:
+        replica.watch.check(number, 1, tail.table, is_skipped=False)
+    except AttemptBroken:
+        return False
+    return True
+
+
+def _nothing(replica: Replica, identity: int) -> Tail:
+    """What a replica that computes nothing says beside its gradients."""
+    return Tail(
+        record=Conservation(samples=0, micro_batches=0, replicas_identity=identity, replicas=1),
+        pauses=0.0,
+        skips=0.0,
+        loss=0.0,
+        weight=0.0,
+        weighted=0.0,
+        used=replica.reducer.used,
+        buffers=replica.buffers.change,
+        table=replica.watch.table(Account(digest=replica.watch.digest())),
+    )

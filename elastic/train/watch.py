@@ -1,0 +1,148 @@
+"""Effect. What replicas say of themselves beside the gradients, and what follows: votes, and second looks at losses.
+
+All replicas see the same table and judge it by the same pure functions, so they agree without another word. The
+controller is told only of what it must act on.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from elastic.control.data import even
+from elastic.control.integrity import WORDS, Account, LossVerdict, accounts, judge_losses, outvoted, table
+from elastic.control.speed import balance, smooth
+from elastic.errors import AttemptBroken, NonFiniteLossError
+from elastic.train import tree
+
+if TYPE_CHECKING:
+    from elastic.train.replica import Replica
+
+DIGEST_STEPS = 100
+_REDEAL_STEPS = 10
+
+
+class Watch:
+    """One replica's eye on all of them.
+
+    Args:
+        digest_steps: the digest of all tracked state is compared every so many steps, and at the end; 0: never.
+    """
+
+    def __init__(self, replica: "Replica", digest_steps: int) -> None:
+        self.digest_steps = digest_steps
+        self._replica = replica
+        self._first: Sequence[Account] = ()
+        self._first_place = (0, -1)
+        self._measured_in = 0  # the generation that `seconds` and `_shares` belong to
+        self._seconds: tuple[float, ...] = ()
+        self._shares: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Numbers in the table."""
+        return self._replica.replicas * WORDS
+
+    def attempt_of(self, step: int) -> int:
+        """1, or 2 where the first attempt of this generation has shown a loss that must be looked at again."""
+        return 2 if self._first_place == (self._replica.generation, step) else 1
+
+    def digest_before(self, step: int) -> int:
+        """64 bits over all tracked state at the door of a step, 0 where no vote is due."""
+        is_due = self.digest_steps > 0 and step > 0 and step % self.digest_steps == 0
+        return self.digest() if is_due else 0
+
+    def digest(self) -> int:
+        """64 bits over all tracked state now, unless nobody compares them."""
+        if not self.digest_steps or self._replica.replicas == 1:
+            return 0
+        return tree.digest(self._replica.tracked.flatten())
+
+    def table(self, mine: Account) -> torch.Tensor:
+        """(size,) float64, to be summed over replicas."""
+        return torch.tensor(table(mine, self._replica.rank, self._replica.replicas), dtype=torch.float64)
+
+    def check(self, step: int, attempt: int, rows: torch.Tensor, *, is_skipped: bool) -> None:
+        """Judge the summed table of an attempt whose reduction has completed; losses of a skipped step do not matter.
+
+        Raises:
+            AttemptBroken: (a signal) some replica is corrupt, or the step must be looked at again.
+            NonFiniteLossError: the loss is not finite, and no replica is to blame.
+        """
+        told = accounts(rows.tolist())
+        self._check_digests(step, [account.digest for account in told])
+        if not is_skipped:
+            self._check_losses(step, attempt, told)
+            self._note_speed(told)
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Smoothed time of a micro-batch in this generation, by rank; empty at its start."""
+        return self._seconds if self._measured_in == self._replica.generation else ()
+
+    def shares(self, step: int, micro_batches: int) -> tuple[int, ...]:
+        """How a step is dealt: evenly, or, where the policy asked for it, by the speed of this generation's members.
+
+        It changes every few steps only, and by figures that came with a reduction: so all replicas change it alike.
+
+        Args:
+            micro_batches: of a whole step, for which the shares are made; a short one is dealt in their proportion.
+        """
+        replica = self._replica
+        if replica.view is None or not replica.view.balanced or not self.seconds:
+            return even(replica.replicas)
+        if not self._shares or step % _REDEAL_STEPS == 0:
+            self._shares = balance(micro_batches, self.seconds)
+        return self._shares
+
+    def _note_speed(self, told: Sequence[Account]) -> None:
+        if self._measured_in != self._replica.generation:
+            self._measured_in, self._seconds, self._shares = self._replica.generation, (), ()
+        self._seconds = smooth(self._seconds, told)
+
+    def _check_digests(self, step: int, digests: list[int]) -> None:
+        odd = outvoted(digests)
+        if odd == ():
+            return
+        held = ", ".join(f"{digest:016x} on {name}" for digest, name in zip(digests, self._names, strict=True))
+        if odd is None:
+            self._report(
+                (),
+                f"replicas hold different bits after step {step - 1}, and no more than half agree: {held}; nobody can "
+                "say whose are right: use three replicas or more, or track only what is the same on all replicas",
+            )
+        else:
+            self._report(odd, f"{self._named(odd)} outvoted on the state after step {step - 1}: {held}")
+        raise AttemptBroken
+
+    def _check_losses(self, step: int, attempt: int, told: Sequence[Account]) -> None:
+        first, second = (self._first, told) if attempt > 1 else (told, ())
+        verdict, culprits = judge_losses(first, second)
+        if verdict is LossVerdict.LOOK_AGAIN:
+            self._first, self._first_place = told, (self._replica.generation, step)
+            raise AttemptBroken
+        where = {name: account.odd - 1 for name, account in zip(self._names, first, strict=True) if account.odd}
+        if verdict is LossVerdict.REPLICA:
+            self._report(
+                culprits,
+                f"the loss of step {step} was not finite on {self._named(culprits)} "
+                f"(micro-batch by worker: {where}), and finite where another computed the same",
+            )
+            raise AttemptBroken
+        if verdict is LossVerdict.USER and not self._replica.scalers:  # a scaler drops such a step by itself
+            raise NonFiniteLossError(
+                f"the loss of step {step} is not finite (micro-batch by worker: {where}), and no single replica is to "
+                "blame: it is the model's or the data's; lower the learning rate, clip, use a GradScaler, or drop such "
+                "a step with step.skip(reason) before its backward"
+            )
+
+    def _report(self, culprits: tuple[int, ...], evidence: str) -> None:
+        self._replica.link.corrupt(tuple(self._names[rank] for rank in culprits), evidence)
+
+    def _named(self, ranks: tuple[int, ...]) -> str:
+        return ", ".join(f"{self._names[rank]} (rank {rank})" for rank in ranks)
+
+    @property
+    def _names(self) -> list[str]:
+        view = self._replica.view
+        return [member.worker for member in view.members] if view is not None else [self._replica.link.worker]

@@ -1,0 +1,86 @@
+"""Effect. A loss that is not finite, where nobody else can compute it: the user's, before anything is applied."""
+
+import math
+
+import pytest
+import torch
+
+from elastic.control import events as ev
+from tests.effects.idiom import STEPS, Training, raised
+
+
+def trains(loss_of, **track):
+    """A train_fn whose loss is what loss_of(step, loss) says; returns the parameters after each step."""
+
+    def train_fn(session):
+        training = Training(session)
+        session.track(**track)
+        seen.clear()
+        for step in training.steps():
+            with step:
+                for batch in step:
+                    step.backward(loss_of(step, training.loss(batch)))
+                training.apply(step)
+            seen.append(training.parameters)
+        return seen
+
+    seen: list[list[torch.Tensor]] = []
+    train_fn.seen = seen
+    return train_fn
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_it_ends_the_run_before_it_is_applied(solo, value):
+    train_fn = trains(lambda step, loss: loss + value if step.index == 2 else loss)
+    sentence = raised(solo.run(train_fn), "NonFiniteLossError")
+    assert "step 2" in sentence and "'w0': 0" in sentence and "the model's or the data's" in sentence
+    assert len(train_fn.seen) == 2
+    assert all(torch.isfinite(p).all() for p in train_fn.seen[-1])
+
+
+def test_a_gradient_scaler_is_left_to_drop_it(solo):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    losses = []
+
+    def train_fn(session):
+        training = Training(session)
+        session.track(scaler=scaler)
+        for step in training.steps():
+            with step:
+                for batch in step:
+                    loss = training.loss(batch)
+                    step.backward(loss * math.inf if step.index == 1 else loss, scaler=scaler)
+                step.apply(training.optimizer, scaler=scaler)
+            losses.append(step.loss)
+        return training.parameters
+
+    ended = solo.run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert [math.isfinite(loss) for loss in losses] == [True, False, True, True]
+    assert all(torch.isfinite(p).all() for p in ended.value)
+
+
+def test_a_step_that_is_skipped_is_not_judged(solo):
+    def train_fn(session):
+        training = Training(session)
+        for step in training.steps():
+            with step:
+                for number, batch in enumerate(step):
+                    if step.index == 1 and number == 1:
+                        step.skip("nan")
+                        break
+                    step.backward(training.loss(batch) * (math.nan if step.index == 1 else 1.0))
+                if not step.skipped:
+                    training.apply(step)
+
+    ended = solo.run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert ended.steps == list(range(STEPS))
+
+
+@pytest.mark.parametrize("digest_steps", [-1, -100])
+def test_a_negative_number_of_steps_between_votes_is_refused(solo, digest_steps):
+    def train_fn(session):
+        session.prepare(torch.nn.Linear(3, 1), digest_steps=digest_steps)
+
+    assert f"digest_steps={digest_steps}" in raised(solo.run(train_fn), "SettingError")

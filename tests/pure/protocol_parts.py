@@ -1,0 +1,50 @@
+"""What a small seeded world is made from: the plan of what happens in it, and its workers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic.control.values import CommitId, View
+from elastic.control.worker_protocol import WorkerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What happens to a run; faults are chances per move of a worker, per message, or (a stall) per event."""
+
+    replicas: tuple[int, int]
+    spares: int = 0
+    steps: int = 6
+    in_order: bool = True
+    crash: float = 0.0
+    hang: float = 0.0
+    mute: float = 0.0
+    break_: float = 0.0
+    lose_order: float = 0.0
+    stall: float = 0.0
+    notice: float = 0.0
+    corrupt: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class SimWorker:
+    """A process: the protocol's state, and what its training thread is doing."""
+
+    name: str
+    state: WorkerState = field(default_factory=WorkerState)
+    view: View | None = None
+    is_alive: bool = True
+    is_hung: bool = False
+    is_stopped: bool = False
+    moved_s: float = 0.0
+    has_last_words: bool = True
+    muted_at_s: float = 0.0
+    muted_until_s: float = 0.0
+    since_s: float = 0.0
+    contributed: bool = False
+    bits: int = 0
+    pause_generation: int = 0
+    wants_pause: bool = False
+    applying: CommitId | None = None
+    pending: CommitId | None = None
+    unpublished: list[CommitId] = field(default_factory=list)
+    deferred: list[Any] = field(default_factory=list)
