@@ -69,6 +69,11 @@ class Limits:
     Attributes:
         start_timeout_s: from the start until the minimum of replicas stands at its first step.
         load_timeout_s: from a worker's start until it stands at its first step (imports, model building).
+        grow_after_s: a joiner waits this long at the door, so that those who come soon after join with it.
+        flap_losses: a node that lost so many workers within flap_window_s is flapping.
+        flap_window_s: see flap_losses.
+        flap_cooldown_s: no worker of a flapping node joins for so long after its last loss, unless the group would fall
+            below its minimum.
         notice_window_s: notices that come within this time are one departure.
         hang_floor_s: a phase of a step without progress for this long, or for twice a usual step if that is longer,
             makes its worker a suspect; for twice that long, dead. A large value switches this off.
@@ -99,6 +104,10 @@ class Limits:
 
     start_timeout_s: float = 120.0
     load_timeout_s: float = 600.0
+    grow_after_s: float = 0.5
+    flap_losses: int = 3
+    flap_window_s: float = 60.0
+    flap_cooldown_s: float = 120.0
     notice_window_s: float = 0.2
     hang_floor_s: float = 0.5
     first_steps_timeout_s: float = 600.0

@@ -25,6 +25,7 @@ from elastic.control.deadlines import (
 )
 from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
+from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
 from elastic.control.state import OVER, Phase, RunState, Standing
@@ -96,7 +97,7 @@ def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
 
 def _parked_while_running(turn: Turn, event: ev.WorkerParked) -> None:
     _parked(turn, event)
-    turn.consider_growth()
+    consider_growth(turn)
 
 
 def _parked_while_waiting(turn: Turn, event: ev.WorkerParked) -> None:
@@ -240,7 +241,7 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
         turn.change(world_sizes=(*turn.state.world_sizes, len(names)))
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
-        turn.consider_growth()
+        consider_growth(turn)
         if not turn.is_recovering():  # a worker that starts competes with the first step after a failure
             turn.replenish("the group is below its size")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from elastic.control import events as ev
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
+from elastic.control.growth import consider_growth
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -48,6 +49,7 @@ def _expire_loading(turn: Turn) -> None:
 def tick_running(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
     consider_departure(turn)
+    consider_growth(turn)
     watch_steps(turn)
 
 

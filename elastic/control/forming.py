@@ -2,6 +2,7 @@
 
 from elastic.control.commands import Form, Freeze
 from elastic.control.departing import part
+from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.state import OVER, Phase, Standing, WorkerRecord
@@ -84,11 +85,13 @@ def try_form(turn: Turn) -> None:
 def _trusted_joiners(turn: Turn, survivors: tuple[WorkerRecord, ...]) -> tuple[WorkerRecord, ...]:
     """Joiners, less those on a node that may be dying: a culprit was there, and no survivor answers from there.
 
-    They join at the end of a later step, if they still live; only below the minimum are they taken now.
+    So with a node that loses one worker after another. They join at the end of a later step, if they still live; only
+    below the minimum are they taken now.
     """
     incident = turn.open_incident()
     culprits = incident.culprits if incident is not None else ()
     doubted = {turn.worker(name).node for name in culprits} - {worker.node for worker in survivors}
+    doubted |= {worker.node for worker in turn.state.joiners if is_flapping(turn, worker.node)}
     trusted = tuple(worker for worker in turn.state.joiners if worker.node not in doubted)
     is_enough = len(survivors) + len(trusted) >= turn.settings.scaling.bounds[0]
     return trusted if is_enough else turn.state.joiners

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, Pause, ProveDead, StartWorker
+from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, ProveDead, StartWorker
 from elastic.control.outcome import Ending, Outcome
 from elastic.control.remediation import ClusterView, Policy
 from elastic.control.speed import by_node
@@ -123,18 +123,6 @@ class Turn:
         for member in self.state.members:
             if not member.healed:
                 self.set_worker(member.name, tries=member.tries + 1)
-
-    def consider_growth(self) -> None:
-        """Ask the leader to have all stop at the end of a step, if a joiner is ready and there is room."""
-        state = self.state
-        if state.view is None or state.pause_asked or not state.joiners:
-            return
-        if len(state.view.members) < self.settings.scaling.bounds[1]:
-            leader = state.view.leader.worker
-            self.change(pause_asked=True)
-            self.do(
-                Pause(worker=leader, generation=state.generation, reason=f"{state.joiners[0].name} is ready to join")
-            )
 
     # --- reports ---
 

@@ -6,6 +6,7 @@ from elastic.control import commands as cmd
 from elastic.control.state import Phase, Standing
 from tests.pure.bare_controller import BareController, commit, grown_to_two
 
+GROW_S = 0.5
 FORMING_S = 30.0
 
 # --- replacing, shrinking, growing ------------------------------------------------------------------------------------
@@ -44,6 +45,7 @@ def test_a_spare_on_the_culprits_node_is_not_trusted_yet():
     ws.answer("w2", 1)
     assert ws.members == ["w1", "w2"]
     ws.form()
+    ws.tick(GROW_S)
     assert ws.addressees(cmd.Pause) == {"w1"}, "it joins at the end of a later step"
 
 
@@ -78,6 +80,7 @@ def test_a_joiner_is_taken_in_at_the_end_of_a_step():
 
 def test_a_pause_is_asked_for_once():
     ws = grown_to_two()
+    assert ws.given(cmd.Pause) != []
     ws.park("w2")
     assert ws.given(cmd.Pause) == []
     assert ws.tick(after_s=1.0) == ()
@@ -135,6 +138,7 @@ def test_after_a_failed_forming_the_survivors_go_on_alone():
     ws.answer("w2", -1, healed=False)
     assert (ws.members, ws.generation) == (["w0"], 3)
     ws.form()
+    ws.tick(GROW_S)
     assert ws.addressees(cmd.Pause) == {"w0"}, "the joiner gets another chance at the end of a step"
 
 
@@ -202,6 +206,7 @@ def test_a_joiner_that_fails_too_often_is_dismissed():
         assert ws.members == ["w0"]
         assert ("w2" in ws.addressees(cmd.Dismiss)) == last
         ws.form()
+        ws.tick(GROW_S)
         if not last:
             assert ws.addressees(cmd.Pause) == {"w0"}
             ws.answer("w0", 4)

@@ -1,0 +1,123 @@
+"""Joiners that come together are let in together, and flapping nodes cost nothing."""
+
+import pytest
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.growth import is_flapping
+from elastic.control.state import Phase
+from elastic.control.turn import Turn
+from elastic.policies import Ladder
+from tests.pure.bare_controller import BareController
+
+GROW_S, COOLDOWN_S = 0.5, 120.0
+
+
+def one_of_three() -> BareController:
+    """One replica trains; two more are on their way."""
+    ws = BareController((1, 3))
+    ws.start()
+    ws.place("w0")
+    ws.park("w0")
+    ws.form()
+    return ws
+
+
+def lose_on(ws: BareController, node: str, times: int, every_s: float) -> None:
+    """A replacement comes to this node, joins, and dies there, again and again."""
+    for number in range(times):
+        name = next(one.name for one in ws.state.workers.values() if one.standing.value == "requested")
+        ws.join(name, node=node)
+        ws.tick(GROW_S)
+        if ws.given(cmd.Pause):
+            ws.answer("w0", 2 * number)
+            ws.form()
+        ws.stable(2 * number, after_s=every_s)
+        ws.die(name)
+        if ws.phase is Phase.FREEZING:
+            ws.answer("w0", 2 * number + 1)
+            ws.form()
+        ws.stable(2 * number + 1, after_s=0.1)
+
+
+def flaps(ws: BareController, node: str) -> bool:
+    return is_flapping(Turn(ws.state, ws.now_s, Ladder()), node)
+
+
+def test_joiners_that_come_together_are_let_in_together():
+    ws = one_of_three()
+    ws.join("w1")
+    assert ws.given(cmd.Pause) == []
+    ws.now_s += GROW_S / 2
+    ws.join("w2")
+    ws.tick(GROW_S / 2)
+    assert ws.given(cmd.Pause)[0].reason == "w1 can join"
+    ws.answer("w0", 4)
+    assert ws.members == ["w0", "w1", "w2"], "both were there when all had stopped"
+
+
+@pytest.mark.parametrize(("times", "every_s", "is_so"), [(2, 1.0, False), (3, 1.0, True), (3, 40.0, False)])
+def test_a_node_flaps_when_it_loses_many_within_a_short_time(times, every_s, is_so):
+    ws = BareController((1, 2))
+    ws.start()
+    ws.join("w0", node="good")
+    ws.tick(121.0)
+    ws.form()
+    lose_on(ws, "bad", times, every_s)
+    assert flaps(ws, "bad") == is_so
+    assert not flaps(ws, "good")
+
+
+def test_workers_of_a_flapping_node_wait_and_cost_nothing():
+    ws = BareController((1, 2))
+    ws.start()
+    ws.join("w0", node="good")
+    ws.tick(121.0)
+    ws.form()
+    lose_on(ws, "bad", 3, 1.0)
+    generation = ws.generation
+    ws.join("w4", node="bad")
+    ws.tick(COOLDOWN_S / 2)
+    assert (ws.given(cmd.Pause), ws.generation) == ([], generation)
+    ws.die("w4")
+    assert ws.phase is Phase.RUNNING, "its death stops nobody"
+    ws.join("w5", node="bad")
+    ws.tick(COOLDOWN_S)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+
+
+def test_below_the_minimum_a_flapping_node_is_better_than_none():
+    ws = BareController(2)
+    ws.start()
+    ws.join("w0", node="good")
+    ws.join("w1", node="bad")
+    ws.form()
+    for number in range(4):
+        ws.stable(2 * number)
+        ws.die(ws.members[1])
+        ws.answer("w0", 2 * number + 1)
+        assert ws.phase is Phase.WAITING
+        ws.join(f"w{number + 2}", node="bad")
+        assert ws.phase is Phase.FORMING
+        ws.form()
+
+
+def test_planned_departures_are_no_losses():
+    ws = BareController((1, 2))
+    ws.start()
+    ws.join("w0", node="good")
+    ws.tick(121.0)
+    ws.form()
+    for number in range(4):
+        name = next(one.name for one in ws.state.workers.values() if one.standing.value == "requested")
+        ws.join(name, node="spot")
+        ws.tick(GROW_S)
+        ws.answer("w0", number)
+        ws.form()
+        ws.feed(ev.WorkerNotice(worker=name, reason="SIGTERM"))
+        ws.tick(GROW_S)
+        ws.answer("w0", number)
+        ws.answer(name, number)
+        ws.form()
+        ws.stable(number, after_s=0.1)
+    assert not flaps(ws, "spot")
