@@ -27,7 +27,8 @@ from typing import Self
 _MARK = "ELASTIC_HOSTS"
 _PREFIX = "elh"
 _PACKAGES = {"ip": "iproute2", "tc": "iproute2", "iptables-restore": "iptables"}
-NEEDED_TO_CUT = "iptables-restore"
+NEEDED_TO_DROP = "iptables-restore"
+_DISABLED, _FORWARDING = 0, 3
 NEEDED_TO_DELAY = "tc"
 _COMMAND_S = 20.0
 _START_S = 90.0
@@ -44,7 +45,7 @@ def why_not(*commands: str) -> str:
     """Why hosts cannot be made here; empty if they can.
 
     Args:
-        commands: needed besides `ip`: NEEDED_TO_CUT, NEEDED_TO_DELAY.
+        commands: needed besides `ip`: NEEDED_TO_DROP, NEEDED_TO_DELAY.
     """
     if os.geteuid() != 0:
         return "hosts on one machine are network namespaces, which only root can make: run it as root"
@@ -78,6 +79,7 @@ class Network:
         self.name = f"{_PREFIX}{os.getpid()}"
         self.hosts: dict[str, Host] = {}
         self._made = 0
+        self._filtered: set[str] = set()
         self._subnet = ""
 
     @property
@@ -128,8 +130,8 @@ class Network:
         return killed
 
     def cut(self, name: str) -> None:
-        """Drop every packet from and to a host; TCP is told nothing, senders of datagrams get EPERM."""
-        self._filter(name, "-j DROP")
+        """Drop every packet from and to a host, as if its cable were pulled at the switch; nobody is told."""
+        self._set_port(name, _DISABLED)
 
     def drop(self, name: str, share: float) -> None:
         """Drop this share of the packets, each way."""
@@ -137,7 +139,9 @@ class Network:
 
     def restore(self, name: str) -> None:
         """Let packets pass again."""
-        self._filter(name)
+        self._set_port(name, _FORWARDING)
+        if name in self._filtered:
+            self._filter(name)
 
     def delay(self, name: str, delay_s: float) -> None:
         """Have each packet that leaves a host wait; 0 ends it."""
@@ -152,13 +156,19 @@ class Network:
         except HostsError as error:
             raise HostsError(f"traffic cannot be delayed: does this kernel have sch_netem? {error}") from error
 
+    def _set_port(self, name: str, state: int) -> None:
+        """Of the bridge, where the host's cable ends."""
+        cable = f"{self.name}v{name.rpartition('-')[2]}"
+        _run("bridge", "link", "set", "dev", cable, "state", str(state))
+
     def _filter(self, name: str, rule: str = "") -> None:
         """Replace all rules of a host, in one go: both ways at the same moment."""
-        if reason := why_not(NEEDED_TO_CUT):
+        if reason := why_not(NEEDED_TO_DROP):
             raise HostsError(reason)
         rules = [f"-A OUTPUT ! -o lo {rule}", f"-A INPUT ! -i lo {rule}"] if rule else []
+        self._filtered.add(name)
         text = "\n".join(["*filter", *rules, "COMMIT", ""])
-        _run("ip", "netns", "exec", name, NEEDED_TO_CUT, "-w", "5", stdin=text)
+        _run("ip", "netns", "exec", name, NEEDED_TO_DROP, "-w", "5", stdin=text)
 
     def _open(self) -> None:
         used = _run("ip", "-4", "-o", "addr")

@@ -5,7 +5,6 @@ import signal
 import time
 from dataclasses import dataclass
 
-from benchmarks.hosts import NEEDED_TO_CUT
 from benchmarks.rows import Fault
 from benchmarks.stage import ScenarioError, Stage
 
@@ -145,7 +144,6 @@ STRIKES = {
 }
 GROUNDS = {
     "swap": Ground(spares=1),
-    "partition": Ground(needs=(NEEDED_TO_CUT,)),
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400),
     "donor": Ground(slots=(2, 2), wanted=1, state_mb=400),
     "storm": Ground(spares=1),

@@ -4,7 +4,8 @@ Received tensors lie beside the receiver's own state until everything has arrive
 donor that dies in the middle leaves the receiver as it was. Then the installation is one local, locked move.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -13,6 +14,7 @@ from elastic.control.values import View
 from elastic.errors import DivergenceError
 from elastic.train import tree
 from elastic.train.gloo import GlooGroup
+from elastic.train.landing import Landing
 from elastic.train.tracked import Tracked
 
 
@@ -22,8 +24,11 @@ class DonorsDifferError(DivergenceError):
     culprits: tuple[str, ...]
 
 
-def exchange(group: GlooGroup, view: View, tracked: Tracked) -> Callable[[], None]:
+def exchange(group: GlooGroup, view: View, tracked: Tracked, landing: Landing) -> Callable[[], None]:
     """Give or receive what those behind lack, and compare digests over all ranks.
+
+    Args:
+        landing: where received tensors go.
 
     Returns:
         What installs the received state; does nothing on ranks that were not behind.
@@ -36,7 +41,7 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked) -> Callable[[], Non
     if not view.behind:
         return lambda: None
     if group.rank in view.behind:
-        skeleton, tensors = _receive(group, view)
+        skeleton, tensors = _receive(group, view, landing)
         received = tree.unflatten(skeleton, tensors)
         digests = {name: tree.digest(tree.flatten(state)) for name, state in received.items()}
         _compare(group, digests)
@@ -50,15 +55,36 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked) -> Callable[[], Non
 
 def _install(tracked: Tracked, skeleton: bytes, tensors: list[torch.Tensor], digests: dict[str, int]) -> None:
     """Set the objects, and see that they now hold what was received: a load_state_dict may cast, or leave out."""
-    tracked.install(skeleton, tensors)
-    wrong = [name for name, value in tracked.digests().items() if value != digests.get(name)]
+    loaded = tracked.install(skeleton, tensors)
+    wrong = [name for name, value in tracked.digests(loaded).items() if value != digests.get(name)]
     if wrong:
         raise DivergenceError(f"{', '.join(wrong)} did not take over the received state: see its load_state_dict")
 
 
-def _stripe(view: View, index: int) -> int:
-    """The donor of a tensor."""
-    return view.donors[index % len(view.donors)]
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of bytes of one tensor, and which of the donors gives it."""
+
+    tensor: int
+    begin: int
+    end: int
+    donor: int
+
+
+def pieces(sizes: Sequence[int], donors: int) -> list[Piece]:
+    """Cut tensors of these sizes (bytes) into runs such that every donor gives the same number of bytes, to one.
+
+    Donor d gives bytes d/donors to (d + 1)/donors of all tensors laid end to end.
+    """
+    total, start, cut = sum(sizes), 0, []
+    edges = [total * donor // donors for donor in range(donors + 1)]
+    for tensor, size in enumerate(sizes):
+        for donor in range(donors):
+            begin, end = max(start, edges[donor]), min(start + size, edges[donor + 1])
+            if begin < end:
+                cut.append(Piece(tensor, begin - start, end - start, donor))
+        start += size
+    return cut
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -67,26 +93,31 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _give(group: GlooGroup, view: View, flat: tree.Flat) -> None:
+    data = [_bytes(tensor) for tensor in flat.tensors]
+    cut = pieces([part.numel() for part in data], len(view.donors))
+    mine = [piece for piece in cut if view.donors[piece.donor] == group.rank]
     for receiver in view.behind:
         works = []
         if group.rank == view.donors[0]:
             size = torch.tensor([len(flat.skeleton)])
             text = torch.frombuffer(bytearray(flat.skeleton), dtype=torch.uint8)
             works += [group.send(size, receiver), group.send(text, receiver)]
-        mine = [t for i, t in enumerate(flat.tensors) if _stripe(view, i) == group.rank]
-        works += [group.send(_bytes(t), receiver) for t in mine if t.numel()]
+        works += [group.send(data[piece.tensor][piece.begin : piece.end], receiver) for piece in mine]
         group.wait_for_transfers(works)
 
 
-def _receive(group: GlooGroup, view: View) -> tuple[bytes, list[torch.Tensor]]:
+def _receive(group: GlooGroup, view: View, landing: Landing) -> tuple[bytes, list[torch.Tensor]]:
     size = torch.zeros(1, dtype=torch.int64)
     group.wait_for_transfers([group.recv(size, view.donors[0])])
     text = torch.empty(int(size.item()), dtype=torch.uint8)
     group.wait_for_transfers([group.recv(text, view.donors[0])])
     skeleton = text.numpy().tobytes()
-    tensors = [slot.empty() for slot in tree.slots(skeleton)]
-    works = [group.recv(_bytes(t), _stripe(view, i)) for i, t in enumerate(tensors) if t.numel()]
-    group.wait_for_transfers(works)
+    tensors = [landing.empty(slot) for slot in tree.slots(skeleton)]
+    data = [_bytes(tensor) for tensor in tensors]
+    cut = pieces([part.numel() for part in data], len(view.donors))
+    group.wait_for_transfers(
+        [group.recv(data[piece.tensor][piece.begin : piece.end], view.donors[piece.donor]) for piece in cut]
+    )
     return skeleton, tensors
 
 

@@ -19,6 +19,7 @@ from elastic.train.data import Batches
 from elastic.train.evaluation import Evaluator
 from elastic.train.flight import FlightPage
 from elastic.train.gloo import FormingCancelledError, GlooGroup
+from elastic.train.landing import Landing
 from elastic.train.link import Link
 from elastic.train.reducer import Reducer
 from elastic.train.step import OUTSIDE, Step
@@ -43,6 +44,7 @@ class Replica:
         self.grace_s = limits.blame_grace_s
         self.settle_timeout_s = limits.settle_timeout_s
         self.tracked = Tracked()
+        self.landing = Landing()
         self.cursor = Cursor()
         self.tracked.add({_CURSOR: self.cursor})
         self.rate_rule: RateRule | None = None
@@ -242,6 +244,7 @@ class Replica:
 
     def committed(self, step: Step) -> None:
         self._pending = step
+        self.landing.release()
         if self.evaluator is not None:
             self.evaluator.committed()
         for group in self._retired:

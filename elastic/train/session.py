@@ -315,7 +315,8 @@ class Session:
             isinstance(part, torch.nn.SyncBatchNorm) for part in replica.model.modules()
         ):
             raise StepMisuseError("SyncBatchNorm talks in every forward: pass equal_rounds=True to session.batches")
-        replica.tracked.flatten()  # what can not travel is refused now, not when somebody must be healed
+        flat = replica.tracked.flatten()  # what can not travel is refused now, not when somebody must be healed
+        replica.landing.reserve(flat.tensors, replica.tracked.optimizers)
         self._has_arrived = True
         self._page.note(Flying.AT_DOOR)
         self._link.arrive(
@@ -355,7 +356,7 @@ class Session:
         self._link.cut = group.cut
         try:
             group.form(self._store, replica.layout, is_cancelled, self._limits.door_timeout_s)
-            install = exchange(group, view, replica.tracked)
+            install = exchange(group, view, replica.tracked, replica.landing)
         except FormingCancelledError:
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
             return False

@@ -1,6 +1,7 @@
 """Effect. The objects whose state makes up a replica: read as one tree, and set in place, tensor by tensor."""
 
 import copy
+from collections.abc import Collection
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -63,33 +64,47 @@ class Tracked:
         """The whole state now; tensors are the live ones."""
         return tree.flatten({name: thing.state_dict() for name, thing in self._objects.items()})
 
-    def digests(self) -> dict[str, int]:
-        """64 bits for each tracked object."""
-        return {name: tree.digest(tree.flatten(thing.state_dict())) for name, thing in self._objects.items()}
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [thing for thing in self._objects.values() if isinstance(thing, torch.optim.Optimizer)]
 
-    def install(self, skeleton: bytes, tensors: list[torch.Tensor]) -> None:
-        """Set every object to the received state; live tensors keep their identity wherever they fit."""
+    def digests(self, names: Collection[str] | None = None) -> dict[str, int]:
+        """64 bits for each tracked object, or for those named."""
+        wanted = {name: thing for name, thing in self._objects.items() if names is None or name in names}
+        return {name: tree.digest(tree.flatten(thing.state_dict())) for name, thing in wanted.items()}
+
+    def install(self, skeleton: bytes, tensors: list[torch.Tensor]) -> list[str]:
+        """Set every object to the received state; live tensors keep their identity wherever they fit.
+
+        Returns:
+            Names of the objects that were set by code of their own, and not copied bit by bit.
+        """
         received = tree.unflatten(skeleton, tensors)
-        for name, thing in self._objects.items():
-            if isinstance(thing, torch.nn.Module):
-                _install_module(thing, received[name])
-            elif isinstance(thing, torch.optim.Optimizer):
-                _install_optimizer(thing, received[name])
-            else:
-                thing.load_state_dict(received[name])
+        return [name for name, thing in self._objects.items() if not _install(thing, received[name])]
 
 
-def _install_module(module: torch.nn.Module, received: dict[str, Any]) -> None:
+def _install(thing: Stateful, received: Any) -> bool:
+    """Set one object; whether it was copied bit by bit."""
+    if isinstance(thing, torch.nn.Module):
+        return _install_module(thing, received)
+    if isinstance(thing, torch.optim.Optimizer):
+        return _install_optimizer(thing, received)
+    thing.load_state_dict(received)
+    return False
+
+
+def _install_module(module: torch.nn.Module, received: dict[str, Any]) -> bool:
     live = module.state_dict()
     if _shape({0: live}) != _shape({0: received}) or any(not isinstance(v, torch.Tensor) for v in live.values()):
         module.load_state_dict(received)  # it carries extra state, or the error says what does not fit
-        return
+        return False
     with torch.no_grad():
         for key, value in live.items():
             value.copy_(received[key])
+    return True
 
 
-def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> None:
+def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> bool:
     """Copy where the trees fit; load, and undo load_state_dict's casts, where they differ.
 
     `load_state_dict` casts floating-point state to the dtype of its parameter: the float32 moments of bfloat16
@@ -106,13 +121,14 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
                         _state_of(optimizer, index)[key] = received["state"][index][key]
         for group, values in zip(optimizer.param_groups, received["param_groups"], strict=True):
             group.update({key: copy.copy(value) for key, value in values.items() if key != "params"})
-        return
+        return True
     optimizer.load_state_dict(received)
     for index, entries in received["state"].items():
         for key, value in entries.items():
             loaded = _state_of(optimizer, index)[key]
             if isinstance(value, torch.Tensor) and loaded.dtype != value.dtype:
                 _state_of(optimizer, index)[key] = value.to(loaded.device)
+    return False
 
 
 def _state_of(optimizer: torch.optim.Optimizer, index: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import NEEDED_TO_CUT, HostsError, Network, clean, leftovers, pids_on, why_not
+from benchmarks.hosts import NEEDED_TO_DROP, HostsError, Network, clean, leftovers, pids_on, why_not
 
 ECHO = """
 import contextlib, socket, sys
@@ -35,7 +35,7 @@ for _ in range(int(sys.argv[2])):
         print("silence")
 """
 needs_root = pytest.mark.skipif(bool(why_not()), reason=why_not())
-needs_iptables = pytest.mark.skipif(bool(why_not(NEEDED_TO_CUT)), reason=why_not(NEEDED_TO_CUT))
+needs_iptables = pytest.mark.skipif(bool(why_not(NEEDED_TO_DROP)), reason=why_not(NEEDED_TO_DROP))
 
 
 def python_on(host: str, code: str, *arguments: str) -> list[str]:
@@ -66,7 +66,6 @@ def pair(network: Network) -> Iterator[tuple[str, str, str]]:
 
 
 @needs_root
-@needs_iptables
 def test_a_cut_host_is_silent_until_it_is_restored(network: Network, pair: tuple[str, str, str]) -> None:
     asking, echoing, address = pair
     assert answers(asking, address) == ["answer"]
@@ -146,9 +145,9 @@ def test_leftovers_of_a_killed_maker_are_found_and_removed() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root the sentence would be about commands")
 def test_a_missing_command_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda command: None if command == NEEDED_TO_CUT else f"/sbin/{command}")
+    monkeypatch.setattr(shutil, "which", lambda command: None if command == NEEDED_TO_DROP else f"/sbin/{command}")
     assert why_not() == ""
-    assert why_not(NEEDED_TO_CUT) == "the command iptables-restore is missing: apt-get install -y iptables"
+    assert why_not(NEEDED_TO_DROP) == "the command iptables-restore is missing: apt-get install -y iptables"
 
 
 def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

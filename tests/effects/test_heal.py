@@ -12,7 +12,8 @@ from elastic.control.values import CommitId
 from elastic.errors import DivergenceError
 from elastic.train import tree
 from elastic.train.gloo import FormingCancelledError
-from elastic.train.heal import DonorsDifferError, exchange
+from elastic.train.heal import DonorsDifferError, exchange, pieces
+from elastic.train.landing import Landing
 from elastic.train.tracked import Tracked
 from tests.effects.helpers import Circle, formed, in_threads
 
@@ -76,7 +77,7 @@ def fresh() -> Member:
 
 
 def heal(group, member):
-    exchange(group, group.view, member.tracked)()
+    exchange(group, group.view, member.tracked, Landing())()
 
 
 def shares(members, donors, behind):
@@ -107,15 +108,32 @@ def test_several_receive_from_several_donors():
 
 
 def test_the_state_is_striped_over_all_donors():
-    """Each donor sends its part of the tensors, so that a copy takes less time the more donors there are."""
+    """Each donor sends its part of the bytes, so that a copy takes less time the more donors there are."""
     members, sent = [current(), current(), current(), fresh()], {0: 0, 1: 0, 2: 0}
-    tensors = sum(1 for t in members[0].tracked.flatten().tensors if t.numel())
+    flat = members[0].tracked.flatten()
+    total = sum(tensor.nbytes for tensor in flat.tensors)
     with formed(4, resume=COMMIT, donors=(0, 1, 2), behind=(3,)) as groups:
         for rank in sent:
             count_sends(groups[rank], sent, rank)
         in_threads(4, lambda rank: heal(groups[rank], members[rank]))
-    assert sum(sent.values()) == tensors + 2  # two messages hold the skeleton
-    assert min(sent.values()) >= tensors // 3 - 1
+    skeleton = 8 + len(flat.skeleton)
+    assert sent == {0: total // 3 + skeleton, 1: 2 * total // 3 - total // 3, 2: total - 2 * total // 3}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "donors", "cut"),
+    [
+        ([4, 4], 1, [(0, 0, 4, 0), (1, 0, 4, 0)]),
+        ([4, 4], 2, [(0, 0, 4, 0), (1, 0, 4, 1)]),
+        ([12], 3, [(0, 0, 4, 0), (0, 4, 8, 1), (0, 8, 12, 2)]),
+        ([5, 0, 2], 2, [(0, 0, 3, 0), (0, 3, 5, 1), (2, 0, 2, 1)]),
+        ([1], 3, [(0, 0, 1, 2)]),
+        ([], 2, []),
+    ],
+    ids=["one donor", "a tensor each", "one large tensor", "over a border", "less than donors", "nothing"],
+)
+def test_every_byte_is_given_once_and_every_donor_gives_as_much(sizes, donors, cut):
+    assert [(one.tensor, one.begin, one.end, one.donor) for one in pieces(sizes, donors)] == cut
 
 
 def test_a_donor_that_is_slow_to_give_heals_all_the_same(monkeypatch):
@@ -136,7 +154,7 @@ def count_sends(group, sent, rank):
     send = group.send
 
     def counting(tensor, receiver):
-        sent[rank] += 1
+        sent[rank] += tensor.nbytes
         return send(tensor, receiver)
 
     group.send = counting
@@ -145,7 +163,7 @@ def count_sends(group, sent, rank):
 def test_nothing_is_exchanged_when_nobody_is_behind():
     """Growth of nobody, e.g. after a survivor left: no byte is sent, and nothing needs a group."""
     view = Circle(1).next_view(resume=COMMIT, donors=(0,), behind=())
-    exchange(None, view, current().tracked)()
+    exchange(None, view, current().tracked, Landing())()
 
 
 def test_live_tensors_of_a_survivor_keep_their_identity():
@@ -214,7 +232,7 @@ def test_nothing_is_installed_before_it_is_asked_for():
     members = [current(), late()]
     before = members[1].digests
     with formed(2, resume=COMMIT, donors=(0,), behind=(1,)) as groups:
-        installs = in_threads(2, lambda r: exchange(groups[r], groups[r].view, members[r].tracked))
+        installs = in_threads(2, lambda r: exchange(groups[r], groups[r].view, members[r].tracked, Landing()))
         assert members[1].digests == before
     installs[1]()
     assert members[1].digests == members[0].digests
