@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 import elastic
-from benchmarks.training import BATCH, MICRO_BATCH, Ballast, Job, Numbers, loss_fn, new_model
+from benchmarks.training import BATCH, Ballast, Job, Numbers, loss_fn, new_model
+from elastic.policies import Kind, Ladder
 from examples.bytes_gpt import StepLog, digest
 
 _ENDLESS = 1 << 40
@@ -23,7 +24,7 @@ def make_train_fn(job: Job) -> Callable[[Any], None]:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         session.track(model=model, optimizer=optimizer, ballast=Ballast(job.state_bytes))
         log.write("started", model_id=id(model), optimizer_id=id(optimizer))
-        batches = session.batches(Numbers(), batch_size=BATCH, micro_batch_size=MICRO_BATCH)
+        batches = session.batches(Numbers(), batch_size=BATCH, micro_batch_size=job.micro_batch)
         for step in session.steps(batches, max_steps=_ENDLESS):
             if job.is_over(step.index):
                 break
@@ -48,6 +49,7 @@ def main() -> None:
     job = Job.read(sys.argv[1])
     elastic.fit(
         make_train_fn(job),
+        policy=Ladder(straggler=Kind.REDEAL),
         scaling=elastic.Scaling(replicas=job.workers, spares=job.spares),
         callbacks=[],
         name=job.name,

@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks import link
 from benchmarks.hosts import Hosts, HostsError, why_not
 from benchmarks.provenance import provenance
-from benchmarks.rows import FIGURES, Fault, medians, recovery, step_time_s, whole_run
-from benchmarks.scenarios import GROUNDS, STRIKES, Ground
+from benchmarks.rows import FIGURES, Fault, medians, recovery, share_of_ideal, step_time_s, whole_run
+from benchmarks.scenarios import GROUNDS, SPEED_S, STRIKES, Ground
 from benchmarks.stage import LateError, RunEndedError, ScenarioError, Stage, System
 from benchmarks.storm import report, strike_often
 from benchmarks.training import BATCH, Job
@@ -107,6 +107,8 @@ class Bench:
             late = late or str(error)
         log = stage.watch.log()
         figures |= recovery(log, fault) | whole_run(log, BATCH) | speed
+        if scenario == "straggler":
+            figures |= share_of_ideal(log, fault, SPEED_S)
         note = f"{late}; its driver: {stage.last_word}" if late else ""
         return figures | {"timed_out": late.startswith("not in time"), "note": note}
 
@@ -173,12 +175,21 @@ class Bench:
             spares=ground.spares,
             step_s=self._settings.step_s,
             state_bytes=state_mb << 20,
+            micro_batch=ground.micro_batch,
             seed=seed,
         )
         job = dataclasses.replace(job, **changes)
         deadline_s = time.monotonic() + _START_S
         chance = random.Random(seed)
-        return Stage(system=system, hosts=hosts, job=job, size=ground.workers, deadline_s=deadline_s, chance=chance)
+        return Stage(
+            system=system,
+            hosts=hosts,
+            job=job,
+            size=ground.workers,
+            deadline_s=deadline_s,
+            chance=chance,
+            long_s=self._settings.storm_s,
+        )
 
     def _arrange(self, slots: tuple[int, ...]) -> Hosts:
         """Hosts with these slots, and no others."""
@@ -206,19 +217,22 @@ def main() -> None:
     """Measure, write the result after each repetition, print a line for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     known = [*STRIKES, STORM]
-    parser.add_argument("--scenario", required=True, help=f"some of {','.join(known)}, with commas between; or all")
+    parser.add_argument(
+        "--scenario", required=True, help=f"some of {','.join(known)}, with commas between; or all short ones"
+    )
     parser.add_argument("--systems", default="elastic", help=f"some of {','.join(SYSTEMS)}, with commas between")
     parser.add_argument("--out", type=Path, required=True, help="JSON file for the result")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--step-s", type=float, default=0.05, help="length of a step with all workers")
     parser.add_argument("--state-mb", type=int, help="state beside the model (default: 400 for join and donor, else 0)")
     parser.add_argument("--deadline-s", type=float, default=240.0, help="for the run to be whole again")
-    parser.add_argument("--storm-s", type=float, default=600.0, help="length of a storm")
+    parser.add_argument("--storm-s", type=float, default=600.0, help="length of a storm, or of busy")
     parser.add_argument("--every-s", type=float, default=15.0, help="between two faults of a storm")
     parser.add_argument("--seed", type=int, default=0, help="of data, and of whom the faults hit")
     parser.add_argument("--keep", type=Path, help="folder in which step logs and journals stay")
     args = parser.parse_args()
-    scenarios = known if args.scenario == "all" else args.scenario.split(",")
+    short = [name for name in known if name not in (STORM, "busy")]
+    scenarios = short if args.scenario == "all" else args.scenario.split(",")
     systems = args.systems.split(",")
     if unknown := ({*scenarios} - {*known}) | ({*systems} - {*SYSTEMS}):
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join([*known, *SYSTEMS])}")

@@ -134,6 +134,21 @@ def step_time_s(log: StepLog, from_s: float = 0.0, until_s: float = math.inf) ->
     return median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
 
 
+def share_of_ideal(log: StepLog, fault: Fault, window_s: float) -> dict[str, Any]:
+    """Steps per second with a member at half speed, against what the group's capacity would allow.
+
+    Args:
+        window_s: over which speeds are measured: before the fault, and at the end of the log.
+    """
+    times = sorted(first_commits(log).values())
+    last_s = times[-1] if times else 0.0
+    before = sum(fault.at_s - window_s <= at_s < fault.at_s for at_s in times)
+    after = sum(last_s - window_s < at_s <= last_s for at_s in times)
+    size = len(fault.members)
+    ideal = (size - len(fault.victims) / 2) / size
+    return {"speed_after": after / before, "ideal": ideal, "share_of_ideal": after / before / ideal} if before else {}
+
+
 def where_time_went(log: StepLog, outages: Sequence[tuple[float, float]], micro_batches: int) -> dict[str, Any]:
     """A storm's time, from its first fault on, against the undisturbed steps before it.
 

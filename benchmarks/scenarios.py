@@ -1,15 +1,23 @@
 """The scenarios of the recovery benchmark. Each waits for nothing but what it needs, strikes, and says what it did."""
 
+import contextlib
 import dataclasses
+import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
 from benchmarks.rows import Fault
 from benchmarks.stage import ScenarioError, Stage
+from benchmarks.training import MICRO_BATCH
 
 NOTICE_S = 5.0  # from a notice to the end of the process
 CUT_S = 30.0  # for which a host is cut off
+SPEED_S = 15.0  # over which a speed is measured
+SETTLE_S = 15.0  # until micro-batches are dealt by speed
+_BUSY_END_S = 120.0
 _SILENT_STEPS = 2.0  # the group is healing a joiner when no line came for so many step times
 
 
@@ -21,6 +29,7 @@ class Ground:
         slots: of the hosts. workers: that train at first. wanted: more, for which there is no slot yet.
         spares: workers that stand ready.
         state_mb: size of the state, unless the command line says another.
+        micro_batch: samples of one forward.
         needs: commands besides `ip`.
     """
 
@@ -29,6 +38,7 @@ class Ground:
     wanted: int = 0
     spares: int = 0
     state_mb: int = 0
+    micro_batch: int = MICRO_BATCH
     needs: tuple[str, ...] = ()
 
 
@@ -132,6 +142,28 @@ def coordinator(stage: Stage) -> Fault:
     return fault
 
 
+def straggler(stage: Stage) -> Fault:
+    """A member takes twice as long as the others from now on."""
+    stage.wait_s(SPEED_S)
+    victim = stage.member()
+    stage.job.slow_down(victim)
+    fault = stage.fault("straggler", {victim}, returns=True)
+    stage.wait_s(SETTLE_S + SPEED_S)
+    return fault
+
+
+def busy(stage: Stage) -> Fault:
+    """Nothing is wrong, but other processes want all processors: nobody may be taken for dead."""
+    fault = stage.fault("busy", set())
+    with contextlib.ExitStack() as stack:
+        for _ in range(os.cpu_count() or 1):
+            hog = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(hog.kill)
+        stage.allow_s(stage.long_s + _BUSY_END_S)
+        stage.wait_s(stage.long_s)
+    return fault
+
+
 def _signal(stage: Stage, kind: str, pid: int, number: signal.Signals) -> Fault:
     fault = stage.fault(kind, {pid})
     stage.signal(pid, number)
@@ -140,11 +172,12 @@ def _signal(stage: Stage, kind: str, pid: int, number: signal.Signals) -> Fault:
 
 STRIKES = {
     strike.__name__: strike
-    for strike in (kill, leader, swap, stop, notice, node, power, partition, join, donor, coordinator)
+    for strike in (kill, leader, swap, stop, notice, node, power, partition, join, donor, coordinator, straggler, busy)
 }
 GROUNDS = {
     "swap": Ground(spares=1),
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400),
     "donor": Ground(slots=(2, 2), wanted=1, state_mb=400),
     "storm": Ground(spares=1),
+    "straggler": Ground(micro_batch=1),
 }

@@ -51,6 +51,7 @@ class Stage:
     Attributes:
         size: workers that train before anything is broken.
         deadline_s: of the repetition, on the monotonic clock.
+        long_s: how long something lasts that takes its time.
         spoiled: hosts that the next repetition can not use.
     """
 
@@ -60,6 +61,7 @@ class Stage:
     size: int
     deadline_s: float
     chance: random.Random
+    long_s: float = 600.0
     watch: Watch = field(init=False)
     spoiled: set[str] = field(default_factory=set)
     _driver: subprocess.Popen[bytes] = field(init=False)

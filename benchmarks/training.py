@@ -1,6 +1,7 @@
 """What is trained in a recovery benchmark: a small model, steps of a set length, a state of a set size."""
 
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class Job:
         workers: fewest and most. spares: workers that stand ready.
         step_s: length of a step with the most workers; by sleeping, so that the machine's load does not decide it.
         state_bytes: size of what a joiner receives, beside the small model.
+        micro_batch: samples of one forward.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Job:
     spares: int = 0
     step_s: float = 0.05
     state_bytes: int = 0
+    micro_batch: int = MICRO_BATCH
     seed: int = 0
 
     def write(self) -> Path:
@@ -71,7 +74,16 @@ class Job:
         Args:
             workers: the most, whatever their number is now: the work of a step does not shrink with the group.
         """
-        time.sleep(self.step_s / -(-MICRO_BATCHES // workers))
+        factor = 2.0 if self._half_speed(os.getpid()).exists() else 1.0
+        most = -(-BATCH // (self.micro_batch * workers))  # micro-batches of one worker
+        time.sleep(factor * self.step_s / most)
+
+    def slow_down(self, pid: int) -> None:
+        """From now on this worker takes twice as long for a micro-batch."""
+        self._half_speed(pid).touch()
+
+    def _half_speed(self, pid: int) -> Path:
+        return Path(self.folder) / f"half-speed-{pid}"
 
 
 class Numbers:

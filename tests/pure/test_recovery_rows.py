@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.rows import Fault, medians, recovery, step_time_s, where_time_went, whole_run
+from benchmarks.rows import Fault, medians, recovery, share_of_ideal, step_time_s, where_time_went, whole_run
 from elastic.demo.steplog import StepLog, collect
 
 STEP_S = 1.0
@@ -209,3 +209,14 @@ def test_medians_leave_out_what_a_repetition_does_not_have() -> None:
     assert (kill["repetitions"], kill["timed_out"], kill["t_resume_s"], kill["steps_lost"]) == (3, 1, 2.0, 0)
     assert kill["digests_equal"] is False
     assert (stop["scenario"], stop["t_resume_s"], stop["t_full_s"]) == ("stop", 7.0, None)
+
+
+def test_the_speed_with_a_slow_member_against_what_is_left_of_the_capacity() -> None:
+    """Four members, one at half speed: seven eighths are left; ten steps a second were done before, seven after."""
+    times = [step / 10 for step in range(100)] + [10.0 + step / 7 for step in range(140)]
+    place = {"event": "committed", "generation": 1, "attempt": 1, "pid": 1, "loss": 0.0}
+    log = collect([place | {"step": step, "t": at_s} for step, at_s in enumerate(times)])
+    figures = share_of_ideal(log, fault(10.0, victims="d"), window_s=5.0)
+    assert figures["ideal"] == 0.875
+    assert figures["speed_after"] == pytest.approx(0.7, abs=0.02)
+    assert figures["share_of_ideal"] == pytest.approx(0.8, abs=0.03)
