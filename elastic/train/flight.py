@@ -101,7 +101,7 @@ class FlightPage:
         """Book the time since the last note to what was done in it."""
         now_s = time.perf_counter()
         elapsed_s, self._noted_s = now_s - self._noted_s, now_s
-        if self._phase is Flying.COMPUTING:
+        if self._phase in (Flying.FETCHING, Flying.COMPUTING):
             self.computing_s += elapsed_s
         elif self._phase is Flying.REDUCING:
             self.waiting_s += elapsed_s
