@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.values import CommitId, View
-from elastic.control.worker_protocol import WorkerState
+from elastic.control.worker_protocol import Stage, WorkerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class SimWorker:
     has_last_words: bool = True
     muted_at_s: float = 0.0
     muted_until_s: float = 0.0
+    cut_ways: tuple[str, ...] = ()
     since_s: float = 0.0
     contributed: bool = False
     bits: int = 0
@@ -48,3 +50,27 @@ class SimWorker:
     pending: CommitId | None = None
     unpublished: list[CommitId] = field(default_factory=list)
     deferred: list[Any] = field(default_factory=list)
+
+
+FLYING = {
+    Stage.LOADING: Flying.LOADING,
+    Stage.FORMING: Flying.FORMING,
+    Stage.READY: Flying.FORMING,
+    Stage.STEPPING: Flying.COMPUTING,
+    Stage.APPLYING: Flying.APPLYING,
+    Stage.FINISHED: Flying.OUTSIDE,
+}
+
+
+def reading_of(worker: SimWorker, now_s: float) -> Reading:
+    """What a host monitor sees of a worker."""
+    return Reading(
+        worker=worker.name,
+        generation=worker.state.generation,
+        step=worker.state.commit.step + 1,
+        phase=Flying.REDUCING if worker.contributed else FLYING.get(worker.state.stage, Flying.AT_DOOR),
+        micro_batch=-1,
+        commits=10,
+        still_s=now_s - worker.moved_s,
+        state=STOPPED if worker.is_stopped else "S",
+    )

@@ -14,28 +14,20 @@ from typing import Any
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.data import hash32
-from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.integrity import outvoted
 from elastic.control.state import Phase, Standing
 from elastic.control.values import CommitId, StepReport, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict, react
 from tests.pure.bare_controller import BareController
-from tests.pure.protocol_parts import Plan, SimWorker
+from tests.pure.protocol_parts import Plan, SimWorker, reading_of
 
 LEASE_S, LEASE_MARGIN = 20.0, 0.8
 TICK_S, OVERDUE_S, FAULTS_END_S, LIMIT_S = 0.5, 5.0, 20.0, 400.0
 LIMITS = {"doubt_after_s": 0.5, "freeze_timeout_s": 4.0, "forming_timeout_s": 8.0, "lease_s": LEASE_S}
 SENSING = {"hang_floor_s": 3.0, "first_steps_timeout_s": 3.0, "heartbeat_timeout_s": 2.0, "exile_after_s": 1.0}
 PATIENCE = {"start_tries": 1000, "incidents_without_progress": 1000}
+WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
 OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
-FLYING = {
-    Stage.LOADING: Flying.LOADING,
-    Stage.FORMING: Flying.FORMING,
-    Stage.READY: Flying.FORMING,
-    Stage.STEPPING: Flying.COMPUTING,
-    Stage.APPLYING: Flying.APPLYING,
-    Stage.FINISHED: Flying.OUTSIDE,
-}
 
 
 class World:
@@ -94,21 +86,9 @@ class World:
         """Monitors in reach tell what they see, then time passes."""
         self.later(TICK_S, self.tick)
         for worker in self.workers.values():
-            if worker.is_alive and self.now_s >= worker.muted_until_s:
-                self.control(ev.HostBeat(node=f"node-{worker.name}", readings=(self.reading(worker),)))
+            if worker.is_alive and not self.is_cut(worker, "out"):
+                self.control(ev.HostBeat(node=f"node-{worker.name}", readings=(reading_of(worker, self.now_s),)))
         self.control(ev.Tick())
-
-    def reading(self, worker: SimWorker) -> Reading:
-        return Reading(
-            worker=worker.name,
-            generation=worker.state.generation,
-            step=worker.state.commit.step + 1,
-            phase=Flying.REDUCING if worker.contributed else FLYING.get(worker.state.stage, Flying.AT_DOOR),
-            micro_batch=-1,
-            commits=10,
-            still_s=self.now_s - worker.moved_s,
-            state=STOPPED if worker.is_stopped else "S",
-        )
 
     def control(self, event: ev.Event) -> None:
         """The controller may stand still with a decision made and not told; then it hears all that came meanwhile."""
@@ -154,7 +134,7 @@ class World:
 
     def hunt(self, worker: SimWorker, fence: bool) -> None:
         """Look for proof of death; a fence makes it true, unless the worker is out of reach."""
-        if self.now_s < worker.muted_until_s:
+        if self.is_cut(worker, "in"):
             if fence:  # the order arrives when contact is back
                 self.later(worker.muted_until_s - self.now_s, self.hunt, worker, fence)
             return
@@ -162,7 +142,8 @@ class World:
             worker.is_alive = False
             self.fenced.append(worker.name)
         if not worker.is_alive:
-            self.later(self.delay_s(), self.control, ev.WorkerDead(worker=worker.name, proof="proven"))
+            heard_s = worker.muted_until_s - self.now_s if self.is_cut(worker, "out") else 0.0
+            self.later(heard_s + self.delay_s(), self.control, ev.WorkerDead(worker=worker.name, proof="proven"))
 
     def start_over(self) -> None:
         """Nothing was ever reported, and nobody in reach holds anything: the history begins anew."""
@@ -174,6 +155,10 @@ class World:
 
     # --- faults ---
 
+    def is_cut(self, worker: SimWorker, way: str) -> bool:
+        """Whether nothing comes through to its host ("in"), or from it ("out")."""
+        return self.now_s < worker.muted_until_s and way in worker.cut_ways
+
     def suffers(self, worker: SimWorker) -> bool:
         """Whether a fault takes this worker now; its last words may come late, or never."""
         trains = worker.state.generation > 0
@@ -184,6 +169,7 @@ class World:
             self.later(40.0, self.crash, worker)  # somebody kills it in the end
         elif trains and self.now_s > worker.muted_until_s and self.chance("mute"):
             worker.muted_at_s, worker.muted_until_s = self.now_s, self.now_s + self.rng.uniform(1.0, 40.0)
+            worker.cut_ways = self.rng.choice(WAYS)
         elif self.chance("notice"):
             self.tell(worker, ev.WorkerNotice, reason="SIGTERM")
             self.later(self.rng.uniform(0.5, 5.0), self.crash, worker)
@@ -212,7 +198,7 @@ class World:
     def obey(self, worker: SimWorker, command: Any) -> None:
         if not worker.is_alive or worker.is_hung:
             return
-        if self.now_s < worker.muted_until_s:
+        if self.is_cut(worker, "in"):
             self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
         elif isinstance(command, cmd.Pause):
             worker.pause_generation = command.generation
@@ -238,7 +224,7 @@ class World:
         self.send(("from", worker.name), is_ordered, self.hear, worker, kind(worker=worker.name, **details))
 
     def hear(self, worker: SimWorker, event: ev.Event) -> None:
-        if self.now_s < worker.muted_until_s:
+        if self.is_cut(worker, "out"):
             self.later(worker.muted_until_s - self.now_s, self.hear, worker, event)
         elif worker.has_last_words:
             self.control(event)
@@ -344,7 +330,7 @@ class World:
             self.signal(worker, Signal.END_LOOP)
             self.publish(worker)
             self.tell(worker, ev.LoopEnded, generation=generation, commit=parent)
-        elif self.now_s > worker.muted_until_s or self.now_s - worker.muted_at_s < LEASE_S * LEASE_MARGIN:
+        elif not self.is_cut(worker, "in") or self.now_s - worker.muted_at_s < LEASE_S * LEASE_MARGIN:
             assert self.signal(worker, Signal.ENTER_APPLY) is Verdict.DONE
             assert (worker.name, generation) not in self.answered, f"{worker.name} applies in a generation it has left"
             lineage = f"{hash32(parent.lineage, generation, number):08x}"
