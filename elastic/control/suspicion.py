@@ -41,11 +41,21 @@ def stall_limit_s(steps_s: Sequence[float], limits: Limits) -> float:
     return max(limits.hang_floor_s, _STEPS * middle, middle + _SPREADS * spread)
 
 
-def suspicions(readings: Iterable[Reading], stall_s: float, limits: Limits) -> list[Suspicion]:
-    """Workers that stand still where they wait for nobody."""
+def suspicions(
+    readings: Iterable[Reading], stall_s: float, limits: Limits, *, has_victims: bool = True
+) -> list[Suspicion]:
+    """Workers that stand still where they wait for nobody.
+
+    Args:
+        has_victims: somebody waits for them. If nobody does, all are slow alike, or there is only one, and a kill would
+            help nobody: then only the longest limit holds.
+    """
     found = []
     for reading in readings:
         limit_s, reason = _limit(reading, stall_s, limits)
+        if limit_s is not None and not has_victims:
+            limit_s = max(limit_s, limits.first_steps_timeout_s)
+            reason = f"Limits.first_steps_timeout_s={limits.first_steps_timeout_s}, since nobody waits for it"
         if limit_s is None or reading.still_s < limit_s:
             continue
         is_dead = reading.state == STOPPED or reading.still_s >= _DEAD * limit_s or reading.phase not in _IN_STEP

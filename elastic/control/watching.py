@@ -1,7 +1,7 @@
 """Pure. What host monitors tell, and what follows: hangs are broken, hosts out of reach are left behind."""
 
 from elastic.control import events as ev
-from elastic.control.flight import STOPPED, Reading
+from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.forming import freeze
 from elastic.control.state import OVER, Standing
 from elastic.control.suspicion import Suspicion, all_wait, stall_limit_s, suspicions
@@ -30,13 +30,14 @@ def watch_steps(turn: Turn) -> None:
     """While the generation trains: who hangs is fenced; who is out of sight while all others wait is a suspect."""
     visible = _visible(turn)
     stall_s = stall_limit_s(turn.state.steps_s, turn.settings.limits)
-    found = suspicions(visible, stall_s, turn.settings.limits)
+    has_victims = any(reading.phase is Flying.REDUCING for reading in visible) and len(turn.state.members) > 1
+    found = suspicions(visible, stall_s, turn.settings.limits, has_victims=has_victims)
     for suspicion in found:
         turn.inspect(suspicion.worker, suspicion.reason)
     dead = [suspicion for suspicion in found if suspicion.is_dead]
     if dead:
         _break(turn, dead)
-    elif not found and all_wait(visible, stall_s):
+    elif not found and len(turn.state.members) > 1 and all_wait(visible, stall_s):
         _break_wait(turn, visible)
 
 

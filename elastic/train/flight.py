@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +66,7 @@ class FlightPage:
             os.close(fd)
         self._started_at_s = time.time()
         self._noted_s = time.perf_counter()
-        self._phase = Flying.LOADING
+        self._phase, self._micro_batch = Flying.LOADING, -1
         self.computing_s = self.waiting_s = 0.0
         self._version = 0
         self._place, self._commits = (0, -1, 0), 0
@@ -74,11 +75,6 @@ class FlightPage:
     def place(self, generation: int, step: int, attempt: int) -> None:
         """The attempt that the next notes belong to."""
         self._place = (generation, step, attempt)
-
-    @property
-    def phase(self) -> Flying:
-        """What was noted last."""
-        return self._phase
 
     def committed(self) -> None:
         """One more step; counts from the next note on."""
@@ -92,10 +88,20 @@ class FlightPage:
     def note(self, phase: Flying, micro_batch: int = -1) -> None:
         """Write what is done now: a few microseconds, no system call but the clock."""
         self._count()
-        self._version, self._phase = self._version + 1, phase
+        self._version, self._phase, self._micro_batch = self._version + 1, phase, micro_batch
         where = (self._version, *self._place, int(phase), micro_batch, self._commits)
         times = (time.time(), self._started_at_s, self.computing_s, self.waiting_s)
         _FORMAT.pack_into(self._memory, 0, *where, *times)
+
+    @contextlib.contextmanager
+    def during(self, phase: Flying) -> Iterator[None]:
+        """Note a phase, and afterwards again what was noted before it."""
+        before = (self._phase, self._micro_batch)
+        self.note(phase)
+        try:
+            yield
+        finally:
+            self.note(*before)
 
     def _count(self) -> None:
         """Book the time since the last note to what was done in it."""

@@ -3,13 +3,16 @@
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from elastic.actors.process_fleet import Child, ProcessFleet
+from elastic.control.outcome import Ending
 from elastic.control.values import IncidentClass
-from tests.chaos.group import FOREVER_S, LONG_S, Story, assert_promises, run
+from tests.chaos import recipes
+from tests.chaos.group import FOREVER_S, LONG_S, Story, Training, assert_promises, run
 from tests.chaos.saboteur import Sabotage
 
 pytestmark = pytest.mark.timeout(120)
@@ -65,6 +68,18 @@ def assert_fenced_with_its_stack(story: Story) -> None:
     (stack,) = (line["stack"] for line in story.journal if line.get("event") == "StackDumped")
     assert "elastic-train" in stack and "saboteur.py" in stack
     assert any(stack in evidence for evidence in hung.evidence)
+
+
+def test_who_waits_in_a_collective_of_ones_own_is_no_culprit(tmp_path: Path) -> None:
+    """Victims in the body of a step look like culprits, but for what they wait for."""
+    plan = [Sabotage(point="stall", rank=2, step=8, delay_s=FOREVER_S)]
+    story = run(tmp_path, *plan, training=Training(function=partial(recipes.train, recipe="Talking")), hang_floor_s=0.5)
+    assert story.fired == {sabotage.name for sabotage in plan}
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    (victim,) = story.killed
+    (fence,) = (line["worker"] for line in story.journal if line.get("command") == "Fence")
+    assert fence == victim
+    assert story.finished.state.world_sizes == (3, 2)
 
 
 def test_a_worker_out_of_reach_is_left_behind(clean: Story, tmp_path: Path) -> None:

@@ -45,7 +45,14 @@ def test_commits_count_from_the_next_note_on(page):
     page.committed()
     page.note(Flying.IN_BODY)
     assert read_page(page.path).commits == 2
-    assert page.phase is Flying.IN_BODY
+
+
+def test_a_phase_within_another_ends_where_it_began(page):
+    page.note(Flying.COMPUTING, micro_batch=3)
+    with pytest.raises(ValueError), page.during(Flying.REDUCING):
+        assert (read_page(page.path).phase, read_page(page.path).micro_batch) == (Flying.REDUCING, -1)
+        raise ValueError
+    assert (read_page(page.path).phase, read_page(page.path).micro_batch) == (Flying.COMPUTING, 3)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def test_a_suspect_is_inspected_and_the_dead_is_fenced_with_its_stack():
 
 def test_a_stack_that_comes_late_is_evidence_too():
     ws = trained()
+    victims(ws, "w0", still_s=1.1)
     ws.beat("w1", Flying.COMPUTING, still_s=1.1)
     ws.tick(0.0)
     assert ws.addressees(cmd.Inspect) == ws.addressees(cmd.Fence) == {"w1"}
@@ -84,6 +85,7 @@ def test_a_stack_that_comes_late_is_evidence_too():
 @pytest.mark.parametrize("phase", [phase for phase in Flying if phase is not Flying.LOADING])
 def test_a_stopped_process_is_dead_at_the_floor_wherever_it_is(phase):
     ws = trained()
+    victims(ws, "w0", still_s=FLOOR_S)
     ws.beat("w1", phase, still_s=FLOOR_S, state="T")
     ws.tick(0.0)
     assert ws.addressees(cmd.Fence) == {"w1"}
@@ -111,6 +113,7 @@ def test_phases_have_limits_of_their_own(phase, still_s):
 @pytest.mark.parametrize(("phase", "still_s"), [(Flying.FETCHING, 61.0), (Flying.OUTSIDE, 601.0), (Flying.SLOW, 601.0)])
 def test_those_limits_end_too(phase, still_s):
     ws = trained()
+    victims(ws, "w0", still_s=still_s)
     ws.beat("w1", phase, still_s=still_s)
     ws.tick(0.0)
     assert ws.addressees(cmd.Fence) == {"w1"}
@@ -124,6 +127,25 @@ def test_first_steps_of_a_process_may_take_long():
     ws.beat("w1", Flying.COMPUTING, still_s=1201.0, commits=2)
     ws.tick(0.0)
     assert ws.addressees(cmd.Fence) == {"w1"}
+
+
+@pytest.mark.parametrize("state", ["R", "T"])
+def test_where_nobody_waits_nobody_is_killed_in_a_hurry(state):
+    """All load from the same slow disk, or all recompile: a kill would help nobody."""
+    ws = trained()
+    for still_s in (5.0, 599.0):
+        for worker in ws.members:
+            ws.beat(worker, Flying.COMPUTING, still_s, state=state)
+        assert ws.tick(0.0) == ()
+    ws.beat("w0", Flying.COMPUTING, 1201.0, state=state)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Fence) == {"w0"}
+
+
+def test_the_only_replica_is_not_killed_in_a_hurry():
+    ws = trained(1)
+    ws.beat("w0", Flying.REDUCING, 5.0, state="T")
+    assert ws.tick(0.0) == ()
 
 
 def test_nobody_is_suspected_before_steps_are_known():
