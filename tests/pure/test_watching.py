@@ -234,6 +234,17 @@ def test_nobody_is_left_behind_unless_a_healed_member_holds_the_state():
     assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
 
 
+def test_nobody_is_left_behind_on_the_word_of_the_dead():
+    ws = cut_off()
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.die("w0", "w2")
+    ws.tick(EXILE_S + 0.01)
+    assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT, "the last copy is out of reach"
+    ws.answer("w1", 7)
+    assert ws.members == ["w1"]
+
+
 def test_silence_alone_is_no_fault_while_steps_go_on():
     ws = trained()
     victims(ws, "w0", "w1", "w2", still_s=0.0)
@@ -272,6 +283,22 @@ def test_a_monitor_that_dies_alone_costs_nothing_while_steps_go_on():
         ws.now_s += 0.25
         victims(ws, "w0", "w2", still_s=0.1)
         assert ws.tick(0.0) == ()
+
+
+def test_a_monitor_that_died_alone_does_not_hold_up_a_forming():
+    """Its workers answer: they are within reach, whatever their monitor says."""
+    ws = trained((1, 4))
+    victims(ws, "w0", "w1", "w2", "w3", still_s=0.0)
+    ws.feed(ev.MonitorLost(node="node-w1"))
+    ws.tick(SILENT_S + 0.1)
+    ws.die("w3")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 7)
+    victims(ws, "w0", "w2", still_s=0.0)
+    ws.tick(0.02)
+    ws.arrive("w0", "w1", "w2")
+    ws.tick(0.02)
+    assert (ws.phase, ws.generation) == (Phase.FORMING, 2)
 
 
 def test_a_silent_member_does_not_hold_up_a_forming():
