@@ -129,7 +129,8 @@ class Watch:
                 f"(micro-batch by worker: {where}), and finite where another computed the same",
             )
             raise AttemptBroken
-        if verdict is LossVerdict.USER and not self._replica.scalers:  # a scaler drops such a step by itself
+        is_dropped = any(scaler.is_enabled() for scaler in self._replica.scalers)
+        if verdict is LossVerdict.USER and not is_dropped:
             raise NonFiniteLossError(
                 f"the loss of step {step} is not finite (micro-batch by worker: {where}), and no single replica is to "
                 "blame: it is the model's or the data's; lower the learning rate, clip, use a GradScaler, or drop such "

@@ -60,6 +60,14 @@ def test_a_gradient_scaler_is_left_to_drop_it(solo):
     assert all(torch.isfinite(p).all() for p in ended.value)
 
 
+def test_a_gradient_scaler_that_is_disabled_drops_nothing(solo):
+    """`enabled=use_amp` is how most code is written."""
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    train_fn = trains(lambda step, loss: loss + math.nan if step.index == 2 else loss, scaler=scaler)
+    assert "step 2" in raised(solo.run(train_fn), "NonFiniteLossError")
+    assert len(train_fn.seen) == 2
+
+
 def test_a_step_that_is_skipped_is_not_judged(solo):
     def train_fn(session):
         training = Training(session)
