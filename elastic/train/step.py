@@ -112,7 +112,7 @@ class Step:
         self._digest = replica.watch.digest_before(self.number)
         replica.reducer.begin(replica.hands(len(self._micro_batches), self.number, self.attempt))
         replica.buffers.begin()
-        self._scaler_states = [ScalerState(scaler) for scaler in replica.scalers]
+        self._scaler_states = [ScalerState(scaler, replica.reducer.device) for scaler in replica.scalers]
         rng.seed_all(replica.seed, self.number, rng.BODY)
         return self
 
