@@ -1,7 +1,7 @@
 """Pure. What host monitors tell, and what follows: hangs are broken, hosts out of reach are left behind."""
 
 from elastic.control import events as ev
-from elastic.control.flight import STOPPED, Reading
+from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.forming import freeze
 from elastic.control.state import OVER, Standing
 from elastic.control.suspicion import Suspicion, all_wait, stall_limit_s, suspicions
@@ -95,7 +95,10 @@ def _break(turn: Turn, dead: list[Suspicion], survivors_only: bool = False) -> N
 
 
 def _break_wait(turn: Turn, visible: list[Reading]) -> None:
-    """All wait in a reduction for somebody out of sight, or for nobody at all."""
+    """All wait for somebody out of sight, or for nobody at all.
+
+    A collective in which all are may be large: how long it may take is for `Limits.collective_timeout_s` to say.
+    """
     silent = [member.name for member in turn.state.members if turn.is_silent(member.node)]
     if silent:
         why = turn.silence(*silent)
@@ -103,8 +106,10 @@ def _break_wait(turn: Turn, visible: list[Reading]) -> None:
             turn.signal(IncidentClass.HOST_SILENT, why, culprit=name)
             turn.set_worker(name, standing=Standing.SUSPECT)
         freeze(turn, why)
-    elif len(visible) == len(turn.state.members):
+    elif len(visible) == len(turn.state.members) and any(one.phase is Flying.REDUCING for one in visible):
         still_s = min(reading.still_s for reading in visible)
         why = f"all members have waited in the reduction of step {visible[0].step} for {still_s:.1f} s"
+        talking = [reading.worker for reading in visible if reading.phase is Flying.TALKING]
+        why += f", but for {', '.join(talking)}, in a collective that the others do not call" if talking else ""
         turn.signal(IncidentClass.COLLECTIVE_BROKEN, why)
         freeze(turn, why)

@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class Flight:
 
     Attributes:
         micro_batch: -1 outside of one. commits: steps of this process. at_s: time of the last change.
-        computing_s, waiting_s: spent so far, up to that change, on micro-batches and in reductions.
+        computing_s, waiting_s: spent so far, up to that change, on micro-batches (loading included), and for others.
         remark: what its user says of a long phase.
     """
 
@@ -68,17 +69,12 @@ class FlightPage:
         self._phase = Flying.LOADING
         self.computing_s = self.waiting_s = 0.0
         self._version = 0
-        self._place, self._commits = (0, -1, 0), 0
+        self._place, self._micro_batch, self._commits = (0, -1, 0), -1, 0
         self.note(Flying.LOADING)
 
     def place(self, generation: int, step: int, attempt: int) -> None:
         """The attempt that the next notes belong to."""
         self._place = (generation, step, attempt)
-
-    @property
-    def phase(self) -> Flying:
-        """What was noted last."""
-        return self._phase
 
     def committed(self) -> None:
         """One more step; counts from the next note on."""
@@ -92,18 +88,28 @@ class FlightPage:
     def note(self, phase: Flying, micro_batch: int = -1) -> None:
         """Write what is done now: a few microseconds, no system call but the clock."""
         self._count()
-        self._version, self._phase = self._version + 1, phase
+        self._version, self._phase, self._micro_batch = self._version + 1, phase, micro_batch
         where = (self._version, *self._place, int(phase), micro_batch, self._commits)
         times = (time.time(), self._started_at_s, self.computing_s, self.waiting_s)
         _FORMAT.pack_into(self._memory, 0, *where, *times)
+
+    @contextlib.contextmanager
+    def during(self, phase: Flying) -> Iterator[None]:
+        """Something else is done inside; afterwards, what was done before."""
+        before, micro_batch = self._phase, self._micro_batch
+        self.note(phase, micro_batch)
+        try:
+            yield
+        finally:
+            self.note(before, micro_batch)
 
     def _count(self) -> None:
         """Book the time since the last note to what was done in it."""
         now_s = time.perf_counter()
         elapsed_s, self._noted_s = now_s - self._noted_s, now_s
-        if self._phase is Flying.COMPUTING:
+        if self._phase in (Flying.FETCHING, Flying.COMPUTING):
             self.computing_s += elapsed_s
-        elif self._phase is Flying.REDUCING:
+        elif self._phase in (Flying.REDUCING, Flying.TALKING):
             self.waiting_s += elapsed_s
 
     def remove(self) -> None:

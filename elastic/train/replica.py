@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from elastic.control.data import MicroBatch, deal
+from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
 from elastic.control.values import StepReport, View
 from elastic.errors import AttemptBroken, ConservationError, DivergenceError, NonFiniteLossError, StepMisuseError
@@ -162,7 +163,8 @@ class Replica:
             AttemptBroken: (a signal) it failed; the others are freed and told.
         """
         try:
-            return act()
+            with self.page.during(Flying.TALKING):
+                return act()
         except (RuntimeError, TimeoutError, FormingCancelledError) as error:
             self.cut()
             self.link.broke(f"{type(error).__name__}: {error}")

@@ -234,14 +234,12 @@ class Session:
 
         Until `Limits.door_timeout_s` it is left alone; then `reason` is part of the incident.
         """
-        before = self._page.phase
         self._page.remark(reason)
-        self._page.note(Flying.SLOW)
         try:
-            yield
+            with self._page.during(Flying.SLOW):
+                yield
         finally:
             self._page.remark("")
-            self._page.note(before)
 
     def on_resize(self, act: Callable[[Resize], None]) -> None:
         """Call `act(resize)` on every worker in the first step of another size, before its optimizers run.

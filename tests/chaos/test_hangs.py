@@ -3,13 +3,16 @@
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from elastic.actors.process_fleet import Child, ProcessFleet
+from elastic.control.outcome import Ending
 from elastic.control.values import IncidentClass
-from tests.chaos.group import FOREVER_S, LONG_S, Story, assert_promises, run
+from tests.chaos import recipes
+from tests.chaos.group import FOREVER_S, LONG_S, Story, Training, assert_promises, run
 from tests.chaos.saboteur import Sabotage
 
 pytestmark = pytest.mark.timeout(120)
@@ -87,6 +90,14 @@ def test_a_slow_phase_that_was_announced_is_nobodys_fault(clean: Story, tmp_path
     plan = [Sabotage(point="slow", rank=1, step=8, delay_s=1.5)]
     story = run(tmp_path, *plan, hang_floor_s=0.5)
     assert_promises(story, clean, *plan, killed=0)
+    assert story.finished.state.incidents == ()
+
+
+def test_who_waits_in_a_collective_is_no_culprit(tmp_path: Path) -> None:
+    plan = [Sabotage(point="slow", rank=1, step=8, delay_s=2.0)]
+    story = run(tmp_path, *plan, hang_floor_s=0.5, training=Training(function=partial(recipes.train, recipe="Talking")))
+    assert story.fired == {plan[0].name}
+    assert story.finished.outcome.ending is Ending.SUCCEEDED
     assert story.finished.state.incidents == ()
 
 
