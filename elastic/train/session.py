@@ -214,10 +214,10 @@ class Session:
                 self._end_loop(number)
                 continue
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
+            self._page.note(Flying.OUTSIDE)
             yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
-            self._page.note(Flying.OUTSIDE)
             if step.is_committed and step.wants_pause:
                 self._link.stop_at_door()
 

@@ -277,6 +277,7 @@ class Step:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         self._replica.mute = OUTSIDE
+        self._replica.page.note(Flying.OUTSIDE)
         if kind is None:
             if not self._is_over:
                 raise StepMisuseError(

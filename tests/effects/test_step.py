@@ -4,7 +4,24 @@ import pytest
 import torch
 
 from elastic.control import events as ev
+from elastic.control.flight import Flying
+from elastic.train.flight import read_page
 from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, raised, trained
+
+def test_the_flight_page_says_when_it_is_the_users_turn(solo):
+    """Code between two steps, saving for one, may take long; code in a step may not."""
+    seen = {}
+
+    def hook(step, training, place):
+        seen.setdefault(place, set()).add(read_page(solo.page.path).phase)
+        failure(step, training, place)
+
+    failure = once(1, "start", lambda step, training: solo.break_generation())
+    assert_like_a_plain_loop(solo.run(trained(hook)))
+    in_step = dict.fromkeys(("start", "reduced", "applied"), {Flying.IN_BODY})
+    computing = dict.fromkeys(("batch", "backward"), {Flying.COMPUTING})
+    assert seen == in_step | computing | dict.fromkeys(("before", "after"), {Flying.OUTSIDE})
+
 
 # --- what is committed ---
 
