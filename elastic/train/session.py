@@ -22,7 +22,7 @@ from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse
 from elastic.train.replica import Replica
-from elastic.train.step import Step
+from elastic.train.step import SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.watch import DIGEST_STEPS
 from elastic.train.world import World, open_world
@@ -388,6 +388,8 @@ class Session:
     def _publish(self, report: StepReport) -> None:
         if self.is_leader:
             self._publish_all()
+        elif report.skipped not in ("", SKIPPED_ELSEWHERE):  # nobody else knows the reason
+            self._link.post(ev.StepStable(worker=self.worker, report=report))
 
     def _publish_all(self) -> None:
         while self._replica.unpublished:

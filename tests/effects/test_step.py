@@ -8,6 +8,7 @@ from elastic.control.flight import Flying
 from elastic.train.flight import read_page
 from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, raised, trained
 
+
 def test_the_flight_page_says_when_it_is_the_users_turn(solo):
     """Code between two steps, saving for one, may take long; code in a step may not."""
     seen = {}
