@@ -68,7 +68,7 @@ class Session:
         self.group: World = open_world(self._replica)
         self._store = StoreHost(around.host)
         self._on_generation: list[Callable[[Session], None]] = []
-        self._has_arrived = self._has_ended = False
+        self._has_arrived = self._has_begun = self._has_ended = False
 
     def __reduce__(self) -> NoReturn:
         raise OutsideWorkerError(
@@ -215,6 +215,7 @@ class Session:
                 continue
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
+            self._has_begun = True
             yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
@@ -336,6 +337,8 @@ class Session:
                 self._finish()
                 return False
             if self._form(view):
+                if not self._has_begun:
+                    self.start_step = (view.resume.step + 1) // self._replica.phases
                 for act in self._on_generation:
                     act(self)
         return True
@@ -365,8 +368,6 @@ class Session:
             group.cut()
             self._link.forming_failed(view, error)
             return False
-        if self._link.state.commit.step < 0 and not self._replica.view:
-            self.start_step = (view.resume.step + 1) // replica.phases
         replica.join(group, view)
         replica.resume(view)
         replica.drop_published(view.published)
