@@ -109,7 +109,7 @@ class Session:
 
         Raises:
             NotStatefulError: an object lacks state_dict() or load_state_dict().
-            StepMisuseError: a wrapper that spans replicas, or an optimizer that needs a closure.
+            StepMisuseError: a wrapper that spans replicas, an optimizer that needs a closure, or a name used twice.
         """
         for thing in objects.values():
             refuse(thing)
