@@ -38,7 +38,6 @@ class Standing(Enum):
 
 # An exiled worker may be alive, out of reach; it can never again make a step stable.
 OVER = frozenset({Standing.DEAD, Standing.GONE, Standing.EXILED})
-REACHABLE = frozenset({Standing.PARKED, Standing.MEMBER, Standing.FINISHED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
