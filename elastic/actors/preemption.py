@@ -1,8 +1,9 @@
 """Effect. The cloud's notice: Google Compute Engine's metadata server tells a machine that it will be taken away.
 
 Protocol: `GET /computeMetadata/v1/instance/preempted` is TRUE from the notice on, and `.../maintenance-event` is
-TERMINATE_ON_HOST_MAINTENANCE before maintenance that ends it; both with the header `Metadata-Flavor: Google` (Compute Engine's documentation of
-preemptible VMs and of host maintenance). Another host can be named in GCE_METADATA_HOST, as Google's libraries have it.
+TERMINATE_ON_HOST_MAINTENANCE before maintenance that ends the machine; both with the header `Metadata-Flavor: Google`
+(Compute Engine's documentation of preemptible VMs and of host maintenance). Another host can be named in
+GCE_METADATA_HOST, as Google's libraries have it.
 """
 
 import logging
