@@ -94,13 +94,17 @@ class FlightPage:
         _FORMAT.pack_into(self._memory, 0, *where, *times)
 
     @contextlib.contextmanager
-    def during(self, phase: Flying) -> Iterator[None]:
+    def during(self, phase: Flying, remark: str = "") -> Iterator[None]:
         """Something else is done inside; afterwards, what was done before."""
         before, micro_batch = self._phase, self._micro_batch
+        if remark:
+            self.remark(remark)
         self.note(phase, micro_batch)
         try:
             yield
         finally:
+            if remark:
+                self.remark("")
             self.note(before, micro_batch)
 
     def _count(self) -> None:

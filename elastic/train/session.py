@@ -235,12 +235,8 @@ class Session:
 
         Until `Limits.door_timeout_s` it is left alone; then `reason` is part of the incident.
         """
-        self._page.remark(reason)
-        try:
-            with self._page.during(Flying.SLOW):
-                yield
-        finally:
-            self._page.remark("")
+        with self._page.during(Flying.SLOW, reason):
+            yield
 
     def on_resize(self, act: Callable[[Resize], None]) -> None:
         """Call `act(resize)` on every worker in the first step of another size, before its optimizers run.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from elastic.control.data import even
+from elastic.control.flight import Flying
 from elastic.control.integrity import WORDS, Account, LossVerdict, accounts, judge_losses, outvoted, table
 from elastic.control.speed import balance, smooth
 from elastic.errors import AttemptBroken, NonFiniteLossError
@@ -56,7 +57,8 @@ class Watch:
         """64 bits over all tracked state now, unless nobody compares them."""
         if not self.digest_steps or self._replica.replicas == 1:
             return 0
-        return tree.digest(self._replica.tracked.flatten())
+        with self._replica.page.during(Flying.SLOW, "reading all state for a vote"):
+            return tree.digest(self._replica.tracked.flatten())
 
     def table(self, mine: Account) -> torch.Tensor:
         """(size,) float64, to be summed over replicas."""
