@@ -1,8 +1,9 @@
 """Effect. The cloud's notice: Google Compute Engine's metadata server tells a machine that it will be taken away.
 
-Protocol: `GET /computeMetadata/v1/instance/preempted` is TRUE from the notice on, and `.../maintenance-event` is other
-than NONE before maintenance; both with the header `Metadata-Flavor: Google` (Compute Engine's documentation of
-preemptible VMs and of host maintenance). Another host can be named in GCE_METADATA_HOST, as Google's libraries have it.
+Protocol: `GET /computeMetadata/v1/instance/preempted` is TRUE from the notice on, and `.../maintenance-event` is
+TERMINATE_ON_HOST_MAINTENANCE before maintenance that ends the machine; both with the header `Metadata-Flavor: Google`
+(Compute Engine's documentation of preemptible VMs and of host maintenance). Another host can be named in
+GCE_METADATA_HOST, as Google's libraries have it.
 """
 
 import logging
@@ -19,7 +20,8 @@ _PATH = "computeMetadata/v1/instance"
 _POLL_S = 1.0
 _ANSWER_S = 1.0
 _TRIES = 3  # a machine without a metadata server is asked no more
-_QUIET = {"preempted": "FALSE", "maintenance-event": "NONE"}
+# After a live migration the machine is there as before, a moment later.
+_QUIET = {"preempted": ("FALSE", ""), "maintenance-event": ("NONE", "MIGRATE_ON_HOST_MAINTENANCE", "")}
 
 
 def pending_loss(host: str) -> str:
@@ -30,7 +32,7 @@ def pending_loss(host: str) -> str:
     """
     for name, quiet in _QUIET.items():
         said = _ask(host, name)
-        if said not in (quiet, ""):
+        if said not in quiet:
             return f"the cloud takes the machine away ({name}: {said})"
     return ""
 

@@ -212,8 +212,8 @@ def _corrupt(turn: Turn, event: ev.CorruptionFound) -> None:
 def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    turn.set_worker(event.worker, answer=event.commit, healed=event.healed)
-    turn.set_worker(event.worker, doubted=False)
+    turn.hear(event.worker)
+    turn.set_worker(event.worker, answer=event.commit, healed=event.healed, doubted=False)
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
         turn.set_worker(event.worker, standing=Standing.MEMBER)  # contact is back, and it holds its state
@@ -226,6 +226,7 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
     """The time to form counts from when all are there: user code between two steps may take long."""
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
+    turn.hear(event.worker)
     turn.set_worker(event.worker, at_door=True)
     if all(member.at_door for member in turn.state.members):
         turn.enter(Phase.FORMING)

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 
 class Flying(IntEnum):
-    """What the training thread is doing."""
+    """What the training thread is doing; TALKING: it waits in a collective of the user's."""
 
     LOADING = 0
     AT_DOOR = 1
@@ -18,6 +18,7 @@ class Flying(IntEnum):
     FETCHING = 8
     SLOW = 9
     EVALUATING = 10
+    TALKING = 11
 
 
 STOPPED = "T"  # the state of a process that was stopped by a signal, in Linux's words

@@ -40,14 +40,13 @@ def settle(turn: Turn) -> None:
 
     A reduction needs every member, and who has answered a freeze takes part in none: one answer ends the generation for
     all. Members out of reach may then be left behind; at most they complete the reduction that was in flight, and apply
-    a step that can never become stable. The answer must be a healed member's: somebody has to hold the state.
+    a step that can never become stable. The answer must be a live, healed member's: somebody has to hold the state.
     """
     members = turn.state.members
     late = [member for member in members if member.answer is None and member.standing not in OVER]
     if late:
         is_fair = turn.waited_s() > turn.settings.limits.exile_after_s and not turn.state.planned
-        is_over = any(member.answer is not None and member.healed for member in members)
-        if not (is_fair and is_over and all(turn.is_silent(member.node) for member in late)):
+        if not (is_fair and _survivors(turn) and all(turn.is_silent(member.node) for member in late)):
             return
         for member in late:
             turn.signal(IncidentClass.HOST_SILENT, turn.silence(member.name), culprit=member.name)

@@ -38,7 +38,6 @@ class Standing(Enum):
 
 # An exiled worker may be alive, out of reach; it can never again make a step stable.
 OVER = frozenset({Standing.DEAD, Standing.GONE, Standing.EXILED})
-REACHABLE = frozenset({Standing.PARKED, Standing.MEMBER, Standing.FINISHED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ class RunState:
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
         leaving: nodes that will be taken away, and why.
-        heard_s: when the host monitor of each node was last heard; readings: what it saw of each worker.
+        heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         steps_s: how long the last steps took.
         phase_since_s: when the phase was entered.
         seen_s: when the last event was taken in, None before the first.

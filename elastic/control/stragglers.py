@@ -27,9 +27,11 @@ def note_speed(turn: Turn, report: StepReport) -> None:
         slow_steps = member.slow_steps + 1 if score >= limits.slow_ratio else 0
         scored[member.name] = replace(member, slowness=score, slow_steps=slow_steps)
     turn.change(workers={**state.workers, **scored})
-    late = [worker for worker in scored.values() if worker.slow_steps == limits.slow_steps]
+    late = sorted((w for w in scored.values() if w.slow_steps == limits.slow_steps), key=lambda worker: worker.slowness)
     if late and not turn.is_recovering() and not state.pause_asked:
-        _decide(turn, max(late, key=lambda worker: worker.slowness))
+        _decide(turn, late.pop())
+    for worker in late:  # one at a time: the others are late again after the next step
+        turn.set_worker(worker.name, slow_steps=limits.slow_steps - 1)
 
 
 def without_stragglers(

@@ -1,8 +1,8 @@
 """Pure. Who hangs, and who only waits for them.
 
-A worker is judged by what its training thread is doing, and for how long. In a reduction all wait for each other, so
-whoever stands still anywhere else is the culprit, and those in the reduction are its victims. How long is too long is
-learned from the run's own steps.
+A worker is judged by what its training thread is doing, and for how long. In a reduction, and in a collective of the
+user's, all wait for each other, so whoever stands still anywhere else is the culprit, and those in there are its
+victims. How long is too long is learned from the run's own steps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +20,7 @@ _SPREADS = 10.0
 _DEAD = 2.0  # suspected at once the limit, dead at twice the limit
 
 _IN_STEP = frozenset({Flying.IN_BODY, Flying.COMPUTING, Flying.APPLYING})
+WAITING = frozenset({Flying.REDUCING, Flying.TALKING})
 _BETWEEN = frozenset({Flying.OUTSIDE, Flying.SLOW, Flying.EVALUATING})
 
 
@@ -78,7 +79,7 @@ def _limit(reading: Reading, stall_s: float, limits: Limits) -> tuple[float | No
 
 
 def all_wait(readings: Sequence[Reading], stall_s: float) -> bool:
-    """Everybody that can be seen waits in a reduction, and has for too long: whoever is missing is out of sight."""
+    """Everybody that can be seen waits for others, and has for too long: whoever is missing is out of sight."""
     is_young = any(reading.commits < YOUNG_COMMITS for reading in readings)
-    waits = all(reading.phase is Flying.REDUCING and reading.still_s >= stall_s for reading in readings)
+    waits = all(reading.phase in WAITING and reading.still_s >= stall_s for reading in readings)
     return bool(readings) and waits and not is_young

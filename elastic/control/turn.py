@@ -94,8 +94,14 @@ class Turn:
         self.set_worker(name, standing=Standing.EXILED, fenced=True)
         self.do(Fence(worker=name, reason=reason))
 
+    def hear(self, worker: str) -> None:
+        """A worker spoke for itself, so its host is within reach, even where its monitor has died alone."""
+        node = self.worker(worker).node
+        if node in self.state.heard_s:
+            self.change(heard_s={**self.state.heard_s, node: self.now_s})
+
     def is_silent(self, node: str) -> bool:
-        """Its host monitor used to be heard, and is not any more."""
+        """It used to be heard, by its monitor or its workers, and is not any more."""
         heard_s = self.state.heard_s.get(node)
         return heard_s is not None and self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s
 

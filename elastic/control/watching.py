@@ -4,7 +4,7 @@ from elastic.control import events as ev
 from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.forming import freeze
 from elastic.control.state import OVER, Standing
-from elastic.control.suspicion import Suspicion, all_wait, stall_limit_s, suspicions
+from elastic.control.suspicion import WAITING, Suspicion, all_wait, stall_limit_s, suspicions
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
@@ -30,7 +30,7 @@ def watch_steps(turn: Turn) -> None:
     """While the generation trains: who hangs is fenced; who is out of sight while all others wait is a suspect."""
     visible = _visible(turn)
     stall_s = stall_limit_s(turn.state.steps_s, turn.settings.limits)
-    has_victims = any(reading.phase is Flying.REDUCING for reading in visible) and len(turn.state.members) > 1
+    has_victims = any(reading.phase in WAITING for reading in visible) and len(turn.state.members) > 1
     found = suspicions(visible, stall_s, turn.settings.limits, has_victims=has_victims)
     for suspicion in found:
         turn.inspect(suspicion.worker, suspicion.reason)
@@ -96,7 +96,10 @@ def _break(turn: Turn, dead: list[Suspicion], survivors_only: bool = False) -> N
 
 
 def _break_wait(turn: Turn, visible: list[Reading]) -> None:
-    """All wait in a reduction for somebody out of sight, or for nobody at all."""
+    """All wait for somebody out of sight, or for nobody at all.
+
+    A collective in which all are may be large: how long it may take is for `Limits.collective_timeout_s` to say.
+    """
     silent = [member.name for member in turn.state.members if turn.is_silent(member.node)]
     if silent:
         why = turn.silence(*silent)
@@ -104,8 +107,10 @@ def _break_wait(turn: Turn, visible: list[Reading]) -> None:
             turn.signal(IncidentClass.HOST_SILENT, why, culprit=name)
             turn.set_worker(name, standing=Standing.SUSPECT)
         freeze(turn, why)
-    elif len(visible) == len(turn.state.members):
+    elif len(visible) == len(turn.state.members) and any(one.phase is Flying.REDUCING for one in visible):
         still_s = min(reading.still_s for reading in visible)
         why = f"all members have waited in the reduction of step {visible[0].step} for {still_s:.1f} s"
+        talking = [reading.worker for reading in visible if reading.phase is Flying.TALKING]
+        why += f", but for {', '.join(talking)}, in a collective that the others do not call" if talking else ""
         turn.signal(IncidentClass.COLLECTIVE_BROKEN, why)
         freeze(turn, why)

@@ -54,7 +54,6 @@ class Verdict(Enum):
     DONE = "done"
     REFUSED = "refused"
     LATER = "later"
-    IGNORED = "ignored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

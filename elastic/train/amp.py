@@ -7,11 +7,19 @@ optimizer was already unscaled, and a retry that calls `unscale_` again would be
 import copy
 from typing import Any
 
+import torch
+
 
 class ScalerState:
-    """A copy of a gradient scaler's state at the door of a step."""
+    """A copy of a gradient scaler's state at the door of a step.
 
-    def __init__(self, scaler: Any) -> None:
+    Args:
+        device: of the gradients. A scaler is set up there by the first loss that it scales; a replica that is dealt
+            no micro-batch scales none, and must step like the others.
+    """
+
+    def __init__(self, scaler: Any, device: torch.device) -> None:
+        scaler.scale(torch.zeros((), device=device))
         self._scaler = scaler
         self._state = copy.deepcopy(scaler.state_dict())
 

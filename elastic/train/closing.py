@@ -1,6 +1,7 @@
 """Effect. The closing reduction, after which no replica needs another any more."""
 
 from elastic.control.data import Conservation, hash32
+from elastic.control.flight import Flying
 from elastic.control.integrity import Account
 from elastic.errors import AttemptBroken, ConservationError
 from elastic.train.replica import Replica
@@ -10,17 +11,20 @@ from elastic.train.tail import Tail
 def close_loop(replica: Replica, number: int) -> bool:
     """Once it completes, all replicas have applied the last update, `number` - 1; False if it failed.
 
-    It has a step's shape, so that a replica that left the loop earlier than the others is told so, instead of gloo
-    aborting the process.
+    It has the shape of the step that would come next, so that a replica that left the loop earlier than the others is
+    told so, instead of gloo aborting the process.
 
     Raises:
         ConservationError: the replicas left the loop at different steps.
     """
     reducer, generation = replica.reducer, replica.view.generation if replica.view else 0
     identity = hash32("closing", replica.incarnation, generation, number)
-    reducer.begin(replica.hands(0, number, attempt=1))
+    micro_batches = replica.batches.plan.cut(replica.cursor.samples, replica.replicas)
+    reducer.begin(replica.hands(len(micro_batches), number, replica.watch.attempt_of(number)))
     replica.buffers.begin()
-    tail = replica.summed(_nothing(replica, identity).row())
+    row = _nothing(replica, identity).row()
+    replica.page.note(Flying.REDUCING)
+    tail = replica.summed(row)
     if tail is None:
         replica.link.broke(reducer.error)
         replica.settle()

@@ -62,13 +62,16 @@ class Evaluation:
             shuffle=False,
             collate=collate,
         )
-        for batch in batches.dealt(batches.plan.cut(0, self.replicas), even(self.replicas), self.rank):
-            self.check()
-            rng.seed_all(replica.seed, self.step, batch.number)
-            replica.page.note(Flying.EVALUATING, batch.number)
-            replica.mute = _UNEQUAL
-            yield batches.load(batch)
-        replica.mute = ""
+        try:
+            for batch in batches.dealt(batches.plan.cut(0, self.replicas), even(self.replicas), self.rank):
+                self.check()
+                rng.seed_all(replica.seed, self.step, batch.number)
+                replica.page.note(Flying.EVALUATING, batch.number)
+                replica.mute = _UNEQUAL
+                yield batches.load(batch)
+        finally:  # a loop over the first of them is left by a break
+            if replica.mute is _UNEQUAL:
+                replica.mute = ""
 
     def check(self) -> None:
         """Leave this try if the generation is broken; for loops that take no `batches`.

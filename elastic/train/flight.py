@@ -27,7 +27,7 @@ class Flight:
 
     Attributes:
         micro_batch: -1 outside of one. commits: steps of this process. at_s: time of the last change.
-        computing_s, waiting_s: spent so far, up to that change, on micro-batches and in reductions.
+        computing_s, waiting_s: spent so far, up to that change, on micro-batches (loading included), and for others.
         remark: what its user says of a long phase.
     """
 
@@ -66,10 +66,10 @@ class FlightPage:
             os.close(fd)
         self._started_at_s = time.time()
         self._noted_s = time.perf_counter()
-        self._phase, self._micro_batch = Flying.LOADING, -1
+        self._phase = Flying.LOADING
         self.computing_s = self.waiting_s = 0.0
         self._version = 0
-        self._place, self._commits = (0, -1, 0), 0
+        self._place, self._micro_batch, self._commits = (0, -1, 0), -1, 0
         self.note(Flying.LOADING)
 
     def place(self, generation: int, step: int, attempt: int) -> None:
@@ -94,14 +94,18 @@ class FlightPage:
         _FORMAT.pack_into(self._memory, 0, *where, *times)
 
     @contextlib.contextmanager
-    def during(self, phase: Flying) -> Iterator[None]:
-        """Note a phase, and afterwards again what was noted before it."""
-        before = (self._phase, self._micro_batch)
-        self.note(phase)
+    def during(self, phase: Flying, remark: str = "") -> Iterator[None]:
+        """Something else is done inside; afterwards, what was done before."""
+        before, micro_batch = self._phase, self._micro_batch
+        if remark:
+            self.remark(remark)
+        self.note(phase, micro_batch)
         try:
             yield
         finally:
-            self.note(*before)
+            if remark:
+                self.remark("")
+            self.note(before, micro_batch)
 
     def _count(self) -> None:
         """Book the time since the last note to what was done in it."""
@@ -109,7 +113,7 @@ class FlightPage:
         elapsed_s, self._noted_s = now_s - self._noted_s, now_s
         if self._phase in (Flying.FETCHING, Flying.COMPUTING):
             self.computing_s += elapsed_s
-        elif self._phase is Flying.REDUCING:
+        elif self._phase in (Flying.REDUCING, Flying.TALKING):
             self.waiting_s += elapsed_s
 
     def remove(self) -> None:

@@ -95,7 +95,7 @@ class GlooGroup:
         presence = self._meet(f"{own.host} {self._own_port} {layout}", stop, deadline_s)
         layouts = [entry.split(" ", 2)[2] for entry in presence]
         if len(set(layouts)) > 1:
-            raise DivergenceError(f"ranks disagree on the model's parameters or dtypes: {_grouped(layouts)}")
+            raise DivergenceError(f"ranks train different things (model, data, what is tracked): {_grouped(layouts)}")
         self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
         self._pg = self._connect("gloo", stop, max(_POLL_S, deadline_s - time.monotonic()))
         if stop():

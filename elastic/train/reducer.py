@@ -100,6 +100,11 @@ class Reducer:
         return self._ordered is not None
 
     @property
+    def device(self) -> torch.device:
+        """Where the gradients are, or the first of them."""
+        return self.params[0].device
+
+    @property
     def used(self) -> torch.Tensor:
         """(parameters,) float64: 1 where a gradient was computed in this attempt, to be summed over replicas."""
         return torch.tensor(self._used, dtype=torch.float64)

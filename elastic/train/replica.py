@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from elastic.control.data import MicroBatch, deal
+from elastic.control.data import MicroBatch, deal, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
 from elastic.control.values import StepReport, View
@@ -88,9 +88,10 @@ class Replica:
 
     @property
     def layout(self) -> str:
-        """What replicas must agree on: gradients' layout, how data is cut, what comes between updates, and when."""
+        """What replicas must agree on: gradients' layout, how data is cut, what is compared and evaluated, and when."""
         every = self.evaluator.every if self.evaluator is not None else 0
-        return f"{self.reducer.layout}-{self.batches.fingerprint}-{self.phases}-{every}-{self.watch.digest_steps}"
+        rest = hash32(self.phases, every, self.watch.digest_steps, self.buffers.size, *self.tracked.names)
+        return f"{self.reducer.layout}-{self.batches.fingerprint}-{rest:08x}"
 
     @property
     def buffers(self) -> Buffers:
@@ -165,7 +166,7 @@ class Replica:
             AttemptBroken: (a signal) it failed; the others are freed and told.
         """
         try:
-            with self.page.during(Flying.REDUCING):  # whoever looks sees that this replica waits for others
+            with self.page.during(Flying.TALKING):
                 return act()
         except (RuntimeError, TimeoutError, FormingCancelledError) as error:
             self.cut()

@@ -22,7 +22,7 @@ from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse
 from elastic.train.replica import Replica
-from elastic.train.step import Step
+from elastic.train.step import SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.watch import DIGEST_STEPS
 from elastic.train.world import World, open_world
@@ -68,7 +68,7 @@ class Session:
         self.group: World = open_world(self._replica)
         self._store = StoreHost(around.host)
         self._on_generation: list[Callable[[Session], None]] = []
-        self._has_arrived = self._has_ended = False
+        self._has_arrived = self._has_begun = self._has_ended = False
 
     def __reduce__(self) -> NoReturn:
         raise OutsideWorkerError(
@@ -109,7 +109,7 @@ class Session:
 
         Raises:
             NotStatefulError: an object lacks state_dict() or load_state_dict().
-            StepMisuseError: a wrapper that spans replicas, or an optimizer that needs a closure.
+            StepMisuseError: a wrapper that spans replicas, an optimizer that needs a closure, or a name used twice.
         """
         for thing in objects.values():
             refuse(thing)
@@ -214,10 +214,11 @@ class Session:
                 self._end_loop(number)
                 continue
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
+            self._page.note(Flying.OUTSIDE)
+            self._has_begun = True
             yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
-            self._page.note(Flying.OUTSIDE)
             if step.is_committed and step.wants_pause:
                 self._link.stop_at_door()
 
@@ -234,12 +235,8 @@ class Session:
 
         Until `Limits.door_timeout_s` it is left alone; then `reason` is part of the incident.
         """
-        self._page.remark(reason)
-        try:
-            with self._page.during(Flying.SLOW):
-                yield
-        finally:
-            self._page.remark("")
+        with self._page.during(Flying.SLOW, reason):
+            yield
 
     def on_resize(self, act: Callable[[Resize], None]) -> None:
         """Call `act(resize)` on every worker in the first step of another size, before its optimizers run.
@@ -337,6 +334,8 @@ class Session:
                 self._finish()
                 return False
             if self._form(view):
+                if not self._has_begun:
+                    self.start_step = (view.resume.step + 1) // self._replica.phases
                 for act in self._on_generation:
                     act(self)
         return True
@@ -366,8 +365,6 @@ class Session:
             group.cut()
             self._link.forming_failed(view, error)
             return False
-        if self._link.state.commit.step < 0 and not self._replica.view:
-            self.start_step = (view.resume.step + 1) // replica.phases
         replica.join(group, view)
         replica.resume(view)
         replica.drop_published(view.published)
@@ -389,6 +386,8 @@ class Session:
     def _publish(self, report: StepReport) -> None:
         if self.is_leader:
             self._publish_all()
+        elif report.skipped not in ("", SKIPPED_ELSEWHERE):  # nobody else knows the reason
+            self._link.post(ev.StepStable(worker=self.worker, report=report))
 
     def _publish_all(self) -> None:
         while self._replica.unpublished:

@@ -37,6 +37,7 @@ OUTSIDE = (
     "a collective can be tried again after a failure only inside `with step:` before step.apply, or in an evaluation "
     "(session.evaluate_every); wrappers that talk when they are built, like DistributedDataParallel, are not needed"
 )
+SKIPPED_ELSEWHERE = "another replica skipped it"
 _UNEQUAL = (
     "replicas may compute unequal numbers of micro-batches, so one among them would wait for ever: pass "
     "equal_rounds=True to session.batches, or talk after `for batch in step`"
@@ -112,7 +113,7 @@ class Step:
         self._digest = replica.watch.digest_before(self.number)
         replica.reducer.begin(replica.hands(len(self._micro_batches), self.number, self.attempt))
         replica.buffers.begin()
-        self._scaler_states = [ScalerState(scaler) for scaler in replica.scalers]
+        self._scaler_states = [ScalerState(scaler, replica.reducer.device) for scaler in replica.scalers]
         rng.seed_all(replica.seed, self.number, rng.BODY)
         return self
 
@@ -203,6 +204,8 @@ class Step:
     def apply(self, *optimizers: torch.optim.Optimizer, scheduler: Any = None, scaler: Any = None) -> None:
         """Update the parameters: atomically, after proof that the reductions held exactly this step.
 
+        After a skip, here or on another replica, nothing is updated, and the call may be left out.
+
         Args:
             optimizers: stepped in this order.
             scheduler: a learning-rate scheduler (or several), stepped after them.
@@ -212,6 +215,8 @@ class Step:
             AttemptBroken: (a signal) a freeze came first.
             StepMisuseError: called before the micro-batches were exhausted, or twice.
         """
+        if self._is_over and self.skipped:
+            return
         if not self._is_reduced or self._is_over:
             raise StepMisuseError(f"step {self.index}: step.apply once, after `for batch in step` is exhausted")
         replica = self._replica
@@ -258,7 +263,7 @@ class Step:
     def skip(self, reason: str) -> None:
         """Drop this step on all replicas: its samples count as consumed, no optimizer runs, the reason is recorded.
 
-        Call it instead of iterating, or in the middle; the other replicas' `apply` then changes nothing.
+        Call it instead of iterating, or in the middle; `apply` then changes nothing on any replica.
         """
         self._need_entered("step.skip")
         if self._is_reduced:
@@ -277,17 +282,28 @@ class Step:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         self._replica.mute = OUTSIDE
-        if kind is None:
-            if not self._is_over:
+        self._replica.page.note(Flying.OUTSIDE)
+        if kind is None and not self._is_over:
+            if not self.skipped:
                 raise StepMisuseError(
                     f"step {self.index} was left without step.apply at {_place(sys._getframe(1))}: "
                     "continue, break and return do not end a step; call step.skip(reason) to drop it"
                 )
-            return False
-        if self._is_applying or not self._replica.is_failure(error):
+            error = self._drop()
+        if error is None or self._is_applying or not self._replica.is_failure(error):
             return False
         self._undo()
         return True
+
+    def _drop(self) -> BaseException | None:
+        """Another replica skipped the step, and the user saw it and called no apply; returns what failed, if it did."""
+        try:
+            self.apply()
+        except AttemptBroken as signal:
+            return signal
+        finally:
+            self._replica.page.note(Flying.OUTSIDE)
+        return None
 
     def _undo(self) -> None:
         """Leave the state as it was at the door."""
@@ -314,7 +330,7 @@ class Step:
             raise AttemptBroken
         self._check_conservation(tail.record)
         if tail.skips and not self.skipped:
-            self.skipped = "another replica skipped it"
+            self.skipped = SKIPPED_ELSEWHERE
         replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
         self.seconds = replica.watch.seconds
         self.loss, self._buffer_change = tail.loss, tail.buffers

@@ -24,6 +24,7 @@ class Tracked:
 
     Raises (from `add`):
         NotStatefulError: an object lacks state_dict() or load_state_dict().
+        StepMisuseError: another object has that name.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,14 @@ class Tracked:
                     f"session.track({name}={type(thing).__name__}(...)): it needs state_dict() and load_state_dict(); "
                     "track only objects whose state must be the same on all replicas"
                 )
-            self._objects[name] = thing
+            if self._objects.setdefault(name, thing) is not thing:
+                raise StepMisuseError(
+                    f"session.track({name}=...) holds another object already: give this a name of its own"
+                )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._objects)
 
     def require(self, *things: Any) -> None:
         """Refuse what is used in a step and not tracked: a joiner would come without it, and drift.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from elastic.control.data import even
+from elastic.control.flight import Flying
 from elastic.control.integrity import WORDS, Account, LossVerdict, accounts, judge_losses, outvoted, table
 from elastic.control.speed import balance, smooth
 from elastic.errors import AttemptBroken, NonFiniteLossError
@@ -56,7 +57,8 @@ class Watch:
         """64 bits over all tracked state now, unless nobody compares them."""
         if not self.digest_steps or self._replica.replicas == 1:
             return 0
-        return tree.digest(self._replica.tracked.flatten())
+        with self._replica.page.during(Flying.SLOW, "reading all state for a vote"):
+            return tree.digest(self._replica.tracked.flatten())
 
     def table(self, mine: Account) -> torch.Tensor:
         """(size,) float64, to be summed over replicas."""
@@ -129,7 +131,8 @@ class Watch:
                 f"(micro-batch by worker: {where}), and finite where another computed the same",
             )
             raise AttemptBroken
-        if verdict is LossVerdict.USER and not self._replica.scalers:  # a scaler drops such a step by itself
+        is_dropped = any(scaler.is_enabled() for scaler in self._replica.scalers)
+        if verdict is LossVerdict.USER and not is_dropped:
             raise NonFiniteLossError(
                 f"the loss of step {step} is not finite (micro-batch by worker: {where}), and no single replica is to "
                 "blame: it is the model's or the data's; lower the learning rate, clip, use a GradScaler, or drop such "

@@ -251,6 +251,8 @@ class Talking(Recipe):
     def talk(self, step: Any) -> None:
         assert dist.get_world_size() == self.session.replicas and dist.get_rank() == self.session.rank
         self.strike("talking", step.index)
+        with self.session.slow("a sabotage"):
+            self.strike("slow", step.index)
         mine = torch.tensor([getattr(self, "largest", 0.0)], dtype=torch.float64)
         rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.barrier()

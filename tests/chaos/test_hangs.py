@@ -105,6 +105,14 @@ def test_a_slow_phase_that_was_announced_is_nobodys_fault(clean: Story, tmp_path
     assert story.finished.state.incidents == ()
 
 
+def test_who_waits_in_a_collective_is_no_culprit(tmp_path: Path) -> None:
+    plan = [Sabotage(point="slow", rank=1, step=8, delay_s=2.0)]
+    story = run(tmp_path, *plan, hang_floor_s=0.5, training=Training(function=partial(recipes.train, recipe="Talking")))
+    assert story.fired == {plan[0].name}
+    assert story.finished.outcome.ending is Ending.SUCCEEDED
+    assert story.finished.state.incidents == ()
+
+
 def test_a_worker_that_is_told_of_its_end_wastes_no_attempt(clean: Story, tmp_path: Path) -> None:
     """SIGTERM, and SIGKILL a while later: by then it has left, at the end of a step."""
     plan = [Sabotage(point="forward", rank=1, step=3, signal=signal.SIGTERM)]

@@ -66,6 +66,14 @@ def test_a_spare_that_takes_over_has_all_of_the_state(recipe: str, tmp_path: Pat
     assert_exactly_once(story, clean, STEPS)
 
 
+def test_a_gradient_scaler_where_a_replica_is_dealt_nothing(tmp_path: Path) -> None:
+    """Two micro-batches for three replicas: one of them scales no loss, and must step like the others."""
+    training = Training(function=partial(train, recipe="MixedPrecision"))
+    story = run(tmp_path, steps=STEPS, micro_batch=BATCH // 2, training=training)
+    assert_struck(story)
+    assert len({line["digest"] for line in story.of("finished")}) == 1
+
+
 def assert_struck(story: Story, *plan: Sabotage) -> None:
     assert story.fired == {sabotage.name for sabotage in plan}, "a sabotage did not strike"
     assert len(story.killed) == sum(sabotage.point != "stall" for sabotage in plan)

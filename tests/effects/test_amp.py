@@ -9,6 +9,7 @@ from elastic.train.amp import ScalerState
 from tests.effects.solo import Solo
 
 STEPS = 3
+CPU = torch.device("cpu")
 
 
 def scaler_of(**options):
@@ -19,7 +20,7 @@ def unscaled_once():
     """A scaler in the middle of a step: scaled, and unscaled already."""
     weight = nn.Parameter(torch.ones(2))
     optimizer, scaler = torch.optim.SGD([weight], lr=0.1), scaler_of()
-    state = ScalerState(scaler)
+    state = ScalerState(scaler, CPU)
     scaler.scale(weight.sum()).backward()
     scaler.unscale_(optimizer)
     return state, scaler, optimizer, weight
@@ -62,7 +63,7 @@ def test_a_state_may_be_restored_twice():
 
 def test_a_disabled_scaler_is_no_special_case():
     """`enabled=use_amp` is how most code is written."""
-    ScalerState(scaler_of(enabled=False)).restore()
+    ScalerState(scaler_of(enabled=False), CPU).restore()
 
 
 def run(directory, hook=lambda step, place: None, poison=-1):

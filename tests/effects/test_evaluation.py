@@ -155,6 +155,19 @@ def test_mistakes_in_it_are_the_users(solo, act, error):
     raised(solo.run(evaluating(act)), error)
 
 
+def test_a_loop_over_the_first_batches_may_be_left(solo):
+    def act(evaluation, training):
+        for number, _ in enumerate(evaluation.batches(Numbers(), batch_size=MICRO)):
+            if number == 1:
+                break
+        (seen,) = evaluation.sum(number + 1)
+        return {"batches": seen}
+
+    ended = solo.run(evaluating(act))
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert ended.reports[-1].metrics["evaluation/batches"] == 2.0
+
+
 def test_it_must_be_known_before_the_loop(solo):
     def train_fn(session):
         training = Training(session)

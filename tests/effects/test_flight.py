@@ -1,5 +1,6 @@
 """Effect. The flight page: written with plain memory stores, read by others, and never the cause of a failure."""
 
+import contextlib
 import time
 
 import pytest
@@ -50,7 +51,7 @@ def test_commits_count_from_the_next_note_on(page):
 def test_a_phase_within_another_ends_where_it_began(page):
     page.note(Flying.COMPUTING, micro_batch=3)
     with pytest.raises(ValueError), page.during(Flying.REDUCING):
-        assert (read_page(page.path).phase, read_page(page.path).micro_batch) == (Flying.REDUCING, -1)
+        assert (read_page(page.path).phase, read_page(page.path).micro_batch) == (Flying.REDUCING, 3)
         raise ValueError
     assert (read_page(page.path).phase, read_page(page.path).micro_batch) == (Flying.COMPUTING, 3)
 
@@ -120,10 +121,21 @@ def test_pages_of_runs_incarnations_and_workers_are_apart():
     assert all(path.parent == PAGES and path.name.startswith("elastic-") for path in paths)
 
 
+def test_what_is_done_inside_something_else_goes_back_to_it(page):
+    page.note(Flying.COMPUTING, 3)
+    with contextlib.suppress(ValueError), page.during(Flying.SLOW):
+        inside = read_page(page.path)
+        raise ValueError
+    after = read_page(page.path)
+    assert [(one.phase, one.micro_batch) for one in (inside, after)] == [(Flying.SLOW, 3), (Flying.COMPUTING, 3)]
+
+
 def test_a_page_counts_the_seconds_of_computing_and_of_waiting(page):
     for phase, pause_s in (
-        (Flying.COMPUTING, 0.05),
-        (Flying.REDUCING, 0.1),
+        (Flying.FETCHING, 0.03),
+        (Flying.COMPUTING, 0.02),
+        (Flying.REDUCING, 0.06),
+        (Flying.TALKING, 0.04),
         (Flying.AT_DOOR, 0.2),
         (Flying.IN_BODY, 0),
     ):

@@ -3,7 +3,9 @@
 import pytest
 from torch import nn
 
+from elastic.control import events as ev
 from elastic.train.reducer import Reducer
+from tests.effects.solo import Solo
 from tests.effects.test_reducer import Ended, Plain, build
 
 
@@ -42,6 +44,33 @@ def frozen(model: nn.Module) -> nn.Module:
 def test_the_layout_digest_tells_models_apart(change):
     """Whatever would make two replicas' buckets mean different things changes the digest."""
     assert layout_of(change(build(Plain))) != layout_of(build(Plain))
+
+
+def shown_by(solo: Solo, model: nn.Module, **track: nn.Module) -> str:
+    """What a worker shows at the door."""
+
+    def train_fn(session):
+        session.prepare(model)
+        session.track(model=model, **track)
+        batches = session.batches([1.0, 2.0], batch_size=1)
+        for step in session.steps(batches, max_steps=1):
+            with step:
+                step.skip("it is enough to come to the door")
+
+    (parked,) = (event for event in solo.run(train_fn).events if isinstance(event, ev.WorkerParked))
+    return parked.layout
+
+
+def test_workers_that_track_different_things_are_told_apart(tmp_path):
+    """Else the comparison of digests after a heal has unequal lengths, and gloo aborts the process."""
+    normed = build(Plain)
+    normed.norm = nn.BatchNorm1d(3, affine=False)
+    runs = [(build(Plain), {}), (build(Plain), {"average": build(Plain)}), (normed, {})]
+    shown = set()
+    for number, (model, track) in enumerate(runs):
+        (tmp_path / str(number)).mkdir()
+        shown.add(shown_by(Solo(tmp_path / str(number)), model, **track))
+    assert len(shown) == len(runs)
 
 
 def test_the_layout_digest_tells_buckets_apart():

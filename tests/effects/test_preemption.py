@@ -53,6 +53,7 @@ def host(server):
     ("says", "reason"),
     [
         ({}, ""),
+        ({"maintenance-event": "MIGRATE_ON_HOST_MAINTENANCE"}, ""),
         ({"preempted": "TRUE"}, "the cloud takes the machine away (preempted: TRUE)"),
         (
             {"maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"},

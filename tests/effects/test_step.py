@@ -4,7 +4,49 @@ import pytest
 import torch
 
 from elastic.control import events as ev
+from elastic.control.flight import Flying
+from elastic.control.values import CommitId
+from elastic.train.flight import read_page
 from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, raised, trained
+from tests.effects.solo import Solo
+
+
+def test_the_flight_page_says_when_it_is_the_users_turn(solo):
+    """Code between two steps, saving for one, may take long; code in a step may not."""
+    seen = {}
+
+    def hook(step, training, place):
+        seen.setdefault(place, set()).add(read_page(solo.page.path).phase)
+        failure(step, training, place)
+
+    failure = once(1, "start", lambda step, training: solo.break_generation())
+    assert_like_a_plain_loop(solo.run(trained(hook)))
+    in_step = dict.fromkeys(("start", "reduced", "applied"), {Flying.IN_BODY})
+    computing = dict.fromkeys(("batch", "backward"), {Flying.COMPUTING})
+    assert seen == in_step | computing | dict.fromkeys(("before", "after"), {Flying.OUTSIDE})
+
+
+def test_a_joiner_whose_first_generation_ends_before_it_begins_starts_at_the_step_of_the_next(tmp_path):
+    class Late(Solo):
+        def _answer(self, event):
+            if isinstance(event, ev.Formed) and event.generation == 1:
+                self.link.freeze(1)
+                self._form(CommitId(incarnation=1, generation=1, attempt=1, step=1, lineage="theirs"))
+            else:
+                super()._answer(event)
+
+    def train_fn(session):
+        training = Training(session)
+        return [(session.start_step, training.compute(step), training.apply(step))[0] for step in _entered(training)]
+
+    assert Late(tmp_path).run(train_fn).value == [2, 2]
+
+
+def _entered(training):
+    for step in training.steps():
+        with step:
+            yield step
+
 
 # --- what is committed ---
 

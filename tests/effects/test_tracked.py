@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastic.errors import NotStatefulError
+from elastic.errors import NotStatefulError, StepMisuseError
 from elastic.train.tracked import Tracked
 from elastic.train.tree import Flat
 
@@ -52,6 +52,16 @@ class Objects:
 
 def tensors_of(state):
     return {(i, k): v for i, entries in state.items() for k, v in entries.items() if isinstance(v, torch.Tensor)}
+
+
+def test_two_objects_of_one_name_are_refused():
+    """The second would take the place of the first, which then reached no joiner."""
+    first, second = nn.Linear(1, 1), nn.Linear(1, 1)
+    tracked = Tracked()
+    tracked.add({"average": first})
+    tracked.add({"average": first})
+    with pytest.raises(StepMisuseError, match=r"session\.track\(average=.*a name of its own"):
+        tracked.add({"average": second})
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3], ids=["joiner", "late", "as far"])

@@ -1,11 +1,16 @@
 """Effect. A loss that is not finite, where nobody else can compute it: the user's, before anything is applied."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from elastic.control import events as ev
+from elastic.control.flight import Flying
+from elastic.train import tree
+from elastic.train.flight import FlightPage, read_page
+from elastic.train.watch import Watch
 from tests.effects.idiom import STEPS, Training, raised
 
 
@@ -60,6 +65,14 @@ def test_a_gradient_scaler_is_left_to_drop_it(solo):
     assert all(torch.isfinite(p).all() for p in ended.value)
 
 
+def test_a_gradient_scaler_that_is_disabled_drops_nothing(solo):
+    """`enabled=use_amp` is how most code is written."""
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    train_fn = trains(lambda step, loss: loss + math.nan if step.index == 2 else loss, scaler=scaler)
+    assert "step 2" in raised(solo.run(train_fn), "NonFiniteLossError")
+    assert len(train_fn.seen) == 2
+
+
 def test_a_step_that_is_skipped_is_not_judged(solo):
     def train_fn(session):
         training = Training(session)
@@ -76,6 +89,23 @@ def test_a_step_that_is_skipped_is_not_judged(solo):
     ended = solo.run(train_fn)
     assert isinstance(ended.last, ev.TrainFnReturned), ended.last
     assert ended.steps == list(range(STEPS))
+
+
+def test_a_worker_that_computes_a_digest_is_not_taken_for_hung(tmp_path):
+    """It reads all of the state, which takes many times as long as a step where the state is large."""
+    page, seen = FlightPage(tmp_path / "page"), []
+    page.note(Flying.IN_BODY)
+
+    class Tracked:
+        def flatten(self):
+            seen.append(read_page(page.path))
+            return tree.flatten({})
+
+    Watch(SimpleNamespace(replicas=2, tracked=Tracked(), page=page), digest_steps=1).digest_before(1)
+    (inside,) = seen
+    assert (inside.phase, inside.remark) == (Flying.SLOW, "reading all state for a vote")
+    after = read_page(page.path)
+    assert (after.phase, after.remark) == (Flying.IN_BODY, "")
 
 
 @pytest.mark.parametrize("digest_steps", [-1, -100])

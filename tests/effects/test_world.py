@@ -29,14 +29,15 @@ class Part:
         self.errors = queue.SimpleQueue()
         self.link = self.page = self
 
+    def during(self, phase):
+        """Nobody reads what it does."""
+        return contextlib.nullcontext()
+
     def check(self):
         """The generation is not known to be broken."""
 
     def broke(self, error):
         self.errors.put(error)
-
-    def during(self, phase):
-        return contextlib.nullcontext()
 
     def cut(self):
         self.group.cut()

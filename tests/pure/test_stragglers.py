@@ -45,6 +45,13 @@ def test_a_slow_member_is_told_of_once_a_generation_and_goes_on():
     assert (ws.phase, ws.generation, ws.given(cmd.Pause)) == (Phase.RUNNING, 1, [])
 
 
+def test_two_that_become_late_in_one_step_are_both_told_of():
+    """As on a slow node with two workers."""
+    ws = running(replicas=(1, 5))
+    train(ws, 0, 30, 1.0, 3.0, 1.0, 4.0, 1.0)
+    assert [incident.culprits for incident in ws.state.incidents] == [("w3",), ("w1",)]
+
+
 def test_a_slow_moment_is_no_straggler():
     ws = running()
     for first in range(0, 30, SLOW_STEPS):

@@ -100,6 +100,7 @@ def test_a_stopped_process_is_dead_at_the_floor_wherever_it_is(phase):
         (Flying.SLOW, 599.0),
         (Flying.AT_DOOR, ENDLESS_S),
         (Flying.REDUCING, ENDLESS_S),
+        (Flying.TALKING, ENDLESS_S),
     ],
 )
 def test_phases_have_limits_of_their_own(phase, still_s):
@@ -166,6 +167,33 @@ def test_a_reduction_in_which_all_wait_is_broken_and_nobody_is_killed():
     ws.tick(0.0)
     assert ws.phase is Phase.FREEZING and ws.given(cmd.Fence) == []
     assert ws.state.incidents[0].kind is IncidentClass.COLLECTIVE_BROKEN
+
+
+def test_a_collective_that_only_some_call_is_broken_and_says_who_is_in_it():
+    ws = trained()
+    victims(ws, "w0", "w2", still_s=0.6)
+    ws.beat("w1", Flying.TALKING, still_s=0.6)
+    ws.tick(0.0)
+    assert ws.given(cmd.Fence) == [] and ws.addressees(cmd.Freeze) == {"w0", "w1", "w2"}
+    assert "but for w1, in a collective" in ws.state.incidents[0].evidence[0]
+
+
+def test_a_collective_in_which_all_are_may_take_long():
+    ws = trained()
+    for worker in ("w0", "w1", "w2"):
+        ws.beat(worker, Flying.TALKING, still_s=100.0)
+    assert ws.tick(0.0) == ()
+
+
+def test_who_waits_in_a_collective_for_a_silent_host_leaves_it_behind():
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.0)
+    for _ in range(6):
+        ws.now_s += 0.25
+        for worker in ("w0", "w2"):
+            ws.beat(worker, Flying.TALKING, still_s=1.0)
+        ws.tick(0.0)
+    assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
 
 
 def test_a_stopped_member_does_not_hold_up_a_freeze_or_a_forming():
@@ -256,6 +284,17 @@ def test_nobody_is_left_behind_unless_a_healed_member_holds_the_state():
     assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
 
 
+def test_nobody_is_left_behind_on_the_word_of_the_dead():
+    ws = cut_off()
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.die("w0", "w2")
+    ws.tick(EXILE_S + 0.01)
+    assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT, "the last copy is out of reach"
+    ws.answer("w1", 7)
+    assert ws.members == ["w1"]
+
+
 def test_silence_alone_is_no_fault_while_steps_go_on():
     ws = trained()
     victims(ws, "w0", "w1", "w2", still_s=0.0)
@@ -294,6 +333,22 @@ def test_a_monitor_that_dies_alone_costs_nothing_while_steps_go_on():
         ws.now_s += 0.25
         victims(ws, "w0", "w2", still_s=0.1)
         assert ws.tick(0.0) == ()
+
+
+def test_a_monitor_that_died_alone_does_not_hold_up_a_forming():
+    """Its workers answer: they are within reach, whatever their monitor says."""
+    ws = trained((1, 4))
+    victims(ws, "w0", "w1", "w2", "w3", still_s=0.0)
+    ws.feed(ev.MonitorLost(node="node-w1"))
+    ws.tick(SILENT_S + 0.1)
+    ws.die("w3")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 7)
+    victims(ws, "w0", "w2", still_s=0.0)
+    ws.tick(0.02)
+    ws.arrive("w0", "w1", "w2")
+    ws.tick(0.02)
+    assert (ws.phase, ws.generation) == (Phase.FORMING, 2)
 
 
 def test_a_silent_member_does_not_hold_up_a_forming():
