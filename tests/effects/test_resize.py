@@ -56,9 +56,9 @@ class Resizing(Training):
             [{"params": [p], "lr": lr} for p, lr in zip(self.model.parameters(), (0.1, 0.02), strict=True)]
         )
         self.scheduler = scheduler(self.optimizer) if scheduler else []
-        session.track(optimizer=self.optimizer)
+        session.track(recording=self.optimizer)
         if scheduler:
-            session.track(scheduler=self.scheduler)
+            session.track(rates=self.scheduler)
         self.batches.plan = replace(self.batches.plan, batch_size=self.size, micro_batch_size=2)
 
     def loop(self, hook=lambda *args: None):
