@@ -52,6 +52,7 @@ def fit(
     Raises:
         SettingError: a setting cannot work; names it.
         TrainFnError: train_fn, or a callback on a worker, raised; carries its traceback.
+        DivergenceError: replicas hold different bits, and nobody can say whose are right.
         NoClusterError, NotEnoughSlotsError, ReplicasLostError, NoProgressError: see `elastic.errors`.
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """

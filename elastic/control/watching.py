@@ -43,7 +43,7 @@ def watch_steps(turn: Turn) -> None:
 
 def watch_forming(turn: Turn) -> None:
     """While a generation forms: who is stopped, or hangs on the way to the door, or is out of sight, will not come."""
-    hung = [*_stopped(turn), *_lost_on_their_way(turn)]
+    hung = list({one.worker: one for one in (*_lost_on_their_way(turn), *_stopped(turn))}.values())
     absent = [member.name for member in turn.state.members if not member.formed and turn.is_silent(member.node)]
     if hung:
         _break(turn, hung, survivors_only=True)

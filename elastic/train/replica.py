@@ -266,7 +266,8 @@ class Replica:
         if step is None:
             return
         for act in step.on_stable:
-            act()
+            with self.page.during(Flying.SLOW, "step.on_commit"):
+                act()
         report = StepReport(
             commit=step.commit,
             metrics=dict(step.metrics),

@@ -283,22 +283,24 @@ class Step:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         self._replica.mute = OUTSIDE
         self._replica.page.note(Flying.OUTSIDE)
-        if kind is None and not self._is_over:
-            if not self.skipped:
-                raise StepMisuseError(
-                    f"step {self.index} was left without step.apply at {_place(sys._getframe(1))}: "
-                    "continue, break and return do not end a step; call step.skip(reason) to drop it"
-                )
+        if kind is None and self.skipped:
             error = self._drop()
+        elif kind is None and not self._is_over:
+            raise StepMisuseError(
+                f"step {self.index} was left without step.apply at {_place(sys._getframe(1))}: "
+                "continue, break and return do not end a step; call step.skip(reason) to drop it"
+            )
         if error is None or self._is_applying or not self._replica.is_failure(error):
             return False
         self._undo()
         return True
 
     def _drop(self) -> BaseException | None:
-        """Another replica skipped the step, and the user saw it and called no apply; returns what failed, if it did."""
+        """A step was skipped, and the user may have called no apply, or unscaled; returns what failed, if it did."""
         try:
             self.apply()
+            for state in self._scaler_states:
+                state.restore()
         except AttemptBroken as signal:
             return signal
         finally:

@@ -114,3 +114,26 @@ def test_a_retry_after_unscaling_gives_the_update_of_an_undisturbed_run(tmp_path
     assert all(map(torch.equal, clean[0], disturbed[0]))
     assert clean[1] == [2048.0, 4096.0 if poison < 0 else 1024.0, 8192.0 if poison < 0 else 2048.0]
     assert disturbed[1][-1] == clean[1][-1]
+
+
+def test_code_that_goes_on_after_a_skip_leaves_no_trace_in_the_scaler(solo):
+    """It unscales, clips and applies as ever; the next step must find a scaler that was not unscaled yet."""
+
+    def train_fn(session):
+        model = session.prepare(nn.Linear(3, 1))
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), scaler_of()
+        session.track(model=model, optimizer=optimizer, scaler=scaler)
+        for step in session.steps(session.batches(torch.randn(12, 3), batch_size=4), max_steps=STEPS):
+            with step:
+                for batch in step:
+                    if step.index == 1:
+                        step.skip("no")
+                        break
+                    step.backward(model(batch).square().mean(), scaler=scaler)
+                scaler.unscale_(optimizer)
+                step.apply(optimizer, scaler=scaler)
+        return scaler.get_scale()
+
+    ended = solo.run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert ended.value == 1024.0 * 2 ** (STEPS - 1)

@@ -58,7 +58,7 @@ class Resizing(Training):
         self.scheduler = scheduler(self.optimizer) if scheduler else []
         session.track(recording=self.optimizer)
         if scheduler:
-            session.track(its_scheduler=self.scheduler)
+            session.track(rates=self.scheduler)
         self.batches.plan = replace(self.batches.plan, batch_size=self.size, micro_batch_size=2)
 
     def loop(self, hook=lambda *args: None):

@@ -82,6 +82,18 @@ def test_what_is_done_on_commit_is_done_once_and_in_order(solo):
     assert done == [(0, 1), (1, 2), (2, 2), (3, 2)]
 
 
+def test_what_is_done_on_commit_may_take_long(solo):
+    """Saving, for one: it is no part of the step in which it happens to run."""
+    seen = []
+
+    def hook(step, training, place):
+        if place == "start":
+            step.on_commit(lambda: seen.append(read_page(solo.page.path)))
+
+    assert_like_a_plain_loop(solo.run(trained(hook)))
+    assert [(one.phase, one.remark) for one in seen] == [(Flying.SLOW, "step.on_commit")] * STEPS
+
+
 def test_a_loop_left_early_ends_cleanly(solo):
     """`break` outside of the `with`: what was committed until then is stable."""
 

@@ -211,6 +211,17 @@ def test_a_stopped_member_does_not_hold_up_a_freeze_or_a_forming():
     assert ws.addressees(cmd.Fence) == {"w2"} and ws.phase is Phase.FREEZING
 
 
+def test_a_member_stopped_before_it_is_heard_at_the_door_is_fenced_once():
+    ws = trained()
+    ws.break_("w0")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 7)
+    ws.arrive("w0", "w2")
+    ws.beat("w1", Flying.FORMING, still_s=FLOOR_S, state="T")
+    ws.tick(0.0)
+    assert [fence.worker for fence in ws.given(cmd.Fence)] == ["w1"]
+
+
 def test_a_member_that_answers_the_freeze_and_hangs_on_its_way_to_the_door_is_fenced():
     """Its control thread lives, its training thread does not."""
     ws = trained()
