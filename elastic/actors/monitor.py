@@ -10,6 +10,7 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,7 +46,15 @@ class Process:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def has_ended(self, within_s: float) -> bool:
-        return bool(select.select([self], [], [], within_s)[0])
+        return bool(ended_among([self], within_s))
+
+
+def ended_among(processes: Iterable[Process], within_s: float) -> list[Process]:
+    """Those that have ended; waits until one has, at most so long. Not select(), which knows 1024 descriptors only."""
+    by_descriptor, poll = {process.fileno(): process for process in processes}, select.poll()
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    return [by_descriptor[descriptor] for descriptor, _ in poll.poll(within_s * 1000)]
 
 
 @dataclass(slots=True)
@@ -196,8 +205,7 @@ class HostMonitor:
         while not self._is_closed.is_set():
             with self._lock:
                 names = {watched.process: name for name, watched in self._watched.items()}
-            dead, _, _ = select.select(list(names), [], [], _READ_S)
-            for process in dead:
+            for process in ended_among(names, _READ_S):
                 self._report_death(names[process])
             elapsed_s = time.monotonic() - looked_s
             if elapsed_s >= _READ_S:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from elastic.control.values import StepReport
 from elastic.policies import Ladder, Policy
 from elastic.settings import Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
-from tests.chaos.saboteur import BATCH, HARMLESS, MICRO_BATCH, Sabotage, train
+from tests.chaos.saboteur import BATCH, GATE, HARMLESS, MICRO_BATCH, Sabotage, train
 
 STEPS = 14
 FOREVER_S = 1000.0
@@ -65,12 +66,17 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What is trained, with what else than usual, and what is done about an incident."""
+    """What is trained, with what else than usual, and what is done about an incident.
+
+    Attributes:
+        parked: nobody goes beyond step 0 before so many workers, spares among them, have come to the door.
+    """
 
     function: Callable[..., Any] = train
     options: dict[str, Any] = field(default_factory=dict)
     callbacks: tuple[WorkerCallback, ...] = ()
     policy: Policy = field(default_factory=Ladder)
+    parked: int = 0
 
 
 def run(
@@ -101,18 +107,23 @@ def run(
     stable = Stable()
     journal = Journal(folder / "run")
     driver = Driver(supervisor(RunState(settings=settings), training.policy), journal, [stable])
+    if training.parked:
+        (folder / GATE).touch()
     usual = {"folder": folder, "plan": plan, "steps": steps, "micro_batch": micro_batch, "pause_s": pause_s}
     work = partial(training.function, **usual, **training.options)
     fleet = ProcessFleet(
         settings, with_callbacks(work, training.callbacks), [f"node{i}" for i in range(slots)], 0, driver.emit
     )
-    beside = threading.Thread(target=during, args=(fleet, folder), daemon=True)
-    beside.start()
+    helpers = [threading.Thread(target=during, args=(fleet, folder), daemon=True)]
+    helpers.append(threading.Thread(target=_open_gate, args=(folder, journal.path, training.parked), daemon=True))
+    for helper in helpers:
+        helper.start()
     try:
         finished = driver.run(fleet)
     finally:
         fleet.shutdown()
-        beside.join(LONG_S)
+        for helper in helpers:
+            helper.join(LONG_S)
         journal.close()
     return Story(
         finished=finished,
@@ -121,6 +132,14 @@ def run(
         lines=read(folder.glob("*.jsonl")),
         journal=read([journal.path]),
     )
+
+
+def _open_gate(folder: Path, journal: Path, parked: int) -> None:
+    deadline_s = time.monotonic() + 2 * LONG_S
+    while (folder / GATE).exists() and time.monotonic() < deadline_s:
+        if journal.read_text().count('"WorkerParked"') >= parked:
+            (folder / GATE).unlink()
+        time.sleep(0.02)
 
 
 def read(paths: Any) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ import torch
 
 from elastic.train import gloo, session
 
+GATE = "gate"
 SAMPLES, BATCH, MICRO_BATCH = 240, 12, 2
 # The worker sleeps there, or spoils something, and lives.
 HARMLESS = frozenset({"stall", "slow", "flip-weight", "flip-moment", "nan"})
@@ -148,6 +149,13 @@ class Replayed:
         batches.plan, self.batch_size = replace(batches.plan, batch_size=self), batches.plan.batch_size
 
 
+def wait_at_gate(folder: Path, step: int) -> None:
+    """Before step 1, until all who shall be there are there."""
+    deadline_s = time.monotonic() + 60
+    while step == 1 and (folder / GATE).exists() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+
+
 def flip_bit(tensor: torch.Tensor) -> None:
     """The lowest bit of one element: nothing that a loss would show."""
     tensor.detach().view(-1)[:1].view(torch.uint8)[0] ^= 1
@@ -196,6 +204,7 @@ def train(
     if replayed:
         replayed.take_the_place_of(batches)
     for step in session.steps(batches, max_steps=steps):
+        wait_at_gate(folder, step.index)
         with step:
             place = {"step": step.index, "generation": step.generation}
             for number, (index, x) in enumerate(step):

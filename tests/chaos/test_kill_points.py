@@ -11,7 +11,7 @@ from elastic.actors.supervisor import Supervisor
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.state import RunState
-from tests.chaos.group import STEPS, Story, assert_promises, run
+from tests.chaos.group import STEPS, Story, Training, assert_promises, run
 from tests.chaos.saboteur import Sabotage
 
 pytestmark = pytest.mark.timeout(120)
@@ -106,7 +106,7 @@ def test_killed_around_a_joiner(plan: list[Sabotage], tmp_path: Path, tmp_path_f
 
 def test_a_spare_is_swapped_in(clean: Story, tmp_path: Path) -> None:
     plan = [Sabotage(point="between-buckets", rank=1, step=4)]
-    story = run(tmp_path, *plan, slots=4, spares=1)
+    story = run(tmp_path, *plan, slots=4, spares=1, training=Training(parked=4))
     assert_promises(story, clean, *plan)
     assert story.finished.state.world_sizes == (3, 3)
 

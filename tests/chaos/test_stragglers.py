@@ -62,7 +62,13 @@ def test_a_straggler_makes_room_for_a_spare(tmp_path, tmp_path_factory):
     policy = Ladder(straggler=Kind.SWAP)
     limits = {"slow_steps": 30, "slow_ratio": 1.4}
     story = run(
-        tmp_path, steps=steps, slots=4, spares=1, pause_s=0.01, training=Training(options=SLOW, policy=policy), **limits
+        tmp_path,
+        steps=steps,
+        slots=4,
+        spares=1,
+        pause_s=0.01,
+        training=Training(options=SLOW, policy=policy, parked=4),
+        **limits,
     )
     clean = run(tmp_path_factory.mktemp("clean") / "run", steps=steps, pause_s=0)
     swapped = [one for one in story.finished.state.incidents if one.decision.startswith("swap")]
