@@ -3,6 +3,7 @@
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray.util import get_current_placement_group, get_node_ip_address, remove_placement_group
 
 from elastic.settings import RunSettings
@@ -18,7 +19,7 @@ class RayWorkerHost(WorkerHost):
 
     def __init__(self, worker: str, seed: int, settings: RunSettings, train_fn: TrainFn) -> None:
         spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn)
-        super().__init__(spec, host=get_node_ip_address(), on_orphan=_free_slot)
+        super().__init__(spec, host=get_node_ip_address(), on_orphan=_free_slot, dumps=cloudpickle.dumps)
 
 
 def _free_slot() -> None:

@@ -64,10 +64,11 @@ class Evaluation:
         )
         for batch in batches.dealt(batches.plan.cut(0, self.replicas), even(self.replicas), self.rank):
             self.check()
-            rng.seed_all(replica.seed, self.step, batch.number)
             replica.page.note(Flying.EVALUATING, batch.number)
+            loaded = batches.load(batch)
+            rng.seed_all(replica.seed, self.step, batch.number)
             replica.mute = _UNEQUAL
-            yield batches.load(batch)
+            yield loaded
         replica.mute = ""
 
     def check(self) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -76,6 +76,11 @@ class Replica:
 
     def use(self, batches: Batches) -> None:
         self._batches = batches
+
+    def leave(self) -> None:
+        """End what was started beside the training thread."""
+        if self._batches is not None:
+            self._batches.close()
 
     @property
     def reducer(self) -> Reducer:
@@ -202,6 +207,21 @@ class Replica:
     def dealt(self, whole: Sequence[MicroBatch], number: int, attempt: int) -> list[MicroBatch]:
         """Those of an update's micro-batches that this replica computes."""
         return self.batches.dealt(whole, self._shares(number), self._player(self.rank, attempt))
+
+    def hand(self, number: int, attempt: int) -> Hashable:
+        """Changes with everything but progress that decides which micro-batches this replica computes."""
+        return self.generation, attempt, self._player(self.rank, attempt), self._shares(number)
+
+    def forecast(self, step: Step, position: int) -> Iterator[MicroBatch]:
+        """What this replica will compute from here on, if nothing happens: the rest of `step`, and those after it."""
+        plan, shares, player = self.batches.plan, self._shares(step.number), self._player(self.rank, step.attempt)
+        consumed, number, replicas, rest = self.cursor.samples, step.number, self.replicas, step.dealt[position:]
+        while True:
+            yield from rest
+            if number % self.phases == self.phases - 1:
+                consumed += sum(micro_batch.count for micro_batch in plan.cut(consumed, replicas))
+            number += 1
+            rest = self.batches.dealt(plan.cut(consumed, replicas), shares, player)
 
     def hands(self, count: int, number: int, attempt: int) -> list[range]:
         """Which of `count` micro-batches each rank computes; empty unless sums are made in order, which needs them."""
