@@ -9,6 +9,7 @@ Finite Domains", 2002), so no list of the dataset's size is ever held.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from elastic.control.batch_size import BatchSize
 from elastic.errors import DatasetTooSmallError, SettingError
@@ -64,6 +65,21 @@ class MicroBatch:
     number: int
     first: int
     count: int
+
+
+class Plan(Protocol):
+    """How data is cut into steps and micro-batches, from the committed state and the number of replicas alone."""
+
+    @property
+    def batch_size(self) -> BatchSize: ...
+
+    def global_batch(self, replicas: int) -> int: ...
+
+    def epoch_of(self, consumed: int) -> int: ...
+
+    def cut(self, consumed: int, replicas: int) -> Sequence[MicroBatch]: ...
+
+    def micro_batch_hash(self, micro_batch: MicroBatch) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +191,7 @@ class Conservation:
         return cls(samples=samples, micro_batches=micro_batches, replicas_identity=identity, replicas=replicas)
 
 
-def contribution(plan: BatchPlan, done: Sequence[MicroBatch], identity: int) -> Conservation:
+def contribution(plan: Plan, done: Sequence[MicroBatch], identity: int) -> Conservation:
     """One replica's part: the micro-batches whose backward it has run."""
     return Conservation(
         samples=sum(micro_batch.count for micro_batch in done),
@@ -185,7 +201,7 @@ def contribution(plan: BatchPlan, done: Sequence[MicroBatch], identity: int) -> 
     )
 
 
-def expected(plan: BatchPlan, consumed: int, replicas: int, identity: int) -> Conservation:
+def expected(plan: Plan, consumed: int, replicas: int, identity: int) -> Conservation:
     """What the sum over all replicas must be, in the step that begins after `consumed` samples."""
     whole = contribution(plan, plan.cut(consumed, replicas), identity)
     return replace(whole, replicas_identity=identity * replicas, replicas=replicas)

@@ -1,4 +1,4 @@
-"""Effect. From a map-style dataset and a plan to the micro-batches of one replica in one step."""
+"""Effect. From data and a plan to the micro-batches of one replica in one step; map-style datasets."""
 
 import pickle
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -7,13 +7,68 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from elastic.control.batch_size import FixedMicroBatches, FollowReplicas, batch_sizes
-from elastic.control.data import BatchPlan, MicroBatch, deal, hash32
+from elastic.control.data import BatchPlan, MicroBatch, Plan, deal, hash32
 from elastic.errors import SettingError
 from elastic.train.loading import Loading
 from elastic.train.prefetch import Dumps, Prefetch
 
 
-class Batches:
+class Source:
+    """What `session.steps` takes: how data is cut, who computes what, and how it is loaded.
+
+    Attributes:
+        fingerprint: what replicas must agree on. equal_rounds: see `Session.batches`.
+    """
+
+    fingerprint: str
+    equal_rounds = False
+
+    @property
+    def plan(self) -> Plan:
+        raise NotImplementedError
+
+    @property
+    def tracked(self) -> dict[str, Any]:
+        """What of it is part of a replica's state."""
+        return {}
+
+    def start(self) -> None:
+        """Before this worker belongs to a generation: what takes long."""
+
+    def open(self) -> None:
+        """Before a step."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+    def dealt(self, whole: Sequence[MicroBatch], shares: Sequence[int], rank: int) -> list[MicroBatch]:
+        """Those of a step's micro-batches that `rank` computes; empty ones have numbers of their own.
+
+        Args:
+            shares: by rank, what its part is in proportion to.
+        """
+        hands = [deal(len(whole), shares, other) for other in range(len(shares))]
+        mine = [whole[number] for number in hands[rank]]
+        rounds = max(map(len, hands)) if self.equal_rounds else 0
+        empty = range(len(mine), rounds)
+        return mine + [MicroBatch(len(whole) + turn * len(shares) + rank, whole[0].first, 0) for turn in empty]
+
+    def take(self, micro_batch: MicroBatch, hand: Hashable, forecast: Callable[[], Iterator[MicroBatch]]) -> Any:
+        """One micro-batch, loaded; see `Prefetch.take`."""
+        raise NotImplementedError
+
+    def offer(self, dealt: Sequence[MicroBatch]) -> bytes | None:
+        """What the others must know of what this replica has read, before the step is applied."""
+        return None
+
+    def receive(self, step: Sequence[MicroBatch], offers: Sequence[bytes]) -> None:
+        """What all replicas have offered, in rank order."""
+
+    def commit(self) -> None:
+        """Inside apply: the step has consumed its samples."""
+
+
+class Batches(Source):
     """A dataset cut into steps; every replica holds one, and they agree by construction.
 
     Args:
@@ -26,11 +81,15 @@ class Batches:
     def __init__(
         self, dataset: Any, plan: BatchPlan, collate: Callable[[list[Any]], Any], equal_rounds: bool = False
     ) -> None:
-        self.plan = plan
+        self._plan = plan
         self.equal_rounds = equal_rounds
         self.fingerprint = f"{hash32(plan, equal_rounds):08x}"
         self._loading = Loading(dataset, plan, collate)
         self._prefetch: Prefetch | None = None
+
+    @property
+    def plan(self) -> BatchPlan:
+        return self._plan
 
     def load_ahead(self, workers: int, prefetch: int, dumps: Dumps) -> None:
         """From now on loader processes do it: see `Prefetch`."""
@@ -46,24 +105,12 @@ class Batches:
         if self._prefetch is not None:
             self._prefetch.close()
 
-    def dealt(self, whole: Sequence[MicroBatch], shares: Sequence[int], rank: int) -> list[MicroBatch]:
-        """Those of a step's micro-batches that `rank` computes; empty ones have numbers of their own.
-
-        Args:
-            shares: by rank, what its part is in proportion to.
-        """
-        hands = [deal(len(whole), shares, other) for other in range(len(shares))]
-        mine = [whole[number] for number in hands[rank]]
-        rounds = max(map(len, hands)) if self.equal_rounds else 0
-        empty = range(len(mine), rounds)
-        return mine + [MicroBatch(len(whole) + turn * len(shares) + rank, whole[0].first, 0) for turn in empty]
-
     def load(self, micro_batch: MicroBatch) -> Any:
         """Fetch and collate the samples of one micro-batch here and now."""
         return self._loading[micro_batch]
 
     def take(self, micro_batch: MicroBatch, hand: Hashable, forecast: Callable[[], Iterator[MicroBatch]]) -> Any:
-        """The same, from a loader process where there is one; see `Prefetch.take`."""
+        """The same, from a loader process where there is one."""
         if self._prefetch is None:
             return self.load(micro_batch)
         return self._prefetch.take(micro_batch, hand, forecast)
@@ -84,7 +131,10 @@ def make_batches(
 ) -> Batches:
     """See `Session.batches`; `dumps` pickles what loader processes are given."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise SettingError(f"session.batches needs a map-style dataset (len and [i]), got {type(dataset).__name__}")
+        raise SettingError(
+            f"session.batches needs a map-style dataset (len and [i]), got {type(dataset).__name__}: an iterable one "
+            "can be read by several replicas, and taken up again, only as session.streams(...)"
+        )
     sizes = batch_sizes(batch_size, micro_batch_size)
     plan = BatchPlan(samples=len(dataset), batch_size=sizes[0], micro_batch_size=sizes[1], seed=seed, shuffle=shuffle)
     batches = Batches(dataset, plan, collate or default_collate, equal_rounds)

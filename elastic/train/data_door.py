@@ -5,6 +5,7 @@ from typing import Any
 
 from elastic.control.batch_size import FixedMicroBatches, FollowReplicas
 from elastic.train.data import Batches, make_batches
+from elastic.train.streams import Streams, make_streams
 from elastic.train.surroundings import Surroundings
 
 
@@ -56,4 +57,40 @@ class DataDoor:
             workers=workers,
             prefetch=prefetch,
             dumps=self._around.dumps,
+        )
+
+    def streams(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int | FollowReplicas | FixedMicroBatches,
+        micro_batch_size: int | None = None,
+        streams: int | None = None,
+        seed: int | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> Streams:
+        """Cut an iterable dataset into steps: each takes one micro-batch from each of some streams.
+
+        Every stream's samples come in its order, each once an epoch as committed, whoever reads them.
+
+        Args:
+            dataset: `dataset.stream(index, count, epoch)` gives the `index`-th of `count` parts of the data, at its
+                beginning: iterable, with state_dict() and load_state_dict(), and the same on every worker.
+            batch_size: see `batches`; a multiple of micro_batch_size.
+            micro_batch_size: samples of one forward; the last of a stream is as short as what is left.
+            streams: how many parts; the same for the whole run, and no fewer than a step has micro-batches. Best a
+                multiple of these, which is the default.
+            seed: of what streams draw; default: the run's.
+            collate: list of samples -> micro-batch; default: torch's default_collate.
+
+        Raises:
+            SettingError: it can not be divided, or sizes do not fit.
+        """
+        return make_streams(
+            dataset,
+            batch_size=batch_size,
+            micro_batch_size=micro_batch_size,
+            streams=streams,
+            seed=self._around.seed if seed is None else seed,
+            collate=collate,
         )

@@ -89,7 +89,7 @@ class Prefetch:
             try:
                 batch = self._take(_span(wanted), hand, forecast)
                 break
-            except RuntimeError as error:  # the dataset's come as Failure: this is a process that has died
+            except (RuntimeError, OSError, EOFError) as error:  # the dataset's come as Failure: a process has died
                 self._bury(error)
         self._deaths = 0
         if isinstance(batch, Failure):
@@ -138,7 +138,7 @@ class Prefetch:
         if self._loader is not None:
             self._results = iter(self._loader)
 
-    def _bury(self, error: RuntimeError) -> None:
+    def _bury(self, error: Exception) -> None:
         """A loader process has died: start them all anew, unless that happens too often."""
         self.close()
         self._belongs_to = None

@@ -15,7 +15,7 @@ from elastic.errors import AttemptBroken, ConservationError, DivergenceError, No
 from elastic.settings import Limits
 from elastic.train.buffers import Buffers
 from elastic.train.cursor import Cursor, rates
-from elastic.train.data import Batches
+from elastic.train.data import Source
 from elastic.train.evaluation import Evaluator
 from elastic.train.flight import FlightPage
 from elastic.train.gloo import FormingCancelledError, GlooGroup
@@ -61,7 +61,7 @@ class Replica:
         self._pending: Step | None = None
         self._reducer: Reducer | None = None
         self._buffers: Buffers | None = None
-        self._batches: Batches | None = None
+        self._batches: Source | None = None
 
     # --- set up by the user's calls ---
 
@@ -74,8 +74,9 @@ class Replica:
         self._buffers = Buffers(model)
         self.watch = Watch(self, digest_steps)
 
-    def use(self, batches: Batches) -> None:
+    def use(self, batches: Source) -> None:
         self._batches = batches
+        self.tracked.add(batches.tracked)
 
     def leave(self) -> None:
         """End what was started beside the training thread."""
@@ -101,7 +102,7 @@ class Replica:
         return self._buffers
 
     @property
-    def batches(self) -> Batches:
+    def batches(self) -> Source:
         if self._batches is None:
             raise StepMisuseError("no data: pass the result of session.batches to session.steps")
         return self._batches
@@ -201,6 +202,17 @@ class Replica:
             return tail
         loss, weight = beside[:2].tolist()
         return replace(tail, loss=loss, weight=weight, buffers=beside[2:])
+
+    def exchange(self, step: Step, whole: Sequence[MicroBatch]) -> None:
+        """Tell each other what was read, where that cannot be known without.
+
+        Raises:
+            AttemptBroken: (a signal) the generation is broken.
+        """
+        offer = self.batches.offer(step.dealt)
+        if offer is not None:
+            group = self._live_group()
+            self.batches.receive(whole, self.unless_broken(lambda: group.gather_bytes(offer)))
 
     # --- who computes what ---
 

@@ -15,7 +15,7 @@ from elastic.control.pace import Resize
 from elastic.control.values import StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.train.closing import close_loop
-from elastic.train.data import Batches
+from elastic.train.data import Source
 from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
@@ -139,7 +139,7 @@ class Session(DataDoor):
         """The newest results of the evaluation, empty before the first; the same on all replicas in a step."""
         return self._replica.evaluator.results if self._replica.evaluator is not None else {}
 
-    def steps(self, batches: Batches, max_steps: int, phases: int = 1) -> Iterator[Step]:
+    def steps(self, batches: Source, max_steps: int, phases: int = 1) -> Iterator[Step]:
         """Yield steps until `max_steps` are committed; a step that failed is yielded again.
 
         The first call waits until this worker belongs to a generation.
@@ -177,6 +177,7 @@ class Session(DataDoor):
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
+            replica.batches.open()
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             yield step
             if not step.is_entered:

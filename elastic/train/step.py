@@ -243,6 +243,8 @@ class Step:
                     one.step()
                 replica.buffers.apply(self._buffer_change)
             replica.cursor.move(self.samples if self._is_last_phase else 0, self._pace)
+            if self._is_last_phase:
+                replica.batches.commit()
             self._is_over = True
             self.committed_at_s = time.time()
         replica.page.committed()
@@ -318,6 +320,8 @@ class Step:
         if tail.skips and not self.skipped:
             self.skipped = "another replica skipped it"
         replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
+        if self._is_last_phase:
+            replica.exchange(self, self._micro_batches)
         self.seconds = replica.watch.seconds
         self.loss, self._buffer_change = tail.loss, tail.buffers
         self.wants_pause = tail.pauses > 0

@@ -165,6 +165,7 @@ def train(
     dtype: torch.dtype = torch.float64,
     poison: int = -1,
     slow: dict[str, float] | None = None,
+    feed: Any = None,
     **prepare: Any,
 ) -> str:
     """Train and log; returns the digest of the parameters.
@@ -172,6 +173,7 @@ def train(
     Args:
         poison: a sample whose loss is nan, whoever computes it.
         slow: by worker, the seconds that each of its micro-batches takes longer.
+        feed: makes the batches instead of `session.batches`; called with the session, sizes and the folder.
         prepare: passed on to `session.prepare`.
     """
     saboteur = Saboteur(plan, folder)
@@ -192,7 +194,10 @@ def train(
     session.on_resize(lambda resize: write("resized", **asdict(resize)))
     replayed = batch_size if isinstance(batch_size, Replayed) else None
     size = replayed.batch_size if replayed else batch_size
-    batches = session.batches(Samples(), batch_size=size, micro_batch_size=micro_batch)
+    if feed is not None:
+        batches = feed(session, folder, batch_size=size, micro_batch_size=micro_batch)
+    else:
+        batches = session.batches(Samples(), batch_size=size, micro_batch_size=micro_batch)
     if replayed:
         replayed.take_the_place_of(batches)
     for step in session.steps(batches, max_steps=steps):
