@@ -165,15 +165,14 @@ def train(
     dtype: torch.dtype = torch.float64,
     poison: int = -1,
     slow: dict[str, float] | None = None,
-    feed: Any = None,
     **prepare: Any,
 ) -> str:
     """Train and log; returns the digest of the parameters.
 
     Args:
+        batch_size: of `session.batches`; or what makes the batches from the session, the folder and `micro_batch`.
         poison: a sample whose loss is nan, whoever computes it.
         slow: by worker, the seconds that each of its micro-batches takes longer.
-        feed: makes the batches instead of `session.batches`; called with the session, sizes and the folder.
         prepare: passed on to `session.prepare`.
     """
     saboteur = Saboteur(plan, folder)
@@ -194,8 +193,8 @@ def train(
     session.on_resize(lambda resize: write("resized", **asdict(resize)))
     replayed = batch_size if isinstance(batch_size, Replayed) else None
     size = replayed.batch_size if replayed else batch_size
-    if feed is not None:
-        batches = feed(session, folder, batch_size=size, micro_batch_size=micro_batch)
+    if callable(size):
+        batches = size(session, folder, micro_batch)
     else:
         batches = session.batches(Samples(), batch_size=size, micro_batch_size=micro_batch)
     if replayed:

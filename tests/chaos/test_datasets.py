@@ -1,10 +1,9 @@
-"""Effect. SIGKILL with data in flight: loader processes that prefetch, streams; samples once, epochs exact, same answer."""
+"""Effect. SIGKILL with data in flight, prefetched or streamed: samples once, epochs exact, the same answer."""
 
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ from tests.chaos.saboteur import SAMPLES, Sabotage, Samples
 from tests.effects.helpers import eventually
 
 pytestmark = pytest.mark.timeout(180)
-BATCH = 28  # 8 steps of 28 and one of 16 make an epoch of 240
+BATCH, MICRO_BATCH = 28, 4  # 8 steps of 28 and one of 16 make an epoch of 240
 STEPS = 20
 
 
@@ -43,8 +42,8 @@ class Noting(Samples):
         return index, x + drawn  # augmentation
 
 
-def prefetched(session: Session, folder: Path, **sizes: Any) -> Source:
-    return session.batches(Noting(folder), workers=1, prefetch=6, **sizes)
+def prefetched(session: Session, folder: Path, micro_batch: int) -> Source:
+    return session.batches(Noting(folder), batch_size=BATCH, micro_batch_size=micro_batch, workers=1, prefetch=6)
 
 
 class Part:
@@ -71,23 +70,30 @@ class Parts:
         return Part(index, count)
 
 
-def streamed(session: Session, folder: Path, **sizes: Any) -> Source:
-    """21 streams, 14 of them in a step: 9 of 12 samples and 12 of 11, so that an epoch ends with short steps."""
-    return session.streams(Parts(), streams=21, **sizes)
+def streamed(session: Session, folder: Path, micro_batch: int) -> Source:
+    """21 streams, 7 of them in a step: 9 of 12 samples and 12 of 11, so an epoch ends with short micro-batches."""
+    return session.streams(Parts(), streams=21, batch_size=BATCH, micro_batch_size=micro_batch)
 
 
 KINDS = {"prefetched": prefetched, "streamed": streamed}
 
 
 def training_of(kind: str) -> Training:
-    return Training(options={"feed": KINDS[kind], "batch_size": BATCH})
+    return Training(options={"batch_size": KINDS[kind]})
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Story]:
     """The fault-free runs, by one replica."""
     return {
-        kind: run(tmp_path_factory.mktemp(kind), replicas=(1, 1), slots=1, steps=STEPS, training=training_of(kind))
+        kind: run(
+            tmp_path_factory.mktemp(kind),
+            replicas=(1, 1),
+            slots=1,
+            steps=STEPS,
+            micro_batch=MICRO_BATCH,
+            training=training_of(kind),
+        )
         for kind in KINDS
     }
 
@@ -136,7 +142,7 @@ STORIES = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("plan", STORIES.values(), ids=STORIES.keys())
 def test_killed_with_data_in_flight(plan: list[Sabotage], kind: str, clean: dict[str, Story], tmp_path: Path) -> None:
-    story = run(tmp_path, *plan, steps=STEPS, training=training_of(kind))
+    story = run(tmp_path, *plan, steps=STEPS, micro_batch=MICRO_BATCH, training=training_of(kind))
     assert_holds(story, clean[kind], *plan)
     if kind == "prefetched":
         assert_was_in_flight(story)
@@ -166,7 +172,16 @@ def loads(story: Story) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_spare_takes_over_what_the_dead_one_had_in_flight(kind: str, clean: dict[str, Story], tmp_path: Path) -> None:
     plan = [Sabotage(point="pending", rank=1, step=4, delay_s=0.5)]
-    story = run(tmp_path, *plan, slots=4, spares=1, steps=STEPS, pause_s=0.01, training=training_of(kind))
+    story = run(
+        tmp_path,
+        *plan,
+        slots=4,
+        spares=1,
+        steps=STEPS,
+        pause_s=0.01,
+        micro_batch=MICRO_BATCH,
+        training=training_of(kind),
+    )
     assert_holds(story, clean[kind], *plan)
 
 
@@ -174,8 +189,12 @@ def test_a_spare_takes_over_what_the_dead_one_had_in_flight(kind: str, clean: di
 def test_a_joiner_is_dealt_its_part(kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A replacement is started after a loss, and joins at the end of a step."""
     steps, plan = 160, [Sabotage(point="forward", rank=2, step=4)]
-    story = run(tmp_path, *plan, slots=4, steps=steps, pause_s=0.01, training=training_of(kind))
+    story = run(
+        tmp_path, *plan, slots=4, steps=steps, pause_s=0.01, micro_batch=MICRO_BATCH, training=training_of(kind)
+    )
     alone = tmp_path_factory.mktemp("alone")
-    whole = run(alone, replicas=(1, 1), slots=1, steps=steps, pause_s=0, training=training_of(kind))
+    whole = run(
+        alone, replicas=(1, 1), slots=1, steps=steps, pause_s=0, micro_batch=MICRO_BATCH, training=training_of(kind)
+    )
     assert_holds(story, whole, *plan, steps=steps)
     assert story.finished.state.world_sizes == (3, 2, 3)

@@ -1,4 +1,4 @@
-"""Streams: each sample of each stream once, in its order, whatever the resizes; sizes known ahead; epochs end exactly."""
+"""Streams: each sample of each stream once and in order, whatever the resizes; epochs end exactly."""
 
 from collections import Counter
 from dataclasses import replace
