@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import default_collate
@@ -11,6 +12,8 @@ from elastic.control.data import BatchPlan, MicroBatch, Plan, deal, hash32
 from elastic.errors import SettingError
 from elastic.train.loading import Loading
 from elastic.train.prefetch import Dumps, Prefetch
+
+_EXPECTED = 8  # micro-batches ahead
 
 
 class Source:
@@ -72,7 +75,9 @@ class Batches(Source):
     """A dataset cut into steps; every replica holds one, and they agree by construction.
 
     Args:
-        dataset: map-style: `len(dataset)`, `dataset[i]`, and `dataset.__getitems__(list)` where it has one.
+        dataset: map-style: `len(dataset)`, `dataset[i]`, and `dataset.__getitems__(list)` where it has one. It may
+            name `block_sizes`, for an order that reads block by block, and have `expect(i)`, which is told of samples
+            that are wanted soon; what it names `fingerprint` is compared between replicas.
         plan: how it is cut and ordered.
         collate: list of samples -> micro-batch.
         equal_rounds: hand an empty micro-batch to replicas that are dealt one less than others.
@@ -83,7 +88,8 @@ class Batches(Source):
     ) -> None:
         self._plan = plan
         self.equal_rounds = equal_rounds
-        self.fingerprint = f"{hash32(plan, equal_rounds):08x}"
+        self.fingerprint = f"{hash32(plan, equal_rounds, getattr(dataset, 'fingerprint', '')):08x}"
+        self._expect: Callable[[int], None] | None = getattr(dataset, "expect", None)
         self._loading = Loading(dataset, plan, collate)
         self._prefetch: Prefetch | None = None
 
@@ -111,6 +117,10 @@ class Batches(Source):
 
     def take(self, micro_batch: MicroBatch, hand: Hashable, forecast: Callable[[], Iterator[MicroBatch]]) -> Any:
         """The same, from a loader process where there is one."""
+        if self._expect is not None:
+            for later in islice(forecast(), _EXPECTED):
+                last = MicroBatch(0, later.first + max(later.count, 1) - 1, 1)
+                self._expect(self.plan.sample_indices(last)[0])
         if self._prefetch is None:
             return self.load(micro_batch)
         return self._prefetch.take(micro_batch, hand, forecast)
@@ -136,7 +146,14 @@ def make_batches(
             "can be read by several replicas, and taken up again, only as session.streams(...)"
         )
     sizes = batch_sizes(batch_size, micro_batch_size)
-    plan = BatchPlan(samples=len(dataset), batch_size=sizes[0], micro_batch_size=sizes[1], seed=seed, shuffle=shuffle)
+    plan = BatchPlan(
+        samples=len(dataset),
+        batch_size=sizes[0],
+        micro_batch_size=sizes[1],
+        seed=seed,
+        shuffle=shuffle,
+        blocks=tuple(getattr(dataset, "block_sizes", ())),
+    )
     batches = Batches(dataset, plan, collate or default_collate, equal_rounds)
     if workers < 0 or prefetch < 1:
         raise SettingError(f"session.batches(workers={workers}, prefetch={prefetch}): at least 0 and 1")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic.control.batch_size import FixedMicroBatches, FollowReplicas
+from elastic.errors import SettingError
 from elastic.train.data import Batches, make_batches
 from elastic.train.streams import Streams, make_streams
 from elastic.train.surroundings import Surroundings
@@ -58,6 +59,21 @@ class DataDoor:
             prefetch=prefetch,
             dumps=self._around.dumps,
         )
+
+    def ray_dataset(self, dataset: Any) -> Any:
+        """A materialized Ray dataset as a map-style one, for `batches`: samples are `{column: value}`.
+
+        Its blocks have a fixed order, and are read one by one by whoever needs them.
+
+        Args:
+            dataset: what `ds.materialize()` returned, outside of train_fn.
+
+        Raises:
+            SettingError: it is not materialized, or this worker does not run on Ray.
+        """
+        if self._around.ray_blocks is None:
+            raise SettingError("session.ray_dataset: this worker does not run on Ray, so it cannot read Ray's objects")
+        return self._around.ray_blocks(dataset, self._around.limits.fetch_timeout_s)
 
     def streams(
         self,

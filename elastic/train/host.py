@@ -46,7 +46,7 @@ class WorkerHost:
         spec: who this is.
         host: address of this node for other workers.
         on_orphan: called when no driver was heard for the orphan lease, before the process ends itself.
-        dumps: see `Surroundings`.
+        dumps, ray_blocks: see `Surroundings`.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class WorkerHost:
         host: str,
         on_orphan: Callable[[], None] = lambda: None,
         dumps: Callable[[Any], bytes] = pickle.dumps,
+        ray_blocks: Callable[[Any, float], Any] | None = None,
     ) -> None:
         limits = spec.settings.limits
         torch.set_num_threads(spec.settings.scaling.threads_per_worker)
@@ -76,6 +77,7 @@ class WorkerHost:
             link=self._link,
             page=page,
             dumps=dumps,
+            ray_blocks=ray_blocks,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)

@@ -21,6 +21,7 @@ class Surroundings:
         host: address of this node for other workers.
         device: where the model belongs.
         seed: base of all random state and of the data order.
+        ray_blocks: (Ray dataset, seconds that a block may take) -> a map-style dataset; None where there is no Ray.
         dumps: a pickler for what goes to loader processes; may carry classes of the user's script, too.
     """
 
@@ -33,3 +34,4 @@ class Surroundings:
     link: Link
     page: FlightPage
     dumps: Callable[[Any], bytes] = pickle.dumps
+    ray_blocks: Callable[[Any, float], Any] | None = None

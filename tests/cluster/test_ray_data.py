@@ -1,0 +1,134 @@
+"""Effect. A Ray dataset as a ledger of blocks: each row once an epoch, though a worker is killed and one joins."""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import elastic
+from elastic.control.state import RunState
+from elastic.errors import TrainFnError
+from tests.cluster.training import At, read_lines
+
+pytestmark = pytest.mark.timeout(180)
+
+LIMITS = elastic.Limits(start_timeout_s=60)
+SIZES = (40, 7, 33, 0, 21, 19)
+ROWS, BATCH = sum(SIZES), 16  # 7 steps of 16 and one of 8 make an epoch
+STEPS = 24
+
+
+def materialized() -> Any:
+    """Rows (i, x, name) in blocks of SIZES."""
+    import pyarrow
+    import ray.data
+
+    firsts = np.cumsum((0, *SIZES))
+    return ray.data.from_arrow(
+        [
+            pyarrow.table(
+                {
+                    "i": np.arange(first, first + size),
+                    "x": np.arange(first, first + size) / ROWS,
+                    "name": [f"row {i}" for i in range(first, first + size)],
+                }
+            )
+            for first, size in zip(firsts, SIZES, strict=False)
+        ]
+    ).materialize()
+
+
+def over(dataset: Any, folder: Path, steps: int = STEPS, pause_s: float = 0.01) -> Any:
+    """A train_fn that fits a line to the rows, and writes down which it consumed."""
+
+    def train_fn(session: Any) -> dict[str, Any]:
+        import json
+        import time
+
+        model = session.prepare(torch.nn.Linear(1, 1).double())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session.track(model=model, optimizer=optimizer)
+        rows = session.ray_dataset(dataset)
+        batches = session.batches(rows, batch_size=16, micro_batch_size=2)
+        log = os.open(folder / f"{session.worker}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        fetched = []
+        fetch = rows._fetch
+        rows._fetch = lambda block: (fetched.append(block), fetch(block))[1]
+
+        def write(**line: Any) -> None:
+            os.write(log, json.dumps({"t": time.time(), **line}).encode() + b"\n")
+
+        for step in session.steps(batches, max_steps=steps):
+            with step:
+                place = {"step": step.index, "generation": step.generation}
+                for batch in step:
+                    assert batch["name"] == [f"row {i}" for i in batch["i"].tolist()]
+                    write(event="consumed", **place, ids=batch["i"].tolist())
+                    time.sleep(pause_s)
+                    step.backward((model(batch["x"][:, None]).squeeze(1) - batch["x"]).square().mean())
+                step.apply(optimizer)
+                step.report(loss=step.loss)
+                write(event="committed", **place, samples=step.samples)
+        return {"weight": model.weight.item(), "fetched": fetched}
+
+    return train_fn
+
+
+def committed_rows(folder: Path) -> list[Counter[int]]:
+    """Of each step."""
+    lines = read_lines(folder)
+    stands = {line["step"]: line["generation"] for line in lines if line["event"] == "committed"}
+    rows = [Counter[int]() for _ in stands]
+    for line in lines:
+        if line["event"] == "consumed" and stands.get(line["step"]) == line["generation"]:
+            rows[line["step"]].update(line["ids"])
+    return rows
+
+
+def test_a_killed_worker_and_a_joiner_cost_no_row(hosts: Any, tmp_path: Path) -> None:
+    dataset = materialized()
+
+    def kill(state: RunState) -> None:
+        os.kill(state.members[1].pid, signal.SIGKILL)
+
+    results = {}
+    for name, callbacks in (("clean", []), ("killed", [At(10, kill)])):
+        (tmp_path / name).mkdir()
+        results[name] = elastic.fit(
+            over(dataset, tmp_path / name),
+            scaling=elastic.Scaling(replicas=2, spares=1),
+            limits=LIMITS,
+            callbacks=callbacks,
+            run_dir=tmp_path / name / "run",
+        )
+    assert len(results["killed"].incidents) == 1, "nobody was killed"
+    clean, killed = (committed_rows(tmp_path / name) for name in ("clean", "killed"))
+    assert killed == clean and len(killed) == STEPS
+    for epoch in range(STEPS // 8):
+        steps = killed[8 * epoch : 8 * epoch + 8]
+        assert [sum(step.values()) for step in steps] == [BATCH] * 7 + [ROWS - 7 * BATCH]
+        assert sum(steps, Counter()) == Counter(range(ROWS))
+    assert results["killed"].value["weight"] == pytest.approx(results["clean"].value["weight"], rel=1e-9)
+    assert len(results["clean"].value["fetched"]) <= 3 * (len(SIZES) - 1), "a block is fetched once an epoch"
+
+
+def test_what_is_not_materialized_is_refused(hosts: Any, tmp_path: Path) -> None:
+    import ray.data
+
+    with pytest.raises(TrainFnError, match=r"call ds.materialize\(\) before elastic.fit"):
+        elastic.fit(over(ray.data.range(64), tmp_path), limits=LIMITS, callbacks=[], run_dir=tmp_path / "run")
+
+
+def test_loader_processes_have_no_part_in_it(hosts: Any, tmp_path: Path) -> None:
+    dataset = materialized()
+
+    def train_fn(session: Any) -> None:
+        session.batches(session.ray_dataset(dataset), batch_size=16, workers=1)
+
+    with pytest.raises(TrainFnError, match=r"Ray dataset is read in the training thread.* or leave workers=0"):
+        elastic.fit(train_fn, limits=LIMITS, callbacks=[], run_dir=tmp_path / "run")
