@@ -21,10 +21,12 @@ class Source:
 
     Attributes:
         fingerprint: what replicas must agree on. equal_rounds: see `Session.batches`.
+        is_closed: `open` must be called before the next step can be planned.
     """
 
     fingerprint: str
     equal_rounds = False
+    is_closed = False
 
     @property
     def plan(self) -> Plan:
@@ -39,7 +41,7 @@ class Source:
         """Before this worker belongs to a generation: what takes long."""
 
     def open(self) -> None:
-        """Before a step."""
+        """Once, before the first step of the run."""
 
     def close(self) -> None:
         """End what was started."""

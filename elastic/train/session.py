@@ -177,7 +177,9 @@ class Session(DataDoor):
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
-            replica.batches.open()
+            if replica.batches.is_closed:
+                with self.slow("looking at what the data begins with"):
+                    replica.batches.open()
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             yield step
             if not step.is_entered:

@@ -144,10 +144,13 @@ class Streams(Source):
     def tracked(self) -> dict[str, Any]:
         return {"elastic.streams": self._table}
 
+    @property
+    def is_closed(self) -> bool:  # type: ignore[override]
+        return not self._entries
+
     def open(self) -> None:
-        """Before the very first step: look at what each stream begins with. All replicas see the same."""
-        if not self._entries:
-            self._first = [reader.first() for reader in self._readers]
+        """Look at what each stream begins with. All replicas see the same."""
+        self._first = [reader.first() for reader in self._readers]
 
     def take(self, micro_batch: MicroBatch, hand: Hashable, forecast: Callable[[], Iterable[MicroBatch]]) -> Any:
         return self._collate(self._samples(micro_batch))
