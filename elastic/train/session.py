@@ -177,9 +177,7 @@ class Session(DataDoor):
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
-            if replica.batches.is_closed:
-                with self.slow("looking at what the data begins with"):
-                    replica.batches.open()
+            self._open(batches)
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             yield step
             if not step.is_entered:
@@ -263,6 +261,12 @@ class Session(DataDoor):
         self._replica.leave()
 
     # --- the door ---
+
+    def _open(self, batches: Source) -> None:
+        """Look at what is needed to plan the first step; joiners receive that with the state."""
+        if batches.is_closed:
+            with self.slow("looking at what the data begins with"):
+                batches.open()
 
     def _evaluate(self, number: int, max_steps: int) -> bool:
         """Evaluate before update `number`, if it is time; False if the generation broke."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import elastic
+from elastic.actors.ray_data import RayBlocks
 from elastic.control.batch_size import ConstantBatch
 from elastic.control.data import BatchPlan
 from elastic.control.state import RunState
@@ -26,6 +27,14 @@ LIMITS = elastic.Limits(start_timeout_s=60)
 SIZES = (40, 7, 33, 0, 21, 19)
 ROWS, BATCH = sum(SIZES), 16  # 7 steps of 16 and one of 8 make an epoch
 STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def dataset(hosts: Any) -> Any:
+    """The rows; reading them once has Ray Data start its own actors, which stay as long as the cluster."""
+    made = materialized()
+    assert len(RayBlocks(made, 60)) == ROWS
+    return made
 
 
 def materialized() -> Any:
@@ -97,14 +106,14 @@ def committed_rows(folder: Path) -> list[Counter[int]]:
     return rows
 
 
-def test_a_killed_worker_and_a_spare_cost_no_row(hosts: Any, tmp_path: Path) -> None:
+def test_a_killed_worker_and_a_spare_cost_no_row(dataset: Any, tmp_path: Path) -> None:
     """The rows of each step are those that the blocks' sizes and the seed say, and the answer is a plain loop's."""
 
     def kill(state: RunState) -> None:
         os.kill(state.members[1].pid, signal.SIGKILL)
 
     result = elastic.fit(
-        over(materialized(), tmp_path),
+        over(dataset, tmp_path),
         scaling=elastic.Scaling(replicas=2, spares=1),
         limits=LIMITS,
         callbacks=[At(10, kill)],
@@ -145,16 +154,14 @@ def trained_alone(steps: list[list[int]]) -> float:
     return float(model.weight.item())
 
 
-def test_what_is_not_materialized_is_refused(hosts: Any, tmp_path: Path) -> None:
+def test_what_is_not_materialized_is_refused(dataset: Any, tmp_path: Path) -> None:
     import ray.data
 
     with pytest.raises(TrainFnError, match=r"call ds.materialize\(\) before elastic.fit"):
         elastic.fit(over(ray.data.range(64), tmp_path), limits=LIMITS, callbacks=[], run_dir=tmp_path / "run")
 
 
-def test_loader_processes_have_no_part_in_it(hosts: Any, tmp_path: Path) -> None:
-    dataset = materialized()
-
+def test_loader_processes_have_no_part_in_it(dataset: Any, tmp_path: Path) -> None:
     def train_fn(session: Any) -> None:
         session.batches(session.ray_dataset(dataset), batch_size=16, workers=1)
 
