@@ -31,9 +31,11 @@ STEPS = 24
 
 @pytest.fixture(scope="module")
 def dataset(hosts: Any) -> Any:
-    """The rows; reading them once has Ray Data start its own actors, which stay as long as the cluster."""
+    """The rows; reading them once, as a worker does, has Ray Data start actors that stay as long as the cluster."""
+    from ray import cloudpickle
+
     made = materialized()
-    assert len(RayBlocks(made, 60)) == ROWS
+    assert len(RayBlocks(cloudpickle.loads(cloudpickle.dumps(made)), 60)) == ROWS
     return made
 
 

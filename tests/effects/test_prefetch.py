@@ -99,8 +99,10 @@ def test_loader_processes_load_the_same_with_the_same_random_numbers(ahead, kind
     random.seed(8)
     wanted = [facts(here.load(span)) for span in spans]
     random.seed(9)
+    before = torch.get_rng_state(), random.getstate()
     found = [there.take(span, 1, lambda k=k: iter(spans[k:])) for k, span in enumerate(spans)]
     assert [facts(batch) for batch in found] == wanted
+    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
     pids = {pid for batch in found for pid in batch["pid"].tolist()}
     assert len(pids) == 2 and os.getpid() not in pids
 

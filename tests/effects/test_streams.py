@@ -78,6 +78,7 @@ def committed_step(*fellows):
     for fellow in fellows:
         fellow.streams.receive(whole, offers)
         fellow.streams.commit()
+        assert not fellow.streams._read, "it grows with every step"
     assert len({tree.digest(tree.flatten(one.streams.tracked["elastic.streams"].state_dict())) for one in fellows}) == 1
     return sorted(samples for one in read for samples in one)
 

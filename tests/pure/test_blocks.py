@@ -44,6 +44,7 @@ def test_blocks_and_rows_are_both_shuffled_and_anew_each_epoch():
     orders = [plan.sample_indices(MicroBatch(0, 60 * epoch, 60)) for epoch in range(20)]
     assert len({tuple(order) for order in orders}) == 20
     assert len({tuple(dict.fromkeys(blocks_of(plan.blocks, order))) for order in orders}) > 3
+    assert all(len(set(blocks_of(plan.blocks, order[at : at + 20]))) == 1 for order in orders for at in (0, 20, 40))
     assert all(order[:20] != sorted(order[:20]) for order in orders)
     assert replace(plan, shuffle=False).sample_indices(MicroBatch(0, 60, 60)) == list(range(60))
 
