@@ -23,7 +23,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data"),  # Ray warns of its own settings
 ]
 
-LIMITS = elastic.Limits(start_timeout_s=60)
+LIMITS = elastic.Limits(start_timeout_s=120)
+LONG_S = 120.0
 SIZES = (40, 7, 33, 0, 21, 19)
 ROWS, BATCH = sum(SIZES), 16  # 7 steps of 16 and one of 8 make an epoch
 STEPS = 24
@@ -32,10 +33,13 @@ STEPS = 24
 @pytest.fixture(scope="module")
 def dataset(hosts: Any) -> Any:
     """The rows; reading them once, as a worker does, has Ray Data start actors that stay as long as the cluster."""
+    import ray
     from ray import cloudpickle
+    from ray.data._internal.stats import get_or_create_stats_actor
 
     made = materialized()
     assert len(RayBlocks(cloudpickle.loads(cloudpickle.dumps(made)), 60)) == ROWS
+    ray.get(get_or_create_stats_actor().__ray_ready__.remote(), timeout=LONG_S)
     return made
 
 
