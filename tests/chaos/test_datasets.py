@@ -116,9 +116,9 @@ def assert_epochs(story: Story) -> None:
 
 
 def assert_holds(story: Story, clean: Story, *plan: Sabotage, killed: int = 1, steps: int = STEPS) -> None:
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
     assert story.fired == {sabotage.name for sabotage in plan}, "a sabotage did not strike"
     assert len(story.killed) == killed
-    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
     assert_no_stable_step_lost(story, steps)
     assert_epochs(story)
     assert committed_samples(story) == committed_samples(clean)
