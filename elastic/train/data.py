@@ -20,17 +20,15 @@ class Source:
     """What `session.steps` takes: how data is cut, who computes what, and how it is loaded.
 
     Attributes:
-        fingerprint: what replicas must agree on. equal_rounds: see `Session.batches`.
+        plan: how the next step is cut, at least. fingerprint: what replicas must agree on.
+        equal_rounds: see `Session.batches`.
         is_closed: `open` must be called before the next step can be planned.
     """
 
+    plan: Plan
     fingerprint: str
     equal_rounds = False
     is_closed = False
-
-    @property
-    def plan(self) -> Plan:
-        raise NotImplementedError
 
     @property
     def tracked(self) -> dict[str, Any]:
@@ -88,16 +86,12 @@ class Batches(Source):
     def __init__(
         self, dataset: Any, plan: BatchPlan, collate: Callable[[list[Any]], Any], equal_rounds: bool = False
     ) -> None:
-        self._plan = plan
+        self.plan: BatchPlan = plan
         self.equal_rounds = equal_rounds
         self.fingerprint = f"{hash32(plan, equal_rounds, getattr(dataset, 'fingerprint', '')):08x}"
         self._expect: Callable[[int], None] | None = getattr(dataset, "expect", None)
         self._loading = Loading(dataset, plan, collate)
         self._prefetch: Prefetch | None = None
-
-    @property
-    def plan(self) -> BatchPlan:
-        return self._plan
 
     def load_ahead(self, workers: int, prefetch: int, dumps: Dumps) -> None:
         """From now on loader processes do it: see `Prefetch`."""

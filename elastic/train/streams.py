@@ -129,7 +129,7 @@ class Streams(Source):
         self._readers = [self._reader(dataset, stream) for stream in range(plan.streams)]
 
     @property
-    def plan(self) -> StreamPlan:
+    def plan(self) -> StreamPlan:  # type: ignore[override]
         """Of the next step."""
         plan = self._empty_plan
         return StreamPlan(
