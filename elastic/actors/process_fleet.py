@@ -154,7 +154,8 @@ class ProcessFleet:
     def _spawn(self, worker: str, node: str) -> None:
         ours, theirs = self._context.Pipe()
         spec = {"worker": worker, "seed": self._seed, "settings": self._settings, "train_fn": self._train_fn}
-        process = self._context.Process(target=serve, args=(theirs, spec), name=f"elastic-{worker}", daemon=True)
+        # Not a daemon: those may not have children, and a worker may want loader processes.
+        process = self._context.Process(target=serve, args=(theirs, spec), name=f"elastic-{worker}")
         process.start()
         theirs.close()
         page = page_path(self._settings.run, worker, self._settings.incarnation)

@@ -3,8 +3,10 @@
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray.util import get_current_placement_group, get_node_ip_address, remove_placement_group
 
+from elastic.actors.ray_data import RayBlocks
 from elastic.settings import RunSettings
 from elastic.train.host import WorkerHost, WorkerSpec
 from elastic.train.runner import TrainFn
@@ -18,7 +20,7 @@ class RayWorkerHost(WorkerHost):
 
     def __init__(self, worker: str, seed: int, settings: RunSettings, train_fn: TrainFn) -> None:
         spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn)
-        super().__init__(spec, host=get_node_ip_address(), on_orphan=_free_slot)
+        super().__init__(spec, get_node_ip_address(), _free_slot, dumps=cloudpickle.dumps, ray_blocks=RayBlocks)
 
 
 def _free_slot() -> None:

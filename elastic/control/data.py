@@ -7,8 +7,12 @@ Finite Domains", 2002), so no list of the dataset's size is ever held.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import Protocol
 
 from elastic.control.batch_size import BatchSize
 from elastic.errors import DatasetTooSmallError, SettingError
@@ -58,12 +62,78 @@ class Permutation:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """A sample's place in blocks: the number of its block, and its row there."""
+
+    block: int
+    row: int
+
+
+def row_of(ends: Sequence[int], index: int) -> Row:
+    """Where the sample of that index lies.
+
+    Args:
+        ends: running sums of the blocks' sizes, which are positive.
+
+    Raises:
+        IndexError: there is no such sample.
+    """
+    if not ends or not 0 <= index < ends[-1]:
+        raise IndexError(index)
+    block = bisect_right(ends, index)
+    return Row(block, index - (ends[block - 1] if block else 0))
+
+
+class BlockPermutation:
+    """A permutation of range(sum(sizes)) that goes block by block: blocks in random order, and rows within each.
+
+    Args:
+        sizes: of the blocks, all positive.
+    """
+
+    def __init__(self, sizes: Sequence[int], key: int) -> None:
+        self._sizes, self._key = sizes, key
+        order = Permutation(len(sizes), key)
+        self._blocks = [order[place] for place in range(len(sizes))]
+        self._ends = list(accumulate(sizes[block] for block in self._blocks))
+        self._firsts = [0, *accumulate(sizes)]
+        self._rows: tuple[int, Permutation] | None = None
+
+    def __getitem__(self, position: int) -> int:
+        at = row_of(self._ends, position)
+        block = self._blocks[at.block]
+        if self._rows is None or self._rows[0] != block:
+            self._rows = block, Permutation(self._sizes[block], seed_of(self._key, block))
+        return self._firsts[block] + self._rows[1][at.row]
+
+
+@lru_cache(maxsize=4)  # an epoch's, and the next one's
+def _block_permutation(sizes: tuple[int, ...], key: int) -> BlockPermutation:
+    return BlockPermutation(sizes, key)
+
+
+@dataclass(frozen=True, slots=True)
 class MicroBatch:
     """`count` samples, before which the run has consumed `first` samples; `number` counts within the step."""
 
     number: int
     first: int
     count: int
+
+
+class Plan(Protocol):
+    """How data is cut into steps and micro-batches, from the committed state and the number of replicas alone."""
+
+    @property
+    def batch_size(self) -> BatchSize: ...
+
+    def global_batch(self, replicas: int) -> int: ...
+
+    def epoch_of(self, consumed: int) -> int: ...
+
+    def cut(self, consumed: int, replicas: int) -> Sequence[MicroBatch]: ...
+
+    def micro_batch_hash(self, micro_batch: MicroBatch) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +146,11 @@ class BatchPlan:
     Attributes:
         batch_size: samples of a step, by the number of replicas.
         micro_batch_size: samples of one forward.
+        blocks: sizes of the blocks that the dataset is stored in; a shuffled epoch then goes block by block. Empty:
+            samples are equally near.
 
     Raises:
-        SettingError: micro_batch_size is not positive.
+        SettingError: micro_batch_size is not positive, or the blocks are not the whole dataset.
         DatasetTooSmallError: fewer samples than a global batch of one replica.
     """
 
@@ -87,8 +159,14 @@ class BatchPlan:
     micro_batch_size: int
     seed: int = 0
     shuffle: bool = True
+    blocks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.blocks and (min(self.blocks) < 1 or sum(self.blocks) != self.samples):
+            raise SettingError(
+                f"block_sizes of a dataset of {self.samples} samples must be positive and add up to that; they add up "
+                f"to {sum(self.blocks)}"
+            )
         if self.micro_batch_size < 1:
             raise SettingError(f"micro_batch_size={self.micro_batch_size} must be at least 1")
         if self.samples < self.global_batch(1):
@@ -124,7 +202,8 @@ class BatchPlan:
         positions = range(first, first + micro_batch.count)
         if not self.shuffle:
             return list(positions)
-        order = Permutation(self.samples, seed_of(self.seed, epoch))
+        key = seed_of(self.seed, epoch)
+        order = _block_permutation(self.blocks, key) if self.blocks else Permutation(self.samples, key)
         return [order[position] for position in positions]
 
     def micro_batch_hash(self, micro_batch: MicroBatch) -> int:
@@ -175,7 +254,7 @@ class Conservation:
         return cls(samples=samples, micro_batches=micro_batches, replicas_identity=identity, replicas=replicas)
 
 
-def contribution(plan: BatchPlan, done: Sequence[MicroBatch], identity: int) -> Conservation:
+def contribution(plan: Plan, done: Sequence[MicroBatch], identity: int) -> Conservation:
     """One replica's part: the micro-batches whose backward it has run."""
     return Conservation(
         samples=sum(micro_batch.count for micro_batch in done),
@@ -185,7 +264,7 @@ def contribution(plan: BatchPlan, done: Sequence[MicroBatch], identity: int) -> 
     )
 
 
-def expected(plan: BatchPlan, consumed: int, replicas: int, identity: int) -> Conservation:
+def expected(plan: Plan, consumed: int, replicas: int, identity: int) -> Conservation:
     """What the sum over all replicas must be, in the step that begins after `consumed` samples."""
     whole = contribution(plan, plan.cut(consumed, replicas), identity)
     return replace(whole, replicas_identity=identity * replicas, replicas=replicas)

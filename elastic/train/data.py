@@ -1,35 +1,48 @@
-"""Effect. From a map-style dataset and a plan to the micro-batches of one replica in one step."""
+"""Effect. From data and a plan to the micro-batches of one replica in one step; map-style datasets."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import pickle
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-import torch
 from torch.utils.data import default_collate
 
 from elastic.control.batch_size import FixedMicroBatches, FollowReplicas, batch_sizes
-from elastic.control.data import BatchPlan, MicroBatch, deal, hash32
+from elastic.control.data import BatchPlan, MicroBatch, Plan, deal, hash32
 from elastic.errors import SettingError
+from elastic.train.loading import Loading
+from elastic.train.prefetch import Dumps, Prefetch
+
+_EXPECTED = 8  # micro-batches ahead
 
 
-class Batches:
-    """A dataset cut into steps; every replica holds one, and they agree by construction.
+class Source:
+    """What `session.steps` takes: how data is cut, who computes what, and how it is loaded.
 
-    Args:
-        dataset: map-style: `len(dataset)`, `dataset[i]`, and `dataset.__getitems__(list)` where it has one.
-        plan: how it is cut and ordered.
-        collate: list of samples -> micro-batch.
-        equal_rounds: hand an empty micro-batch to replicas that are dealt one less than others.
+    Attributes:
+        plan: how the next step is cut, at least. fingerprint: what replicas must agree on.
+        equal_rounds: see `Session.batches`.
+        is_closed: `open` must be called before the next step can be planned.
     """
 
-    def __init__(
-        self, dataset: Any, plan: BatchPlan, collate: Callable[[list[Any]], Any], equal_rounds: bool = False
-    ) -> None:
-        self.plan = plan
-        self.equal_rounds = equal_rounds
-        self.fingerprint = f"{hash32(plan, equal_rounds):08x}"
-        self._dataset = dataset
-        self._collate = collate
+    plan: Plan
+    fingerprint: str
+    equal_rounds = False
+    is_closed = False
+
+    @property
+    def tracked(self) -> dict[str, Any]:
+        """What of it is part of a replica's state."""
+        return {}
+
+    def start(self) -> None:
+        """Before this worker belongs to a generation: what takes long."""
+
+    def open(self) -> None:
+        """Once, before the first step of the run."""
+
+    def close(self) -> None:
+        """End what was started."""
 
     def dealt(self, whole: Sequence[MicroBatch], shares: Sequence[int], rank: int) -> list[MicroBatch]:
         """Those of a step's micro-batches that `rank` computes; empty ones have numbers of their own.
@@ -43,13 +56,70 @@ class Batches:
         empty = range(len(mine), rounds)
         return mine + [MicroBatch(len(whole) + turn * len(shares) + rank, whole[0].first, 0) for turn in empty]
 
+    def take(self, micro_batch: MicroBatch, hand: Hashable, forecast: Callable[[], Iterator[MicroBatch]]) -> Any:
+        """One micro-batch, loaded; see `Prefetch.take`."""
+        raise NotImplementedError
+
+    def offer(self, dealt: Sequence[MicroBatch]) -> bytes | None:
+        """What the others must know of what this replica has read, before the step is applied."""
+        return None
+
+    def receive(self, step: Sequence[MicroBatch], offers: Sequence[bytes]) -> None:
+        """What all replicas have offered, in rank order."""
+
+    def commit(self) -> None:
+        """Inside apply: the step has consumed its samples."""
+
+
+class Batches(Source):
+    """A dataset cut into steps; every replica holds one, and they agree by construction.
+
+    Args:
+        dataset: map-style: `len(dataset)`, `dataset[i]`, and `dataset.__getitems__(list)` where it has one. It may
+            name `block_sizes`, for an order that reads block by block, and have `expect(i)`, which is told of samples
+            that are wanted soon; what it names `fingerprint` is compared between replicas.
+        plan: how it is cut and ordered.
+        collate: list of samples -> micro-batch.
+        equal_rounds: hand an empty micro-batch to replicas that are dealt one less than others.
+    """
+
+    def __init__(
+        self, dataset: Any, plan: BatchPlan, collate: Callable[[list[Any]], Any], equal_rounds: bool = False
+    ) -> None:
+        self.plan: BatchPlan = plan
+        self.equal_rounds = equal_rounds
+        self.fingerprint = f"{hash32(plan, equal_rounds, getattr(dataset, 'fingerprint', '')):08x}"
+        self._expect: Callable[[int], None] | None = getattr(dataset, "expect", None)
+        self._loading = Loading(dataset, plan, collate)
+        self._prefetch: Prefetch | None = None
+
+    def load_ahead(self, workers: int, prefetch: int, dumps: Dumps) -> None:
+        """From now on loader processes do it: see `Prefetch`."""
+        self._prefetch = Prefetch(self._loading, workers, prefetch, dumps)
+
+    def start(self) -> None:
+        """Start loader processes, if there are to be any, and wait until they are ready."""
+        if self._prefetch is not None:
+            self._prefetch.start()
+
+    def close(self) -> None:
+        """End them."""
+        if self._prefetch is not None:
+            self._prefetch.close()
+
     def load(self, micro_batch: MicroBatch) -> Any:
-        """Fetch and collate the samples of one micro-batch; an empty one has the shape of others, with no rows."""
-        if micro_batch.count == 0:
-            return _without_rows(self.load(replace(micro_batch, count=1)))
-        indices = self.plan.sample_indices(micro_batch)
-        fetch = getattr(self._dataset, "__getitems__", None)
-        return self._collate(fetch(indices) if fetch else [self._dataset[i] for i in indices])
+        """Fetch and collate the samples of one micro-batch here and now."""
+        return self._loading[micro_batch]
+
+    def take(self, micro_batch: MicroBatch, hand: Hashable, forecast: Callable[[], Iterator[MicroBatch]]) -> Any:
+        """The same, from a loader process where there is one."""
+        if self._expect is not None:
+            for later in islice(forecast(), _EXPECTED):
+                last = MicroBatch(0, later.first + max(later.count, 1) - 1, 1)
+                self._expect(self.plan.sample_indices(last)[0])
+        if self._prefetch is None:
+            return self.load(micro_batch)
+        return self._prefetch.take(micro_batch, hand, forecast)
 
 
 def make_batches(
@@ -61,21 +131,28 @@ def make_batches(
     shuffle: bool,
     collate: Callable[[list[Any]], Any] | None,
     equal_rounds: bool = False,
+    workers: int = 0,
+    prefetch: int = 2,
+    dumps: Dumps = pickle.dumps,
 ) -> Batches:
-    """See `Session.batches`."""
+    """See `Session.batches`; `dumps` pickles what loader processes are given."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise SettingError(f"session.batches needs a map-style dataset (len and [i]), got {type(dataset).__name__}")
+        raise SettingError(
+            f"session.batches needs a map-style dataset (len and [i]), got {type(dataset).__name__}: an iterable one "
+            "can be read by several replicas, and taken up again, only as session.streams(...)"
+        )
     sizes = batch_sizes(batch_size, micro_batch_size)
-    plan = BatchPlan(samples=len(dataset), batch_size=sizes[0], micro_batch_size=sizes[1], seed=seed, shuffle=shuffle)
-    return Batches(dataset, plan, collate or default_collate, equal_rounds)
-
-
-def _without_rows(batch: Any) -> Any:
-    """The batch with every tensor cut to no rows; lists of strings and the like stay as they are."""
-    if isinstance(batch, torch.Tensor):
-        return batch[:0] if batch.dim() else batch
-    if isinstance(batch, Mapping):
-        return {key: _without_rows(value) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(_without_rows, batch))
-    return type(batch)(map(_without_rows, batch)) if isinstance(batch, list | tuple) else batch
+    plan = BatchPlan(
+        samples=len(dataset),
+        batch_size=sizes[0],
+        micro_batch_size=sizes[1],
+        seed=seed,
+        shuffle=shuffle,
+        blocks=tuple(getattr(dataset, "block_sizes", ())),
+    )
+    batches = Batches(dataset, plan, collate or default_collate, equal_rounds)
+    if workers < 0 or prefetch < 1:
+        raise SettingError(f"session.batches(workers={workers}, prefetch={prefetch}): at least 0 and 1")
+    if workers:
+        batches.load_ahead(workers, prefetch, dumps)
+    return batches

@@ -65,10 +65,11 @@ class Evaluation:
         try:
             for batch in batches.dealt(batches.plan.cut(0, self.replicas), even(self.replicas), self.rank):
                 self.check()
-                rng.seed_all(replica.seed, self.step, batch.number)
                 replica.page.note(Flying.EVALUATING, batch.number)
+                loaded = batches.load(batch)
+                rng.seed_all(replica.seed, self.step, batch.number)
                 replica.mute = _UNEQUAL
-                yield batches.load(batch)
+                yield loaded
         finally:  # a loop over the first of them is left by a break
             if replica.mute is _UNEQUAL:
                 replica.mute = ""

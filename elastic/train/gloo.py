@@ -154,6 +154,14 @@ class GlooGroup:
         self.wait(self._pg.allgather([rows], [mine]))
         return [[int(word) + (1 << 63) for word in row] for row in rows]
 
+    def gather_bytes(self, mine: bytes) -> list[bytes]:
+        """What all ranks have to say, in rank order."""
+        sizes = [row[0] for row in self.gather_words([len(mine)])]
+        padded = torch.frombuffer(bytearray(mine.ljust(max(1, *sizes), b"\0")), dtype=torch.uint8)
+        rows = [torch.empty_like(padded) for _ in sizes]
+        self.wait(self._pg.allgather([rows], [padded]))
+        return [row.numpy().tobytes()[:size] for row, size in zip(rows, sizes, strict=True)]
+
     def wait(self, work: Any) -> None:
         """Wait for a collective of this group.
 

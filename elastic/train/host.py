@@ -5,6 +5,7 @@ Plain Python: a Ray actor hosts it in a cluster, a child process in tests and on
 
 import logging
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable
@@ -45,9 +46,17 @@ class WorkerHost:
         spec: who this is.
         host: address of this node for other workers.
         on_orphan: called when no driver was heard for the orphan lease, before the process ends itself.
+        dumps, ray_blocks: see `Surroundings`.
     """
 
-    def __init__(self, spec: WorkerSpec, host: str, on_orphan: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        host: str,
+        on_orphan: Callable[[], None] = lambda: None,
+        dumps: Callable[[Any], bytes] = pickle.dumps,
+        ray_blocks: Callable[[Any, float], Any] | None = None,
+    ) -> None:
         limits = spec.settings.limits
         torch.set_num_threads(spec.settings.scaling.threads_per_worker)
         self._link = Link(spec.worker, limits.lease_s)
@@ -67,6 +76,8 @@ class WorkerHost:
             limits=limits,
             link=self._link,
             page=page,
+            dumps=dumps,
+            ray_blocks=ray_blocks,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)

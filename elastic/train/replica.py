@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from elastic.errors import AttemptBroken, ConservationError, DivergenceError, No
 from elastic.settings import Limits
 from elastic.train.buffers import Buffers
 from elastic.train.cursor import Cursor, rates
-from elastic.train.data import Batches
+from elastic.train.data import Source
 from elastic.train.evaluation import Evaluator
 from elastic.train.flight import FlightPage
 from elastic.train.gloo import FormingCancelledError, GlooGroup
@@ -64,7 +64,7 @@ class Replica:
         self._pending: Step | None = None
         self._reducer: Reducer | None = None
         self._buffers: Buffers | None = None
-        self._batches: Batches | None = None
+        self._batches: Source | None = None
 
     # --- set up by the user's calls ---
 
@@ -77,8 +77,14 @@ class Replica:
         self._buffers = Buffers(model)
         self.watch = Watch(self, digest_steps)
 
-    def use(self, batches: Batches) -> None:
+    def use(self, batches: Source) -> None:
         self._batches = batches
+        self.tracked.add(batches.tracked)
+
+    def leave(self) -> None:
+        """End what was started beside the training thread."""
+        if self._batches is not None:
+            self._batches.close()
 
     @property
     def reducer(self) -> Reducer:
@@ -100,7 +106,7 @@ class Replica:
         return self._buffers
 
     @property
-    def batches(self) -> Batches:
+    def batches(self) -> Source:
         if self._batches is None:
             raise StepMisuseError("no data: pass the result of session.batches to session.steps")
         return self._batches
@@ -202,11 +208,37 @@ class Replica:
         loss, weight = beside[:2].tolist()
         return replace(tail, loss=loss, weight=weight, buffers=beside[2:])
 
+    def exchange(self, step: Step, whole: Sequence[MicroBatch]) -> None:
+        """Tell each other what was read, where that cannot be known without.
+
+        Raises:
+            AttemptBroken: (a signal) the generation is broken.
+        """
+        offer = self.batches.offer(step.dealt)
+        if offer is not None:
+            group = self._live_group()
+            self.batches.receive(whole, self.unless_broken(lambda: group.gather_bytes(offer)))
+
     # --- who computes what ---
 
     def dealt(self, whole: Sequence[MicroBatch], number: int, attempt: int) -> list[MicroBatch]:
         """Those of an update's micro-batches that this replica computes."""
         return self.batches.dealt(whole, self._shares(number), self._player(self.rank, attempt))
+
+    def hand(self, number: int, attempt: int) -> Hashable:
+        """Changes with everything but progress that decides which micro-batches this replica computes."""
+        return self.generation, attempt, self._player(self.rank, attempt), self._shares(number)
+
+    def forecast(self, step: Step, position: int) -> Iterator[MicroBatch]:
+        """What this replica will compute from here on, if nothing happens: the rest of `step`, and those after it."""
+        plan, shares, player = self.batches.plan, self._shares(step.number), self._player(self.rank, step.attempt)
+        consumed, number, replicas, rest = self.cursor.samples, step.number, self.replicas, step.dealt[position:]
+        while True:
+            yield from rest
+            if number % self.phases == self.phases - 1:
+                consumed += sum(micro_batch.count for micro_batch in plan.cut(consumed, replicas))
+            number += 1
+            rest = self.batches.dealt(plan.cut(consumed, replicas), shares, player)
 
     def hands(self, count: int, number: int, attempt: int) -> list[range]:
         """Which of `count` micro-batches each rank computes; empty unless sums are made in order, which needs them."""

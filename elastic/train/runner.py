@@ -32,6 +32,7 @@ def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], 
     """
     link, worker = around.link, around.worker
     event: ev.Event | None = None
+    session: Session | None = None
     try:
         session = Session(around)
         set_session(session)
@@ -58,3 +59,5 @@ def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], 
             link.cut()  # the others wait for this replica
         if event is not None:
             link.leave(event)
+        if session is not None:
+            session.leave()

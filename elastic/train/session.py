@@ -9,13 +9,14 @@ import torch
 
 from elastic.callbacks import ScaledLR, WorkerCallback
 from elastic.control import events as ev
-from elastic.control.batch_size import ConstantBatch, FixedMicroBatches, FollowReplicas
+from elastic.control.batch_size import ConstantBatch
 from elastic.control.flight import Flying
 from elastic.control.pace import Resize
 from elastic.control.values import StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.train.closing import close_loop
-from elastic.train.data import Batches, make_batches
+from elastic.train.data import Source
+from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
 from elastic.train.heal import DonorsDifferError, exchange
@@ -47,7 +48,7 @@ def set_session(session: "Session | None") -> None:
     _current = session
 
 
-class Session:
+class Session(DataDoor):
     """One worker's part in a run.
 
     Attributes:
@@ -59,6 +60,7 @@ class Session:
     """
 
     def __init__(self, around: Surroundings) -> None:
+        self._around = around
         self.run, self.worker = around.run, around.worker
         self.device, self.seed = around.device, around.seed
         self.start_step = 0
@@ -116,44 +118,6 @@ class Session:
         self._replica.tracked.add(objects)
         self._replica.scalers += [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
 
-    def batches(
-        self,
-        dataset: Any,
-        *,
-        batch_size: int | FollowReplicas | FixedMicroBatches,
-        micro_batch_size: int | None = None,
-        seed: int | None = None,
-        shuffle: bool = True,
-        collate: Callable[[list[Any]], Any] | None = None,
-        equal_rounds: bool = False,
-    ) -> Batches:
-        """Cut a map-style dataset into steps, in an order fixed by the seed.
-
-        Args:
-            dataset: `len(dataset)` and `dataset[i]`.
-            batch_size: samples of a step over all replicas, whatever their number; or a batch that follows it:
-                `elastic.FollowReplicas(per_replica=samples)`, `elastic.FixedMicroBatches(per_replica=micro_batches)`.
-            micro_batch_size: samples of one forward; default: batch_size, or a replica's share of it.
-            seed: of the order; default: the run's.
-            shuffle: a new permutation each epoch; False keeps the dataset's order.
-            collate: list of samples -> micro-batch; default: torch's default_collate.
-            equal_rounds: hand every replica equally many micro-batches, empty ones (tensors with no rows) where none
-                is left; needed where replicas talk during forward or backward, as SyncBatchNorm does.
-
-        Raises:
-            DatasetTooSmallError: fewer samples than one batch (of one replica, where it follows their number).
-            SettingError: not map-style, or a size is not positive, or missing.
-        """
-        return make_batches(
-            dataset,
-            batch_size=batch_size,
-            micro_batch_size=micro_batch_size,
-            seed=self.seed if seed is None else seed,
-            shuffle=shuffle,
-            collate=collate,
-            equal_rounds=equal_rounds,
-        )
-
     def evaluate_every(self, steps: int, act: Callable[[Evaluation], Mapping[str, float]]) -> None:
         """Call `act(evaluation)` on all replicas after every so many steps, and after the last one.
 
@@ -175,7 +139,7 @@ class Session:
         """The newest results of the evaluation, empty before the first; the same on all replicas in a step."""
         return self._replica.evaluator.results if self._replica.evaluator is not None else {}
 
-    def steps(self, batches: Batches, max_steps: int, phases: int = 1) -> Iterator[Step]:
+    def steps(self, batches: Source, max_steps: int, phases: int = 1) -> Iterator[Step]:
         """Yield steps until `max_steps` are committed; a step that failed is yielded again.
 
         The first call waits until this worker belongs to a generation.
@@ -213,6 +177,7 @@ class Session:
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
+            self._open(batches)
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
             self._has_begun = True
@@ -286,7 +251,17 @@ class Session:
         while not self._has_ended and self._door():
             self._end_loop(self._link.state.commit.step + 1)
 
+    def leave(self) -> None:
+        """The training thread is over: end what it started."""
+        self._replica.leave()
+
     # --- the door ---
+
+    def _open(self, batches: Source) -> None:
+        """Look at what is needed to plan the first step; joiners receive that with the state."""
+        if batches.is_closed:
+            with self.slow("looking at what the data begins with"):
+                batches.open()
 
     def _evaluate(self, number: int, max_steps: int) -> bool:
         """Evaluate before update `number`, if it is time; False if the generation broke."""
@@ -310,6 +285,7 @@ class Session:
             isinstance(part, torch.nn.SyncBatchNorm) for part in replica.model.modules()
         ):
             raise StepMisuseError("SyncBatchNorm talks in every forward: pass equal_rounds=True to session.batches")
+        replica.batches.start()
         flat = replica.tracked.flatten()  # what can not travel is refused now, not when somebody must be healed
         replica.landing.reserve(flat.tensors, replica.tracked.optimizers)
         self._has_arrived = True

@@ -15,6 +15,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ class Step:
         rate_factor: what learning rates are multiplied with in its optimizers.
         generation, attempt: which try this is.
         loss: weighted mean loss over the whole global batch; known once the micro-batches are exhausted.
-        samples, replicas: of the whole step.
+        samples, replicas: of the whole step. dealt: the micro-batches of it that this replica computes.
         wants_pause: some replica asked for a stop at the end of this step.
     """
 
@@ -79,7 +80,8 @@ class Step:
         self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank
         self.committed_at_s = 0.0
         self._replica = replica
-        self._dealt = replica.dealt(self._micro_batches, number, attempt)
+        self.dealt = replica.dealt(self._micro_batches, number, attempt)
+        self._hand = replica.hand(number, attempt)
         self._done: list[MicroBatch] = []
         self._loss_sum = self._weight_sum = 0.0
         self._weighted = self._backwards = 0
@@ -126,15 +128,15 @@ class Step:
         self._need_entered("for batch in step")
         replica = self._replica
         replica.mute = "" if replica.batches.equal_rounds else _UNEQUAL
-        for position, micro_batch in enumerate(self._dealt):
+        for position, micro_batch in enumerate(self.dealt):
             if self._is_reduced:
                 return
             replica.link.check()
-            rng.seed_all(replica.seed, self.number, micro_batch.number)
             replica.page.note(Flying.FETCHING, micro_batch.number)
-            batch = replica.batches.load(micro_batch)
+            batch = replica.batches.take(micro_batch, self._hand, partial(replica.forecast, self, position))
+            rng.seed_all(replica.seed, self.number, micro_batch.number)
             replica.page.note(Flying.COMPUTING, micro_batch.number)
-            if position == len(self._dealt) - 1:
+            if position == len(self.dealt) - 1:
                 replica.reducer.last_backward(micro_batch.number)
             self._position = position
             yield batch
@@ -162,7 +164,7 @@ class Step:
             raise StepMisuseError(
                 f"step {self.index}: step.backward outside of `for batch in step`, or twice for a micro-batch"
             )
-        replica, micro_batch = self._replica, self._dealt[self._backwards]
+        replica, micro_batch = self._replica, self.dealt[self._backwards]
         if self._started == self._position:
             raise StepMisuseError(
                 f"step {self.index}: step.backward of micro-batch {micro_batch.number} failed and was called again; "
@@ -246,6 +248,8 @@ class Step:
                     one.step()
                 replica.buffers.apply(self._buffer_change)
             replica.cursor.move(self.samples if self._is_last_phase else 0, self._pace)
+            if self._is_last_phase:
+                replica.batches.commit()
             self._is_over = True
             self.committed_at_s = time.time()
         replica.page.committed()
@@ -273,7 +277,7 @@ class Step:
                 f"step {self.index}: step.skip with equal_rounds=True would leave others waiting for a collective"
             )
         self.skipped = reason
-        self._done = [micro_batch for micro_batch in self._dealt if micro_batch.count]
+        self._done = [micro_batch for micro_batch in self.dealt if micro_batch.count]
         self._replica.mute = ""
         self._reduce()
         self.apply()
@@ -334,6 +338,8 @@ class Step:
         if tail.skips and not self.skipped:
             self.skipped = SKIPPED_ELSEWHERE
         replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
+        if self._is_last_phase:
+            replica.exchange(self, self._micro_batches)
         self.seconds = replica.watch.seconds
         self.loss, self._buffer_change = tail.loss, tail.buffers
         self.wants_pause = tail.pauses > 0

@@ -1,6 +1,9 @@
 """Effect. What a worker's process gives to its session."""
 
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,6 +21,8 @@ class Surroundings:
         host: address of this node for other workers.
         device: where the model belongs.
         seed: base of all random state and of the data order.
+        ray_blocks: (Ray dataset, seconds that a block may take) -> a map-style dataset; None where there is no Ray.
+        dumps: a pickler for what goes to loader processes; may carry classes of the user's script, too.
     """
 
     run: str
@@ -28,3 +33,5 @@ class Surroundings:
     limits: Limits
     link: Link
     page: FlightPage
+    dumps: Callable[[Any], bytes] = pickle.dumps
+    ray_blocks: Callable[[Any, float], Any] | None = None

@@ -17,6 +17,7 @@ import torch
 
 from elastic.errors import StateError
 
+_LENGTH_BYTES = 8
 _SCALARS = (bool, int, float, str, type(None))
 
 
@@ -60,6 +61,32 @@ def slots(skeleton: bytes) -> list[Slot]:
 def unflatten(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:
     """The tree again, holding these very tensors."""
     return _decode(json.loads(skeleton), iter(tensors))
+
+
+def pack(tree: Any) -> bytes:
+    """A tree in one piece: length of the skeleton, skeleton, bytes of the tensors.
+
+    Raises:
+        StateError: see `flatten`.
+    """
+    flat = flatten(tree)
+    parts = [bytes(raw_bytes(tensor)) for tensor in flat.tensors]
+    return b"".join([len(flat.skeleton).to_bytes(_LENGTH_BYTES, "big"), flat.skeleton, *parts])
+
+
+def unpack(data: Any) -> Any:
+    """The tree of `pack`, with tensors of its own."""
+    view = memoryview(data)
+    size = int.from_bytes(view[:_LENGTH_BYTES], "big")
+    skeleton, at, tensors = bytes(view[_LENGTH_BYTES : _LENGTH_BYTES + size]), _LENGTH_BYTES + size, []
+    for slot in slots(skeleton):
+        tensor = slot.empty()
+        if tensor.numel():
+            mine = torch.frombuffer(bytearray(view[at : at + tensor.nbytes]), dtype=tensor.dtype)
+            tensor.copy_(mine.view(slot.shape))
+        at += tensor.nbytes
+        tensors.append(tensor)
+    return unflatten(skeleton, tensors)
 
 
 def digest(flat: Flat) -> int:

@@ -178,6 +178,7 @@ def train(
     """Train and log; returns the digest of the parameters.
 
     Args:
+        batch_size: of `session.batches`; or what makes the batches from the session, the folder and `micro_batch`.
         poison: a sample whose loss is nan, whoever computes it.
         slow: by worker, the seconds that each of its micro-batches takes longer.
         prepare: passed on to `session.prepare`.
@@ -200,7 +201,10 @@ def train(
     session.on_resize(lambda resize: write("resized", **asdict(resize)))
     replayed = batch_size if isinstance(batch_size, Replayed) else None
     size = replayed.batch_size if replayed else batch_size
-    batches = session.batches(Samples(), batch_size=size, micro_batch_size=micro_batch)
+    if callable(size):
+        batches = size(session, folder, micro_batch)
+    else:
+        batches = session.batches(Samples(), batch_size=size, micro_batch_size=micro_batch)
     if replayed:
         replayed.take_the_place_of(batches)
     for step in session.steps(batches, max_steps=steps):

@@ -129,12 +129,12 @@ def formed(size: int, **options: Any) -> Iterator[list[GlooGroup]]:
 
 
 @contextmanager
-def child(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[Any, Any]]:
+def child(target: Callable[..., None], *arguments: Any, daemon: bool = True) -> Iterator[tuple[Any, Any]]:
     """A child process and the pipe to it, which is the target's first argument; it is killed at the end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
     ours, theirs = context.Pipe()
-    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+    process = context.Process(target=target, args=(theirs, *arguments), daemon=daemon)
     process.start()
     theirs.close()
     try:

@@ -92,7 +92,9 @@ def test_the_gradient_is_the_weighted_mean(solo):
 def test_weights_that_make_no_mean_are_refused(solo, weight_of, sentence):
     def train_fn(session):
         training = Training(session)
-        training.batches = session.batches(training.batches._dataset, batch_size=6, micro_batch_size=2, shuffle=False)
+        training.batches = session.batches(
+            training.batches._loading.dataset, batch_size=6, micro_batch_size=2, shuffle=False
+        )
         for step in training.steps(1):
             with step:
                 for batch in step:

@@ -293,7 +293,7 @@ def test_a_lone_replica_is_handed_no_empty_micro_batch(solo):
     def train_fn(session):
         training = Training(session)
         training.batches = session.batches(
-            training.batches._dataset, batch_size=6, micro_batch_size=2, equal_rounds=True
+            training.batches._loading.dataset, batch_size=6, micro_batch_size=2, equal_rounds=True
         )
         for step in training.steps():
             with step:

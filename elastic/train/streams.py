@@ -1,0 +1,231 @@
+"""Effect. Iterable datasets: a fixed number of streams, each read by whichever replica it is dealt to.
+
+Whoever reads a micro-batch of a stream also looks at the next one, so that its size is known before it is dealt, and
+tells all others where the stream stands. That is part of the committed state: when a replica dies, others open its
+streams anew and go on where the last committed step has left them.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from elastic.control.batch_size import FixedMicroBatches, FollowReplicas, batch_sizes
+from elastic.control.data import MicroBatch, hash32, seed_of
+from elastic.control.streams import Place, StreamMicroBatch, StreamPlan, advanced
+from elastic.errors import NotStatefulError, SettingError, StateError
+from elastic.train import rng, tree
+from elastic.train.data import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A stream between two micro-batches; `state`: (bytes,) uint8, its packed state_dict at `place`."""
+
+    place: Place
+    state: torch.Tensor
+
+
+class Table:
+    """What committed steps have left of all streams; the same on all replicas."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "places": [[one.place.epoch, one.place.taken, one.place.count] for one in self.entries],
+            "states": [one.state for one in self.entries],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pairs = zip(state["places"], state["states"], strict=True)
+        self.entries = [Entry(Place(*place), packed.clone()) for place, packed in pairs]
+
+
+class Reader:
+    """One stream, as one replica reads it.
+
+    Args:
+        open_stream: epoch -> the stream at its beginning.
+        name: for messages. size: samples of a micro-batch. seed: of what the stream draws.
+    """
+
+    def __init__(self, open_stream: Callable[[int], Any], name: str, size: int, seed: int) -> None:
+        self._open, self._name, self._size, self._seed = open_stream, name, size, seed
+        self._stream: Any = None
+        self._samples: Iterator[Any] = iter(())
+        self._stands = (-1, -1)
+        self._ahead: list[Any] = []
+
+    def first(self) -> Entry:
+        """What it begins with."""
+        self._begin(0)
+        return self._look(0, 0)
+
+    def take(self, at: Entry) -> tuple[list[Any], Entry]:
+        """The samples of the micro-batch at `at`, and where the stream stands after them.
+
+        Raises:
+            StateError: it does not give again, from its state, what it gave before.
+        """
+        place = at.place
+        if self._stands != (place.epoch, place.taken):
+            self._begin(place.epoch, tree.unpack(tree.raw_bytes(at.state)))
+            self._ahead = self._read(place.epoch, place.taken)
+        self._stands = (-1, -1)  # until the next place is known
+        samples = self._ahead
+        if len(samples) != place.count:
+            raise StateError(
+                f"{self._name} gave {len(samples)} samples after load_state_dict, and {place.count} before: its "
+                "state_dict() must hold everything that decides what comes next"
+            )
+        return samples, self._look(place.epoch, place.taken + 1)
+
+    def _look(self, epoch: int, taken: int) -> Entry:
+        """Read the next micro-batch ahead; at the stream's end, the first one of its next epoch."""
+        packed = tree.pack(self._stream.state_dict())
+        self._ahead = self._read(epoch, taken)
+        if self._ahead:
+            self._stands = (epoch, taken)
+            state = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+            return Entry(Place(epoch, taken, len(self._ahead)), state)
+        if not taken:
+            raise SettingError(f"{self._name} has no samples in epoch {epoch}: lower session.streams(streams=...)")
+        self._begin(epoch + 1)
+        return self._look(epoch + 1, 0)
+
+    def _read(self, epoch: int, taken: int) -> list[Any]:
+        rng.seed_all(self._seed, epoch, taken)
+        return list(islice(self._samples, self._size))
+
+    def _begin(self, epoch: int, state: Any = None) -> None:
+        self._stream = self._open(epoch)
+        if not all(hasattr(self._stream, name) for name in ("__iter__", "state_dict", "load_state_dict")):
+            raise NotStatefulError(
+                f"{self._name} is a {type(self._stream).__name__}: it needs __iter__, state_dict() and "
+                "load_state_dict(), or nobody could go on with it when its reader dies"
+            )
+        if state is not None:
+            self._stream.load_state_dict(state)
+        self._samples = iter(self._stream)
+
+
+class Streams(Source):
+    """An iterable dataset as streams; see `Session.streams`."""
+
+    def __init__(self, dataset: Any, plan: StreamPlan, collate: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
+        self.fingerprint = f"{hash32(plan):08x}"
+        self._empty_plan = plan
+        self._collate = collate
+        self._table = Table()
+        self._first: list[Entry] = []
+        self._next: dict[int, Entry] = {}
+        self._read: dict[StreamMicroBatch, Entry] = {}
+        self._readers = [self._reader(dataset, stream) for stream in range(plan.streams)]
+
+    @property
+    def plan(self) -> StreamPlan:  # type: ignore[override]
+        """Of the next step."""
+        plan = self._empty_plan
+        return StreamPlan(
+            places=tuple(entry.place for entry in self._entries),
+            streams=plan.streams,
+            batch_size=plan.batch_size,
+            micro_batch_size=plan.micro_batch_size,
+            seed=plan.seed,
+        )
+
+    @property
+    def tracked(self) -> dict[str, Any]:
+        return {"elastic.streams": self._table}
+
+    @property
+    def is_closed(self) -> bool:  # type: ignore[override]
+        return not self._entries
+
+    def open(self) -> None:
+        """Look at what each stream begins with. All replicas see the same."""
+        self._first = [reader.first() for reader in self._readers]
+
+    def take(self, micro_batch: MicroBatch, hand: Hashable, forecast: Callable[[], Iterable[MicroBatch]]) -> Any:
+        return self._collate(self._samples(micro_batch))
+
+    def offer(self, dealt: Sequence[MicroBatch]) -> bytes:
+        """Where the streams that this replica was dealt stand after the step; reads what was left out."""
+        for micro_batch in dealt:
+            if micro_batch not in self._read:
+                self._samples(micro_batch)
+        entries = {one.stream: self._read[one] for one in dealt if isinstance(one, StreamMicroBatch)}
+        return tree.pack(
+            {
+                stream: {"place": [one.place.epoch, one.place.taken, one.place.count], "state": one.state}
+                for stream, one in entries.items()
+            }
+        )
+
+    def receive(self, step: Sequence[MicroBatch], offers: Sequence[bytes]) -> None:
+        """Where all streams of the step stand after it, as all replicas told; it counts once the step is committed.
+
+        Raises:
+            ConservationError: a stream was read by nobody, or by several.
+        """
+        told = [(stream, one) for offer in offers for stream, one in tree.unpack(offer).items()]
+        after = advanced(step, [(stream, Place(*one["place"])) for stream, one in told])
+        self._next = {stream: Entry(after[stream], one["state"]) for stream, one in told}
+
+    def commit(self) -> None:
+        entries = self._entries
+        self._table.entries = [self._next.get(stream, entry) for stream, entry in enumerate(entries)]
+        self._first = []
+        self._next = {}
+        self._read = {}
+
+    def close(self) -> None:
+        self._readers = []
+
+    @property
+    def _entries(self) -> list[Entry]:
+        return self._table.entries or self._first
+
+    def _samples(self, micro_batch: MicroBatch) -> list[Any]:
+        assert isinstance(micro_batch, StreamMicroBatch)
+        stream = micro_batch.stream
+        samples, self._read[micro_batch] = self._readers[stream].take(self._entries[stream])
+        return samples
+
+    def _reader(self, dataset: Any, stream: int) -> Reader:
+        plan = self._empty_plan
+        return Reader(
+            lambda epoch: dataset.stream(stream, plan.streams, epoch),
+            f"stream {stream} of {plan.streams} of {type(dataset).__name__}",
+            plan.micro_batch_size,
+            seed_of(plan.seed, stream),
+        )
+
+
+def make_streams(
+    dataset: Any,
+    *,
+    batch_size: int | FollowReplicas | FixedMicroBatches,
+    micro_batch_size: int | None,
+    streams: int | None,
+    seed: int,
+    collate: Callable[[list[Any]], Any] | None,
+) -> Streams:
+    """See `Session.streams`."""
+    if not callable(getattr(dataset, "stream", None)):
+        raise SettingError(
+            f"session.streams needs a dataset with stream(index, count, epoch), got {type(dataset).__name__}: a plain "
+            "iterable can neither be divided nor taken up again where it was left"
+        )
+    size, micro_batch = batch_sizes(batch_size, micro_batch_size)
+    if streams is None and not isinstance(batch_size, int):
+        raise SettingError(f"session.streams(batch_size={batch_size}): say how many streams, e.g. streams=64")
+    number = streams if streams is not None else max(1, size.samples(1, micro_batch) // max(1, micro_batch))
+    plan = StreamPlan(places=(), streams=number, batch_size=size, micro_batch_size=micro_batch, seed=seed)
+    return Streams(dataset, plan, collate or default_collate)
