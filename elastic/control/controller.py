@@ -211,7 +211,7 @@ def _corrupt(turn: Turn, event: ev.CorruptionFound) -> None:
 def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    turn.set_worker(event.worker, answer=event.commit, healed=event.healed)
+    turn.set_worker(event.worker, answer=event.commit, healed=event.healed, prepared=event.prepared)
     turn.set_worker(event.worker, doubted=False)
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
@@ -237,7 +237,7 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
     if all(member.formed for member in turn.state.members):
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
-        turn.change(world_sizes=(*turn.state.world_sizes, len(names)))
+        turn.change(world_sizes=(*turn.state.world_sizes, turn.state.replicas))
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
         turn.consider_growth()

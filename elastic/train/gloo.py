@@ -264,7 +264,17 @@ class GlooGroup:
         return [value.decode() for value in self._store.multi_get(keys)]
 
     def _key(self, name: str) -> str:
-        return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{name}"
+        return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{self.view.part}{name}"
+
+
+def groups_of(view: View, worker: str, collective_timeout_s: float) -> list[GlooGroup]:
+    """The groups of a member, not formed yet: with who holds the same shard, and with the other workers of its replica.
+
+    The second one is left out where replicas have one worker.
+    """
+    replica, shard = divmod(view.rank_of(worker), view.width)
+    places = [(view.across(shard), replica), (view.inside(replica), shard)]
+    return [GlooGroup(one, rank, collective_timeout_s) for one, rank in places[: min(2, view.width)]]
 
 
 def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> None:

@@ -36,6 +36,7 @@ class WorkerSpec:
     seed: int
     settings: RunSettings
     train_fn: TrainFn
+    shard: int = 0
 
 
 class WorkerHost:
@@ -67,6 +68,8 @@ class WorkerHost:
             limits=limits,
             link=self._link,
             page=page,
+            shard=spec.shard,
+            width=spec.settings.scaling.workers_per_replica,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from elastic.callbacks import ScaledLR, WorkerCallback
 from elastic.control import events as ev
@@ -17,7 +18,7 @@ from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.train.closing import close_loop
 from elastic.train.data import Batches, make_batches
 from elastic.train.evaluation import Evaluation, Evaluator
-from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
+from elastic.train.gloo import FormingCancelledError, StoreHost, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse
@@ -56,6 +57,7 @@ class Session:
         seed: base of all random state.
         group: torch.distributed's WORLD: the replicas of the current generation.
         start_step: the first step this worker takes part in; 0 unless it joined later.
+        shard: place of this worker in its replica, for life; 0 where a replica is one worker.
     """
 
     def __init__(self, around: Surroundings) -> None:
@@ -63,7 +65,9 @@ class Session:
         self.device, self.seed = around.device, around.seed
         self.start_step = 0
         self._link, self._page, self._limits = around.link, around.page, around.limits
-        self._replica = Replica(around.link, around.page, around.limits, around.seed)
+        self.shard = around.shard
+        self._mesh: DeviceMesh | None = None
+        self._replica = Replica(around.link, around.page, around.limits, around.seed, around.shard, around.width)
         self._replica.on_report = self._publish
         self.group: World = open_world(self._replica)
         self._store = StoreHost(around.host)
@@ -253,17 +257,27 @@ class Session:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker leads the current generation; the role moves when leaders die."""
-        return self._replica.rank == 0
+        """Whether this worker leads the generation; the role moves when leaders die."""
+        return self._replica.rank == 0 and self.shard == 0
 
     @property
     def rank(self) -> int:
-        """Place in the current generation; changes with it."""
+        """Place of this worker's replica in the current generation; changes with it."""
         return self._replica.rank
 
     @property
+    def replica_mesh(self) -> DeviceMesh:
+        """The workers of this replica, by shard: for FSDP2, tensor or pipeline parallelism inside it.
+
+        It is the same for life. Its collectives are welcome where those of WORLD are, which it is made of.
+        """
+        if self._mesh is None:
+            self._mesh = DeviceMesh.from_group(self.group, self.device.type)
+        return self._mesh
+
+    @property
     def replicas(self) -> int:
-        """Size of the current generation."""
+        """Size of the current generation, in replicas."""
         return self._replica.replicas
 
     @property
@@ -347,29 +361,34 @@ class Session:
         self._page.place(view.generation, view.resume.step, 0)
         self._page.note(Flying.FORMING)
         self._link.post(ev.AtDoor(worker=self.worker, generation=view.generation))
-        replica, group = self._replica, GlooGroup(view, view.rank_of(self.worker), self._limits.collective_timeout_s)
+        replica, groups = self._replica, groups_of(view, self.worker, self._limits.collective_timeout_s)
 
         def is_cancelled() -> bool:
             return not self._link.is_forming(view.generation)
 
-        self._link.cut = group.cut
+        def cut() -> None:
+            for group in groups:
+                group.cut()
+
+        self._link.cut = cut
         try:
-            group.form(self._store, replica.layout, is_cancelled, self._limits.door_timeout_s)
-            install = exchange(group, view, replica.tracked)
+            for group, layout in zip(groups, (replica.layout, replica.inner_layout), strict=False):
+                group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)
+            install = exchange(groups[0], groups[0].view, replica.tracked)
         except FormingCancelledError:
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
             return False
         except DonorsDifferError as error:
-            group.cut()
+            cut()
             self._link.corrupt(error.culprits, str(error))
             return False
         except Exception as error:  # whatever broke, the answer is the same: this generation is not formed
-            group.cut()
+            cut()
             self._link.forming_failed(view, error)
             return False
         if self._link.state.commit.step < 0 and not self._replica.view:
             self.start_step = (view.resume.step + 1) // replica.phases
-        replica.join(group, view)
+        replica.join(view, *groups)
         replica.resume(view)
         replica.drop_published(view.published)
         self._publish_all()  # each member tells what the last leader may have died with

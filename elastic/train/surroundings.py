@@ -18,6 +18,7 @@ class Surroundings:
         host: address of this node for other workers.
         device: where the model belongs.
         seed: base of all random state and of the data order.
+        shard, width: this worker's place among the workers of its replica, and how many they are.
     """
 
     run: str
@@ -28,3 +29,5 @@ class Surroundings:
     limits: Limits
     link: Link
     page: FlightPage
+    shard: int = 0
+    width: int = 1

@@ -1,5 +1,8 @@
 """Effect. `torch.distributed`'s WORLD as a group that forwards to the current generation.
 
+Where a replica is one worker, it holds the replicas. Where a replica is several, it holds these: rank and size are then
+the same for life, so a device mesh over it, and the sharded model that was built on the mesh, outlive every generation.
+
 So SyncBatchNorm, metrics libraries and `dist.all_reduce(x)` mean what they say, whoever is a member at the moment. The
 group object stays the same over all generations; behind it, a gloo group of its own is connected by the first use in
 each generation. It is not the one that the gradients go through, since two uses of one group must be in one order on
@@ -99,10 +102,10 @@ class World(dist.ProcessGroup):
         self._behind: tuple[GlooGroup, Any] | None = None
 
     def rank(self) -> int:
-        return self._replica.rank
+        return self._replica.rank if self._replica.width == 1 else self._replica.shard
 
     def size(self) -> int:
-        return self._replica.replicas
+        return self._replica.replicas if self._replica.width == 1 else self._replica.width
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
@@ -169,7 +172,7 @@ def open_world(replica: "Replica") -> World:
     if not hasattr(dist.Backend, BACKEND.upper()):
         dist.Backend.register_backend(BACKEND, _hand_over, devices=["cpu", "cuda"])
     _opening = world = World(replica)
-    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=world.rank(), world_size=world.size())
     return world
 
 
