@@ -65,9 +65,10 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What is trained, with what else than usual, and what is done about an incident."""
+    """What is trained by replicas of how many workers, with what else than usual, and what is done about an incident."""
 
     function: Callable[..., Any] = train
+    width: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     callbacks: tuple[WorkerCallback, ...] = ()
     policy: Policy = field(default_factory=Ladder)
@@ -95,7 +96,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     settings = RunSettings(
         run=f"chaos-{abs(hash(str(folder))) % 10**8}",
-        scaling=Scaling(replicas=replicas, spares=spares),
+        scaling=Scaling(replicas=replicas, spares=spares, workers_per_replica=training.width),
         limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]
     )
     stable = Stable()
