@@ -126,6 +126,11 @@ class GlooGroup:
         """Whether a work of the second group is under way."""
         return any(not one.is_completed() for one in self._notes)
 
+    def wait_for_notes(self) -> None:
+        """Wait for the works of the second group; raises like `wait`."""
+        for one in self._notes:
+            self.wait(one)
+
     def allreduce(self, tensor: torch.Tensor) -> Any:
         """Start a sum over all ranks, in place; returns a work to wait for."""
         return self._pg.allreduce([tensor])

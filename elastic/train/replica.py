@@ -21,6 +21,7 @@ from elastic.train.flight import FlightPage
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.link import Link
 from elastic.train.reducer import Reducer
+from elastic.train.sharded import reset
 from elastic.train.step import OUTSIDE, Step
 from elastic.train.tail import Tail
 from elastic.train.tracked import Tracked
@@ -151,9 +152,18 @@ class Replica:
                 time.sleep(_POLL_S)
             if not has_ended or group.has_pending_notes():
                 group.leave_behind()
+        if self.model is not None and self.width > 1:
+            reset(self.model)
 
     def has_pending_notes(self) -> bool:
-        """Whether a collective of the user is under way."""
+        """Whether a collective of the user is under way; inside a replica, DTensors leave some behind: they are awaited.
+
+        Raises:
+            AttemptBroken: (a signal) the generation is broken.
+        """
+        inner = self.inner
+        if inner is not None:
+            self.unless_broken(inner.wait_for_notes)
         return any(group.has_pending_notes() for group in self.groups)
 
     def talking_group(self, operation: str) -> GlooGroup:

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from elastic.callbacks import ScaledLR, WorkerCallback
 from elastic.control import events as ev
-from elastic.control.batch_size import ConstantBatch, FixedMicroBatches, FollowReplicas
+from elastic.control.batch_size import FixedMicroBatches, FollowReplicas
 from elastic.control.flight import Flying
 from elastic.control.pace import Resize
 from elastic.control.values import StepReport, View
@@ -21,8 +21,9 @@ from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.gloo import FormingCancelledError, StoreHost, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.reducer import BUCKET_BYTES
-from elastic.train.refuse import refuse
+from elastic.train.refuse import refuse, refuse_loop
 from elastic.train.replica import Replica
+from elastic.train.sharded import is_gathering, use_sums
 from elastic.train.step import Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.watch import DIGEST_STEPS
@@ -101,10 +102,13 @@ class Session:
             StepMisuseError: called twice, or with a wrapper that spans replicas.
             SettingError: digest_steps is negative.
         """
-        refuse(model)
+        refuse(model, self._replica.width)
         if digest_steps < 0:
             raise SettingError(f"session.prepare(digest_steps={digest_steps}) must not be negative; 0 turns votes off")
-        model.to(self.device)
+        if is_gathering(model):
+            use_sums(model)
+        else:
+            model.to(self.device)
         self._replica.adopt(model, bucket_bytes, digest_steps, reproducible)
         return model
 
@@ -116,7 +120,7 @@ class Session:
             StepMisuseError: a wrapper that spans replicas, or an optimizer that needs a closure.
         """
         for thing in objects.values():
-            refuse(thing)
+            refuse(thing, self._replica.width)
         self._replica.tracked.add(objects)
         self._replica.scalers += [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
 
@@ -195,18 +199,8 @@ class Session:
                 "session.steps was called again after its loop had ended: use one loop with the total of max_steps; "
                 "step.epoch tells the epoch"
             )
-        if phases < 1:
-            raise SettingError(f"session.steps(phases={phases}) must be at least 1")
-        if phases > 1 and not isinstance(batches.plan.batch_size, ConstantBatch):
-            raise SettingError(
-                f"session.steps(phases={phases}) with batch_size={batches.plan.batch_size}: the phases of a step share "
-                "its samples, so batch_size must be an integer"
-            )
         replica = self._replica
-        if batches.equal_rounds and replica.model is not None and replica.reducer.is_ordered:
-            raise SettingError(
-                "session.prepare(reproducible=True) and session.batches(equal_rounds=True) do not go together"
-            )
+        refuse_loop(batches, phases, is_ordered=replica.model is not None and replica.reducer.is_ordered)
         replica.use(batches)
         replica.phases = phases
         self._arrive()
@@ -233,9 +227,6 @@ class Session:
     def slow(self, reason: str) -> Iterator[None]:
         """Announce that this worker will be silent for long (saving, compiling), so that it is not taken for hung.
 
-            with session.slow("exporting the model"):
-                export(model)
-
         Until `Limits.door_timeout_s` it is left alone; then `reason` is part of the incident.
         """
         before = self._page.phase
@@ -250,8 +241,7 @@ class Session:
     def on_resize(self, act: Callable[[Resize], None]) -> None:
         """Call `act(resize)` on every worker in the first step of another size, before its optimizers run.
 
-        It is part of the step's apply: it may change what is tracked, and should be quick, since all wait. A failed
-        attempt does not call it. An exception in it ends the run.
+        As a part of the step's apply it may change what is tracked. A failed attempt does not call it.
         """
         self._replica.on_resize.append(act)
 
@@ -267,10 +257,7 @@ class Session:
 
     @property
     def replica_mesh(self) -> DeviceMesh:
-        """The workers of this replica, by shard: for FSDP2, tensor or pipeline parallelism inside it.
-
-        It is the same for life. Its collectives are welcome where those of WORLD are, which it is made of.
-        """
+        """The workers of this replica, by shard, the same for life: for FSDP2, tensor or pipeline parallelism."""
         if self._mesh is None:
             self._mesh = DeviceMesh.from_group(self.group, self.device.type)
         return self._mesh

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from elastic.control.values import CommitId
 from elastic.train.replica import Replica
 from elastic.train.session import Session
-from tests.chaos.saboteur import BATCH, HalfwayOptimizer, Sabotage, Samples, Saboteur
+from tests.chaos.saboteur import BATCH, HalfwayOptimizer, Sabotage, Saboteur, Samples
 
 HIDDEN = 12
 
@@ -63,10 +63,16 @@ def train(
     micro_batch: int,
     pause_s: float,
     width: int = 2,
+    fsdp: bool = False,
 ) -> str:
-    """Train and log."""
+    """Train and log.
+
+    Args:
+        fsdp: `fully_shard` a whole model, of which each worker computes its part of a micro-batch, and clip.
+    """
     saboteur = Saboteur(plan, folder)
-    model = session.prepare(Columns(session.shard, width).double(), bucket_bytes=300)
+    model = fully_sharded(session) if fsdp else Columns(session.shard, width).double()
+    session.prepare(model, bucket_bytes=300)
     optimizer = HalfwayOptimizer([{"params": [p]} for p in model.parameters()], lr=1e-2)
     session.track(model=model, optimizer=optimizer)
     log = os.open(folder / f"{session.worker}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -91,12 +97,26 @@ def train(
                     write("consumed", **place, ids=index.tolist())
                 time.sleep(pause_s)
                 at("forward")
-                step.backward(((model(x) - x) ** 2).mean())
+                part = x.chunk(width)[session.shard] if fsdp else x
+                step.backward(((model(part) - part) ** 2).mean())
+            if fsdp:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             at("reduced")
             step.apply(optimizer)
             write("committed", **place)
             step.report(loss=step.loss)
     return finish(session, model, folder, write)
+
+
+def fully_sharded(session: Session) -> torch.nn.Module:
+    """A perceptron over the workers of the replica; one parameter does not divide evenly."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 6)).double()
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=session.replica_mesh)
+    fully_shard(model, mesh=session.replica_mesh)
+    return model
 
 
 def finish(session: Session, model: torch.nn.Module, folder: Path, write: Any) -> str:

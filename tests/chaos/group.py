@@ -65,7 +65,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What is trained by replicas of how many workers, with what else than usual, and what is done about an incident."""
+    """What is trained, with what else than usual, and what is done about an incident; `width`: workers of a replica."""
 
     function: Callable[..., Any] = train
     width: int = 1

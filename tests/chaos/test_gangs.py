@@ -15,6 +15,7 @@ from tests.chaos.saboteur import Sabotage
 pytestmark = pytest.mark.timeout(180)
 
 PLAIN = Training(function=gangs.train, width=2)
+FSDP = Training(function=gangs.train, width=2, options={"fsdp": True})
 
 
 def play(folder: Path, *plan: Sabotage, training: Training = PLAIN, **options: Any) -> Story:
@@ -75,11 +76,11 @@ def test_who_has_given_its_word_applies_when_it_learns_that_others_have(clean: S
     assert form["view"]["resume"]["step"] == 4 and form["view"]["behind"] == []
 
 
-def test_a_broken_replica_is_made_whole_and_joins_again(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_broken_replica_is_made_whole_and_joins_again(tmp_path: Path) -> None:
     """The worker that was left keeps its process and its model, and is healed like the one that comes."""
     plan, steps = [Sabotage(point="forward", rank=1, step=4)], 120
-    story = play(tmp_path, *plan, slots=5, steps=steps, pause_s=0.01)
-    clean = play(tmp_path_factory.mktemp("clean") / "run", steps=steps, pause_s=0)
+    story = play(tmp_path / "story", *plan, slots=5, steps=steps, pause_s=0.01)
+    clean = play(tmp_path / "clean", steps=steps, pause_s=0)
     assert_gang_promises(story, clean, *plan, steps=steps)
     assert story.finished.state.world_sizes == (2, 1, 2)
     last = {line["worker"] for line in story.of("committed") if line["generation"] == 3}
@@ -91,3 +92,12 @@ def test_a_spare_replica_is_swapped_in_at_once(clean: Story, tmp_path: Path) -> 
     story = play(tmp_path, *plan, slots=6, spares=1)
     assert_gang_promises(story, clean, *plan)
     assert story.finished.state.world_sizes == (2, 2)
+
+
+def test_fully_sharded_a_worker_then_what_was_made_of_its_replica(tmp_path: Path) -> None:
+    """FSDP2 and clipping over the replica's workers; models and their shards live through it."""
+    plan, steps = [Sabotage(point="forward", rank=1, step=4), Sabotage(point="in-apply", rank=2, generation=3)], 60
+    clean = play(tmp_path / "clean", training=FSDP, steps=steps, pause_s=0)
+    story = play(tmp_path / "story", *plan, training=FSDP, slots=6, steps=steps, pause_s=0.02)
+    assert_gang_promises(story, clean, *plan, steps=steps)
+    assert story.finished.state.world_sizes[:3] == (2, 1, 2)
