@@ -17,7 +17,6 @@ from elastic.callbacks import Callback, WorkerCallback, by_place
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
-from elastic.errors import SettingError
 from elastic.policies import Ladder
 from elastic.progress import Progress
 from elastic.settings import Limits, RunSettings, Scaling
@@ -59,8 +58,6 @@ def fit(
     name = name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
     directory = Path(run_dir) if run_dir is not None else Path("runs") / name
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
-    if scaling is not None and scaling.workers_per_replica > 1:
-        raise SettingError(f"Scaling.workers_per_replica={scaling.workers_per_replica}: only 1 is supported so far")
     settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits())
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling):
         finished = _drive(

@@ -126,10 +126,15 @@ class GlooGroup:
         """Whether a work of the second group is under way."""
         return any(not one.is_completed() for one in self._notes)
 
-    def wait_for_notes(self) -> None:
-        """Wait for the works of the second group; raises like `wait`."""
+    def finish(self, work: Any) -> None:
+        """Wait for a work of the second group, and forget it: some of gloo's never call themselves completed."""
+        self.wait(work)
+        self._notes = [one for one in self._notes if one is not work]
+
+    def finish_all(self) -> None:
+        """Wait for all works of the second group; raises like `wait`."""
         for one in self._notes:
-            self.wait(one)
+            self.finish(one)
 
     def allreduce(self, tensor: torch.Tensor) -> Any:
         """Start a sum over all ranks, in place; returns a work to wait for."""

@@ -156,14 +156,14 @@ class Replica:
             reset(self.model)
 
     def has_pending_notes(self) -> bool:
-        """Whether a collective of the user is under way; inside a replica, DTensors leave some behind: they are awaited.
+        """Whether a collective of the user is under way; inside a replica, where DTensors leave some, it is awaited.
 
         Raises:
             AttemptBroken: (a signal) the generation is broken.
         """
         inner = self.inner
         if inner is not None:
-            self.unless_broken(inner.wait_for_notes)
+            self.unless_broken(inner.finish_all)
         return any(group.has_pending_notes() for group in self.groups)
 
     def talking_group(self, operation: str) -> GlooGroup:

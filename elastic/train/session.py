@@ -62,8 +62,7 @@ class Session:
     """
 
     def __init__(self, around: Surroundings) -> None:
-        self.run, self.worker = around.run, around.worker
-        self.device, self.seed = around.device, around.seed
+        self.run, self.worker, self.device, self.seed = around.run, around.worker, around.device, around.seed
         self.start_step = 0
         self._link, self._page, self._limits = around.link, around.page, around.limits
         self.shard = around.shard
@@ -258,8 +257,7 @@ class Session:
     @property
     def replica_mesh(self) -> DeviceMesh:
         """The workers of this replica, by shard, the same for life: for FSDP2, tensor or pipeline parallelism."""
-        if self._mesh is None:
-            self._mesh = DeviceMesh.from_group(self.group, self.device.type)
+        self._mesh = self._mesh or DeviceMesh.from_group(self.group, self.device.type)
         return self._mesh
 
     @property
@@ -271,7 +269,7 @@ class Session:
     def generation(self) -> int:
         return self._link.state.generation
 
-    # --- what the runner calls ---
+    # --- the runner calls ---
 
     def use(self, callbacks: Iterable[WorkerCallback]) -> None:
         """The callbacks that were given to `fit` and run on workers."""

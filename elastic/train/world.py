@@ -133,7 +133,7 @@ class World(dist.ProcessGroup):
             self._behind = (group, replica.unless_broken(lambda: _process_group(group)))
         work = getattr(self._behind[1], operation)(*args, **kwargs)
         group.note(work)
-        return Talk(work, lambda one: replica.unless_broken(lambda: group.wait(one)))
+        return Talk(work, lambda one: replica.unless_broken(lambda: group.finish(one)))
 
 
 def _forwarded(operation: str) -> Any:
