@@ -9,6 +9,8 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +67,7 @@ class FlightPage:
             os.close(fd)
         self._started_at_s = time.time()
         self._noted_s = time.perf_counter()
-        self._phase = Flying.LOADING
+        self._phase, self._micro_batch = Flying.LOADING, -1
         self.computing_s = self.waiting_s = 0.0
         self._version = 0
         self._place, self._commits = (0, -1, 0), 0
@@ -92,10 +94,20 @@ class FlightPage:
     def note(self, phase: Flying, micro_batch: int = -1) -> None:
         """Write what is done now: a few microseconds, no system call but the clock."""
         self._count()
-        self._version, self._phase = self._version + 1, phase
+        self._version, self._phase, self._micro_batch = self._version + 1, phase, micro_batch
         where = (self._version, *self._place, int(phase), micro_batch, self._commits)
         times = (time.time(), self._started_at_s, self.computing_s, self.waiting_s)
         _FORMAT.pack_into(self._memory, 0, *where, *times)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Waiting for others inside; back to what was noted before afterwards."""
+        before = (self._phase, self._micro_batch)
+        self.note(Flying.REDUCING, self._micro_batch)
+        try:
+            yield
+        finally:
+            self.note(*before)
 
     def _count(self) -> None:
         """Book the time since the last note to what was done in it."""

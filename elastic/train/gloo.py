@@ -126,9 +126,9 @@ class GlooGroup:
         """Whether a work of the second group is under way."""
         return any(not one.is_completed() for one in self._notes)
 
-    def finish(self, work: Any) -> None:
+    def finish(self, work: Any, is_transfer: bool = False) -> None:
         """Wait for a work of the second group, and forget it: some of gloo's never call themselves completed."""
-        self.wait(work)
+        self.wait_for_transfers([work]) if is_transfer else self.wait(work)
         self._notes = [one for one in self._notes if one is not work]
 
     def finish_all(self) -> None:

@@ -53,6 +53,8 @@ OPERATIONS = (
     "_reduce_scatter_base",
 )
 
+TRANSFERS = ("send", "recv", "recv_anysource")
+
 _opening: "World | None" = None
 
 
@@ -133,7 +135,15 @@ class World(dist.ProcessGroup):
             self._behind = (group, replica.unless_broken(lambda: _process_group(group)))
         work = getattr(self._behind[1], operation)(*args, **kwargs)
         group.note(work)
-        return Talk(work, lambda one: replica.unless_broken(lambda: group.finish(one)))
+        return Talk(work, lambda one: self._finish(group, one, operation in TRANSFERS))
+
+    def _finish(self, group: GlooGroup, work: Any, is_transfer: bool) -> None:
+        replica = self._replica
+        if replica.width == 1:
+            replica.unless_broken(lambda: group.finish(work, is_transfer))
+            return
+        with replica.page.waiting():  # for another worker of the replica, who may be the one that hangs
+            replica.unless_broken(lambda: group.finish(work, is_transfer))
 
 
 def _forwarded(operation: str) -> Any:

@@ -54,6 +54,54 @@ class Columns(torch.nn.Module):
         return out
 
 
+class _Receive(torch.autograd.Function):
+    """What the stage before has sent; its gradient goes back there."""
+
+    @staticmethod
+    def forward(ctx: Any, like: torch.Tensor, stage: int) -> torch.Tensor:
+        ctx.stage = stage
+        received = torch.empty_like(like)
+        dist.recv(received, stage)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        dist.send(grad.contiguous(), ctx.stage)
+        return torch.zeros_like(grad), None
+
+
+class _Send(torch.autograd.Function):
+    """Hands on to the next stage; the loss there is the loss, the one here is 0, and brings its gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, stage: int) -> torch.Tensor:
+        ctx.stage, ctx.like = stage, x
+        dist.send(x.contiguous(), stage)
+        return x.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        received = torch.empty_like(ctx.like)
+        dist.recv(received, ctx.stage)
+        return received, None
+
+
+class Stage(torch.nn.Module):
+    """One stage of a pipeline."""
+
+    def __init__(self, shard: int, width: int) -> None:
+        super().__init__()
+        self.shard, self.is_last = shard, shard == width - 1
+        layers = [torch.nn.Linear(6, 6) for _ in range(width)]  # all draw alike, each keeps its own
+        self.layer = layers[shard]
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = _Receive.apply(x.clone().requires_grad_(), self.shard - 1) if self.shard else x
+        hidden = hidden + torch.tanh(self.layer(hidden))
+        loss: torch.Tensor = ((hidden - x) ** 2).mean() if self.is_last else _Send.apply(hidden, self.shard + 1)
+        return loss
+
+
 def train(
     session: Session,
     *,
@@ -63,15 +111,15 @@ def train(
     micro_batch: int,
     pause_s: float,
     width: int = 2,
-    fsdp: bool = False,
+    kind: str = "columns",
 ) -> str:
     """Train and log.
 
     Args:
-        fsdp: `fully_shard` a whole model, of which each worker computes its part of a micro-batch, and clip.
+        kind: columns; pipeline; fsdp: `fully_shard`, where each worker computes its part of a micro-batch, and clips.
     """
     saboteur = Saboteur(plan, folder)
-    model = fully_sharded(session) if fsdp else Columns(session.shard, width).double()
+    model = fully_sharded(session) if kind == "fsdp" else (KINDS[kind])(session.shard, width).double()
     session.prepare(model, bucket_bytes=300)
     optimizer = HalfwayOptimizer([{"params": [p]} for p in model.parameters()], lr=1e-2)
     session.track(model=model, optimizer=optimizer)
@@ -97,15 +145,18 @@ def train(
                     write("consumed", **place, ids=index.tolist())
                 time.sleep(pause_s)
                 at("forward")
-                part = x.chunk(width)[session.shard] if fsdp else x
-                step.backward(((model(part) - part) ** 2).mean())
-            if fsdp:
+                part = x.chunk(width)[session.shard] if kind == "fsdp" else x
+                step.backward(model.loss(x) if kind == "pipeline" else ((model(part) - part) ** 2).mean())
+            if kind == "fsdp":
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             at("reduced")
             step.apply(optimizer)
             write("committed", **place)
             step.report(loss=step.loss)
     return finish(session, model, folder, write)
+
+
+KINDS: dict[str, Any] = {"columns": Columns, "pipeline": Stage}
 
 
 def fully_sharded(session: Session) -> torch.nn.Module:

@@ -15,7 +15,8 @@ from tests.chaos.saboteur import Sabotage
 pytestmark = pytest.mark.timeout(180)
 
 PLAIN = Training(function=gangs.train, width=2)
-FSDP = Training(function=gangs.train, width=2, options={"fsdp": True})
+FSDP = Training(function=gangs.train, width=2, options={"kind": "fsdp"})
+PIPELINE = Training(function=gangs.train, width=3, options={"kind": "pipeline", "width": 3})
 
 
 def play(folder: Path, *plan: Sabotage, training: Training = PLAIN, **options: Any) -> Story:
@@ -101,3 +102,12 @@ def test_fully_sharded_a_worker_then_what_was_made_of_its_replica(tmp_path: Path
     story = play(tmp_path / "story", *plan, training=FSDP, slots=6, steps=steps, pause_s=0.02)
     assert_gang_promises(story, clean, *plan, steps=steps)
     assert story.finished.state.world_sizes[:3] == (2, 1, 2)
+
+
+def test_one_of_three_pipelines_of_three_stages_loses_a_stage(tmp_path: Path) -> None:
+    """Three-way data by three-way pipeline: the other two replicas go on."""
+    plan = [Sabotage(point="forward", rank=4, step=4)]
+    clean = play(tmp_path / "clean", training=PIPELINE, replicas=(1, 3), slots=9, pause_s=0)
+    story = play(tmp_path / "story", *plan, training=PIPELINE, replicas=(1, 3), slots=9)
+    assert_gang_promises(story, clean, *plan)
+    assert story.finished.state.world_sizes == (3, 2)
