@@ -197,3 +197,12 @@ def sabotage_the_agreement(at: Any) -> None:
         return result
 
     Replica.agree = sabotaged  # type: ignore[method-assign]
+
+
+def train_llama(session: Session, *, folder: Path, steps: int, **usual: Any) -> float:
+    """The tiny Llama of the examples."""
+    from examples.llama import Recipe, make_train_fn
+
+    loss = make_train_fn(Recipe(steps=steps, batch_size=8, micro_batch_size=4, learning_rate=1e-2))(session)
+    (folder / f"loss-{session.rank}-{session.shard}").write_text(str(loss))
+    return loss

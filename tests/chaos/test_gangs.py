@@ -111,3 +111,11 @@ def test_one_of_three_pipelines_of_three_stages_loses_a_stage(tmp_path: Path) ->
     story = play(tmp_path / "story", *plan, training=PIPELINE, replicas=(1, 3), slots=9)
     assert_gang_promises(story, clean, *plan)
     assert story.finished.state.world_sizes == (3, 2)
+
+
+def test_the_tiny_llama_learns(tmp_path: Path) -> None:
+    story = play(tmp_path, training=Training(function=gangs.train_llama, width=2), steps=30)
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    assert len({path.read_text() for path in tmp_path.glob("loss-*")}) == 1
+    losses = [report.metrics["loss"] for report in story.reports]
+    assert losses[-1] < losses[0] - 1.0
