@@ -87,7 +87,7 @@ class Evaluation:
         """
         total = torch.tensor([float(value) for value in values], dtype=torch.float64)
         replica = self._replica
-        group = replica.group_across("evaluation.sum")
+        group = replica.talking_group("evaluation.sum")
         replica.unless_broken(lambda: group.wait(group.allreduce(total)))
         return [float(value) for value in total]
 

@@ -12,8 +12,8 @@ from elastic.train.data import Batches
 _WRAPPERS = {
     "DistributedDataParallel": "hand the bare model to session.prepare, which sums its gradients over replicas",
     "FullyShardedDataParallel": "each replica holds the whole model; hand the bare model to session.prepare",
-    "FSDPModule": "a replica of one worker holds the whole model: set Scaling.workers_per_replica, and shard over "
-    "session.replica_mesh",
+    "FSDPModule": "a replica of one worker holds the whole model; hand it to session.prepare without fully_shard, or "
+    "set Scaling.workers_per_replica and shard it over session.replica_mesh",
     "ZeroRedundancyOptimizer": "each replica holds the whole optimizer state; track the plain optimizer",
 }
 

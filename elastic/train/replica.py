@@ -167,21 +167,21 @@ class Replica:
         return any(group.has_pending_notes() for group in self.groups)
 
     def talking_group(self, operation: str) -> GlooGroup:
-        """The group for a collective of the user: the workers of this replica, or the replicas if each is one worker.
+        """The group for a sum over replicas outside of the reductions of a step.
 
         Raises:
             StepMisuseError: it could not be tried again here.
             AttemptBroken: (a signal) the generation is broken.
         """
-        group = self.group_across(operation)
-        return self.inner or group
-
-    def group_across(self, operation: str) -> GlooGroup:
-        """The group for a sum over replicas outside of the reductions of a step; raises like `talking_group`."""
         if self.mute or self.group is None:
             raise StepMisuseError(f"{operation}: {self.mute or OUTSIDE}")
         self.link.check()
         return self.group
+
+    def inner_group(self, operation: str) -> GlooGroup:
+        """The group for a collective among the workers of this replica; raises like `talking_group`."""
+        group = self.talking_group(operation)
+        return self.inner or group
 
     def any_inside(self, flag: bool) -> bool:
         """Whether one of this replica's workers says so; all of them ask.

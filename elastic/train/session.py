@@ -69,7 +69,7 @@ class Session:
         self._mesh: DeviceMesh | None = None
         self._replica = Replica(around.link, around.page, around.limits, around.seed, around.shard, around.width)
         self._replica.on_report = self._publish
-        self.group: World = open_world(self._replica)
+        self.group: World = open_world(self._replica, around.shard, around.width)
         self._store = StoreHost(around.host)
         self._on_generation: list[Callable[[Session], None]] = []
         self._has_arrived = self._has_ended = False

@@ -95,19 +95,20 @@ class World(dist.ProcessGroup):
 
     Args:
         replica: knows the current generation, and whether a collective can be tried again now.
+        shard, width: place of this worker in its replica, and how many workers that has.
     """
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, replica: "Replica", shard: int = 0, width: int = 1) -> None:
         super().__init__(0, 1)  # type: ignore[call-arg]
-        self._replica = replica
+        self._replica, self._shard, self._width = replica, shard, width
         self._name = BACKEND
         self._behind: tuple[GlooGroup, Any] | None = None
 
     def rank(self) -> int:
-        return self._replica.rank if self._replica.width == 1 else self._replica.shard
+        return self._replica.rank if self._width == 1 else self._shard
 
     def size(self) -> int:
-        return self._replica.replicas if self._replica.width == 1 else self._replica.width
+        return self._replica.replicas if self._width == 1 else self._width
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
@@ -130,7 +131,7 @@ class World(dist.ProcessGroup):
             AttemptBroken: (a signal) the generation is broken.
         """
         replica = self._replica
-        group = replica.talking_group(operation)
+        group = replica.talking_group(operation) if self._width == 1 else replica.inner_group(operation)
         if self._behind is None or self._behind[0] is not group:
             self._behind = (group, replica.unless_broken(lambda: _process_group(group)))
         work = getattr(self._behind[1], operation)(*args, **kwargs)
@@ -139,7 +140,7 @@ class World(dist.ProcessGroup):
 
     def _finish(self, group: GlooGroup, work: Any, is_transfer: bool) -> None:
         replica = self._replica
-        if replica.width == 1:
+        if self._width == 1:
             replica.unless_broken(lambda: group.finish(work, is_transfer))
             return
         with replica.page.waiting():  # for another worker of the replica, who may be the one that hangs
@@ -167,7 +168,7 @@ def _process_group(group: GlooGroup) -> Any:
     return whole
 
 
-def open_world(replica: "Replica") -> World:
+def open_world(replica: "Replica", shard: int = 0, width: int = 1) -> World:
     """Make torch.distributed's WORLD the current generation.
 
     Raises:
@@ -181,7 +182,7 @@ def open_world(replica: "Replica") -> World:
         )
     if not hasattr(dist.Backend, BACKEND.upper()):
         dist.Backend.register_backend(BACKEND, _hand_over, devices=["cpu", "cuda"])
-    _opening = world = World(replica)
+    _opening = world = World(replica, shard, width)
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=world.rank(), world_size=world.size())
     return world
 
