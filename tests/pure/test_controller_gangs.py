@@ -136,3 +136,18 @@ def test_notice_to_a_worker_is_notice_to_its_replica():
         ws.answer(worker, 4)
     assert ws.members == ["w0", "w1"]
     assert {ws.standing("w2"), ws.standing("w3")} == {Standing.GONE}
+
+
+def test_the_groups_of_a_generation_are_views_of_their_own():
+    ws = gangs(replicas=(2, 2))
+    ws.die("w0", "w3")
+    ws.answer("w1", 4)
+    ws.answer("w2", 4)
+    ws.join("w4")
+    ws.join("w5")  # (w4, w1) and (w2, w5): each shard has another donor
+    shards = [ws.view.across(shard) for shard in (0, 1)]
+    assert [[member.worker for member in one.members] for one in shards] == [["w4", "w2"], ["w1", "w5"]]
+    assert [(one.donors, one.behind) for one in shards] == [((1,), (0,)), ((0,), (1,))]
+    inside = ws.view.inside(1)
+    assert ([member.worker for member in inside.members], inside.leader.worker) == (["w2", "w5"], "w2")
+    assert len({one.part for one in (*shards, inside, ws.view)}) == 4  # one store may serve several of them
