@@ -1,7 +1,7 @@
 """Effect. What replicas of several workers train under sabotage: a model cut by hand, by columns, or by `fully_shard`.
 
 The rank of a sabotage is replica * width + shard. Beside the usual points there are two of the agreement: preparing
-(before a worker gives its word), agreed (when it has heard everybody's, before its apply).
+(before a worker gives its word), agreed (when it has heard everybody's, before its apply); and mid-backward (fsdp).
 """
 
 import hashlib
@@ -136,6 +136,8 @@ def train(
     if plan:
         optimizer.halfway = lambda: at("in-apply")
         sabotage_the_agreement(at)
+        if kind == "fsdp":
+            model[1].register_full_backward_pre_hook(lambda *_: at("mid-backward"))
     write("started", objects=[id(model), id(optimizer)])
     for step in session.steps(session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch), steps):
         with step:

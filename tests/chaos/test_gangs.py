@@ -97,7 +97,8 @@ def test_a_spare_replica_is_swapped_in_at_once(clean: Story, tmp_path: Path) -> 
 
 def test_fully_sharded_a_worker_then_what_was_made_of_its_replica(tmp_path: Path) -> None:
     """FSDP2 and clipping over the replica's workers; models and their shards live through it."""
-    plan, steps = [Sabotage(point="forward", rank=1, step=4), Sabotage(point="in-apply", rank=2, generation=3)], 60
+    plan = [Sabotage(point="mid-backward", rank=1, step=4), Sabotage(point="in-apply", rank=2, generation=3)]
+    steps = 60
     clean = play(tmp_path / "clean", training=FSDP, steps=steps, pause_s=0)
     story = play(tmp_path / "story", *plan, training=FSDP, slots=6, steps=steps, pause_s=0.02)
     assert_gang_promises(story, clean, *plan, steps=steps)
