@@ -44,7 +44,7 @@ class Progress(Callback):
         )
 
     def on_generation(self, view: View) -> None:
-        self._say(f"generation {view.generation}: {len(view.members)} replicas from step {view.resume.step + 1}")
+        self._say(f"generation {view.generation}: {view.replicas} replicas from step {view.resume.step + 1}")
 
     def on_incident(self, incident: Incident) -> None:
         who = ", ".join(incident.culprits) or "a collective"

@@ -14,7 +14,8 @@ class Scaling:
         replicas: data-parallel replicas, `n` or `(minimum, maximum)`. The run starts with what the cluster places,
             grows to the maximum as slots appear, and pauses below the minimum.
         spares: workers parked at the door of their first step, ready to replace a lost one.
-        workers_per_replica: workers that hold one copy of the model together; only 1 so far.
+        workers_per_replica: workers that hold one copy of the model together, each a shard of it.
+        nodes_per_replica: 1 places a replica on one node, workers_per_replica each of its workers on another.
         use_gpu: give each worker one GPU (`{"GPU": 1}`) instead of one CPU.
         resources_per_worker: Ray resources of a worker; replaces the default of `use_gpu`.
         label_selector: Ray node labels a worker's node must carry, e.g. `{"ray.io/market-type": "spot"}`.
@@ -24,6 +25,7 @@ class Scaling:
     replicas: int | tuple[int, int] = 1
     spares: int = 0
     workers_per_replica: int = 1
+    nodes_per_replica: int = 1
     use_gpu: bool = False
     resources_per_worker: Mapping[str, float] | None = None
     label_selector: Mapping[str, str] | None = None
@@ -40,9 +42,12 @@ class Scaling:
             )
         if self.spares < 0:
             raise SettingError(f"Scaling.spares={self.spares} must not be negative")
-        if self.workers_per_replica != 1:
+        if self.workers_per_replica < 1:
+            raise SettingError(f"Scaling.workers_per_replica={self.workers_per_replica} must be at least 1")
+        if self.nodes_per_replica not in (1, self.workers_per_replica):
             raise SettingError(
-                f"Scaling.workers_per_replica={self.workers_per_replica}: only 1 worker per replica is supported so far"
+                f"Scaling.nodes_per_replica={self.nodes_per_replica} must be 1 (all workers of a replica on one node) "
+                f"or workers_per_replica={self.workers_per_replica} (each on another)"
             )
         if self.threads_per_worker < 1:
             raise SettingError(f"Scaling.threads_per_worker={self.threads_per_worker} must be at least 1")

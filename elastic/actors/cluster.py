@@ -88,7 +88,7 @@ def _connect(address: str) -> bool:
 def _start_local(scaling: Scaling) -> None:
     """A one-node cluster with room for the minimum and the spares, and for all cores' worth of more."""
     low, _ = scaling.bounds
-    workers = low + scaling.spares
+    workers = (low + scaling.spares) * scaling.workers_per_replica
     cpus = max(os.cpu_count() or 1, int(workers * scaling.resources.get("CPU", 0) + 0.999))
     ray.init(
         num_cpus=cpus,

@@ -33,7 +33,7 @@ _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
     cmd.Dismiss: lambda fleet, worker, c: fleet.dismiss(worker),
 }
 _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
-    cmd.StartWorker: lambda fleet, c: fleet.start(c.worker),
+    cmd.StartWorker: lambda fleet, c: fleet.start(c.worker, c.gang, c.shard),
     cmd.Pause: lambda fleet, c: fleet.pause(c.worker, c.generation),
     cmd.ProveDead: lambda fleet, c: fleet.prove_dead(c.worker),
     cmd.Inspect: lambda fleet, c: fleet.inspect(c.worker),

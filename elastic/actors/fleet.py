@@ -16,7 +16,9 @@ class Fleet(Protocol):
     that it hears, and passes on whatever the workers post.
     """
 
-    def start(self, worker: str) -> None: ...
+    def start(self, worker: str, gang: int, shard: int) -> None:
+        """Workers of one gang are one replica, and are placed as `Scaling.nodes_per_replica` says."""
+        ...
 
     def freeze(self, worker: str, generation: int) -> None: ...
 

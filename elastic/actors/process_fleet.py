@@ -53,6 +53,7 @@ class ProcessFleet:
         self._context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
         self._free = list(slots)
         self._waiting: list[str] = []
+        self._shards: dict[str, int] = {}
         self._cut_off: set[str] = set()
         self._lock = threading.Lock()
         self.children: dict[str, Child] = {}
@@ -61,8 +62,9 @@ class ProcessFleet:
         self._beats = threading.Thread(target=self._beat, name="elastic-beats", daemon=True)
         self._beats.start()
 
-    def start(self, worker: str) -> None:
+    def start(self, worker: str, gang: int = 0, shard: int = 0) -> None:
         with self._lock:
+            self._shards[worker] = shard
             self._waiting.append(worker)
         self._fill_slots()
 
@@ -154,6 +156,7 @@ class ProcessFleet:
     def _spawn(self, worker: str, node: str) -> None:
         ours, theirs = self._context.Pipe()
         spec = {"worker": worker, "seed": self._seed, "settings": self._settings, "train_fn": self._train_fn}
+        spec["shard"] = self._shards[worker]
         # Not a daemon: those may not have children, and a worker may want loader processes.
         process = self._context.Process(target=serve, args=(theirs, spec), name=f"elastic-{worker}")
         process.start()

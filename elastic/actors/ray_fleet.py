@@ -1,4 +1,4 @@
-"""Effect. The fleet on Ray: a detached actor in a detached placement group for each worker, a host monitor per node.
+"""Effect. The fleet on Ray: detached actors, a detached placement group for each replica, a host monitor per node.
 
 Detached, since plain actors die with their driver, and detached actors die with an undetached placement group. So that
 nothing outlives its purpose, a worker that has not heard a driver for its orphan lease removes its own placement group.
@@ -45,6 +45,8 @@ class Hand:
 
     group: PlacementGroup
     actor: Any
+    gang: int = 0
+    shard: int = 0
     node: str = ""
     pid: int = 0
     address: tuple[str, int] | None = None
@@ -71,6 +73,7 @@ class RayFleet:
         self._settings, self._seed, self._emit_event, self._crash = settings, seed, emit, crash
         self._train_fn = ray.put(train_fn)
         self._hands: dict[str, Hand] = {}
+        self._gangs: dict[int, PlacementGroup] = {}
         self._unproven: set[str] = set()
         period_s = settings.limits.heartbeat_polling_period_s
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s)
@@ -89,24 +92,38 @@ class RayFleet:
 
     # --- what the driver says ---
 
-    def start(self, worker: str) -> None:
-        scaling = self._settings.scaling
-        name = f"elastic-{self._settings.run}-{self._settings.incarnation}-{worker}"
-        selector = [dict(scaling.label_selector)] if scaling.label_selector else None
-        group = placement_group([scaling.resources], name=name, lifetime="detached", bundle_label_selector=selector)
+    def start(self, worker: str, gang: int, shard: int) -> None:
+        scaling, group = self._settings.scaling, self._reserve(gang)
         resources = {key: amount for key, amount in scaling.resources.items() if key not in ("CPU", "GPU")}
         actor = start_worker_host(
-            name=name,
+            name=self._name(worker),
             namespace=f"elastic-{self._settings.run}",
             num_cpus=scaling.resources.get("CPU", 0),
             num_gpus=scaling.resources.get("GPU", 0),
             resources=resources,
-            strategy=PlacementGroupSchedulingStrategy(group, 0),
-            arguments=(worker, self._seed, self._settings, self._train_fn),
+            strategy=PlacementGroupSchedulingStrategy(group, shard),
+            arguments=(worker, self._seed, self._settings, self._train_fn, shard),
         )
         with self._lock:
-            self._hands[worker] = Hand(group, actor)
+            self._hands[worker] = Hand(group, actor, gang, shard)
         self._call(worker, "ready", "control", then=lambda pid: self._came_up(worker, pid))
+
+    def _name(self, what: str) -> str:
+        return f"elastic-{self._settings.run}-{self._settings.incarnation}-{what}"
+
+    def _reserve(self, gang: int) -> PlacementGroup:
+        """The slots of a replica: asked for with its first worker, kept as long as it has one."""
+        scaling, width = self._settings.scaling, self._settings.scaling.workers_per_replica
+        with self._lock:
+            if gang not in self._gangs:
+                self._gangs[gang] = placement_group(
+                    [scaling.resources] * width,
+                    strategy="STRICT_PACK" if scaling.nodes_per_replica == 1 else "STRICT_SPREAD",
+                    name=self._name(f"gang{gang}"),
+                    lifetime="detached",
+                    bundle_label_selector=[dict(scaling.label_selector)] * width if scaling.label_selector else None,
+                )
+            return self._gangs[gang]
 
     def freeze(self, worker: str, generation: int) -> None:
         def answered(answer: ev.FreezeAnswered | None) -> None:
@@ -213,7 +230,10 @@ class RayFleet:
         reference.future().add_done_callback(done)
 
     def _came_up(self, worker: str, pid: int) -> None:
-        self._hands[worker].pid = pid
+        hand = self._hands[worker]
+        hand.pid = pid
+        if hand.node and self._settings.scaling.workers_per_replica > 1:  # its slot may have moved to another node
+            self._look_for(worker, hand)
         self._put_under_watch(worker)
         self._listen(worker)
 
@@ -270,8 +290,14 @@ class RayFleet:
             if hand is None or hand.is_over:
                 return
             hand.is_over = True
+            is_last = all(other.is_over for other in self._hands.values() if other.gang == hand.gang)
+            if is_last:
+                self._gangs.pop(hand.gang, None)
         self._monitors.forget(hand.node, worker)
-        self._releases.put(hand.group)
+        if is_last:
+            self._releases.put(hand.group)
+        else:
+            ray.kill(hand.actor)  # the slots of its replica are kept for the others, and for who takes its place
 
     # --- the threads ---
 
@@ -298,17 +324,21 @@ class RayFleet:
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in unplaced:
-                try:
-                    table = placement_group_table(hand.group)
-                except RayError as error:
-                    log.debug("placement of %s is unknown: %s", name, error)
-                    continue
-                node = next(iter(table.get("bundles_to_node_id", {}).values()), "")
-                if table.get("state") == "CREATED" and node:
-                    hand.node = node
-                    self._monitors.need(node)
-                    self._put_under_watch(name)
-                    self._emit(ev.WorkerPlaced(worker=name, node=node))
+                self._look_for(name, hand)
+
+    def _look_for(self, worker: str, hand: Hand) -> None:
+        """Tell where its slot is, if that is known, and news."""
+        try:
+            table = placement_group_table(hand.group)
+        except RayError as error:
+            log.debug("placement of %s is unknown: %s", worker, error)
+            return
+        node = table.get("bundles_to_node_id", {}).get(hand.shard, "")
+        if table.get("state") == "CREATED" and node and node != hand.node:
+            hand.node = node
+            self._monitors.need(node)
+            self._put_under_watch(worker)
+            self._emit(ev.WorkerPlaced(worker=worker, node=node))
 
     def _heed_drains(self) -> None:
         """Tell once of each node that Ray is draining."""

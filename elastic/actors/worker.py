@@ -18,8 +18,8 @@ _GROUPS = {"control": 4, "events": 1}
 class RayWorkerHost(WorkerHost):
     """A WorkerHost in an actor; an orphan removes its own placement group, which frees its slot."""
 
-    def __init__(self, worker: str, seed: int, settings: RunSettings, train_fn: TrainFn) -> None:
-        spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn)
+    def __init__(self, worker: str, seed: int, settings: RunSettings, train_fn: TrainFn, shard: int) -> None:
+        spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn, shard=shard)
         super().__init__(spec, get_node_ip_address(), _free_slot, dumps=cloudpickle.dumps, ray_blocks=RayBlocks)
 
 

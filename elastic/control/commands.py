@@ -15,9 +15,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorker(Command):
-    """Reserve a slot and start a worker in it, however long that takes."""
+    """Reserve a slot and start a worker in it, however long that takes; workers of one gang are one replica."""
 
     worker: str
+    gang: int = 0
+    shard: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,7 +213,8 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    turn.set_worker(event.worker, answer=event.commit, healed=event.healed, doubted=False)
+    told = {"answer": event.commit, "healed": event.healed, "prepared": event.prepared, "doubted": False}
+    turn.set_worker(event.worker, **told)
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
         turn.set_worker(event.worker, standing=Standing.MEMBER)  # contact is back, and it holds its state
@@ -239,7 +240,7 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
     if all(member.formed for member in turn.state.members):
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
-        turn.change(world_sizes=(*turn.state.world_sizes, len(names)))
+        turn.change(world_sizes=(*turn.state.world_sizes, turn.state.replicas))
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
         consider_growth(turn)

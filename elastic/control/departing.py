@@ -2,7 +2,7 @@
 
 from elastic.control import events as ev
 from elastic.control.commands import Pause
-from elastic.control.state import OVER, Standing, WorkerRecord
+from elastic.control.state import OVER, Gang, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
@@ -33,7 +33,7 @@ def consider_departure(turn: Turn) -> None:
     if not leaving or turn.state.pause_asked:
         return
     waited_s = turn.now_s - min(member.notice_s for member in leaving)
-    staying = len(turn.state.members) - len(leaving)
+    staying = turn.state.replicas - len({member.gang for member in leaving})
     is_enough = staying + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
     if waited_s < turn.settings.limits.notice_window_s or not staying or not is_enough:
         return
@@ -45,25 +45,33 @@ def consider_departure(turn: Turn) -> None:
     turn.do(Pause(worker=leader, generation=turn.state.generation, reason=f"{names} will be lost: {leaving[0].notice}"))
 
 
-def part(turn: Turn, survivors: tuple[WorkerRecord, ...]) -> tuple[WorkerRecord, ...]:
+def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     """Those who go on: without the leaving, unless they hold what nobody else does, or too few would be left."""
-    staying = tuple(worker for worker in survivors if not worker.notice)
-    newest = max((worker.answer.step for worker in survivors if worker.answer), default=-1)
-    is_held = any(worker.answer is not None and worker.answer.step == newest for worker in staying)
+    staying = tuple(gang for gang in survivors if not any(worker.notice for worker in gang))
+    is_held = newest_step(staying) == newest_step(survivors)
     is_enough = len(staying) + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
-    if not is_held or not is_enough:
+    if not is_held or not is_enough or not staying:
         return survivors
-    for worker in survivors:
-        if worker.notice:
-            turn.dismiss(worker.name, reason=worker.notice)
+    for gang in survivors:
+        if gang not in staying:
+            for worker in gang:
+                turn.dismiss(worker.name, reason=worker.notice or "the rest of its replica leaves")
     return staying
+
+
+def newest_step(gangs: tuple[Gang, ...]) -> int:
+    """The last step that one of these replicas holds in full, or can apply in full."""
+    return max((min(max(one.step for one in worker.held) for worker in gang) for gang in gangs), default=-2)
 
 
 def _notice(turn: Turn, name: str, reason: str) -> None:
     worker = turn.worker(name)
     if worker.notice or worker.standing in OVER or worker.standing is Standing.FINISHED:
         return
-    turn.set_worker(name, notice=reason, notice_s=turn.now_s)
-    if worker.standing in _AT_HOME:
-        turn.dismiss(name, reason=reason)
+    for mate in [one for one in turn.state.workers.values() if one.gang == worker.gang]:  # a replica goes as a whole
+        if mate.notice or mate.standing in OVER or mate.standing is Standing.FINISHED:
+            continue
+        turn.set_worker(mate.name, notice=reason, notice_s=turn.now_s)
+        if mate.standing in _AT_HOME:
+            turn.dismiss(mate.name, reason=reason)
     turn.replenish(f"{name} will be lost: {reason}")

@@ -122,11 +122,16 @@ class CorruptionFound(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreezeAnswered(WorkerEvent):
-    """It has stopped in `generation` for good and holds `commit`."""
+    """It has stopped in `generation` for good and holds `commit`.
+
+    Attributes:
+        prepared: the update whose gradients it holds, checked; it applies it if the next generation resumes there.
+    """
 
     generation: int
     commit: CommitId
     healed: bool
+    prepared: CommitId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from elastic.control.departing import part
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
-from elastic.control.state import OVER, Phase, Standing, WorkerRecord
+from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
@@ -16,7 +16,7 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     if survivors_only:
         turn.blame_joiners()
     for member in turn.state.members:
-        turn.set_worker(member.name, answer=None, at_door=False, formed=False, doubted=False)
+        turn.set_worker(member.name, answer=None, prepared=None, at_door=False, formed=False, doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     # A suspect is asked too: it may be alive, and its answer is as good as another's.
     reachable = tuple(m.name for m in turn.state.members if m.standing in (Standing.MEMBER, Standing.SUSPECT))
@@ -38,15 +38,17 @@ def harden(turn: Turn, reason: str) -> None:
 def settle(turn: Turn) -> None:
     """Decide once no member of the ending generation can ever make a step of it stable.
 
-    A reduction needs every member, and who has answered a freeze takes part in none: one answer ends the generation for
-    all. Members out of reach may then be left behind; at most they complete the reduction that was in flight, and apply
-    a step that can never become stable. The answer must be a live, healed member's: somebody has to hold the state.
+    A reduction needs every member, and who has answered a freeze takes part in none: one answer of a shard ends the
+    generation for all who hold it. Members out of reach may then be left behind; at most they complete the reduction
+    that was in flight, and apply a step that can never become stable. The answers must be those of live, healed members
+    of every shard: somebody has to hold the state.
     """
     members = turn.state.members
     late = [member for member in members if member.answer is None and member.standing not in OVER]
     if late:
         is_fair = turn.waited_s() > turn.settings.limits.exile_after_s and not turn.state.planned
-        if not (is_fair and _survivors(turn) and all(turn.is_silent(member.node) for member in late)):
+        is_held = resumable(_holders(turn), turn.state.width) is not None
+        if not (is_fair and is_held and all(turn.is_silent(member.node) for member in late)):
             return
         for member in late:
             turn.signal(IncidentClass.HOST_SILENT, turn.silence(member.name), culprit=member.name)
@@ -56,14 +58,14 @@ def settle(turn: Turn) -> None:
 
 def try_form(turn: Turn) -> None:
     """Form the next generation from who is there, or wait, or give up."""
-    survivors = _survivors(turn)
+    holders = _holders(turn)
     _return_unhealed_to_the_door(turn)
-    if not survivors and _has_committed(turn):
+    if _has_committed(turn) and resumable(holders, turn.state.width) is None:
         if _ask_suspects(turn):
             return
         turn.fail_lost("every replica died, and no checkpoint tier holds a copy of the state: use more replicas")
         return
-    survivors = part(turn, survivors)
+    survivors = part(turn, whole_gangs(holders, turn.state.width))
     is_enough = len(survivors) >= turn.settings.scaling.bounds[0]
     joiners = () if turn.state.survivors_only and is_enough else _trusted_joiners(turn, survivors)
     remediation = _remediate(turn, len(survivors), len(joiners))
@@ -78,26 +80,38 @@ def try_form(turn: Turn) -> None:
     if remediation.kind is Kind.WAIT or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
         return
-    _form(turn, survivors, taken, remediation)
+    members = tuple(worker for gang in (*survivors, *taken) for worker in gang)
+    resume = resumable(members, turn.state.width)
+    if resume is None and _has_committed(turn):
+        why = "the last holders of the state wait for the rest of their replicas"
+        _wait(turn, why)
+        turn.complete({worker.gang for worker in _holders(turn)}, why)
+        return
+    _form(turn, (*survivors, *taken), resume, remediation)
 
 
-def _trusted_joiners(turn: Turn, survivors: tuple[WorkerRecord, ...]) -> tuple[WorkerRecord, ...]:
-    """Joiners, less those on a node that may be dying: a culprit was there, and no survivor answers from there.
+def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
+    """Replicas at the door, less those on a node that may be dying: a culprit was there, and no survivor answers there.
 
     So with a node that loses one worker after another. They join at the end of a later step, if they still live; only
-    below the minimum are they taken now.
+    below the minimum are they taken now. A replica that was broken and is whole again is one of them, and comes first:
+    its other workers may hold what nobody else does.
     """
+    staying = {worker.name for gang in survivors for worker in gang}
+    present = (*_holders(turn), *turn.state.ready)
+    joiners = whole_gangs((worker for worker in present if worker.name not in staying), turn.state.width)
     incident = turn.open_incident()
     culprits = incident.culprits if incident is not None else ()
-    doubted = {turn.worker(name).node for name in culprits} - {worker.node for worker in survivors}
-    doubted |= {worker.node for worker in turn.state.joiners if is_flapping(turn, worker.node)}
-    trusted = tuple(worker for worker in turn.state.joiners if worker.node not in doubted)
+    doubted = {turn.worker(name).node for name in culprits} - {worker.node for worker in _holders(turn)}
+    doubted |= {worker.node for gang in joiners for worker in gang if is_flapping(turn, worker.node)}
+    trusted = tuple(gang for gang in joiners if not any(worker.node in doubted for worker in gang))
     is_enough = len(survivors) + len(trusted) >= turn.settings.scaling.bounds[0]
-    return trusted if is_enough else turn.state.joiners
+    return trusted if is_enough else joiners
 
 
-def _survivors(turn: Turn) -> tuple[WorkerRecord, ...]:
-    return tuple(m for m in turn.state.members if m.standing is Standing.MEMBER and m.healed and m.answer is not None)
+def _holders(turn: Turn) -> tuple[WorkerRecord, ...]:
+    """Live members that hold healed state and have said which."""
+    return tuple(member for member in turn.state.members if member.held)
 
 
 def _return_unhealed_to_the_door(turn: Turn) -> None:
@@ -142,31 +156,52 @@ def _wait(turn: Turn, reason: str) -> None:
     turn.replenish(f"below the minimum of replicas: {reason}")
 
 
-def _form(turn: Turn, survivors: tuple[WorkerRecord, ...], taken: tuple[WorkerRecord, ...], why: Remediation) -> None:
-    """Number the next generation and say who gives what to whom."""
-    resume = highest_commit(tuple(worker.answer for worker in survivors if worker.answer is not None))
-    current = [w for w in survivors if w.answer is not None and w.answer.same_state(resume)]
-    late = [w for w in survivors if w not in current]
-    ranked = [*current, *late, *taken] if survivors else list(taken)
-    donors = len(current) if survivors else 1
+def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Remediation) -> None:
+    """Number the next generation and say who gives what to whom; without a commit to resume from, the run begins."""
+    if resume is not None:
+        gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, resume)))
+    ranked = [worker for gang in gangs for worker in gang]
+    if resume is None:
+        donors = tuple(range(turn.state.width))
+    else:
+        donors = tuple(rank for rank, worker in enumerate(ranked) if worker.holds(resume))
     view = View(
         run=turn.settings.run,
         incarnation=turn.settings.incarnation,
         generation=turn.state.generation + 1,
         members=tuple(Member(w.name, w.host, w.port) for w in ranked),
-        resume=resume,
-        donors=tuple(range(donors)),
-        behind=tuple(range(donors, len(ranked))),
-        bootstrap=not survivors,
+        resume=resume or NOTHING_COMMITTED,
+        donors=donors,
+        behind=tuple(rank for rank in range(len(ranked)) if rank not in donors),
+        bootstrap=resume is None,
         published=turn.state.published,
         balanced=turn.state.balanced,
+        width=turn.state.width,
     )
+    nothing = {"at_door": False, "formed": False, "answer": None, "prepared": None}
+    for member in turn.state.members:  # what is left of a broken replica stays at the door until it is whole again
+        if member.standing is Standing.MEMBER and member not in ranked:
+            turn.set_worker(member.name, standing=Standing.PARKED, healed=False, **nothing)
     for worker in ranked:
-        turn.set_worker(worker.name, standing=Standing.MEMBER, at_door=False, formed=False, answer=None, slow_steps=0)
+        turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **nothing)
     turn.change(view=view, generation=view.generation)
     turn.enter(Phase.FORMING)
-    turn.note_new_generation(len(ranked))
+    turn.note_new_generation(view.replicas)
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))
+
+
+def _order(gang: Gang, resume: CommitId) -> int:
+    """Those who hold what is resumed from come first, then others who trained, then joiners."""
+    if all(worker.holds(resume) for worker in gang):
+        return 0
+    return 1 if all(worker.held for worker in gang) else 2
+
+
+def resumable(workers: tuple[WorkerRecord, ...], width: int) -> CommitId | None:
+    """The highest commit that these workers hold, or are prepared for, in every shard; None if there is none."""
+    held = [commit for worker in workers for commit in worker.held]
+    whole = [commit for commit in held if len({worker.shard for worker in workers if worker.holds(commit)}) == width]
+    return highest_commit(tuple(whole)) if whole else None
 
 
 def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:

@@ -14,12 +14,14 @@ _HARMLESS = frozenset({IncidentClass.STRAGGLER, IncidentClass.DEPARTURE, Inciden
 def consider_growth(turn: Turn) -> None:
     """Ask the leader to have all stop at the end of a step, if a joiner is ready and there is room."""
     state, limits = turn.state, turn.settings.limits
-    if state.view is None or state.pause_asked or len(state.view.members) >= turn.settings.scaling.bounds[1]:
+    if state.view is None or state.pause_asked or state.replicas >= turn.settings.scaling.bounds[1]:
         return
     ready = [
         worker.name
-        for worker in state.joiners
-        if turn.now_s - worker.since_s >= limits.grow_after_s and not is_flapping(turn, worker.node)
+        for gang in state.joiners
+        if all(turn.now_s - worker.since_s >= limits.grow_after_s for worker in gang)
+        and not any(is_flapping(turn, worker.node) for worker in gang)
+        for worker in gang
     ]
     if ready:
         turn.change(pause_asked=True)

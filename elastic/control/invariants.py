@@ -16,7 +16,7 @@ _HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
 
 def check(state: RunState) -> list[str]:
     """The laws that a state breaks."""
-    return [*_workers(state), *_view(state), *_phase(state), *_history(state)]
+    return [*_workers(state), *_view(state), *_gangs(state), *_phase(state), *_history(state)]
 
 
 def check_step(before: RunState, event: ev.Event, after: RunState, commands: tuple[Command, ...]) -> list[str]:
@@ -44,8 +44,9 @@ def _workers(state: RunState) -> Iterator[str]:
         if worker.name != name:
             yield f"the record of {name} calls itself {worker.name}"
     scaling = state.settings.scaling
-    held = sum(not worker.notice for worker in state.standing(*_HELD))
-    if held > scaling.bounds[1] + scaling.spares:
+    leaving = {worker.gang for worker in state.workers.values() if worker.notice}
+    held = sum(worker.gang not in leaving for worker in state.standing(*_HELD))
+    if held > (scaling.bounds[1] + scaling.spares) * state.width:
         yield f"{held} workers are held, more than the maximum of replicas and all spares"
 
 
@@ -62,13 +63,20 @@ def _view(state: RunState) -> Iterator[str]:
         yield f"members are unknown or named twice: {names}"
     if sorted(view.donors + view.behind) != list(range(len(names))):
         yield f"donors {view.donors} and those behind {view.behind} do not make up the ranks"
-    if not view.donors:
-        yield "nobody gives"
-    if view.bootstrap and (view.donors != (0,) or view.resume != NOTHING_COMMITTED):
+    if {rank % view.width for rank in view.donors} != set(range(view.width)):
+        yield f"not every shard is given by somebody: {view.donors}"
+    if view.bootstrap and (view.donors != tuple(range(view.width)) or view.resume != NOTHING_COMMITTED):
         yield "a bootstrap resumes from a commit"
     low, high = state.settings.scaling.bounds
-    if not low <= len(names) <= high:
-        yield f"{len(names)} members are not within ({low}, {high})"
+    if not low <= view.replicas <= high or len(names) % view.width:
+        yield f"{len(names)} members of replicas of {view.width} are not within ({low}, {high})"
+
+
+def _gangs(state: RunState) -> Iterator[str]:
+    width = state.width
+    for rank, worker in enumerate(state.members):
+        if worker.shard != rank % width or worker.gang != state.members[rank - rank % width].gang:
+            yield f"{worker.name}, shard {worker.shard} of gang {worker.gang}, has rank {rank}"
 
 
 def _phase(state: RunState) -> Iterator[str]:
@@ -155,14 +163,14 @@ def _new_generation(before: RunState, event: ev.Event, after: RunState, view: Vi
     if view.resume.step < stable:
         yield f"step {stable} is stable, and generation {view.generation} resumes at {view.resume.step}"
     if view.bootstrap:
-        if before.published >= 0 or any(commit.step >= 0 for commit, _ in held.values()):
+        if before.published >= 0 or any(commits[0].step >= 0 for commits, _ in held.values()):
             yield "a bootstrap after something was committed"
         return
     for rank in view.donors:
         name = view.members[rank].worker
-        commit, healed = held.get(name, (NOTHING_COMMITTED, False))
-        if not healed or not commit.same_state(view.resume):
-            yield f"donor {name} holds {commit}, healed={healed}; needed: {view.resume}"
+        commits, healed = held.get(name, ((NOTHING_COMMITTED,), False))
+        if not healed or not any(commit.same_state(view.resume) for commit in commits):
+            yield f"donor {name} holds {commits}, healed={healed}; needed: {view.resume}"
 
 
 def _exiled(before: RunState, event: ev.Event, after: RunState) -> Iterator[str]:
@@ -173,9 +181,13 @@ def _exiled(before: RunState, event: ev.Event, after: RunState) -> Iterator[str]
         yield f"{new} were left behind, and no healed member had answered"
 
 
-def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[CommitId, bool]]:
+def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[tuple[CommitId, ...], bool]]:
     """What the members of the ending generation have answered, this event included, and whether they are healed."""
-    held = {member.name: (member.answer, member.healed) for member in before.members if member.answer is not None}
+    held = {m.name: (_named(m.answer, m.prepared), m.healed) for m in before.members if m.answer is not None}
     if isinstance(event, ev.FreezeAnswered) and event.generation == before.generation:
-        held[event.worker] = (event.commit, event.healed)
+        held[event.worker] = (_named(event.commit, event.prepared), event.healed)
     return held
+
+
+def _named(answer: CommitId, prepared: CommitId | None) -> tuple[CommitId, ...]:
+    return (answer,) if prepared is None else (answer, prepared)

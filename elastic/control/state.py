@@ -1,6 +1,6 @@
 """Pure. The state of a run as the controller keeps it: phases, workers, the current generation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -45,7 +45,9 @@ class WorkerRecord:
     """What is known of one worker.
 
     Attributes:
+        gang: the replica it was started for; shard: its place in it.
         answer: the commit it named when it froze in the current generation, None before.
+        prepared: the update that it can apply yet, named with the answer.
         healed: it holds the state of `answer` in full.
         at_door: it has begun to form the current generation. formed: it has joined its group.
         tries: generations it failed to join.
@@ -57,6 +59,8 @@ class WorkerRecord:
     """
 
     name: str
+    gang: int = 0
+    shard: int = 0
     standing: Standing = Standing.REQUESTED
     node: str = ""
     host: str = ""
@@ -64,6 +68,7 @@ class WorkerRecord:
     pid: int = 0
     layout: str = ""
     answer: CommitId | None = None
+    prepared: CommitId | None = None
     healed: bool = False
     at_door: bool = False
     formed: bool = False
@@ -77,6 +82,27 @@ class WorkerRecord:
     since_s: float = 0.0
     slowness: float = 1.0
     slow_steps: int = 0
+
+    @property
+    def held(self) -> tuple[CommitId, ...]:
+        """The commits that it can give, or resume from: the one it named, and the one it is prepared for."""
+        if self.standing is not Standing.MEMBER or not self.healed or self.answer is None:
+            return ()
+        return (self.answer,) if self.prepared is None else (self.answer, self.prepared)
+
+    def holds(self, commit: CommitId) -> bool:
+        return any(one.same_state(commit) for one in self.held)
+
+
+Gang = tuple[WorkerRecord, ...]
+
+
+def whole_gangs(workers: Iterable[WorkerRecord], width: int) -> tuple[Gang, ...]:
+    """Replicas of which all workers are given, by shard; in the order in which their first worker comes."""
+    found: dict[int, dict[int, WorkerRecord]] = {}
+    for worker in workers:
+        found.setdefault(worker.gang, {}).setdefault(worker.shard, worker)
+    return tuple(tuple(one[shard] for shard in range(width)) for one in found.values() if len(one) == width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +139,7 @@ class RunState:
     balanced: bool = False
     pause_asked: bool = False
     next_worker: int = 0
+    next_gang: int = 0
     start_failures: int = 0
     without_progress: int = 0
     monitors_lost: frozenset[str] = frozenset()
@@ -138,7 +165,22 @@ class RunState:
         return tuple(worker for worker in self.workers.values() if worker.standing in standings)
 
     @property
-    def joiners(self) -> tuple[WorkerRecord, ...]:
+    def width(self) -> int:
+        """Workers of a replica."""
+        return self.settings.scaling.workers_per_replica
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of the current generation."""
+        return len(self.members) // self.width
+
+    @property
+    def ready(self) -> tuple[WorkerRecord, ...]:
         """Parked workers that may still be taken into a generation."""
         tries = self.settings.limits.joiner_tries
         return tuple(worker for worker in self.standing(Standing.PARKED) if worker.tries < tries)
+
+    @property
+    def joiners(self) -> tuple[Gang, ...]:
+        """Replicas that may be taken into a generation: all their workers are parked."""
+        return whole_gangs(self.ready, self.width)

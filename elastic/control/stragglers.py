@@ -7,9 +7,10 @@ asked to stop at the end of a step, and the next generation is formed without it
 from dataclasses import replace
 
 from elastic.control.commands import Pause
+from elastic.control.departing import newest_step
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.speed import scores
-from elastic.control.state import Phase, WorkerRecord
+from elastic.control.state import Gang, Phase, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass, StepReport
 
@@ -20,10 +21,11 @@ def note_speed(turn: Turn, report: StepReport) -> None:
     """Score the members by a stable step of the running generation, and ask the policy about one slow for long."""
     state, limits = turn.state, turn.settings.limits
     is_current = state.phase is Phase.RUNNING and report.commit.generation == state.generation
-    if not is_current or len(report.seconds) != len(state.members):
+    if not is_current or len(report.seconds) != state.replicas:
         return
     scored = {}
-    for member, score in zip(state.members, scores(report.seconds), strict=True):
+    by_worker = [score for score in scores(report.seconds) for _ in range(state.width)]
+    for member, score in zip(state.members, by_worker, strict=True):
         slow_steps = member.slow_steps + 1 if score >= limits.slow_ratio else 0
         scored[member.name] = replace(member, slowness=score, slow_steps=slow_steps)
     turn.change(workers={**state.workers, **scored})
@@ -34,9 +36,7 @@ def note_speed(turn: Turn, report: StepReport) -> None:
         turn.set_worker(worker.name, slow_steps=limits.slow_steps - 1)
 
 
-def without_stragglers(
-    turn: Turn, survivors: tuple[WorkerRecord, ...], remediation: Remediation
-) -> tuple[WorkerRecord, ...]:
+def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Remediation) -> tuple[Gang, ...]:
     """Carry out what the policy decided about a straggler; returns those who stay."""
     incident = turn.open_incident()
     if incident is None or incident.kind is not IncidentClass.STRAGGLER:
@@ -45,15 +45,16 @@ def without_stragglers(
         turn.change(balanced=True)
     if remediation.kind not in (Kind.SWAP, Kind.SHRINK):
         return survivors
-    staying = tuple(worker for worker in survivors if worker.name not in incident.culprits)
+    staying = tuple(gang for gang in survivors if not any(worker.name in incident.culprits for worker in gang))
     ready = len(turn.state.joiners) if remediation.kind is Kind.SWAP else 0
     if len(staying) + ready < turn.settings.scaling.bounds[0]:
         return survivors  # slow is better than too few
-    if _newest_step(staying) < _newest_step(survivors):
+    if newest_step(staying) < newest_step(survivors):
         return survivors  # nobody else holds that step
-    for worker in survivors:
-        if worker not in staying:
-            turn.dismiss(worker.name, reason=f"it is {worker.slowness:.1f} times as slow as the group")
+    for gang in survivors:
+        if gang not in staying:
+            for worker in gang:
+                turn.dismiss(worker.name, reason=f"it is {worker.slowness:.1f} times as slow as the group")
     return staying
 
 
@@ -67,15 +68,11 @@ def _decide(turn: Turn, worker: WorkerRecord) -> None:
     incident = turn.open_incident()
     if incident is None or state.view is None:
         return
-    remediation = turn.policy(incident, turn.cluster_view(len(state.members), len(state.joiners)))
+    remediation = turn.policy(incident, turn.cluster_view(state.replicas, len(state.joiners)))
     turn.decide_incident(f"{remediation.kind.value}: {remediation.reason}")
     is_new = remediation.kind is not Kind.REDEAL or not state.balanced
     if remediation.kind in _ACTED_ON and is_new:
         turn.change(pause_asked=True)
         turn.do(Pause(worker=state.view.leader.worker, generation=state.generation, reason=remediation.reason))
     else:
-        turn.note_new_generation(len(state.members))  # told, and that is all: the next stable step closes it
-
-
-def _newest_step(workers: tuple[WorkerRecord, ...]) -> int:
-    return max((worker.answer.step for worker in workers if worker.answer is not None), default=-2)
+        turn.note_new_generation(state.replicas)  # told, and that is all: the next stable step closes it

@@ -56,18 +56,42 @@ class Turn:
         self.change(workers={**self.state.workers, name: replace(record, **changes)})
 
     def replenish(self, reason: str) -> None:
-        """Ask for workers until the maximum of replicas and all spares are there or on their way."""
+        """Ask for workers until the maximum of replicas and all spares are there or on their way.
+
+        Who is missing in a replica that is there is started in its place; beyond that, whole replicas are.
+        """
         scaling, limits = self.settings.scaling, self.settings.limits
         if self.state.start_failures >= limits.start_tries:
             return
         may_come_back = [w for w in self.state.standing(Standing.SUSPECT) if self.is_member(w.name) and not w.fenced]
         held = [worker for worker in self.state.standing(*_HELD) if not worker.notice]
-        wanted = scaling.bounds[1] + scaling.spares - len(held) - len(may_come_back)
-        for _ in range(max(0, wanted)):
-            name = f"w{self.state.next_worker}"
-            record = WorkerRecord(name=name, since_s=self.now_s)
-            self.change(workers={**self.state.workers, name: record}, next_worker=self.state.next_worker + 1)
-            self.do(StartWorker(worker=name, reason=reason))
+        gangs: dict[int, set[int]] = {}
+        for worker in (*held, *may_come_back):
+            gangs.setdefault(worker.gang, set()).add(worker.shard)
+        for _ in range(scaling.bounds[1] + scaling.spares - len(gangs)):
+            gangs[self.state.next_gang] = set()
+            self.change(next_gang=self.state.next_gang + 1)
+        leaving = {worker.gang for worker in may_come_back if worker.notice}
+        for gang, shards in gangs.items():
+            if gang not in leaving:
+                self._fill(gang, shards, reason)
+
+    def complete(self, gangs: set[int], reason: str) -> None:
+        """Ask for who is missing in these replicas, even if they are about to leave: what is left of them is needed."""
+        for gang in sorted(gangs):
+            there = {worker.shard for worker in self.state.standing(*_HELD) if worker.gang == gang}
+            self._fill(gang, there, reason)
+
+    def _fill(self, gang: int, there: set[int], reason: str) -> None:
+        for shard in range(self.state.width):
+            if shard not in there and self.state.start_failures < self.settings.limits.start_tries:
+                self._start(gang, shard, reason)
+
+    def _start(self, gang: int, shard: int, reason: str) -> None:
+        name = f"w{self.state.next_worker}"
+        record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.now_s)
+        self.change(workers={**self.state.workers, name: record}, next_worker=self.state.next_worker + 1)
+        self.do(StartWorker(worker=name, gang=gang, shard=shard, reason=reason))
 
     def suspect(self, name: str, evidence: str) -> None:
         self.set_worker(name, standing=Standing.SUSPECT)
@@ -164,7 +188,7 @@ class Turn:
                 number=len(self.state.incidents),
                 kind=kind,
                 opened_at_s=self.now_s,
-                replicas_before=len(self.state.members),
+                replicas_before=self.state.replicas,
             )
             self.change(incidents=(*self.state.incidents, incident))
         culprits = incident.culprits if not culprit or culprit in incident.culprits else (*incident.culprits, culprit)
@@ -252,11 +276,12 @@ class Turn:
 
     def fail_not_enough_slots(self) -> None:
         scaling, limits = self.settings.scaling, self.settings.limits
-        placed, ready = len(self.state.standing(Standing.LOADING, Standing.PARKED)), len(self.state.joiners)
-        needs = f"the run needs at least {scaling.bounds[0]} workers of {scaling.resources}, and within "
+        placed, ready = len(self.state.standing(Standing.LOADING, Standing.PARKED)), len(self.state.ready)
+        least = scaling.bounds[0] * self.state.width
+        needs = f"the run needs at least {least} workers of {scaling.resources}, and within "
         within = f"Limits.start_timeout_s={limits.start_timeout_s} "
         cause = f"the cluster could place {placed}: add nodes, or lower Scaling.replicas"
-        if placed >= scaling.bounds[0]:
+        if placed >= least:
             cause = f"{ready} of {placed} came to their first step: raise it if imports and model building take longer"
         self.fail(Ending.NOT_ENOUGH_SLOTS, needs + within + cause)
 

@@ -1,6 +1,6 @@
 """Pure. The nouns that events, commands and states share: commits, members, views, incidents."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -43,13 +43,15 @@ class View:
     """A generation: who belongs to it, in rank order, and how they get to hold the same state.
 
     Attributes:
-        members: by rank; rank 0 leads and hosts the store.
+        members: by rank, the workers of a replica one after the other; rank 0 leads.
         resume: the commit all members hold once the generation is formed.
         donors: ranks that hold `resume` now.
         behind: ranks that receive it from the donors.
         bootstrap: nobody has trained yet, and the leader's freshly built state becomes everybody's.
         published: last step whose report has reached the driver, -1 before the first.
         balanced: micro-batches are dealt in proportion to speed, as measured in this generation.
+        width: workers of a replica. The worker of rank r holds shard r % width in replica r // width.
+        part: which of the generation's groups this is, where replicas have several workers.
     """
 
     run: str
@@ -62,10 +64,41 @@ class View:
     bootstrap: bool = False
     published: int = -1
     balanced: bool = False
+    width: int = 1
+    part: str = ""
 
     @property
     def leader(self) -> Member:
         return self.members[0]
+
+    @property
+    def replicas(self) -> int:
+        return len(self.members) // self.width
+
+    def gang(self, replica: int) -> tuple[Member, ...]:
+        """The workers of one replica, by shard."""
+        return self.members[replica * self.width : (replica + 1) * self.width]
+
+    def across(self, shard: int) -> "View":
+        """Who holds this shard, one worker of each replica: they sum gradients, and hand state to each other."""
+        if self.width == 1:
+            return self
+
+        def pick(ranks: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(rank // self.width for rank in ranks if rank % self.width == shard)
+
+        return replace(
+            self,
+            members=self.members[shard :: self.width],
+            donors=pick(self.donors),
+            behind=pick(self.behind),
+            width=1,
+            part=f"shard{shard}/",
+        )
+
+    def inside(self, replica: int) -> "View":
+        """The workers of one replica, who agree on each step."""
+        return replace(self, members=self.gang(replica), donors=(), behind=(), width=1, part=f"replica{replica}/")
 
     def rank_of(self, worker: str) -> int:
         for rank, member in enumerate(self.members):

@@ -32,8 +32,10 @@ class Signal(Enum):
 
     ARRIVE = "arrive at the first door"
     FORMED = "joined the group"
+    PREPARE = "its sums are complete and checked"
     ENTER_APPLY = "enter apply"
     LEAVE_APPLY = "leave apply"
+    ROLL_FORWARD = "applied what it was prepared for"
     BREAK = "a collective broke"
     TEAR = "the received state could not be installed"
     OUTVOTED = "its state was outvoted"
@@ -64,6 +66,7 @@ class WorkerState:
         generation: the generation it belongs to, 0 before the first.
         commit: the last step it applied; healed: its state is the one that `commit` names.
         frozen_at: the highest generation it has stopped in for good.
+        prepared: the update it could apply yet, for which the other workers of its replica were waited for.
     """
 
     stage: Stage = Stage.LOADING
@@ -71,6 +74,7 @@ class WorkerState:
     commit: CommitId = NOTHING_COMMITTED
     healed: bool = False
     frozen_at: int = 0
+    prepared: CommitId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     (_S.FORMING, _G.TEAR): _S.BROKEN,
     (_S.FORMING, _G.OUTVOTED): _S.BROKEN,
     (_S.READY, _G.GO): _S.STEPPING,
+    (_S.STEPPING, _G.PREPARE): _S.STEPPING,
+    (_S.FORMING, _G.ROLL_FORWARD): _S.FORMING,
     (_S.STEPPING, _G.ENTER_APPLY): _S.APPLYING,
     (_S.APPLYING, _G.LEAVE_APPLY): _S.STEPPING,
     (_S.STEPPING, _G.BREAK): _S.BROKEN,
@@ -119,7 +125,8 @@ def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: Co
         state: where the worker is.
         signal: what happens.
         generation: of the driver's message, for FREEZE, FORM and GO; older ones are refused (fencing).
-        commit: for LEAVE_APPLY the step just applied, for FORMED the state received.
+        commit: for LEAVE_APPLY the step just applied, for FORMED the state received, for PREPARE what may be applied,
+            for FORM what all resume from: whoever is prepared for something else drops it.
     """
     if signal in _NUMBERED and _is_stale(state, signal, generation):
         return Reaction(state, Verdict.REFUSED)
@@ -128,19 +135,30 @@ def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: Co
     stage = TRANSITIONS.get((state.stage, signal))
     if stage is None:
         return Reaction(state, Verdict.REFUSED)
-    after = replace(state, stage=stage)
+    if signal is Signal.ROLL_FORWARD and state.prepared is None:
+        return Reaction(state, Verdict.REFUSED)
+    return Reaction(_after(replace(state, stage=stage), signal, generation, commit), Verdict.DONE)
+
+
+def _after(state: WorkerState, signal: Signal, generation: int, commit: CommitId | None) -> WorkerState:
+    """What else a signal changes, once the stage has."""
     if signal is Signal.FORM:
-        after = replace(after, generation=generation)
-    elif signal is Signal.FORMED and commit is not None:
-        after = replace(after, commit=commit, healed=True)
-    elif signal in (Signal.TEAR, Signal.OUTVOTED):
-        after = replace(after, healed=False)
-    elif signal is Signal.LEAVE_APPLY and commit is not None:
-        after = replace(after, commit=commit)
-    elif stage is Stage.FROZEN:
+        is_wanted = state.prepared is not None and commit is not None and state.prepared.same_state(commit)
+        return replace(state, generation=generation, prepared=state.prepared if is_wanted else None)
+    if signal is Signal.PREPARE:
+        return replace(state, prepared=commit)
+    if signal is Signal.ROLL_FORWARD and state.prepared is not None:
+        return replace(state, commit=state.prepared, prepared=None)
+    if signal is Signal.FORMED and commit is not None:
+        return replace(state, commit=commit, healed=True, prepared=None)
+    if signal in (Signal.TEAR, Signal.OUTVOTED):
+        return replace(state, healed=False)
+    if signal is Signal.LEAVE_APPLY and commit is not None:
+        return replace(state, commit=commit, prepared=None)
+    if state.stage is Stage.FROZEN:
         stopped_in = max(state.generation, generation)
-        after = replace(after, generation=stopped_in, frozen_at=stopped_in)
-    return Reaction(after, Verdict.DONE)
+        return replace(state, generation=stopped_in, frozen_at=stopped_in)
+    return state
 
 
 def _is_stale(state: WorkerState, signal: Signal, generation: int) -> bool:

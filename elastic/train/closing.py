@@ -11,6 +11,9 @@ from elastic.train.tail import Tail
 def close_loop(replica: Replica, number: int) -> bool:
     """Once it completes, all replicas have applied the last update, `number` - 1; False if it failed.
 
+    Each shard has a reduction of its own; the look at the losses is taken together by all workers of a replica, so it
+    ends only when the reductions of all shards have.
+
     It has the shape of the step that would come next, so that a replica that left the loop earlier than the others is
     told so, instead of gloo aborting the process.
 

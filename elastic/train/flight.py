@@ -66,7 +66,7 @@ class FlightPage:
             os.close(fd)
         self._started_at_s = time.time()
         self._noted_s = time.perf_counter()
-        self._phase = Flying.LOADING
+        self._phase, self._micro_batch = Flying.LOADING, -1
         self.computing_s = self.waiting_s = 0.0
         self._version = 0
         self._place, self._micro_batch, self._commits = (0, -1, 0), -1, 0

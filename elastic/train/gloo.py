@@ -126,6 +126,16 @@ class GlooGroup:
         """Whether a work of the second group is under way."""
         return any(not one.is_completed() for one in self._notes)
 
+    def finish(self, work: Any, is_transfer: bool = False) -> None:
+        """Wait for a work of the second group, and forget it: some of gloo's never call themselves completed."""
+        self.wait_for_transfers([work]) if is_transfer else self.wait(work)
+        self._notes = [one for one in self._notes if one is not work]
+
+    def finish_all(self) -> None:
+        """Wait for all works of the second group; raises like `wait`."""
+        for one in self._notes:
+            self.finish(one)
+
     def allreduce(self, tensor: torch.Tensor) -> Any:
         """Start a sum over all ranks, in place; returns a work to wait for."""
         return self._pg.allreduce([tensor])
@@ -272,7 +282,17 @@ class GlooGroup:
         return [value.decode() for value in self._store.multi_get(keys)]
 
     def _key(self, name: str) -> str:
-        return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{name}"
+        return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{self.view.part}{name}"
+
+
+def groups_of(view: View, worker: str, collective_timeout_s: float) -> list[GlooGroup]:
+    """The groups of a member, not formed yet: with who holds the same shard, and with the other workers of its replica.
+
+    The second one is left out where replicas have one worker.
+    """
+    replica, shard = divmod(view.rank_of(worker), view.width)
+    places = [(view.across(shard), replica), (view.inside(replica), shard)]
+    return [GlooGroup(one, rank, collective_timeout_s) for one, rank in places[: min(2, view.width)]]
 
 
 def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> None:

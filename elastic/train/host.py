@@ -37,6 +37,7 @@ class WorkerSpec:
     seed: int
     settings: RunSettings
     train_fn: TrainFn
+    shard: int = 0
 
 
 class WorkerHost:
@@ -78,6 +79,8 @@ class WorkerHost:
             page=page,
             dumps=dumps,
             ray_blocks=ray_blocks,
+            shard=spec.shard,
+            width=spec.settings.scaling.workers_per_replica,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)

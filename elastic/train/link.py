@@ -72,7 +72,7 @@ class Link:
 
     def form(self, view: View) -> bool:
         with self._lock:
-            if self._react(Signal.FORM, generation=view.generation) is not Verdict.DONE:
+            if self._react(Signal.FORM, generation=view.generation, commit=view.resume) is not Verdict.DONE:
                 return False
             self._view = view
             return True
@@ -192,18 +192,34 @@ class Link:
             return self._lock.wait_for(lambda: self._state.stage is not Stage.STEPPING, grace_s)
 
     @contextmanager
-    def applying(self, commit: CommitId) -> Iterator[None]:
+    def applying(self, commit: CommitId, agree: Callable[[], bool] | None = None) -> Iterator[None]:
         """The atomic part of a step: no freeze is answered inside, and none was answered before.
 
+        Args:
+            agree: whether all workers of the replica are prepared to apply. If that stays open, or a freeze comes
+                first, this worker waits for what the next generation resumes from, which may be this very commit.
+
         Raises:
-            AttemptBroken: the generation was frozen first.
+            AttemptBroken: the generation was frozen first, and the next one resumes from something else.
         """
+        has_agreed = agree is None or self._has_prepared(commit, agree)
         with self._lock:
             self._lock.wait_for(lambda: self._has_lease() or self._state.stage is not Stage.STEPPING)
-            if self._react(Signal.ENTER_APPLY) is not Verdict.DONE:
+            if has_agreed and self._react(Signal.ENTER_APPLY) is Verdict.DONE:
+                yield
+                self._react(Signal.LEAVE_APPLY, commit=commit)
+                return
+            if agree is not None:
+                self._await(lambda: self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE))
+            if self._state.stage is not Stage.FORMING or self._state.prepared is None:
                 raise AttemptBroken
             yield
-            self._react(Signal.LEAVE_APPLY, commit=commit)
+            self._react(Signal.ROLL_FORWARD)
+
+    def _has_prepared(self, commit: CommitId, agree: Callable[[], bool]) -> bool:
+        if self._react(Signal.PREPARE, commit=commit) is not Verdict.DONE:
+            raise AttemptBroken
+        return agree()
 
     def wants_pause(self) -> bool:
         return self._pause_generation == self._state.generation
@@ -244,7 +260,11 @@ class Link:
     def _answer(self) -> ev.FreezeAnswered:
         state = self._state
         return ev.FreezeAnswered(
-            worker=self.worker, generation=state.generation, commit=state.commit, healed=state.healed
+            worker=self.worker,
+            generation=state.generation,
+            commit=state.commit,
+            healed=state.healed,
+            prepared=state.prepared,
         )
 
     def _await(self, condition: Callable[[], bool]) -> None:

@@ -18,6 +18,7 @@ import torch
 from elastic.errors import StateError, StepMisuseError
 from elastic.train.gloo import GlooGroup
 from elastic.train.ordered import OrderedSums
+from elastic.train.sharded import local, spread
 
 BUCKET_BYTES = 16 << 20
 _SLICE = timedelta(milliseconds=50)
@@ -30,15 +31,17 @@ class Bucket:
         self.params = params
         self.flat = torch.empty(0)
         self.views: list[torch.Tensor] = []
+        self.grads: list[torch.Tensor] = []  # the views as gradients, placed as their parameters are
         self.missing = 0
         self.allocate()
 
     def allocate(self) -> None:
         """Fresh memory: nothing that an abandoned reduction may still write to."""
-        first = self.params[0]
-        self.flat = torch.zeros(sum(p.numel() for p in self.params), dtype=first.dtype, device=first.device)
-        sizes = [p.numel() for p in self.params]
-        self.views = [_laid_out_like(p, part) for part, p in zip(self.flat.split(sizes), self.params, strict=True)]
+        parts = [local(p.detach()) for p in self.params]
+        sizes = [part.numel() for part in parts]
+        self.flat = torch.zeros(sum(sizes), dtype=parts[0].dtype, device=parts[0].device)
+        self.views = [_laid_out_like(p, part) for part, p in zip(self.flat.split(sizes), parts, strict=True)]
+        self.grads = [spread(view, p) for view, p in zip(self.views, self.params, strict=True)]
 
 
 class Reducer:
@@ -87,9 +90,9 @@ class Reducer:
     def _digest_layout(self) -> str:
         """Digest of names, shapes, dtypes and buckets; must be the same on every replica."""
         lines = [
-            f"{i} {self._names[p]} {tuple(p.shape)} {p.stride()} {p.dtype}"
+            f"{i} {self._names[p]} {tuple(view.shape)} {view.stride()} {p.dtype}"
             for i, b in enumerate(self.buckets)
-            for p in b.params
+            for p, view in zip(b.params, b.views, strict=True)
         ]
         lines += ["in order"] if self._ordered is not None else []
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
@@ -132,8 +135,8 @@ class Reducer:
         for bucket in self.buckets:
             bucket.flat.zero_()
             bucket.missing = len(bucket.params)
-            for param, view in zip(bucket.params, bucket.views, strict=True):
-                param.grad = view
+            for param, grad in zip(bucket.params, bucket.grads, strict=True):
+                param.grad = grad
 
     def last_backward(self, number: int = 0) -> None:
         """The next backward is the last, of micro-batch `number`: launch buckets as they become complete."""
@@ -218,7 +221,7 @@ class Reducer:
         """
         for param, count in zip(self.params, used.tolist(), strict=True):
             i, j = self._place[param]
-            wanted = self.buckets[i].views[j] if count else None
+            wanted = self.buckets[i].grads[j] if count else None
             if param.grad is not wanted:
                 param.grad = wanted
 
@@ -234,9 +237,9 @@ class Reducer:
             return
         if grad.is_sparse:
             raise StepMisuseError(f"the gradient of {self._names[param]} is sparse: use a dense one (sparse=False)")
-        if grad.data_ptr() != view.data_ptr():  # the user set grad to None; keep what is summed in the bucket
-            view.add_(grad)
-            param.grad = view
+        if local(grad).data_ptr() != view.data_ptr():  # the user set grad to None; keep what is summed in the bucket
+            view.add_(local(grad))
+            param.grad = bucket.grads[j]
         self._used[self._number[param]] = 1.0
         if self._is_last:
             if i < self._next:
@@ -293,7 +296,7 @@ class _BackwardEndedError(RuntimeError):
     """Raised inside backward to end it early once its attempt is lost; judged by state, never shown."""
 
 
-def _laid_out_like(param: torch.nn.Parameter, part: torch.Tensor) -> torch.Tensor:
+def _laid_out_like(param: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     """A view with the parameter's own strides where it is dense (channels-last, transposed), else row-major."""
     reach = 1 + sum((size - 1) * stride for size, stride in zip(param.shape, param.stride(), strict=True))
     is_dense = param.numel() > 0 and reach == param.numel()
@@ -305,7 +308,7 @@ def _group(params: Iterable[torch.nn.Parameter], bucket_bytes: int) -> list[list
     groups: list[list[torch.nn.Parameter]] = []
     filled = 0
     for param in reversed(list(params)):
-        size = param.numel() * param.element_size()
+        size = local(param.detach()).numel() * param.element_size()
         same = bool(groups) and (groups[-1][0].dtype, groups[-1][0].device) == (param.dtype, param.device)
         if not same or filled + size > bucket_bytes:
             groups.append([])

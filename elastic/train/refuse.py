@@ -5,33 +5,67 @@ from typing import Any
 
 import torch
 
-from elastic.errors import StepMisuseError
+from elastic.control.batch_size import ConstantBatch
+from elastic.errors import SettingError, StepMisuseError
+from elastic.train.data import Source
 
 _WRAPPERS = {
     "DistributedDataParallel": "hand the bare model to session.prepare, which sums its gradients over replicas",
     "FullyShardedDataParallel": "each replica holds the whole model; hand the bare model to session.prepare",
-    "FSDPModule": "each replica holds the whole model; hand it to session.prepare without fully_shard",
+    "FSDPModule": "a replica of one worker holds the whole model; hand it to session.prepare without fully_shard, or "
+    "set Scaling.workers_per_replica and shard it over session.replica_mesh",
     "ZeroRedundancyOptimizer": "each replica holds the whole optimizer state; track the plain optimizer",
 }
 
 
-def refuse(thing: Any) -> None:
+def refuse(thing: Any, width: int = 1) -> None:
     """Refuse wrappers that span replicas, and optimizers that need a closure.
+
+    Args:
+        width: workers of a replica; over several, `fully_shard` is welcome.
 
     Raises:
         StepMisuseError: says what to use instead.
     """
     for part in thing.modules() if isinstance(thing, torch.nn.Module) else [thing]:
         for kind in type(part).__mro__:
+            if kind.__name__ == "FSDPModule" and width > 1:
+                continue
             if kind.__name__ in _WRAPPERS and kind.__module__.startswith("torch."):
                 raise StepMisuseError(
                     f"{kind.__name__} spans a fixed set of processes, which a failure changes: "
                     f"{_WRAPPERS[kind.__name__]}"
                 )
+    if isinstance(thing, torch.amp.GradScaler) and width > 1:
+        raise StepMisuseError(
+            "GradScaler: workers of a replica could not agree on an infinity inside the update; train in bfloat16"
+        )
     if isinstance(thing, torch.optim.Optimizer) and _needs_closure(thing):
         raise StepMisuseError(
             f"{type(thing).__name__} evaluates the loss again inside its step (a closure), which a step that is tried "
             "again cannot hold: use an optimizer whose step() needs no argument"
+        )
+
+
+def refuse_loop(batches: Source, phases: int, is_ordered: bool) -> None:
+    """Refuse what a loop cannot be made of.
+
+    Args:
+        is_ordered: sums are made in one fixed order.
+
+    Raises:
+        SettingError: says what does not go together.
+    """
+    if phases < 1:
+        raise SettingError(f"session.steps(phases={phases}) must be at least 1")
+    if phases > 1 and not isinstance(batches.plan.batch_size, ConstantBatch):
+        raise SettingError(
+            f"session.steps(phases={phases}) with batch_size={batches.plan.batch_size}: the phases of a step share "
+            "its samples, so batch_size must be an integer"
+        )
+    if batches.equal_rounds and is_ordered:
+        raise SettingError(
+            "session.prepare(reproducible=True) and session.batches(equal_rounds=True) do not go together"
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from elastic.control.data import MicroBatch, deal, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
-from elastic.control.values import StepReport, View
+from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import AttemptBroken, ConservationError, DivergenceError, NonFiniteLossError, StepMisuseError
 from elastic.settings import Limits
 from elastic.train.buffers import Buffers
@@ -23,6 +23,7 @@ from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
 from elastic.train.link import Link
 from elastic.train.reducer import Reducer
+from elastic.train.sharded import reset
 from elastic.train.step import OUTSIDE, Step
 from elastic.train.tail import Tail
 from elastic.train.tracked import Tracked
@@ -38,7 +39,8 @@ _KEPT_REPORTS = 256  # more than a leader that dies can owe: it tells of each st
 class Replica:
     """The mutable heart of a session; users do not see it."""
 
-    def __init__(self, link: Link, page: FlightPage, limits: Limits, seed: int) -> None:
+    def __init__(self, link: Link, page: FlightPage, limits: Limits, seed: int, shard: int = 0, width: int = 1) -> None:
+        self.shard, self.width = shard, width
         self.link = link
         self.page = page
         self.seed = seed
@@ -53,7 +55,8 @@ class Replica:
         self.watch = Watch(self, DIGEST_STEPS)
         self.scalers: list[Any] = []
         self.model: torch.nn.Module | None = None
-        self.group: GlooGroup | None = None
+        self.group: GlooGroup | None = None  # those who hold the same shard, one for each replica
+        self.inner: GlooGroup | None = None  # the workers of this replica, where they are several
         self.view: View | None = None
         self.phases = 1
         self.evaluator: Evaluator | None = None
@@ -95,9 +98,14 @@ class Replica:
     @property
     def layout(self) -> str:
         """What replicas must agree on: gradients' layout, how data is cut, what is compared and evaluated, and when."""
+        mine = hash32(self.buffers.size, *self.tracked.names)
+        return f"{self.reducer.layout}-{mine:08x}-{self.inner_layout}"
+
+    @property
+    def inner_layout(self) -> str:
+        """The part of the layout that the workers of a replica share, whose shards differ."""
         every = self.evaluator.every if self.evaluator is not None else 0
-        rest = hash32(self.phases, every, self.watch.digest_steps, self.buffers.size, *self.tracked.names)
-        return f"{self.reducer.layout}-{self.batches.fingerprint}-{rest:08x}"
+        return f"{self.batches.fingerprint}-{self.phases}-{every}-{self.watch.digest_steps}"
 
     @property
     def buffers(self) -> Buffers:
@@ -129,32 +137,47 @@ class Replica:
     def incarnation(self) -> int:
         return self.view.incarnation if self.view else 0
 
-    def join(self, group: GlooGroup, view: View) -> None:
-        """The group of the view takes the place of the last one, whose works have all ended."""
-        if self.group is not None:
-            self._retired.append(self.group)  # closing costs milliseconds; not before the next commit
-        self.group, self.view = group, view
+    @property
+    def groups(self) -> tuple[GlooGroup, ...]:
+        return tuple(group for group in (self.group, self.inner) if group is not None)
+
+    def join(self, view: View, group: GlooGroup, inner: GlooGroup | None = None) -> None:
+        """The groups of the view take the place of the last ones, whose works have all ended."""
+        self._retired += self.groups  # closing costs milliseconds; not before the next commit
+        self.group, self.view, self.inner = group, view, inner
 
     def cut(self) -> None:
-        """Free whatever waits on the current group."""
-        if self.group is not None:
-            self.group.cut()
+        """Free whatever waits on the current groups."""
+        for group in self.groups:
+            group.cut()
 
     def settle(self) -> None:
         """Have every reduction of a broken attempt end, the user's too, or leave it behind."""
-        has_ended, group = self.reducer.settle(self.settle_timeout_s), self.group
-        if group is None:
-            return
-        if group.has_pending_notes():
-            group.cut()
-        deadline_s = time.monotonic() + self.settle_timeout_s
-        while group.has_pending_notes() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
-        if not has_ended or group.has_pending_notes():
-            group.leave_behind()
+        has_ended = self.reducer.settle(self.settle_timeout_s)
+        for group in self.groups:
+            if group.has_pending_notes():
+                group.cut()
+            deadline_s = time.monotonic() + self.settle_timeout_s
+            while group.has_pending_notes() and time.monotonic() < deadline_s:
+                time.sleep(_POLL_S)
+            if not has_ended or group.has_pending_notes():
+                group.leave_behind()
+        if self.model is not None and self.width > 1:
+            reset(self.model)
+
+    def has_pending_notes(self) -> bool:
+        """Whether a collective of the user is under way; inside a replica, where DTensors leave some, it is awaited.
+
+        Raises:
+            AttemptBroken: (a signal) the generation is broken.
+        """
+        inner = self.inner
+        if inner is not None:
+            self.unless_broken(inner.finish_all)
+        return any(group.has_pending_notes() for group in self.groups)
 
     def talking_group(self, operation: str) -> GlooGroup:
-        """The group for a collective of the user.
+        """The group for a sum over replicas outside of the reductions of a step.
 
         Raises:
             StepMisuseError: it could not be tried again here.
@@ -164,6 +187,38 @@ class Replica:
             raise StepMisuseError(f"{operation}: {self.mute or OUTSIDE}")
         self.link.check()
         return self.group
+
+    def inner_group(self, operation: str) -> GlooGroup:
+        """The group for a collective among the workers of this replica; raises like `talking_group`."""
+        group = self.talking_group(operation)
+        return self.inner or group
+
+    def any_inside(self, flag: bool) -> bool:
+        """Whether one of this replica's workers says so; all of them ask.
+
+        Raises:
+            AttemptBroken: (a signal) the generation is broken.
+        """
+        inner = self.inner
+        return flag if inner is None else any(row[0] for row in self.unless_broken(lambda: inner.gather_words([flag])))
+
+    def agree(self, commit: CommitId, wants_pause: bool) -> bool:
+        """Wait until all workers of this replica have come to the apply of this commit.
+
+        Returns:
+            Whether one of them was asked for a pause.
+
+        Raises:
+            AttemptBroken: (a signal) the generation is broken, and it is open whether all have come.
+            ConservationError: they have come to the apply of different commits.
+        """
+        inner, mine = self.inner, hash32(commit.step, commit.lineage)
+        if inner is None:
+            return wants_pause
+        rows = self.unless_broken(lambda: inner.gather_words([mine, wants_pause]))
+        if any(row[0] != mine for row in rows):
+            raise ConservationError(f"the workers of a replica came to different ends of update {commit.step}")
+        return any(row[1] for row in rows)
 
     def unless_broken(self, act: Callable[[], Result]) -> Result:
         """What talks to other replicas outside of the reducer: if it fails, so has the generation.
@@ -315,8 +370,12 @@ class Replica:
 
     def resume(self, view: View) -> None:
         """The state of the view's commit is in place."""
-        if self._pending is not None and self._pending.number < view.resume.step:
+        if self._pending is None:
+            return
+        if self._pending.number < view.resume.step:
             self.make_stable()  # a later step was applied somewhere, so all had applied this one
+        elif not self._pending.commit.same_state(view.resume):
+            self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
 
     def drop_published(self, last: int) -> None:
         """The driver knows the reports up to step `last`."""

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from elastic.callbacks import ScaledLR, WorkerCallback
 from elastic.control import events as ev
-from elastic.control.batch_size import ConstantBatch
 from elastic.control.flight import Flying
 from elastic.control.pace import Resize
 from elastic.control.values import StepReport, View
@@ -18,11 +18,12 @@ from elastic.train.closing import close_loop
 from elastic.train.data import Source
 from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
-from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
+from elastic.train.gloo import FormingCancelledError, StoreHost, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.reducer import BUCKET_BYTES
-from elastic.train.refuse import refuse
+from elastic.train.refuse import refuse, refuse_loop
 from elastic.train.replica import Replica
+from elastic.train.sharded import is_gathering, use_sums
 from elastic.train.step import SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.watch import DIGEST_STEPS
@@ -57,17 +58,19 @@ class Session(DataDoor):
         seed: base of all random state.
         group: torch.distributed's WORLD: the replicas of the current generation.
         start_step: the first step this worker takes part in; 0 unless it joined later.
+        shard: place of this worker in its replica, for life; 0 where a replica is one worker.
     """
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
-        self.run, self.worker = around.run, around.worker
-        self.device, self.seed = around.device, around.seed
+        self.run, self.worker, self.device, self.seed = around.run, around.worker, around.device, around.seed
         self.start_step = 0
         self._link, self._page, self._limits = around.link, around.page, around.limits
-        self._replica = Replica(around.link, around.page, around.limits, around.seed)
+        self.shard = around.shard
+        self._mesh: DeviceMesh | None = None
+        self._replica = Replica(around.link, around.page, around.limits, around.seed, around.shard, around.width)
         self._replica.on_report = self._publish
-        self.group: World = open_world(self._replica)
+        self.group: World = open_world(self._replica, around.shard, around.width)
         self._store = StoreHost(around.host)
         self._on_generation: list[Callable[[Session], None]] = []
         self._has_arrived = self._has_begun = self._has_ended = False
@@ -99,10 +102,13 @@ class Session(DataDoor):
             StepMisuseError: called twice, or with a wrapper that spans replicas.
             SettingError: digest_steps is negative.
         """
-        refuse(model)
+        refuse(model, self._replica.width)
         if digest_steps < 0:
             raise SettingError(f"session.prepare(digest_steps={digest_steps}) must not be negative; 0 turns votes off")
-        model.to(self.device)
+        if is_gathering(model):
+            use_sums(model)
+        else:
+            model.to(self.device)
         self._replica.adopt(model, bucket_bytes, digest_steps, reproducible)
         return model
 
@@ -114,7 +120,7 @@ class Session(DataDoor):
             StepMisuseError: a wrapper that spans replicas, an optimizer that needs a closure, or a name used twice.
         """
         for thing in objects.values():
-            refuse(thing)
+            refuse(thing, self._replica.width)
         self._replica.tracked.add(objects)
         self._replica.scalers += [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
 
@@ -155,18 +161,8 @@ class Session(DataDoor):
                 "session.steps was called again after its loop had ended: use one loop with the total of max_steps; "
                 "step.epoch tells the epoch"
             )
-        if phases < 1:
-            raise SettingError(f"session.steps(phases={phases}) must be at least 1")
-        if phases > 1 and not isinstance(batches.plan.batch_size, ConstantBatch):
-            raise SettingError(
-                f"session.steps(phases={phases}) with batch_size={batches.plan.batch_size}: the phases of a step share "
-                "its samples, so batch_size must be an integer"
-            )
         replica = self._replica
-        if batches.equal_rounds and replica.model is not None and replica.reducer.is_ordered:
-            raise SettingError(
-                "session.prepare(reproducible=True) and session.batches(equal_rounds=True) do not go together"
-            )
+        refuse_loop(batches, phases, is_ordered=replica.model is not None and replica.reducer.is_ordered)
         replica.use(batches)
         replica.phases = phases
         self._arrive()
@@ -195,9 +191,6 @@ class Session(DataDoor):
     def slow(self, reason: str) -> Iterator[None]:
         """Announce that this worker will be silent for long (saving, compiling), so that it is not taken for hung.
 
-            with session.slow("exporting the model"):
-                export(model)
-
         Until `Limits.door_timeout_s` it is left alone; then `reason` is part of the incident.
         """
         with self._page.during(Flying.SLOW, reason):
@@ -206,31 +199,36 @@ class Session(DataDoor):
     def on_resize(self, act: Callable[[Resize], None]) -> None:
         """Call `act(resize)` on every worker in the first step of another size, before its optimizers run.
 
-        It is part of the step's apply: it may change what is tracked, and should be quick, since all wait. A failed
-        attempt does not call it. An exception in it ends the run.
+        As a part of the step's apply it may change what is tracked. A failed attempt does not call it.
         """
         self._replica.on_resize.append(act)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker leads the current generation; the role moves when leaders die."""
-        return self._replica.rank == 0
+        """Whether this worker leads the generation; the role moves when leaders die."""
+        return self._replica.rank == 0 and self.shard == 0
 
     @property
     def rank(self) -> int:
-        """Place in the current generation; changes with it."""
+        """Place of this worker's replica in the current generation; changes with it."""
         return self._replica.rank
 
     @property
+    def replica_mesh(self) -> DeviceMesh:
+        """The workers of this replica, by shard, the same for life: for FSDP2, tensor or pipeline parallelism."""
+        self._mesh = self._mesh or DeviceMesh.from_group(self.group, self.device.type)
+        return self._mesh
+
+    @property
     def replicas(self) -> int:
-        """Size of the current generation."""
+        """Size of the current generation, in replicas."""
         return self._replica.replicas
 
     @property
     def generation(self) -> int:
         return self._link.state.generation
 
-    # --- what the runner calls ---
+    # --- the runner calls ---
 
     def use(self, callbacks: Iterable[WorkerCallback]) -> None:
         """The callbacks that were given to `fit` and run on workers."""
@@ -321,27 +319,32 @@ class Session(DataDoor):
         self._page.place(view.generation, view.resume.step, 0)
         self._page.note(Flying.FORMING)
         self._link.post(ev.AtDoor(worker=self.worker, generation=view.generation))
-        replica, group = self._replica, GlooGroup(view, view.rank_of(self.worker), self._limits.collective_timeout_s)
+        replica, groups = self._replica, groups_of(view, self.worker, self._limits.collective_timeout_s)
 
         def is_cancelled() -> bool:
             return not self._link.is_forming(view.generation)
 
-        self._link.cut = group.cut
+        def cut() -> None:
+            for group in groups:
+                group.cut()
+
+        self._link.cut = cut
         try:
-            group.form(self._store, replica.layout, is_cancelled, self._limits.door_timeout_s)
-            install = exchange(group, view, replica.tracked, replica.landing)
+            for group, layout in zip(groups, (replica.layout, replica.inner_layout), strict=False):
+                group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)
+            install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing)
         except FormingCancelledError:
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
             return False
         except DonorsDifferError as error:
-            group.cut()
+            cut()
             self._link.corrupt(error.culprits, str(error))
             return False
         except Exception as error:  # whatever broke, the answer is the same: this generation is not formed
-            group.cut()
+            cut()
             self._link.forming_failed(view, error)
             return False
-        replica.join(group, view)
+        replica.join(view, *groups)
         replica.resume(view)
         replica.drop_published(view.published)
         self._publish_all()  # each member tells what the last leader may have died with

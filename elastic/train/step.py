@@ -127,7 +127,7 @@ class Step:
         """
         self._need_entered("for batch in step")
         replica = self._replica
-        replica.mute = "" if replica.batches.equal_rounds else _UNEQUAL
+        replica.mute = "" if replica.batches.equal_rounds or replica.width > 1 else _UNEQUAL
         for position, micro_batch in enumerate(self.dealt):
             if self._is_reduced:
                 return
@@ -226,12 +226,12 @@ class Step:
             one for one in (scheduler if isinstance(scheduler, list | tuple) else [scheduler]) if one is not None
         ]
         replica.tracked.require(*optimizers, *schedulers, *([scaler] if scaler is not None else []))
-        if replica.group is not None and replica.group.has_pending_notes():
+        if replica.has_pending_notes():
             raise StepMisuseError(f"step {self.index}: wait for your asynchronous collectives before step.apply")
         replica.mute = OUTSIDE
         replica.page.note(Flying.APPLYING)
         self.commit = self._commit_id()
-        with replica.link.applying(self.commit):
+        with replica.link.applying(self.commit, self._agree if replica.width > 1 else None):
             self._is_applying = True  # from here on there is no way back
             replica.tell_resize(self.index, self._pace, () if self.skipped else optimizers)
             if self.skipped:
@@ -347,6 +347,8 @@ class Step:
             self._divide(tail)
         replica.reducer.hide_unused(tail.used)
         self._record_bytes = Tail.identity_bytes(row, replica.reducer.used.numel())
+        if replica.width > 1:  # what all shards of a step have in common
+            self._record_bytes = repr((self._place, tail.record.samples, tail.record.micro_batches)).encode()
         self._is_reduced = True
         replica.page.note(Flying.IN_BODY)
         replica.reduced(self)
@@ -367,9 +369,23 @@ class Step:
 
     def _identity(self) -> int:
         """32 bits that must be the same on all replicas of this attempt."""
-        replica = self._replica
-        attempt = (replica.incarnation, self.generation, self.number, self.attempt)
-        return hash32(*attempt, replica.layout, self.rate_factor)
+        return hash32(*self._place, self._replica.layout, self.rate_factor)
+
+    @property
+    def _place(self) -> tuple[int, int, int, int]:
+        return (self._replica.incarnation, self.generation, self.number, self.attempt)
+
+    def _agree(self) -> bool:
+        """Whether all workers of this replica have come to apply; if that stays open, the next generation decides."""
+        page = self._replica.page
+        page.note(Flying.REDUCING)
+        try:
+            self.wants_pause = self._replica.agree(self.commit, self.wants_pause)
+        except AttemptBroken:
+            page.note(Flying.AT_DOOR)
+            return False
+        page.note(Flying.APPLYING)
+        return True
 
     def _tail(self) -> Tail:
         replica = self._replica

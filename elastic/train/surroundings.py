@@ -23,6 +23,7 @@ class Surroundings:
         seed: base of all random state and of the data order.
         ray_blocks: (Ray dataset, seconds that a block may take) -> a map-style dataset; None where there is no Ray.
         dumps: a pickler for what goes to loader processes; may carry classes of the user's script, too.
+        shard, width: this worker's place among the workers of its replica, and how many they are.
     """
 
     run: str
@@ -35,3 +36,5 @@ class Surroundings:
     page: FlightPage
     dumps: Callable[[Any], bytes] = pickle.dumps
     ray_blocks: Callable[[Any, float], Any] | None = None
+    shard: int = 0
+    width: int = 1

@@ -8,6 +8,7 @@ import torch
 
 from elastic.errors import NotStatefulError, StepMisuseError
 from elastic.train import tree
+from elastic.train.sharded import local, spread
 
 
 @runtime_checkable
@@ -108,7 +109,7 @@ def _install_module(module: torch.nn.Module, received: dict[str, Any]) -> bool:
         return False
     with torch.no_grad():
         for key, value in live.items():
-            value.copy_(received[key])
+            local(value).copy_(received[key])
     return True
 
 
@@ -124,7 +125,7 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
             for index, entries in live["state"].items():
                 for key, value in entries.items():
                     if isinstance(value, torch.Tensor):
-                        value.copy_(received["state"][index][key])
+                        local(value).copy_(received["state"][index][key])
                     else:
                         _state_of(optimizer, index)[key] = received["state"][index][key]
         for group, values in zip(optimizer.param_groups, received["param_groups"], strict=True):
@@ -133,19 +134,29 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
     optimizer.load_state_dict(received)
     for index, entries in received["state"].items():
         for key, value in entries.items():
-            loaded = _state_of(optimizer, index)[key]
-            if isinstance(value, torch.Tensor) and loaded.dtype != value.dtype:
-                _state_of(optimizer, index)[key] = value.to(loaded.device)
+            if isinstance(value, torch.Tensor):
+                _mend(_state_of(optimizer, index), key, value, _params(optimizer)[index])
     return False
 
 
+def _mend(entries: dict[str, Any], key: str, received: torch.Tensor, param: torch.nn.Parameter) -> None:
+    """What load_state_dict made of a tensor, in the dtype it came in; a moment is placed as its parameter is."""
+    if entries[key].dtype != received.dtype:
+        entries[key] = received.to(entries[key].device)
+    if received.dim() and received.shape == local(param.detach()).shape:
+        entries[key] = spread(entries[key], param)
+
+
 def _state_of(optimizer: torch.optim.Optimizer, index: int) -> dict[str, Any]:
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    return optimizer.state[params[index]]
+    return optimizer.state[_params(optimizer)[index]]
+
+
+def _params(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def _shape(state: dict[Any, dict[str, Any]]) -> dict[Any, Any]:
-    return {
-        index: {k: (tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else None for k, v in entries.items()}
-        for index, entries in state.items()
-    }
+    def one(value: Any) -> Any:
+        return (tuple(local(value).shape), value.dtype) if isinstance(value, torch.Tensor) else None
+
+    return {index: {key: one(value) for key, value in entries.items()} for index, entries in state.items()}

@@ -16,6 +16,7 @@ import google_crc32c
 import torch
 
 from elastic.errors import StateError
+from elastic.train.sharded import local
 
 _LENGTH_BYTES = 8
 _SCALARS = (bool, int, float, str, type(None))
@@ -105,8 +106,9 @@ def raw_bytes(tensor: torch.Tensor) -> Any:
 
 def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
-        tensors.append(value.detach())
-        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+        part = local(value.detach())
+        tensors.append(part)
+        return {"tensor": [str(part.dtype).removeprefix("torch."), list(part.shape)]}
     if isinstance(value, Mapping):
         return {"dict": [[_key(k, path), _encode(v, f"{path}/{k}", tensors)] for k, v in value.items()]}
     if isinstance(value, list | tuple):

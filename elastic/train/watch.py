@@ -120,7 +120,7 @@ class Watch:
     def _check_losses(self, step: int, attempt: int, told: Sequence[Account]) -> None:
         first, second = (self._first, told) if attempt > 1 else (told, ())
         verdict, culprits = judge_losses(first, second)
-        if verdict is LossVerdict.LOOK_AGAIN:
+        if self._replica.any_inside(verdict is LossVerdict.LOOK_AGAIN):
             self._first, self._first_place = told, (self._replica.generation, step)
             raise AttemptBroken
         where = {name: account.odd - 1 for name, account in zip(self._names, first, strict=True) if account.odd}
@@ -147,5 +147,5 @@ class Watch:
 
     @property
     def _names(self) -> list[str]:
-        view = self._replica.view
-        return [member.worker for member in view.members] if view is not None else [self._replica.link.worker]
+        group = self._replica.group
+        return [member.worker for member in group.view.members] if group is not None else [self._replica.link.worker]

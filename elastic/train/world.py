@@ -1,5 +1,8 @@
 """Effect. `torch.distributed`'s WORLD as a group that forwards to the current generation.
 
+Where a replica is one worker, it holds the replicas. Where a replica is several, it holds these: rank and size are then
+the same for life, so a device mesh over it, and the sharded model that was built on the mesh, outlive every generation.
+
 So SyncBatchNorm, metrics libraries and `dist.all_reduce(x)` mean what they say, whoever is a member at the moment. The
 group object stays the same over all generations; behind it, a gloo group of its own is connected by the first use in
 each generation. It is not the one that the gradients go through, since two uses of one group must be in one order on
@@ -50,6 +53,8 @@ OPERATIONS = (
     "_reduce_scatter_base",
 )
 
+TRANSFERS = ("send", "recv", "recv_anysource")
+
 _opening: "World | None" = None
 
 
@@ -90,19 +95,20 @@ class World(dist.ProcessGroup):
 
     Args:
         replica: knows the current generation, and whether a collective can be tried again now.
+        shard, width: place of this worker in its replica, and how many workers that has.
     """
 
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, replica: "Replica", shard: int = 0, width: int = 1) -> None:
         super().__init__(0, 1)  # type: ignore[call-arg]
-        self._replica = replica
+        self._replica, self._shard, self._width = replica, shard, width
         self._name = BACKEND
         self._behind: tuple[GlooGroup, Any] | None = None
 
     def rank(self) -> int:
-        return self._replica.rank
+        return self._replica.rank if self._width == 1 else self._shard
 
     def size(self) -> int:
-        return self._replica.replicas
+        return self._replica.replicas if self._width == 1 else self._width
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
@@ -125,12 +131,13 @@ class World(dist.ProcessGroup):
             AttemptBroken: (a signal) the generation is broken.
         """
         replica = self._replica
-        group = replica.talking_group(operation)
+        group = replica.talking_group(operation) if self._width == 1 else replica.inner_group(operation)
         if self._behind is None or self._behind[0] is not group:
             self._behind = (group, replica.unless_broken(lambda: _process_group(group)))
         work = getattr(self._behind[1], operation)(*args, **kwargs)
         group.note(work)
-        return Talk(work, lambda one: replica.unless_broken(lambda: group.wait(one)))
+        is_transfer = operation in TRANSFERS
+        return Talk(work, lambda one: replica.unless_broken(lambda: group.finish(one, is_transfer)))
 
 
 def _forwarded(operation: str) -> Any:
@@ -154,7 +161,7 @@ def _process_group(group: GlooGroup) -> Any:
     return whole
 
 
-def open_world(replica: "Replica") -> World:
+def open_world(replica: "Replica", shard: int = 0, width: int = 1) -> World:
     """Make torch.distributed's WORLD the current generation.
 
     Raises:
@@ -168,8 +175,8 @@ def open_world(replica: "Replica") -> World:
         )
     if not hasattr(dist.Backend, BACKEND.upper()):
         dist.Backend.register_backend(BACKEND, _hand_over, devices=["cpu", "cuda"])
-    _opening = world = World(replica)
-    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    _opening = world = World(replica, shard, width)
+    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=world.rank(), world_size=world.size())
     return world
 
 

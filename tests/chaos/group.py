@@ -69,10 +69,12 @@ class Training:
     """What is trained, with what else than usual, and what is done about an incident.
 
     Attributes:
+        width: workers of a replica.
         parked: nobody goes beyond step 0 before so many workers, spares among them, have come to the door.
     """
 
     function: Callable[..., Any] = train
+    width: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     callbacks: tuple[WorkerCallback, ...] = ()
     policy: Policy = field(default_factory=Ladder)
@@ -101,7 +103,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     settings = RunSettings(
         run=f"chaos-{abs(hash(str(folder))) % 10**8}",
-        scaling=Scaling(replicas=replicas, spares=spares),
+        scaling=Scaling(replicas=replicas, spares=spares, workers_per_replica=training.width),
         limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]
     )
     stable = Stable()

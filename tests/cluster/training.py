@@ -64,6 +64,43 @@ def regression(folder: Path, steps: int = 40, pause_s: float = 0.005) -> Callabl
     return train_fn
 
 
+def fully_sharded(folder: Path, steps: int, pause_s: float = 0.01) -> Callable[[Any], Any]:
+    """The same with FSDP2: a replica is several workers, each of which computes its part of a micro-batch."""
+
+    def train_fn(session: Any) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = session.replica_mesh
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        session.prepare(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        session.track(model=model, optimizer=optimizer)
+        log = os.open(folder / f"{session.worker}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+        def write(**line: Any) -> None:
+            line = {"t": time.time(), "pid": os.getpid(), "shard": session.shard, **line}
+            os.write(log, json.dumps(line).encode() + b"\n")
+
+        write(event="started")
+        for step in session.steps(session.batches(Numbers(), batch_size=8, micro_batch_size=4), max_steps=steps):
+            with step:
+                for batch in step:
+                    index, x, y = (part.chunk(mesh.size())[session.shard] for part in batch)
+                    write(event="consumed", step=step.index, generation=step.generation, ids=index.tolist())
+                    time.sleep(pause_s)
+                    step.backward(((model(x).squeeze(-1) - y) ** 2).mean())
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+                step.apply(optimizer)
+                write(event="committed", step=step.index, generation=step.generation)
+                step.report(loss=step.loss)
+        state = b"".join(p.to_local().detach().numpy().tobytes() for p in model.parameters())
+        write(event="finished", digest=hashlib.blake2b(state, digest_size=8).hexdigest())
+
+    return train_fn
+
+
 def read_lines(folder: Path) -> list[dict[str, Any]]:
     """All workers' lines, by time."""
     lines = [json.loads(text) for path in folder.glob("*.jsonl") for text in path.read_text().splitlines()]

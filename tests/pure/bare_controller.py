@@ -43,6 +43,7 @@ class BareController:
     Args:
         replicas, spares: of the run.
         policy: decides incidents.
+        width: workers of a replica.
         limits: fields of `Limits`.
     """
 
@@ -51,9 +52,10 @@ class BareController:
         replicas: int | tuple[int, int] = 2,
         spares: int = 0,
         policy: Policy | None = None,
+        width: int = 1,
         **limits: float,
     ) -> None:
-        scaling = Scaling(replicas=replicas, spares=spares)
+        scaling = Scaling(replicas=replicas, spares=spares, workers_per_replica=width)
         self.state = RunState(settings=RunSettings(run="r", scaling=scaling, limits=Limits(**limits)))
         self.policy = policy or Ladder()
         self.now_s = 0.0
@@ -174,12 +176,19 @@ class BareController:
         return Reading(worker=worker, phase=phase, still_s=still_s, **{**usual, **seen})
 
     def answer(
-        self, worker: str, number: int, *, healed: bool = True, lineage: str = "", generation: int | None = None
+        self,
+        worker: str,
+        number: int,
+        *,
+        healed: bool = True,
+        lineage: str = "",
+        generation: int | None = None,
+        prepared: bool = False,
     ) -> tuple[Command, ...]:
-        """A worker has frozen and holds step `number`."""
-        held = commit(number, lineage=lineage)
+        """A worker has frozen and holds step `number`; it may be prepared for the next one."""
+        held, after = commit(number, lineage=lineage), commit(number + 1) if prepared else None
         at = self.generation if generation is None else generation
-        return self.feed(ev.FreezeAnswered(worker=worker, generation=at, commit=held, healed=healed))
+        return self.feed(ev.FreezeAnswered(worker=worker, generation=at, commit=held, healed=healed, prepared=after))
 
     def lose(self, worker: str) -> tuple[Command, ...]:
         return self.feed(ev.WorkerLost(worker=worker, evidence="its pipe closed"))

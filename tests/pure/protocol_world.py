@@ -232,7 +232,8 @@ class World:
     def answer(self, worker: SimWorker) -> None:
         state = worker.state
         self.answered.add((worker.name, state.generation))
-        self.tell(worker, ev.FreezeAnswered, generation=state.generation, commit=state.commit, healed=state.healed)
+        held = {"commit": state.commit, "healed": state.healed, "prepared": state.prepared}
+        self.tell(worker, ev.FreezeAnswered, generation=state.generation, **held)
 
     # --- what a worker does by itself ---
 
@@ -353,8 +354,7 @@ class World:
         commit = worker.applying
         assert commit is not None
         assert commit.step == worker.state.commit.step + 1, f"{worker.name} skipped or redid a step: {commit}"
-        is_exiled = self.ws.standing(worker.name) is Standing.EXILED  # out of reach, it does what can not become stable
-        assert is_exiled or commit.step >= len(self.stable), f"{worker.name} redid stable step {commit.step}"
+        self.assert_not_redone(worker, commit)
         self.signal(worker, Signal.LEAVE_APPLY, commit=commit)
         if self.plan.corrupt and self.chance("corrupt"):
             worker.bits = self.sent
@@ -363,6 +363,10 @@ class World:
             self.obey(worker, command)
         if worker.wants_pause and self.signal(worker, Signal.STOP_AT_DOOR) is Verdict.DONE:
             self.answer(worker)
+
+    def assert_not_redone(self, worker: SimWorker, commit: CommitId) -> None:
+        is_exiled = self.ws.standing(worker.name) is Standing.EXILED  # out of reach, it does what can not become stable
+        assert is_exiled or commit.step >= len(self.stable), f"{worker.name} redid stable step {commit.step}"
 
     def note_stable(self, commit: CommitId) -> None:
         """A step that can not be lost any more: the history of the run grows one by one, and never forks."""

@@ -13,8 +13,10 @@ D, L, R = Verdict.DONE, Verdict.LATER, Verdict.REFUSED
 SIGNALS = (
     Signal.ARRIVE,
     Signal.FORMED,
+    Signal.PREPARE,
     Signal.ENTER_APPLY,
     Signal.LEAVE_APPLY,
+    Signal.ROLL_FORWARD,
     Signal.BREAK,
     Signal.TEAR,
     Signal.OUTVOTED,
@@ -29,17 +31,17 @@ SIGNALS = (
 )
 # What becomes of each signal, in the order above, when the driver's number is right.
 VERDICTS: dict[Stage, tuple[Verdict, ...]] = {
-    # arrive formed enter leave break tear outvoted stop end leave | freeze form go finish dismiss
-    Stage.LOADING: (D, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
-    Stage.PARKED: (R, R, R, R, R, R, R, R, R, D, D, D, R, R, D),
-    Stage.FORMING: (R, D, R, R, D, D, D, R, R, D, D, R, R, R, D),
-    Stage.READY: (R, R, R, R, R, R, R, R, R, D, D, R, D, R, D),
-    Stage.STEPPING: (R, R, D, R, D, R, D, D, D, D, D, R, R, D, D),
-    Stage.APPLYING: (R, R, R, D, R, R, R, R, R, D, L, R, R, L, L),
-    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, D, D, R, R, D, D),
-    Stage.FROZEN: (R, R, R, R, R, R, R, R, R, D, D, D, R, D, D),
-    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, D, R, R, R, D, D),
-    Stage.GONE: (R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
+    # arrive formed prepare enter leave forward break tear outvoted stop end leave | freeze form go finish dismiss
+    Stage.LOADING: (D, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
+    Stage.PARKED: (R, R, R, R, R, R, R, R, R, R, R, D, D, D, R, R, D),
+    Stage.FORMING: (R, D, R, R, R, R, D, D, D, R, R, D, D, R, R, R, D),
+    Stage.READY: (R, R, R, R, R, R, R, R, R, R, R, D, D, R, D, R, D),
+    Stage.STEPPING: (R, R, D, D, R, R, D, R, D, D, D, D, D, R, R, D, D),
+    Stage.APPLYING: (R, R, R, R, D, R, R, R, R, R, R, D, L, R, R, L, L),
+    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, R, R, D, D, R, R, D, D),
+    Stage.FROZEN: (R, R, R, R, R, R, R, R, R, R, R, D, D, D, R, D, D),
+    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, D, D),
+    Stage.GONE: (R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
 }
 CASES = [
     (stage, signal, verdict) for stage, row in VERDICTS.items() for signal, verdict in zip(SIGNALS, row, strict=True)
@@ -84,6 +86,26 @@ def test_what_becomes_of_a_signal(stage, signal, verdict):
         assert reaction.state.stage is TRANSITIONS[stage, signal]
     else:
         assert reaction.state == state
+
+
+@pytest.mark.parametrize(
+    ("resume", "applies"), [(commit(8), True), (commit(8, lineage="another"), False), (commit(7), False)], ids=str
+)
+def test_who_is_prepared_applies_yet_if_all_resume_from_that(resume, applies):
+    prepared = react(at(Stage.STEPPING), Signal.PREPARE, commit=commit(8)).state
+    frozen = react(prepared, Signal.FREEZE, generation=4).state
+    assert (frozen.commit, frozen.prepared) == (commit(7), commit(8))
+    forming = react(frozen, Signal.FORM, generation=5, commit=resume).state
+    again = react(forming, Signal.ROLL_FORWARD)
+    assert again.verdict is (Verdict.DONE if applies else Verdict.REFUSED)
+    assert (again.state.commit, again.state.prepared) == (commit(8) if applies else commit(7), None)
+
+
+def test_a_freeze_before_it_has_rolled_forward_finds_it_prepared_yet():
+    prepared = react(at(Stage.STEPPING), Signal.PREPARE, commit=commit(8)).state
+    frozen = react(prepared, Signal.FREEZE, generation=4).state
+    forming = react(frozen, Signal.FORM, generation=5, commit=commit(8)).state
+    assert react(forming, Signal.FREEZE, generation=5).state.prepared == commit(8)
 
 
 def test_a_deferred_signal_is_no_transition():
@@ -202,7 +224,7 @@ def test_only_a_forming_leads_from_frozen_back_to_work():
 
 
 def test_apply_is_entered_only_after_a_forming_and_its_go():
-    into = {signal for _, signal, after in STEPS if after.stage is Stage.STEPPING}
+    into = {signal for state, signal, after in STEPS if state.stage is not Stage.STEPPING is after.stage}
     assert into == {Signal.GO, Signal.LEAVE_APPLY}
     assert {state.stage for state, signal, _ in STEPS if signal is Signal.GO} == {Stage.READY}
     assert {state.stage for state, signal, _ in STEPS if signal is Signal.FORMED} == {Stage.FORMING}

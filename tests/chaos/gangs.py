@@ -1,0 +1,210 @@
+"""Effect. What replicas of several workers train under sabotage: a model cut by hand, by columns, or by `fully_shard`.
+
+The rank of a sabotage is replica * width + shard. Beside the usual points there are two of the agreement: preparing
+(before a worker gives its word), agreed (when it has heard everybody's, before its apply); and mid-backward (fsdp).
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from elastic.control.values import CommitId
+from elastic.train.replica import Replica
+from elastic.train.session import Session
+from tests.chaos.saboteur import BATCH, HalfwayOptimizer, Sabotage, Saboteur, Samples
+
+HIDDEN = 12
+
+
+class _SumInside(torch.autograd.Function):
+    """The sum over the workers of a replica; each of them goes on with all of it, so gradients pass as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+class Columns(torch.nn.Module):
+    """A perceptron of which each worker holds some hidden units."""
+
+    def __init__(self, shard: int, width: int) -> None:
+        super().__init__()
+        whole = torch.nn.Linear(6, HIDDEN), torch.nn.Linear(HIDDEN, 6, bias=False)
+        part = slice(shard * HIDDEN // width, (shard + 1) * HIDDEN // width)
+        self.first = torch.nn.Parameter(whole[0].weight[part].detach().clone())
+        self.bias = torch.nn.Parameter(whole[0].bias[part].detach().clone())
+        self.second = torch.nn.Parameter(whole[1].weight[:, part].detach().clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(torch.nn.functional.linear(x, self.first, self.bias))
+        out: torch.Tensor = _SumInside.apply(torch.nn.functional.linear(hidden, self.second))
+        return out
+
+
+class _Receive(torch.autograd.Function):
+    """What the stage before has sent; its gradient goes back there."""
+
+    @staticmethod
+    def forward(ctx: Any, like: torch.Tensor, stage: int) -> torch.Tensor:
+        ctx.stage = stage
+        received = torch.empty_like(like)
+        dist.recv(received, stage)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        dist.send(grad.contiguous(), ctx.stage)
+        return torch.zeros_like(grad), None
+
+
+class _Send(torch.autograd.Function):
+    """Hands on to the next stage; the loss there is the loss, the one here is 0, and brings its gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, stage: int) -> torch.Tensor:
+        ctx.stage, ctx.like = stage, x
+        dist.send(x.contiguous(), stage)
+        return x.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        received = torch.empty_like(ctx.like)
+        dist.recv(received, ctx.stage)
+        return received, None
+
+
+class Stage(torch.nn.Module):
+    """One stage of a pipeline."""
+
+    def __init__(self, shard: int, width: int) -> None:
+        super().__init__()
+        self.shard, self.is_last = shard, shard == width - 1
+        layers = [torch.nn.Linear(6, 6) for _ in range(width)]  # all draw alike, each keeps its own
+        self.layer = layers[shard]
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = _Receive.apply(x.clone().requires_grad_(), self.shard - 1) if self.shard else x
+        hidden = hidden + torch.tanh(self.layer(hidden))
+        loss: torch.Tensor = ((hidden - x) ** 2).mean() if self.is_last else _Send.apply(hidden, self.shard + 1)
+        return loss
+
+
+def train(
+    session: Session,
+    *,
+    folder: Path,
+    plan: tuple[Sabotage, ...],
+    steps: int,
+    micro_batch: int,
+    pause_s: float,
+    width: int = 2,
+    kind: str = "columns",
+) -> str:
+    """Train and log.
+
+    Args:
+        kind: columns; pipeline; fsdp: `fully_shard`, where each worker computes its part of a micro-batch, and clips.
+    """
+    saboteur = Saboteur(plan, folder)
+    model = fully_sharded(session) if kind == "fsdp" else (KINDS[kind])(session.shard, width).double()
+    session.prepare(model, bucket_bytes=300)
+    optimizer = HalfwayOptimizer([{"params": [p]} for p in model.parameters()], lr=1e-2)
+    session.track(model=model, optimizer=optimizer)
+    log = os.open(folder / f"{session.worker}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(event: str, **facts: Any) -> None:
+        line = {"event": event, "t": time.time(), "pid": os.getpid(), "worker": session.worker, **facts}
+        os.write(log, json.dumps({**line, "shard": session.shard}).encode() + b"\n")
+
+    def at(point: str) -> None:
+        rank = session.rank * width + session.shard
+        saboteur.at(point, rank, session._link.state.commit.step + 1, session.generation)
+
+    if plan:
+        optimizer.halfway = lambda: at("in-apply")
+        sabotage_the_agreement(at)
+        if kind == "fsdp":
+            model[1].register_full_backward_pre_hook(lambda *_: at("mid-backward"))
+    write("started", objects=[id(model), id(optimizer)])
+    for step in session.steps(session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch), steps):
+        with step:
+            place = {"step": step.index, "generation": step.generation}
+            for index, x in step:
+                if session.shard == 0:
+                    write("consumed", **place, ids=index.tolist())
+                time.sleep(pause_s)
+                at("forward")
+                part = x.chunk(width)[session.shard] if kind == "fsdp" else x
+                step.backward(model.loss(x) if kind == "pipeline" else ((model(part) - part) ** 2).mean())
+            if kind == "fsdp":
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            at("reduced")
+            step.apply(optimizer)
+            write("committed", **place)
+            step.report(loss=step.loss)
+    return finish(session, model, folder, write)
+
+
+KINDS: dict[str, Any] = {"columns": Columns, "pipeline": Stage}
+
+
+def fully_sharded(session: Session) -> torch.nn.Module:
+    """A perceptron over the workers of the replica; one parameter does not divide evenly."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 6)).double()
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=session.replica_mesh)
+    fully_shard(model, mesh=session.replica_mesh)
+    return model
+
+
+def finish(session: Session, model: torch.nn.Module, folder: Path, write: Any) -> str:
+    """Write down what this worker holds in the end."""
+    state = dict(local_parameters(model))
+    digest = hashlib.blake2b(b"".join(t.numpy().tobytes() for t in state.values()), digest_size=8).hexdigest()
+    if session.rank == 0:
+        torch.save(state, folder / f"final-{session.shard}.pt")
+    write("finished", digest=digest)
+    return digest
+
+
+def local_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, param in model.named_parameters():
+        held = param.detach()
+        yield name, held.to_local() if hasattr(held, "to_local") else held
+
+
+def sabotage_the_agreement(at: Any) -> None:
+    agree = Replica.agree
+
+    def sabotaged(self: Replica, commit: CommitId, wants_pause: bool) -> bool:
+        at("preparing")
+        result = agree(self, commit, wants_pause)
+        at("agreed")
+        at("stall")
+        return result
+
+    Replica.agree = sabotaged  # type: ignore[method-assign]
+
+
+def train_llama(session: Session, *, folder: Path, steps: int, **usual: Any) -> float:
+    """The tiny Llama of the examples."""
+    from examples.llama import Recipe, make_train_fn
+
+    loss = make_train_fn(Recipe(steps=steps, batch_size=8, micro_batch_size=4, learning_rate=1e-2))(session)
+    (folder / f"loss-{session.rank}-{session.shard}").write_text(str(loss))
+    return loss

@@ -1,0 +1,122 @@
+"""Effect. Replicas of two workers each, killed at each point of a step: shards never part, and nothing is lost."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic.control.outcome import Ending
+from tests.chaos import gangs
+from tests.chaos.group import STEPS, Story, Training, assert_exactly_once, assert_no_stable_step_lost, run
+from tests.chaos.saboteur import Sabotage
+
+pytestmark = pytest.mark.timeout(180)
+
+PLAIN = Training(function=gangs.train, width=2)
+FSDP = Training(function=gangs.train, width=2, options={"kind": "fsdp"})
+PIPELINE = Training(function=gangs.train, width=3, options={"kind": "pipeline", "width": 3})
+
+
+def play(folder: Path, *plan: Sabotage, training: Training = PLAIN, **options: Any) -> Story:
+    replicas = options.pop("replicas", (1, 2))
+    return run(folder, *plan, replicas=replicas, training=training, **{"slots": 4, **options})
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    story = play(tmp_path_factory.mktemp("clean") / "run")
+    assert_gang_promises(story, story)
+    assert story.finished.state.world_sizes == (2,)
+    return story
+
+
+def assert_gang_promises(story: Story, clean: Story, *plan: Sabotage, steps: int = STEPS) -> None:
+    """P1 to P3, shard by shard, and nobody started twice."""
+    assert story.fired == {sabotage.name for sabotage in plan}, "a sabotage did not strike"
+    assert len(story.killed) == sum(sabotage.point != "stall" for sabotage in plan)
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    assert_no_stable_step_lost(story, steps)
+    assert_exactly_once(story, clean, steps)
+    assert max(Counter(line["worker"] for line in story.of("started")).values()) == 1
+    for shard in {line["shard"] for line in clean.of("finished")}:
+        assert len({line["digest"] for line in story.of("finished") if line["shard"] == shard}) == 1
+        ours, theirs = (torch.load(one.folder / f"final-{shard}.pt", weights_only=True) for one in (story, clean))
+        difference = sum(float((ours[name] - theirs[name]).double().pow(2).sum()) for name in theirs)
+        assert (difference / sum(float(theirs[name].double().pow(2).sum()) for name in theirs)) ** 0.5 <= 1e-9
+
+
+STORIES = {
+    "a worker, in forward, where its replica waits for it": [Sabotage(point="forward", rank=1, step=4)],
+    "the leader, in forward": [Sabotage(point="forward", rank=0, step=4)],
+    "a whole replica": [Sabotage(point="forward", rank=2, step=4), Sabotage(point="forward", rank=3, step=4)],
+    "between the reductions of the shards": [Sabotage(point="reduced", rank=3, step=4)],
+    "before it gives its word": [Sabotage(point="preparing", rank=3, step=4)],
+    "after all have given their word, before its apply": [Sabotage(point="agreed", rank=1, step=4)],
+    "inside apply": [Sabotage(point="in-apply", rank=2, step=4)],
+    "inside the last apply": [Sabotage(point="in-apply", rank=1, step=13)],
+}
+
+
+@pytest.mark.parametrize("plan", STORIES.values(), ids=STORIES.keys())
+def test_killed(plan: list[Sabotage], clean: Story, tmp_path: Path) -> None:
+    story = play(tmp_path, *plan)
+    assert_gang_promises(story, clean, *plan)
+    assert story.finished.state.world_sizes == (2, 1)
+
+
+def test_who_has_given_its_word_applies_when_it_learns_that_others_have(clean: Story, tmp_path: Path) -> None:
+    """One applies late; meanwhile all others have applied, and one of them dies in the next step."""
+    plan = [Sabotage(point="stall", rank=3, step=4, delay_s=1.0), Sabotage(point="forward", rank=1, step=5)]
+    story = play(tmp_path, *plan)
+    assert_gang_promises(story, clean, *plan)
+    answers = [line for line in story.journal if line.get("event") == "FreezeAnswered"]
+    assert [answer["prepared"]["step"] for answer in answers if answer["prepared"]] == [4]
+    (form,) = (line for line in story.journal if line.get("command") == "Form" and line["view"]["generation"] == 2)
+    assert form["view"]["resume"]["step"] == 4 and form["view"]["behind"] == []
+
+
+def test_a_broken_replica_is_made_whole_and_joins_again(tmp_path: Path) -> None:
+    """The worker that was left keeps its process and its model, and is healed like the one that comes."""
+    plan, steps = [Sabotage(point="forward", rank=1, step=4)], 120
+    story = play(tmp_path / "story", *plan, slots=5, steps=steps, pause_s=0.01)
+    clean = play(tmp_path / "clean", steps=steps, pause_s=0)
+    assert_gang_promises(story, clean, *plan, steps=steps)
+    assert story.finished.state.world_sizes == (2, 1, 2)
+    last = {line["worker"] for line in story.of("committed") if line["generation"] == 3}
+    assert last == {"w0", "w2", "w3", "w4"}
+
+
+def test_a_spare_replica_is_swapped_in_at_once(clean: Story, tmp_path: Path) -> None:
+    plan = [Sabotage(point="forward", rank=2, step=4)]
+    story = play(tmp_path, *plan, slots=6, spares=1)
+    assert_gang_promises(story, clean, *plan)
+    assert story.finished.state.world_sizes == (2, 2)
+
+
+def test_fully_sharded_a_worker_then_what_was_made_of_its_replica(tmp_path: Path) -> None:
+    """FSDP2 and clipping over the replica's workers; models and their shards live through it."""
+    plan = [Sabotage(point="mid-backward", rank=1, step=4), Sabotage(point="in-apply", rank=2, generation=3)]
+    steps = 60
+    clean = play(tmp_path / "clean", training=FSDP, steps=steps, pause_s=0)
+    story = play(tmp_path / "story", *plan, training=FSDP, slots=6, steps=steps, pause_s=0.02)
+    assert_gang_promises(story, clean, *plan, steps=steps)
+    assert story.finished.state.world_sizes[:3] == (2, 1, 2)
+
+
+def test_one_of_three_pipelines_of_three_stages_loses_a_stage(tmp_path: Path) -> None:
+    """Three-way data by three-way pipeline: the other two replicas go on."""
+    plan = [Sabotage(point="forward", rank=4, step=4)]
+    clean = play(tmp_path / "clean", training=PIPELINE, replicas=(1, 3), slots=9, pause_s=0)
+    story = play(tmp_path / "story", *plan, training=PIPELINE, replicas=(1, 3), slots=9)
+    assert_gang_promises(story, clean, *plan)
+    assert story.finished.state.world_sizes == (3, 2)
+
+
+def test_the_tiny_llama_learns(tmp_path: Path) -> None:
+    story = play(tmp_path, training=Training(function=gangs.train_llama, width=2), steps=30)
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    assert len({path.read_text() for path in tmp_path.glob("loss-*")}) == 1
+    losses = [report.metrics["loss"] for report in story.reports]
+    assert losses[-1] < losses[0] - 1.0

@@ -1,0 +1,75 @@
+"""Effect. Replicas of two workers on a real cluster, each fully sharded over its workers: a worker, then a node."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elastic
+from elastic.control.state import RunState
+from tests.cluster.test_fit import committed_samples
+from tests.cluster.training import At, fully_sharded, read_lines
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS = 200
+
+
+def fit(folder: Path, saboteur: At, **scaling: Any) -> Any:
+    return elastic.fit(
+        fully_sharded(folder, STEPS),
+        scaling=elastic.Scaling(replicas=(1, 2), workers_per_replica=2, **scaling),
+        limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30),
+        callbacks=[saboteur],
+        run_dir=folder / "run",
+    )
+
+
+def assert_nothing_lost(folder: Path) -> None:
+    assert set(committed_samples(folder).values()) == {1}
+    finished = [line for line in read_lines(folder) if line["event"] == "finished"]
+    for shard in (0, 1):
+        assert len({line["digest"] for line in finished if line["shard"] == shard}) == 1
+
+
+def gangs_of(saboteur: At) -> list[set[tuple[str, ...]]]:
+    return [{tuple(m.worker for m in view.gang(r)) for r in range(view.replicas)} for view in saboteur.generations]
+
+
+def test_a_lost_worker_is_replaced_in_its_replica(hosts: Any, tmp_path: Path) -> None:
+    """The other replica goes on alone meanwhile; the worker that was left keeps its process."""
+
+    def kill(state: RunState) -> None:
+        os.kill(state.members[1].pid, signal.SIGKILL)
+
+    saboteur = At(10, kill)
+    result = fit(tmp_path, saboteur)
+    assert saboteur.fired_s is not None
+    assert result.world_sizes[:2] == [2, 1] and result.world_sizes[-1] == 2
+    first, last = gangs_of(saboteur)[0], gangs_of(saboteur)[-1]
+    (broken,) = first - last
+    (mended,) = last - first
+    assert broken[0] == mended[0] and broken[1] != mended[1]
+    assert len([line for line in read_lines(tmp_path) if line["event"] == "started"]) == 5
+    assert_nothing_lost(tmp_path)
+
+
+def test_a_lost_node_takes_its_replica_along(hosts: Any, tmp_path: Path) -> None:
+    doomed, stays = (hosts.add_node(num_cpus=2, object_store_memory=80 << 20, resources={"g": 2}) for _ in range(2))
+    nodes = {node.node_id: node for node in (doomed, stays)}
+
+    def remove(state: RunState) -> None:
+        assert len({member.node for member in state.members[:2]}) == 1, "a replica was torn apart"
+        hosts.remove_node(nodes.pop(state.members[0].node), allow_graceful=False)
+
+    saboteur = At(10, remove)
+    try:
+        result = fit(tmp_path, saboteur, resources_per_worker={"CPU": 1, "g": 1})
+    finally:
+        for node in nodes.values():
+            hosts.remove_node(node)
+    assert saboteur.fired_s is not None
+    assert result.world_sizes == [2, 1]
+    assert_nothing_lost(tmp_path)

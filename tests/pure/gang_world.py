@@ -1,0 +1,135 @@
+"""The seeded world with replicas of several workers: a reduction for each shard, then an agreement in each replica.
+
+Whoever gave its word in an agreement and was stopped before it heard the others' may have been heard, or not.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+from elastic.control import events as ev
+from elastic.control.data import hash32
+from elastic.control.state import Standing
+from elastic.control.values import CommitId, View
+from elastic.control.worker_protocol import Signal, Stage, Verdict
+from tests.pure.bare_controller import BareController
+from tests.pure.protocol_parts import Plan, SimWorker
+from tests.pure.protocol_world import LEASE_MARGIN, LEASE_S, LIMITS, PATIENCE, SENSING, World
+
+Decision = tuple[int, int, int]  # generation, update, replica
+
+
+class GangWorld(World):
+    """One run of replicas of `width` workers."""
+
+    def __init__(self, seed: int, plan: Plan, width: int) -> None:
+        super().__init__(seed, plan)
+        self.ws = BareController(plan.replicas, plan.spares, width=width, **LIMITS, **SENSING, **PATIENCE)
+        self.width = width
+        self.agreements: dict[Decision, set[str]] = defaultdict(set)
+        self.deciding: dict[str, Decision] = {}
+        self.rolled_forward = self.split = 0
+
+    def shard(self, worker: SimWorker) -> int:
+        return self.ws.state.workers[worker.name].shard
+
+    def key(self, worker: SimWorker) -> Any:
+        return (*super().key(worker), self.shard(worker))
+
+    def is_full(self, worker: SimWorker) -> bool:
+        assert worker.view is not None
+        return len(self.reductions[self.key(worker)]) == worker.view.replicas
+
+    def is_there(self, other: SimWorker, view: View) -> bool:
+        is_busy = other.state.stage is Stage.FORMING and other.state.prepared is not None
+        return super().is_there(other, view) and not is_busy
+
+    def signal(self, worker: SimWorker, signal: Signal, **details: Any) -> Verdict:
+        if signal is Signal.FORM and self.workers[worker.name].state.stage in (Stage.FROZEN, Stage.PARKED):
+            details["commit"] = self.ws.view.resume if details["generation"] == self.ws.generation else None
+        before = worker.state.stage
+        verdict = super().signal(worker, signal, **details)
+        decision = self.deciding.get(worker.name)
+        if decision is not None and worker.state.stage is not before:
+            del self.deciding[worker.name]
+            if len(self.agreements[decision]) < self.width and self.rng.random() < 0.5:
+                self.agreements[decision].discard(worker.name)
+        return verdict
+
+    def form(self, worker: SimWorker) -> None:
+        prepared = worker.state.prepared
+        if prepared is None:
+            self.forget_superseded(worker)
+            super().form(worker)
+            return
+        assert prepared.step == worker.state.commit.step + 1
+        self.assert_not_redone(worker, prepared)
+        assert self.signal(worker, Signal.ROLL_FORWARD) is Verdict.DONE
+        worker.pending = prepared
+        self.rolled_forward += 1
+
+    def forget_superseded(self, worker: SimWorker) -> None:
+        """What it applied last was lost with the rest of its replica, and has been done again by others, or will be."""
+        resume, pending = self.ws.view.resume, worker.pending
+        if pending is None or pending.same_state(resume):
+            return
+        is_stable = pending.step < len(self.stable) and self.stable[pending.step] == pending.lineage
+        if pending.step >= resume.step or not is_stable:
+            worker.pending = None
+
+    def step(self, worker: SimWorker) -> None:
+        decision = self.deciding.get(worker.name)
+        if decision is None:
+            super().step(worker)
+            return
+        view = worker.view
+        assert view is not None
+        mates = [self.workers[member.worker] for member in view.gang(decision[2])]
+        has_agreed = len(self.agreements[decision]) == self.width
+        is_cut = not all(self.is_there(mate, view) for mate in mates)
+        if self.chance("break_") or (not has_agreed and (is_cut or self.is_late(worker))):
+            self.split += has_agreed
+            self.signal(worker, Signal.BREAK)
+            self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")
+        elif has_agreed:
+            self.decided(worker, decision)
+
+    def reduced(self, worker: SimWorker, key: Any) -> None:
+        """All who hold this shard have contributed, so all of them have applied the step before."""
+        (generation, number, _), parent, view = key, worker.state.commit, worker.view
+        assert view is not None
+        place = (generation, number)
+        assert self.parents.setdefault(place, parent.lineage) == parent.lineage, f"{place} began from different states"
+        self.note_stable(parent)
+        self.make_stable(worker)
+        if number < self.plan.steps:
+            lineage = f"{hash32(parent.lineage, generation, number):08x}"
+            commit = CommitId(1, generation, 1, number, lineage)
+            assert self.signal(worker, Signal.PREPARE, commit=commit) is Verdict.DONE
+        decision = self.deciding[worker.name] = (*place, view.rank_of(worker.name) // self.width)
+        self.agreements[decision].add(worker.name)
+        worker.since_s = worker.moved_s = self.now_s
+
+    def decided(self, worker: SimWorker, decision: Decision) -> None:
+        generation, number, _ = decision
+        if number == self.plan.steps:
+            self.signal(worker, Signal.END_LOOP)
+            self.publish(worker)
+            self.tell(worker, ev.LoopEnded, generation=generation, commit=worker.state.commit)
+            return
+        worker.wants_pause = any((generation, number, shard) in self.pauses for shard in range(self.width))
+        if self.now_s > worker.muted_until_s or self.now_s - worker.muted_at_s < LEASE_S * LEASE_MARGIN:
+            worker.applying = worker.state.prepared
+            assert self.signal(worker, Signal.ENTER_APPLY) is Verdict.DONE
+            assert (worker.name, generation) not in self.answered, f"{worker.name} applies in a generation it has left"
+
+    def assert_not_redone(self, worker: SimWorker, commit: CommitId) -> None:
+        """Workers of another shard may be ahead: the step is stable for them, and this worker holds it prepared."""
+        is_exiled = self.ws.standing(worker.name) is Standing.EXILED
+        is_known = commit.step < len(self.stable)
+        assert is_exiled or not is_known or self.stable[commit.step] == commit.lineage, f"{worker.name} redid {commit}"
+
+    def live_holders(self) -> list[SimWorker]:
+        """Members that could still give what they hold."""
+        members = [self.workers[member.name] for member in self.ws.state.members]
+        in_reach = [one for one in members if one.is_alive and not one.is_hung and not one.muted_until_s]
+        return [one for one in in_reach if one.state.healed and one.state.commit.step >= 0]

@@ -1,0 +1,154 @@
+"""Replicas of two workers: who is started, who goes on, what they resume from, and how a broken one comes back."""
+
+from elastic.control import events as ev
+from elastic.control.commands import Dismiss, Form, Freeze, Pause, StartWorker
+from elastic.control.outcome import Ending
+from elastic.control.state import Phase, Standing
+from tests.pure.bare_controller import BareController
+
+
+def gangs(spares: int = 0, replicas: tuple[int, int] = (1, 2), **limits: float) -> BareController:
+    """Replicas (w0, w1) and (w2, w3) train; step 3 is stable."""
+    ws = BareController(replicas, spares, width=2, **limits).run()
+    ws.stable(3)
+    return ws
+
+
+def started(ws: BareController) -> list[tuple[str, int, int]]:
+    return [(one.worker, one.gang, one.shard) for one in ws.given(StartWorker)]
+
+
+def test_each_replica_is_started_shard_by_shard():
+    ws = BareController((1, 2), spares=1, width=2)
+    ws.start()
+    assert started(ws) == [("w0", 0, 0), ("w1", 0, 1), ("w2", 1, 0), ("w3", 1, 1), ("w4", 2, 0), ("w5", 2, 1)]
+
+
+def test_a_run_begins_with_whole_replicas():
+    ws = BareController((1, 2), width=2)
+    ws.start()
+    ws.place("w0", "w1", "w2", "w3")
+    ws.park("w0", "w3")
+    ws.park("w2")
+    assert ws.phase is Phase.STARTING  # w1 may come yet
+    ws.die("w1")
+    assert ws.members == ["w2", "w3"]
+    assert (ws.view.donors, ws.view.behind, ws.view.replicas) == ((0, 1), (), 1)
+
+
+def test_a_broken_replica_is_left_out_and_what_is_left_of_it_stays_warm():
+    ws = gangs()
+    ws.die("w1")
+    assert ws.addressees(Freeze) == {"w0", "w2", "w3"}
+    for worker in ("w0", "w2", "w3"):
+        ws.answer(worker, 4)
+    assert ws.members == ["w2", "w3"]
+    assert (ws.standing("w0"), ws.given(Dismiss)) == (Standing.PARKED, [])
+    ws.form()
+    assert ws.state.world_sizes == (2, 1)
+
+
+def test_it_is_made_whole_and_joins_with_the_worker_that_was_left():
+    ws = gangs()
+    ws.die("w1")
+    for worker in ("w0", "w2", "w3"):
+        ws.answer(worker, 4)
+    ws.form()
+    ws.stable(5)
+    assert started(ws) == [("w4", 0, 1)]
+    ws.join("w4")
+    ws.tick(0.5)
+    assert ws.addressees(Pause) == {"w2"}
+    for worker in ("w2", "w3"):
+        ws.answer(worker, 6)
+    assert ws.members == ["w2", "w3", "w0", "w4"]
+    assert (ws.names(ws.view.donors), ws.names(ws.view.behind)) == (["w2", "w3"], ["w0", "w4"])
+
+
+def test_a_spare_replica_takes_the_place_of_a_broken_one():
+    ws = gangs(spares=1)
+    ws.die("w3")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 4)
+    assert ws.members == ["w0", "w1", "w4", "w5"]
+    assert ws.names(ws.view.behind) == ["w4", "w5"]
+
+
+def test_who_is_prepared_for_what_another_has_applied_gives_it_too():
+    ws = gangs()
+    ws.die("w1")
+    ws.answer("w0", 5)
+    ws.answer("w2", 5)
+    ws.answer("w3", 4, prepared=True)
+    assert ws.members == ["w2", "w3"]
+    assert (ws.view.resume.step, ws.view.donors, ws.view.behind) == (5, (0, 1), ())
+
+
+def test_an_update_that_no_whole_replica_can_get_to_is_tried_again():
+    """w0 has applied it; w1 was prepared, and is dead; the other replica has not come to it."""
+    ws = gangs()
+    ws.die("w1")
+    ws.answer("w0", 5)
+    ws.answer("w2", 4, prepared=True)
+    ws.answer("w3", 4)
+    assert (ws.members, ws.view.resume.step) == (["w2", "w3"], 4)
+
+
+def test_each_shard_is_healed_by_whoever_holds_it():
+    """Both replicas are whole: one is prepared, of the other only shard 0 is."""
+    ws = gangs()
+    ws.break_("w0")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 4, prepared=True)
+    ws.answer("w3", 4)
+    assert ws.members == ["w0", "w1", "w2", "w3"]
+    assert (ws.view.resume.step, ws.view.donors, ws.view.behind) == (5, (0, 1, 2), (3,))
+
+
+def test_holders_in_broken_replicas_wait_until_these_are_whole():
+    ws = gangs(replicas=(2, 2))
+    ws.die("w0", "w3")
+    ws.answer("w1", 4)
+    ws.answer("w2", 4)
+    assert ws.phase is Phase.WAITING
+    assert started(ws) == [("w4", 0, 0), ("w5", 1, 1)]
+    ws.join("w4")
+    assert ws.phase is Phase.WAITING
+    ws.join("w5")
+    assert [command.view.resume.step for command in ws.given(Form)] == [4]
+    assert (ws.members, ws.view.donors, ws.view.behind) == (["w4", "w1", "w2", "w5"], (1, 2), (0, 3))
+
+
+def test_a_shard_that_nobody_holds_ends_the_run():
+    ws = gangs()
+    ws.die("w0", "w2")
+    ws.answer("w1", 4)
+    ws.answer("w3", 4)
+    assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.REPLICAS_LOST
+
+
+def test_notice_to_a_worker_is_notice_to_its_replica():
+    ws = gangs(notice_window_s=0.1)
+    ws.feed(ev.WorkerNotice(worker="w3", reason="SIGTERM"))
+    assert started(ws) == [("w4", 2, 0), ("w5", 2, 1)]
+    ws.tick(after_s=0.2)
+    assert ws.addressees(Pause) == {"w0"}
+    for worker in ("w0", "w1", "w2", "w3"):
+        ws.answer(worker, 4)
+    assert ws.members == ["w0", "w1"]
+    assert {ws.standing("w2"), ws.standing("w3")} == {Standing.GONE}
+
+
+def test_the_groups_of_a_generation_are_views_of_their_own():
+    ws = gangs(replicas=(2, 2))
+    ws.die("w0", "w3")
+    ws.answer("w1", 4)
+    ws.answer("w2", 4)
+    ws.join("w4")
+    ws.join("w5")  # (w4, w1) and (w2, w5): each shard has another donor
+    shards = [ws.view.across(shard) for shard in (0, 1)]
+    assert [[member.worker for member in one.members] for one in shards] == [["w4", "w2"], ["w1", "w5"]]
+    assert [(one.donors, one.behind) for one in shards] == [((1,), (0,)), ((0,), (1,))]
+    inside = ws.view.inside(1)
+    assert ([member.worker for member in inside.members], inside.leader.worker) == (["w2", "w5"], "w2")
+    assert len({one.part for one in (*shards, inside, ws.view)}) == 4  # one store may serve several of them

@@ -1,0 +1,87 @@
+"""Replicas of several workers in hundreds of seeded worlds: shards never part, and no stable step is lost."""
+
+import random
+
+import pytest
+
+from elastic.control.outcome import Ending
+from elastic.control.values import CommitId
+from tests.pure.gang_world import GangWorld
+from tests.pure.protocol_parts import Plan, SimWorker
+
+SEEDS, BATCH = 300, 50
+
+
+def plan_of(seed: int) -> tuple[Plan, int]:
+    """One to three replicas of two or three workers."""
+    rng = random.Random(f"gangs {seed}")
+    low = rng.randint(1, 2)
+    plan = Plan(
+        replicas=(low, rng.randint(low, 3)),
+        spares=rng.randint(0, 1),
+        steps=rng.randint(1, 8),
+        in_order=rng.random() < 0.5,
+        crash=rng.choice((0.0, 0.003, 0.01)),
+        hang=rng.choice((0.0, 0.0, 0.003)),
+        mute=rng.choice((0.0, 0.0, 0.003)),
+        break_=rng.choice((0.0, 0.01, 0.05)),
+        lose_order=rng.choice((0.0, 0.02, 0.1)),
+        notice=rng.choice((0.0, 0.0, 0.003)),
+        stall=rng.choice((0.0, 0.0, 0.1)),
+    )
+    return plan, rng.choice((2, 2, 3))
+
+
+def play(seed: int) -> GangWorld:
+    plan, width = plan_of(seed)
+    world = GangWorld(seed, plan, width)
+    try:
+        world.play()
+        judge_the_end(world)
+    except Exception as error:
+        error.add_note(f"seed {seed}: width {width}, {plan}")
+        raise
+    return world
+
+
+def held_by(worker: SimWorker) -> list[CommitId]:
+    return [one for one in (worker.state.commit, worker.state.prepared) if one is not None]
+
+
+def judge_the_end(world: GangWorld) -> None:
+    state = world.ws.state
+    assert state.outcome is not None
+    if state.outcome.ending is Ending.SUCCEEDED:
+        assert len(world.stable) == world.plan.steps
+        last = {one.state.commit.lineage for one in world.live_holders() if one.state.commit.step == len(world.stable)}
+        assert len(last) <= 1
+        return
+    assert state.outcome.ending is Ending.REPLICAS_LOST, state.outcome
+    holders = world.live_holders()
+    for commit in {one for holder in holders for one in held_by(holder)}:
+        shards = {world.shard(one) for one in holders if any(held.same_state(commit) for held in held_by(one))}
+        assert len(shards) < world.width, f"{commit} was still held in every shard"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH), ids=lambda first: f"seeds {first} to {first + BATCH - 1}")
+def test_whatever_happens_shards_never_part_and_the_run_ends(first):
+    for seed in range(first, first + BATCH):
+        play(seed)
+
+
+def test_without_faults_every_run_succeeds():
+    for seed in range(10):
+        world = GangWorld(seed, Plan(replicas=(2, 3), spares=1, in_order=seed % 2 == 0), 2).play()
+        judge_the_end(world)
+        assert world.ws.state.outcome.ending is Ending.SUCCEEDED
+        assert world.ws.state.incidents == ()
+
+
+def test_the_worlds_hold_what_they_are_meant_to():
+    """Replicas whose workers parted over an apply, and went on from there; and both ends."""
+    worlds = [play(seed) for seed in range(0, SEEDS, 3)]
+    endings = [world.ws.state.outcome.ending for world in worlds]
+    assert endings.count(Ending.SUCCEEDED) > len(worlds) / 2
+    assert Ending.REPLICAS_LOST in endings
+    assert sum(world.split for world in worlds) > 5
+    assert sum(world.rolled_forward for world in worlds) > 20
