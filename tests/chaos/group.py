@@ -4,12 +4,13 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from elastic.actors.driver import Driver, Finished
@@ -79,6 +80,15 @@ class Training:
     callbacks: tuple[WorkerCallback, ...] = ()
     policy: Policy = field(default_factory=Ladder)
     parked: int = 0
+
+
+def thinned(stories: Mapping[str, Any], every: int) -> list[Any]:
+    """Stories for `parametrize`: each n-th is played by the fast selection, the others are slow."""
+    found = []
+    for number, (name, story) in enumerate(stories.items()):
+        values = story if isinstance(story, tuple) else (story,)
+        found.append(pytest.param(*values, id=name, marks=[pytest.mark.slow] if number % every else []))
+    return found
 
 
 def run(

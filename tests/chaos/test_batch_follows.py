@@ -28,6 +28,7 @@ from tests.chaos.group import (
     assert_same_answer,
     assert_survivors_never_restart,
     run,
+    thinned,
 )
 from tests.chaos.saboteur import HARMLESS, MICRO_BATCH, SAMPLES, Replayed, Sabotage, train
 from tests.effects.solo import Solo
@@ -141,7 +142,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("training", KINDS.values(), ids=KINDS.keys())
-@pytest.mark.parametrize("plan", STORIES.values(), ids=STORIES.keys())
+@pytest.mark.parametrize("plan", thinned(STORIES, 3))
 def test_killed_while_the_batch_follows(plan: list[Sabotage], training: Training, tmp_path: Path) -> None:
     steps = 20
     story = run(tmp_path, *plan, steps=steps, training=training)

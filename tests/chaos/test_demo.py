@@ -19,6 +19,7 @@ def demo(out: Path, *options: str) -> dict[str, Any]:
     return json.loads((out / "run.json").read_text())
 
 
+@pytest.mark.slow
 def test_three_faults_cost_no_step_no_sample_and_no_survivor(tmp_path: Path) -> None:
     """In double precision, where the order of summation cannot hide a lost sample."""
     report = demo(tmp_path, "--float64", "--steps", "120", "--seed", "3")
