@@ -1,5 +1,6 @@
 """Replicas of several workers in hundreds of seeded worlds: shards never part, and no stable step is lost."""
 
+import functools
 import random
 
 import pytest
@@ -32,6 +33,7 @@ def plan_of(seed: int) -> tuple[Plan, int]:
     return plan, rng.choice((2, 2, 3))
 
 
+@functools.cache
 def play(seed: int) -> GangWorld:
     plan, width = plan_of(seed)
     world = GangWorld(seed, plan, width)
