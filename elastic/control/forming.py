@@ -102,9 +102,13 @@ def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...
     joiners = whole_gangs((worker for worker in present if worker.name not in staying), turn.state.width)
     incident = turn.open_incident()
     culprits = incident.culprits if incident is not None else ()
-    doubted = {turn.worker(name).node for name in culprits} - {worker.node for worker in _holders(turn)}
+    doubted = {turn.worker(name).node for name in culprits} - {worker.node for gang in survivors for worker in gang}
     doubted |= {worker.node for gang in joiners for worker in gang if is_flapping(turn, worker.node)}
-    trusted = tuple(gang for gang in joiners if not any(worker.node in doubted for worker in gang))
+    trusted = tuple(
+        gang
+        for gang in joiners
+        if any(worker.held for worker in gang) or not any(worker.node in doubted for worker in gang)
+    )
     is_enough = len(survivors) + len(trusted) >= turn.settings.scaling.bounds[0]
     return trusted if is_enough else joiners
 
