@@ -152,3 +152,20 @@ def test_the_groups_of_a_generation_are_views_of_their_own():
     inside = ws.view.inside(1)
     assert ([member.worker for member in inside.members], inside.leader.worker) == (["w2", "w5"], "w2")
     assert len({one.part for one in (*shards, inside, ws.view)}) == 4  # one store may serve several of them
+
+
+def test_the_last_holder_of_a_shard_is_taken_along_even_if_it_was_about_to_leave():
+    """Its node is doubted, and whole replicas that hold nothing of its shard are no substitute for it."""
+    ws = gangs()
+    ws.feed(ev.WorkerNotice(worker="w0", reason="SIGTERM"))
+    ws.tick(0.3)
+    assert "w0" in ws.state.incidents[-1].culprits
+    ws.die("w1", "w2")
+    ws.answer("w0", 4)
+    ws.answer("w3", 4)
+    for _ in range(8):  # the replica that lacks the shard is whole first
+        missing = [one for one in ws.state.workers.values() if one.standing is Standing.REQUESTED]
+        if ws.phase is Phase.WAITING and missing:
+            ws.join(min(missing, key=lambda worker: worker.gang != 1).name)
+    assert ws.phase is Phase.FORMING
+    assert "w0" in ws.names(ws.view.donors) and "w3" in ws.names(ws.view.donors)
