@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ TESTS = Path(__file__).parent
 FOLDER_MARKS = ("pure", "effects", "cluster", "chaos")
 GRACE_S = 10.0
 POLL_S = 0.05
+JOURNAL_LINES, JOURNAL_COLUMNS = 40, 400
 
 # Inherited by every process that a test starts, so that orphans are found after their parents are gone.
 RUN_MARK = ("ELASTIC_TEST_RUN", uuid.uuid4().hex)
@@ -168,6 +169,18 @@ def end(process: Process) -> None:
     read = read_process(Path("/proc") / str(process.pid))
     if read is not None and read[0].identity == process.identity:
         os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test of a run shows how its journal ends: what happened is there, and the folder may be out of reach."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.when == "call" and report.failed and folder is not None:
+        for journal in sorted(folder.rglob("journal.jsonl")):
+            lines = journal.read_text().splitlines()[-JOURNAL_LINES:]
+            report.sections.append((f"end of {journal}", "\n".join(line[:JOURNAL_COLUMNS] for line in lines)))
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from elastic.control.state import RunState
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, fully_sharded, read_lines
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(150)
 
 STEPS = 200
 
