@@ -13,6 +13,7 @@
     ├── StepMisuseError           the `for`/`with` idiom of a step was broken
     ├── StateError                state that cannot be carried from one process to another
     ├── ConservationError         a reduction did not contain exactly what the step is made of
+    ├── CorruptError              stored bytes are not those that were written
     ├── NonFiniteLossError        a loss that is nan or infinite, and not because of one replica
     └── DivergenceError           replicas that should hold the same bits do not
 
@@ -77,6 +78,10 @@ class StateError(ElasticError):
 
 class ConservationError(ElasticError):
     """A reduction summed something else than what seed, cursor and rate say the step is made of."""
+
+
+class CorruptError(ElasticError):
+    """Stored bytes are not those that were written; the message names the step, the shard and the chunk."""
 
 
 class NonFiniteLossError(ElasticError, ArithmeticError):

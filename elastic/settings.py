@@ -145,10 +145,99 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """When something is due: after so many steps, or seconds, whichever comes first; neither: as measured costs say.
+
+    Attributes:
+        steps: between two, in optimizer steps. seconds: between two.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is not None and self.steps < 1) or (self.seconds is not None and self.seconds <= 0):
+            raise SettingError(f"{self!r} must hold positive numbers; leave both out for an interval that is measured")
+
+    @property
+    def is_auto(self) -> bool:
+        return self.steps is None and self.seconds is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Which committed steps the persistent tier keeps, beside those that nothing may delete (the newest good ones).
+
+    Attributes:
+        last: newest steps. every: steps divisible by it, for ever; 0: none.
+        best: so many with the best value of `metric` (a name given to step.report). mode: "min" or "max" is best.
+    """
+
+    last: int = 2
+    every: int = 0
+    best: int = 0
+    metric: str = "loss"
+    mode: str = "min"
+
+    def __post_init__(self) -> None:
+        if self.last < 1 or self.every < 0 or self.best < 0 or self.mode not in ("min", "max"):
+            raise SettingError(f"{self!r}: last >= 1, every >= 0, best >= 0, mode 'min' or 'max'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """How safe a step is made: the tiers below the memory of live workers.
+
+    Attributes:
+        persistent: root of the durable tier: gs://bucket/prefix, a directory, or a URL that fsspec knows; None: none.
+        local_interval: between snapshots into shared memory (STAGED, LOCAL), from where peers take them (REPLICATED).
+        persistent_interval: between uploads (DURABLE).
+        backup_interval_minutes: the persistent interval under its name in multi-tier checkpointing.
+        peers: copies of each shard on other nodes than its own.
+        peer_bytes: what a node may hold for others; None: 0.7 of its object store.
+        memory: directory of the node tier: a ramdisk. ssd: a directory for copies that outlive a reboot, or None.
+        keep: what the persistent tier keeps.
+        upload_bytes_per_s: cap for each node; None: none.
+        overhead: share of the time that measured intervals may cost.
+        memory_lease_s: copies in memory outlive the last word of a driver by so long.
+    """
+
+    persistent: str | None = None
+    local_interval: Interval = field(default_factory=Interval)
+    persistent_interval: Interval = field(default_factory=Interval)
+    backup_interval_minutes: float | None = None
+    peers: int = 1
+    peer_bytes: int | None = None
+    memory: str = "/dev/shm"  # noqa: S108 - where Linux keeps shared memory
+    ssd: str | None = None
+    keep: Keep = field(default_factory=Keep)
+    upload_bytes_per_s: float | None = None
+    overhead: float = 0.03
+    memory_lease_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.peers < 0:
+            raise SettingError(f"Checkpoint.peers={self.peers} must not be negative; 0 keeps no copies on other nodes")
+        for name in ("backup_interval_minutes", "peer_bytes", "upload_bytes_per_s", "overhead", "memory_lease_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise SettingError(f"Checkpoint.{name}={value} must be positive")
+        if self.backup_interval_minutes is not None and not self.persistent_interval.is_auto:
+            raise SettingError("Checkpoint.backup_interval_minutes and persistent_interval say the same: give one")
+
+    @property
+    def upload_interval(self) -> Interval:
+        """The persistent interval, by whichever name it was given."""
+        minutes = self.backup_interval_minutes
+        return self.persistent_interval if minutes is None else Interval(seconds=60 * minutes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """Everything the control plane needs to know about a run before it starts."""
 
     run: str
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)
+    checkpoint: Checkpoint | None = None
     incarnation: int = 1

@@ -1,0 +1,83 @@
+"""Pure. What a persistent tier must be able to do: small objects by key, create-if-absent, ranged reads. No rename.
+
+Every decision (which incarnation is the newest, is a step committed) is one small object, created once: that is atomic
+on Google Cloud Storage, on S3 and in a directory. What a store cannot promise it says (`is_atomic`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from elastic.errors import ElasticError
+
+
+class StoreError(ElasticError):
+    """The store failed for good: after retries, within its deadline; the message names it and the key."""
+
+
+class MissingError(StoreError):
+    """There is no object of this key."""
+
+
+class TakenError(StoreError):
+    """The object exists, and holds other bytes: somebody else wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An object in a listing."""
+
+    key: str
+    nbytes: int
+    modified_at_s: float
+
+
+class Store(Protocol):
+    """Objects below one root. Keys are relative, '/'-separated; each part is a `checked_name`.
+
+    Calls are retried within a deadline of the store's own, and may be made from any thread. Attribute `is_atomic`: two
+    writers that create one key cannot both believe that they did. Attribute `url`: for people, without secrets.
+    """
+
+    is_atomic: bool
+    url: str
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        """Write an object that is not there; once it returns, the object is durable and whole.
+
+        The very bytes being there already is success: a retry whose answer was lost finds its own object.
+
+        Raises:
+            TakenError: it is there with other bytes. StoreError.
+        """
+
+    def read(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
+        """Bytes [begin, end) of an object; to its end by default. Unverified: sums are the caller's.
+
+        Raises:
+            MissingError. StoreError: also where fewer bytes than asked for are there.
+        """
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write or replace a small object that is only a hint.
+
+        Raises:
+            StoreError.
+        """
+
+    def list(self, prefix: str) -> Iterator[Item]:
+        """All objects whose key begins with `prefix`, by key.
+
+        Raises:
+            StoreError.
+        """
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is success.
+
+        Raises:
+            StoreError.
+        """
+
+    def close(self) -> None:
+        """Give back connections and threads."""
