@@ -1,0 +1,43 @@
+"""Pure. Where the bytes of a shard can be read: this node's memory, a peer, a disk, the persistent store."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Protocol
+
+from elastic.checkpoint.manifest import Manifest, ShardKey
+
+
+class Tier(IntEnum):
+    """Nearest first."""
+
+    MEMORY = 0
+    DISK = 1
+    PEER = 2
+    PERSISTENT = 3
+
+
+class Source(Protocol):
+    """One place that holds shards of one run. Attribute `where`: for people and reports, e.g. a node or a URL.
+
+    Calls block, each at most as long as the source's own deadline allows.
+    """
+
+    tier: Tier
+    where: str
+
+    def manifests(self) -> Sequence[Manifest]:
+        """Of all shards that are whole here and belong to committed steps, decoded and checked; newest step first.
+
+        Raises:
+            StoreError: the source cannot be asked now.
+        """
+
+    def read(self, key: ShardKey, begin: int, end: int) -> Any:
+        """Bytes [begin, end) of a shard's payload: `bytes`, or a (end - begin,) uint8 array that stays as it is.
+
+        Unverified: who reads checks chunks against the manifest.
+
+        Raises:
+            MissingError: the shard is not here (any more).
+            StoreError: the source cannot be asked now.
+        """
