@@ -22,7 +22,8 @@ from elastic.train.flight import page_path
 from elastic.train.runner import TrainFn
 
 _EVENTS_S = 1.0
-_END_S = 10.0
+_REAP_S = 0.5
+_END_S = 30.0
 
 
 class Child:
@@ -180,9 +181,9 @@ class ProcessFleet:
             for event in content:
                 self._emit(event)
         self._emit(ev.WorkerLost(worker=worker, evidence="its pipe closed"))
-        child.process.join(_END_S)
-        code = child.process.exitcode
-        if code is not None:
+        while child.process.exitcode is None and not self._is_down.is_set():
+            child.process.join(_REAP_S)
+        if (code := child.process.exitcode) is not None:
             self._emit(ev.WorkerDead(worker=worker, proof=f"pid {child.process.pid} ended with code {code}"))
 
 

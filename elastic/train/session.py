@@ -18,8 +18,9 @@ from elastic.train.closing import close_loop
 from elastic.train.data import Source
 from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
-from elastic.train.gloo import FormingCancelledError, StoreHost, groups_of
+from elastic.train.gloo import FormingCancelledError, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
+from elastic.train.meeting import StoreHost
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse, refuse_loop
 from elastic.train.replica import Replica
