@@ -91,6 +91,7 @@ class Limits:
         freeze_timeout_s: a member that has not answered a freeze by then is fenced (killed by its host monitor).
         pause_timeout_s: members still busy after the step at whose end all should stop are frozen where they are.
         door_timeout_s: how long code between two steps (evaluation, saving) may keep others from forming a generation.
+        restore_timeout_s: how long looking for a checkpoint, or loading one, may take.
         forming_timeout_s: a generation that is not formed by then, with all members at the door, is given up, and the
             next one is formed without the joiners.
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
@@ -124,6 +125,7 @@ class Limits:
     freeze_timeout_s: float = 10.0
     pause_timeout_s: float = 1.0
     door_timeout_s: float = 600.0
+    restore_timeout_s: float = 1800.0
     forming_timeout_s: float = 30.0
     settle_timeout_s: float = 0.05
     collective_timeout_s: float = 300.0

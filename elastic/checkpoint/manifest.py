@@ -14,7 +14,7 @@ from typing import Any
 
 import google_crc32c
 
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError, SettingError
 
 VERSION = 1
@@ -64,15 +64,6 @@ class Entry:
         """(begin, end) by dimension, in coordinates of the whole tensor."""
         at = self.at or (0,) * len(self.shape)
         return at, tuple(start + size for start, size in zip(at, self.shape, strict=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fork:
-    """A new line of history begins: steps past `step` that were committed before (incarnation, generation) are void."""
-
-    incarnation: int
-    generation: int
-    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +172,7 @@ def chunk_count(nbytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
 
 def is_visible(commit: CommitId, forks: Sequence[Fork]) -> bool:
     """Whether a commit belongs to the newest line of history: no later fork left it behind."""
-    made = (commit.incarnation, commit.generation)
-    return all(commit.step <= fork.step for fork in forks if (fork.incarnation, fork.generation) > made)
+    return not any(fork.voids(commit) for fork in forks)
 
 
 def _manifest(body: dict[str, Any]) -> Manifest:
