@@ -110,6 +110,8 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.FormingFailed(worker=worker, generation=at, error="refused")
         yield ev.Overdue(worker=worker, generation=at)
         yield ev.StepStable(worker=worker, report=report(9, at))
+        yield ev.ShardStaged(worker=worker, commit=commit(9), shard=0, shards=1, nbytes=64)
+        yield ev.TierDegraded(worker=worker, tier="memory", reason="full")
         yield ev.TrainFnReturned(worker=worker)
         yield ev.TrainFnRaised(worker=worker, summary="ValueError", traceback="line 1")
 
