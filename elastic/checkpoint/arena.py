@@ -8,7 +8,6 @@ to `seal`; readers hold it shared. So a writer cannot touch what somebody reads,
 written, and a slot that can be locked exclusively has neither owner nor reader.
 """
 
-import contextlib
 import errno
 import fcntl
 import mmap
@@ -207,14 +206,22 @@ class Arena:
         """Have enough slots of this size, their pages touched; the newest sealed slot stays until it is replaced.
 
         Raises:
-            NoRoomError: the directory is full; what there was before is there still, but for older slots.
+            NoRoomError: the directory is full; the newest sealed slot is there still.
         """
         with self._lock:
             fitting = [slot for slot in self._slots if slot.capacity >= payload_bytes and slot.is_there]
             outgrown = [slot for slot in self._slots if slot not in fitting]
             self._slots = self._without(outgrown, keep=self._newest()) + fitting
-            for _ in range(self._count - len(fitting)):
-                self._slots.append(self._new_slot(payload_bytes))
+            made: list[Slot] = []
+            try:
+                for _ in range(self._count - len(fitting)):
+                    made.append(self._new_slot(payload_bytes))
+            except OSError as error:
+                self._without(made)
+                if error.errno not in _FULL:
+                    raise
+                raise self._no_room(payload_bytes) from error
+            self._slots += made
 
     def begin(self, payload_bytes: int) -> Slot | None:
         """A slot to write, never the one that was sealed last; None if all others are read just now.
@@ -265,16 +272,8 @@ class Arena:
         return [slot for slot in slots if slot is keep]
 
     def _new_slot(self, payload_bytes: int) -> Slot:
-        path = self._directory / f"{self._stem}-{self._made}.slot"
         self._made += 1
-        try:
-            return Slot(path, payload_bytes)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-            if error.errno not in _FULL:
-                raise
-            raise self._no_room(payload_bytes) from error
+        return Slot(self._directory / f"{self._stem}-{self._made - 1}.slot", payload_bytes)
 
     def _no_room(self, payload_bytes: int) -> NoRoomError:
         try:

@@ -70,9 +70,9 @@ class NoSnapshots:
     def joined(self, view: View) -> None:
         """A generation begins."""
 
-    def wants(self, step: "Step") -> bool:
-        """The leader's vote: whether to stage this step."""
-        return False
+    def vote(self, step: "Step") -> float:
+        """Summed over replicas: above 0 this step is staged."""
+        return 0.0
 
     def committed(self, step: "Step") -> None:
         """Applied on this worker."""
@@ -127,6 +127,7 @@ class Snapshots(NoSnapshots):
         self._open: Snapshot | None = None  # not known yet whether its step becomes stable
         self._layout = Layout((), (), 0)
         self._threads: list[threading.Thread] = []
+        self._reserving: threading.Thread | None = None
         self._error: Exception | None = None
         self._lock = threading.Lock()
         self._stream: Any = None
@@ -140,14 +141,19 @@ class Snapshots(NoSnapshots):
     def joined(self, view: View) -> None:
         """Who stages for the first time reserves its slots beside the first steps."""
         self._is_stager = view.is_first_of_its_shard(self._replica.link.worker)
-        if self._is_stager and not self._arena.capacity and not self._threads:
-            self._start(self._reserve)
+        if self._is_stager and self._reserving is None:
+            self._reserving = self._start(self._reserve)
 
-    def wants(self, step: "Step") -> bool:
+    def vote(self, step: "Step") -> float:
+        """The leader knows when it is time; who has no memory for it yet is against, unless it is the last chance."""
         replica = self._replica
+        is_against = self._is_stager and not self.is_off and not self._is_ready
+        vote = -1.0 if is_against else 0.0
         if replica.rank or step.phase != replica.phases - 1:
-            return False
-        return step.number == replica.last_number or self._due.is_due(step.index, time.monotonic())
+            return vote
+        if step.number == replica.last_number:
+            return replica.replicas + 1.0
+        return vote + self._due.is_due(step.index, time.monotonic())
 
     def committed(self, step: "Step") -> None:
         now_s = time.monotonic()
@@ -167,7 +173,9 @@ class Snapshots(NoSnapshots):
         if step is None or self.is_off or not self._is_stager:
             return
         with self._replica.page.during(Flying.SLOW, "taking a snapshot"):
-            was_reserved = self._has_reserved()
+            is_usual = self._is_ready
+            if self._reserving is not None:
+                self._reserving.join(self._timeout_s)
             started_s = time.perf_counter()
             try:
                 snapshot = self._begin(step)
@@ -178,7 +186,7 @@ class Snapshots(NoSnapshots):
             self.skipped += 1
             return
         self._open = self._copying = snapshot
-        snapshot.stall_s = time.perf_counter() - started_s if was_reserved else 0.0
+        snapshot.stall_s = time.perf_counter() - started_s if is_usual else 0.0
 
     def fence(self) -> None:
         snapshot, self._copying = self._copying, None
@@ -267,11 +275,12 @@ class Snapshots(NoSnapshots):
 
     # --- threads beside the training ---
 
-    def _start(self, act: Any) -> None:
+    def _start(self, act: Any) -> threading.Thread:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=self._guarded, args=(act,), name="elastic-snapshot", daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
     def _guarded(self, act: Any) -> None:
         try:
@@ -281,12 +290,10 @@ class Snapshots(NoSnapshots):
         except Exception as error:  # the training thread raises it at the next door
             self._error = error
 
-    def _has_reserved(self) -> bool:
-        """Wait for the slots' memory; whether it was there before."""
-        if self._arena.capacity:
-            return True
-        self.flush()
-        return False
+    @property
+    def _is_ready(self) -> bool:
+        """Whether the slots' memory is there."""
+        return self._reserving is not None and not self._reserving.is_alive()
 
     def _reserve(self) -> None:
         reclaim(self._directory, self._run)

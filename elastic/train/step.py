@@ -367,7 +367,7 @@ class Step:
             record=contribution(replica.batches.plan, tally.done, self._identity()),
             pauses=float(replica.link.wants_pause()),
             skips=float(bool(self.skipped)),
-            stages=float(replica.snapshots.wants(self)),
+            stages=replica.snapshots.vote(self),
             loss=tally.loss,
             weight=tally.weight,
             weighted=float(tally.weighted),

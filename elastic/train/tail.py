@@ -17,7 +17,7 @@ class Tail:
 
     Attributes:
         record: proof of which micro-batches are in.
-        pauses, skips, stages: votes; to stage a step is the leader's alone to say.
+        pauses, skips, stages: votes; a step is staged if the last is above 0.
         loss: weighted sum of losses.
         weight: sum of weights, in units of a step's samples.
         weighted: number of micro-batches whose weight the user gave.
