@@ -218,6 +218,7 @@ class Arena:
                     made.append(self._new_slot(payload_bytes))
             except OSError as error:
                 self._without(made)
+                made.clear()  # the memory goes with the last map of it
                 if error.errno not in _FULL:
                     raise
                 raise self._no_room(payload_bytes) from error
