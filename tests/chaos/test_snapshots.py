@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from elastic.actors.process_fleet import ProcessFleet
 from elastic.checkpoint import memory
@@ -15,10 +14,10 @@ from elastic.checkpoint.manifest import Manifest
 from elastic.control.outcome import Ending
 from elastic.control.values import CommitId
 from elastic.settings import Checkpoint, Interval
-from elastic.train import tree
 from tests.chaos import gangs
 from tests.chaos.group import STEPS, Story, Training, run
 from tests.chaos.saboteur import Sabotage, train
+from tests.effects.sealed import digest_of
 
 pytestmark = pytest.mark.timeout(120)
 EVERY_STEP = Interval(steps=1)
@@ -45,19 +44,6 @@ class Found:
     @property
     def newest(self) -> Manifest:
         return self.manifests[0]
-
-
-def digest_of(source: memory.MemorySource, manifest: Manifest) -> int:
-    """The digest that `tree` makes of the state in a slot, whose chunks are all checked."""
-    payload = source.read(manifest.key, 0, manifest.nbytes)
-    for number in range(len(manifest.chunks)):
-        begin, end = manifest.chunk(number)
-        manifest.verify(number, payload[begin:end])
-    tensors = []
-    for entry in manifest.entries:
-        data = torch.from_numpy(payload[entry.begin : entry.begin + entry.nbytes].copy())
-        tensors.append(data.view(getattr(torch, entry.dtype)).view(entry.shape))
-    return tree.digest(tree.Flat(manifest.skeleton.encode(), tensors))
 
 
 def staged(story: Story) -> list[dict[str, Any]]:
