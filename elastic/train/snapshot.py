@@ -12,7 +12,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +126,7 @@ class Snapshots(NoSnapshots):
         self._copying: Snapshot | None = None  # its sources must not change
         self._open: Snapshot | None = None  # not known yet whether its step becomes stable
         self._layout = Layout((), (), 0)
-        self._threads: list[threading.Thread] = []
+        self._last_thread: threading.Thread | None = None
         self._reserving: threading.Thread | None = None
         self._error: Exception | None = None
         self._lock = threading.Lock()
@@ -212,9 +212,8 @@ class Snapshots(NoSnapshots):
             self._start(lambda: self._abandon(snapshot))
 
     def flush(self) -> None:
-        deadline_s = time.monotonic() + self._timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+        if self._last_thread is not None:
+            self._last_thread.join(self._timeout_s)
 
     def close(self) -> None:
         self.drop()
@@ -275,15 +274,18 @@ class Snapshots(NoSnapshots):
 
     # --- threads beside the training ---
 
-    def _start(self, act: Any) -> threading.Thread:
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=self._guarded, args=(act,), name="elastic-snapshot", daemon=True)
-        self._threads.append(thread)
+    def _start(self, act: Callable[[], None]) -> threading.Thread:
+        """One after the other, so that slots are sealed in the order of their steps."""
+        arguments = (act, self._last_thread)
+        thread = threading.Thread(target=self._guarded, args=arguments, name="elastic-snapshot", daemon=True)
+        self._last_thread = thread
         thread.start()
         return thread
 
-    def _guarded(self, act: Any) -> None:
+    def _guarded(self, act: Callable[[], None], before: threading.Thread | None) -> None:
         try:
+            if before is not None:
+                before.join()
             act()
         except NoRoomError as error:
             self._give_up(error)

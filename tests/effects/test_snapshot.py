@@ -22,7 +22,7 @@ from elastic.settings import Checkpoint, Interval
 from elastic.train import copies, snapshot, tree
 from elastic.train.copies import Copies, HostCopies
 from tests.effects.helpers import LONG_S, eventually
-from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, raised, trained
+from tests.effects.idiom import STEPS, Numbers, Training, assert_like_a_plain_loop, once, raised, trained
 from tests.effects.sealed import digest_of, flat_of, state_of
 from tests.effects.solo import Solo
 
@@ -149,6 +149,7 @@ class Rich(Training):
         super().__init__(session, model)
         self.average = torch.optim.swa_utils.AveragedModel(self.model)
         session.track(average=self.average)
+        self.batches = session.batches(Numbers(12), batch_size=6, micro_batch_size=2)
 
 
 def test_what_changes_outside_of_apply_is_copied_at_the_door(book: Book, idle: None) -> None:
@@ -228,7 +229,7 @@ def test_a_step_that_is_tried_again_after_its_predecessor_was_staged(place: str,
 
 
 def replica_of(solo: Solo, act: Any) -> Any:
-    """What `act(replica, step)` returns inside of step 1, when step 0 is staged, and not stable."""
+    """What `act(replica, step)` returns inside of step 1, when step 0 is staged, and not stable; and the run."""
     found = []
 
     def hook(step: Any, training: Training, place: str) -> None:
@@ -237,12 +238,12 @@ def replica_of(solo: Solo, act: Any) -> Any:
         if step.index == 1 and place == "start":
             found.append(act(training.session._replica, step))
 
-    solo.run(trained(hook))
-    return found[0]
+    ended = solo.run(trained(hook))
+    return found[0], ended
 
 
 def test_a_staged_step_that_is_not_stable_yet_cannot_be_read(book: Book) -> None:
-    assert replica_of(book.solo(), lambda replica, step: book.sealed) == []
+    assert replica_of(book.solo(), lambda replica, step: book.sealed)[0] == []
 
 
 def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
@@ -263,13 +264,7 @@ def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
         replica.resume(view)
         replica.snapshots.flush()
 
-    replica_of(book.solo(), leave_it)
-    assert [one.commit.step for one in book.sealed] == [3, 2, 1]
-    assert not any(event == 0 for event in staged_of(book))
-
-
-def staged_of(book: Book) -> list[int]:
-    return [one.commit.step for one in book.sealed]
+    assert staged(replica_of(book.solo(), leave_it)[1]) == [1, 2, 3]
 
 
 def test_slots_are_free_again_after_steps_that_were_dropped(book: Book) -> None:
@@ -282,7 +277,23 @@ def test_slots_are_free_again_after_steps_that_were_dropped(book: Book) -> None:
             replica.snapshots.at_door()
         return replica.snapshots.skipped
 
-    assert replica_of(book.solo(), drop) == 0
+    assert replica_of(book.solo(), drop)[0] == 0
+
+
+def test_slots_are_sealed_in_the_order_of_their_steps(book: Book, monkeypatch: Any) -> None:
+    """Else an older one could pass for the newest, which is never written over."""
+    sums, calls = snapshot.sums, []
+
+    def slow(payload: Any, manifest: Manifest) -> Any:
+        time.sleep(0.2 if not calls else 0.0)
+        calls.append(manifest.commit.step)
+        return sums(payload, manifest)
+
+    monkeypatch.setattr(snapshot, "sums", slow)
+    ended = book.solo().run(trained(book.note))
+    assert staged(ended) == sorted(staged(ended)) == calls
+    assert len(calls) >= 3
+    assert book.sealed[0].commit.step == STEPS - 1
 
 
 # --- when -------------------------------------------------------------------------------------------------------------
@@ -372,9 +383,8 @@ def test_a_snapshot_that_fails_for_another_reason_ends_the_run(book: Book, monke
         raise ValueError("a bug")
 
     monkeypatch.setattr(snapshot, "sums", broken)
-    assert "a snapshot failed: ValueError: a bug" in raised(
-        book.solo().run(trained(book.note, max_steps=50)), "StateError"
-    )
+    ended = book.solo().run(trained(book.note, max_steps=50))
+    assert "a snapshot failed: ValueError: a bug" in raised(ended, "StateError")
 
 
 def test_a_copy_that_fails_is_raised_where_it_is_waited_for() -> None:
