@@ -108,7 +108,7 @@ class Snapshots(NoSnapshots):
 
     Attributes:
         forks: where the history of what is committed from now on began anew.
-        skipped: steps that were not staged, since all slots were being read.
+        skipped: steps that were not staged, since all slots were being sealed or read.
         is_off: the tier is given up on this worker, for want of room.
     """
 
@@ -179,6 +179,9 @@ class Snapshots(NoSnapshots):
             started_s = time.perf_counter()
             try:
                 snapshot = self._begin(step)
+                if snapshot is None and (step.wants_pause or step.number == self._replica.last_number):
+                    self.flush()  # nothing comes after it: rather wait for a slot than leave it out
+                    snapshot = self._begin(step)
             except NoRoomError as error:
                 self._give_up(error)
                 return
