@@ -417,6 +417,8 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.FormingFailed: (_ignore, _ignore, _ignore, _forming_failed, _ignore, _ignore, _ignore),
     ev.Overdue: (_overdue,) * 6 + (_ignore,),
     ev.StepStable: (_ignore, _stable, _stable, _stable, _stable, _stable, _ignore),
+    ev.ShardStaged: (_ignore,) * 7,
+    ev.TierDegraded: (_ignore,) * 7,
     ev.LoopEnded: (_ignore, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _ignore),
     ev.TrainFnReturned: (_returned,) * 6 + (_ignore,),
     ev.TrainFnRaised: (_raised,) * 6 + (_ignore,),

@@ -207,6 +207,24 @@ class StepStable(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStaged(WorkerEvent):
+    """The shared memory of its host holds its shard of a stable step, sealed: `nbytes` of state."""
+
+    commit: CommitId
+    shard: int
+    shards: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierDegraded(WorkerEvent):
+    """It goes on without a tier of its checkpoints; told once."""
+
+    tier: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopEnded(WorkerEvent):
     """It has left the last step together with all members of `generation`."""
 

@@ -117,6 +117,12 @@ class View:
         """The workers of one replica, who agree on each step."""
         return replace(self, members=self.gang(replica), donors=(), behind=(), width=1, part=f"replica{replica}/")
 
+    def is_first_of_its_shard(self, worker: str) -> bool:
+        """Whether no member of lower rank, on the same host, holds the same shard."""
+        rank = self.rank_of(worker)
+        before = self.members[rank % self.width : rank : self.width]
+        return all(member.host != self.members[rank].host for member in before)
+
     def rank_of(self, worker: str) -> int:
         for rank, member in enumerate(self.members):
             if member.worker == worker:

@@ -151,6 +151,8 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.StepStable(worker=worker, report=report(9, at))
         yield ev.Restored(worker=worker, commit=commit(0))
         yield ev.RestoreRefused(worker=worker, commit=commit(0), reason="bad bytes")
+        yield ev.ShardStaged(worker=worker, commit=commit(9), shard=0, shards=1, nbytes=64)
+        yield ev.TierDegraded(worker=worker, tier="memory", reason="full")
         yield ev.TrainFnReturned(worker=worker)
         yield ev.TrainFnRaised(worker=worker, summary="ValueError", traceback="line 1")
 
