@@ -128,18 +128,19 @@ def plan(wants: Sequence[Want], manifests: Sequence[Manifest], own: int | None =
 
 
 def copies(manifests: Sequence[Manifest], reader: int, readers: int) -> list[tuple[Want, Piece]]:
-    """Whole tensors that shards hold beside shard 0, to be compared with its own before shards are cut anew.
+    """Tensors that other shards hold as shard 0 does, to be compared with its own before shards are cut anew.
 
-    A tensor that was cut by hand does not say so: each shard seems to hold all of it, and only the values differ.
-    Each of `readers` compares its share of the shards.
+    A tensor that was cut by hand does not say where its part begins: each shard seems to hold all of it, and only the
+    values differ. Each of `readers` compares its share of the shards.
     """
-    first, found = {entry.path for entry in manifests[0].entries}, []
+    first = {entry.path for entry in manifests[0].entries}
+    found: list[tuple[Want, Piece]] = []
     for shard in range(1, len(manifests)):
         if shard % readers != reader:
             continue
         for number, entry in enumerate(manifests[shard].entries):
             whole = whole_shape(entry)
-            if entry.path in first and entry.shape == whole and math.prod(whole):
+            if entry.path in first and not entry.at and entry.shape == whole and entry.nbytes:
                 want = Want(path=entry.path, dtype=entry.dtype, whole=whole, box=whole_box(whole))
                 found.append((want, Piece(want=len(found), shard=shard, entry=number, box=want.box)))
     return found

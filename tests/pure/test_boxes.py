@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -161,8 +162,13 @@ def test_a_hole_is_refused():
         plan([Want(path="/m/0", dtype="float32", whole=(4,), box=((1,), (4,)))], sharded([((4,), 0)], 2)[:1])
 
 
+def undeclared(manifest):
+    """The same, of somebody who does not say that the first tensor is on all shards on purpose."""
+    return replace(manifest, entries=(replace(manifest.entries[0], whole=(), at=()), *manifest.entries[1:]))
+
+
 def test_readers_share_the_comparison_of_copies():
-    manifests = sharded([((3,), None), ((4,), 0)], 5)
+    manifests = [undeclared(one) for one in sharded([((3,), None), ((4,), 0)], 5)]
     seen = [(reader, piece.shard) for reader in range(2) for _, piece in boxes.copies(manifests, reader, 2)]
     assert sorted(shard for _, shard in seen) == [1, 2, 3, 4]
     assert all(shard % 2 == reader for reader, shard in seen)
