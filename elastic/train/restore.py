@@ -120,9 +120,9 @@ def fetch(
     found = plan(wants, manifests, own=saved.shard)
     skeleton = tree.reshaped(saved.skeleton.encode(), [extent(want.box) for want in wants])
     tensors = [landing.empty(slot) for slot in tree.slots(skeleton)]
-    reports = read(candidate, found, [_raw(tensor) for tensor in tensors], effort)
+    reports = read(candidate, found, [raw(tensor) for tensor in tensors], effort)
     if not is_same_cut:
-        reports += _refuse_hidden_parts(candidate, shard, shards, effort)
+        reports += refuse_hidden_parts(candidate, shard, shards, effort)
     return Fetched(
         tracked,
         skeleton,
@@ -140,7 +140,7 @@ def fetch(
     )
 
 
-def _raw(tensor: torch.Tensor) -> np.ndarray:
+def raw(tensor: torch.Tensor) -> np.ndarray:
     """(bytes,) uint8, the tensor's own memory."""
     return tree.raw_bytes(tensor) if tensor.numel() else np.empty(0, dtype=np.uint8)
 
@@ -219,7 +219,7 @@ def _is_fixed(path: str, modules: tuple[str, ...]) -> bool:
     return path.startswith(modules) and "_extra_state" not in path
 
 
-def _refuse_hidden_parts(candidate: Candidate, shard: int, shards: int, effort: Effort) -> list[ShardReport]:
+def refuse_hidden_parts(candidate: Candidate, shard: int, shards: int, effort: Effort) -> list[ShardReport]:
     """What is cut anew must say how it was cut.
 
     Raises:
