@@ -120,6 +120,33 @@ def read(candidate: Candidate, plan: Plan, into: Sequence[Bytes], effort: Effort
     return _Reading(candidate, plan, into, effort).run()
 
 
+def check(holder: Holder, is_deep: bool, effort: Effort | None = None) -> list[str]:
+    """Look at every chunk of one holder's copy.
+
+    Args:
+        is_deep: read all bytes and compare their sums; else see that each chunk is there, to its last byte.
+
+    Returns:
+        A sentence for each chunk that is bad; one that the copy could not be looked at in time.
+    """
+    effort = effort or Effort()
+    manifest, bad = holder.manifest, dict[int, str]()
+
+    def look(chunk: int) -> None:
+        try:
+            if is_deep:
+                _checked(holder, chunk)
+            elif len(holder.source.read(manifest.key, manifest.chunk(chunk)[1] - 1, manifest.chunk(chunk)[1])) != 1:
+                bad[chunk] = f"{manifest.name}: chunk {chunk} is cut off"
+        except (StoreError, CorruptError) as error:
+            bad[chunk] = str(error)
+
+    deadline_s = time.monotonic() + effort.timeout_s
+    late = _each(range(len(manifest.chunks)), look, effort.threads, deadline_s)
+    told = [bad[chunk] for chunk in sorted(bad)]
+    return told + ([f"{manifest.name}: {len(late)} chunks not looked at in {effort.timeout_s:g} s"] if late else [])
+
+
 @dataclass
 class _Tally:
     """What became of one shard's requests."""
