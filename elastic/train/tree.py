@@ -8,7 +8,7 @@ anything else is refused with its path.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,7 @@ def keys(skeleton: bytes) -> tuple[str, ...]:
     return tuple(key for key, _ in json.loads(skeleton)["dict"])
 
 
-def reshaped(skeleton: bytes, shapes: Sequence[tuple[int, ...]]) -> bytes:
+def reshaped(skeleton: bytes, shapes: list[tuple[int, ...]]) -> bytes:
     """The same skeleton for tensors of these shapes, in order."""
     node, rest = json.loads(skeleton), iter(shapes)
     for body in _tensor_nodes(node):
