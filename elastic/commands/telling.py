@@ -76,7 +76,7 @@ def collection(vault: Any, keep: Keep, is_dry: bool) -> Told:
     from elastic.checkpoint.vault_cleaning import collected
 
     verdicts = collected(vault, keep, is_dry=is_dry)
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"step": one.record.commit.step, "bytes": one.record.nbytes, "is_kept": one.is_kept, "reason": one.reason}
         for one in verdicts
     ]
