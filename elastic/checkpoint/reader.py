@@ -29,6 +29,7 @@ Job = TypeVar("Job")
 
 _STRIKES = 3  # a source that could not be asked so often is asked last
 _TOLD = 8
+_PLACE_S = 60.0  # copying a chunk in memory takes milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Effort:
 
     Attributes:
         threads: chunks that are read at a time. rounds: how often all holders of a chunk are asked for it.
-        timeout_s: for all of it.
+        timeout_s: for all of it; knob: the setting that it comes from, for messages.
         turn: whom to ask first among holders at one distance; differs by worker, so that not all ask the same one.
     """
 
@@ -53,6 +54,7 @@ class Effort:
     rounds: int = 2
     timeout_s: float = 600.0
     turn: int = 0
+    knob: str = "Limits.restore_timeout_s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,8 @@ class _Reading:
     def __init__(self, candidate: Candidate, plan: Plan, into: Sequence[Bytes], effort: Effort) -> None:
         self._candidate, self._effort = candidate, effort
         self._deadline_s = time.monotonic() + effort.timeout_s
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._placing, self._is_over = 0, False
         self._strikes: Counter[str] = Counter()
         self._tallies: dict[int, _Tally] = {}
         self._asked: dict[tuple[int, int], str] = {}
@@ -177,13 +180,38 @@ class _Reading:
         self._by_chunk = {shard: _by_chunk(self._landings[shard], manifests[shard]) for shard in self._landings}
 
     def run(self) -> list[ShardReport]:
-        late = _each(self._jobs, self._fetch, self._effort.threads, self._deadline_s)
+        try:
+            late = _each(self._jobs, self._fetch, self._effort.threads, self._deadline_s)
+        finally:
+            self._end()
         if late:
             job = next((one for one in late if one in self._asked), late[0])
-            raise self._refused(
-                *job, f"no answer from {self._asked.get(job, 'anybody')} within {self._effort.timeout_s:g} s"
-            )
+            raise self._refused(*job, f"no answer from {self._asked.get(job, 'anybody')} {self._in_time}")
         return [self._report(shard) for shard in sorted(self._tallies)]
+
+    @property
+    def _in_time(self) -> str:
+        return f"within {self._effort.timeout_s:g} s ({self._effort.knob})"
+
+    def _end(self) -> None:
+        """From here on nobody writes to the targets: what comes late is dropped."""
+        with self._lock:
+            self._is_over = True
+            self._lock.wait_for(lambda: not self._placing, _PLACE_S)
+
+    def _place(self, job: tuple[int, int], begin: int, data: Bytes) -> None:
+        shard, chunk = job
+        with self._lock:
+            if self._is_over:
+                return
+            self._placing += 1
+        try:
+            for landing in self._by_chunk[shard][chunk]:
+                landing.take(begin, data)
+        finally:
+            with self._lock:
+                self._placing -= 1
+                self._lock.notify_all()
 
     def _fetch(self, job: tuple[int, int]) -> None:
         shard, chunk = job
@@ -193,7 +221,7 @@ class _Reading:
         said = []
         for holder in self._holders(shard, chunk):
             if time.monotonic() > self._deadline_s:
-                said.append(f"out of time after {self._effort.timeout_s:g} s")
+                said.append(f"nobody else was asked {self._in_time}")
                 break
             self._asked[job] = holder.source.where
             try:
@@ -202,9 +230,7 @@ class _Reading:
                 said.append(f"{holder.source.tier.name.lower()} {holder.source.where}: {error}")
                 self._failed(tally, holder, error, said[-1])
                 continue
-            begin = holder.manifest.chunk(chunk)[0]
-            for landing in self._by_chunk[shard][chunk]:
-                landing.take(begin, data)
+            self._place(job, holder.manifest.chunk(chunk)[0], data)
             with self._lock:
                 tally.given[holder.source.tier.name.lower(), holder.source.where] += len(data)
                 tally.ended_s = time.monotonic()

@@ -115,7 +115,7 @@ def export(
     from elastic.interchange.exporting import export as write
 
     with _held(run, persistent, memory, timeout) as held:
-        told = write(held.at(step), to, Format(form), Effort(timeout_s=timeout))
+        told = write(held.at(step), to, Format(form), Effort(timeout_s=timeout, knob="--timeout"))
     apart = "" if told.whole else ", each shard apart since they were cut by hand"
     _tell(asdict(told), as_json, [f"step {told.step}: {told.tensors} tensors, {told.nbytes} bytes in {to}{apart}"])
 

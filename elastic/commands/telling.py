@@ -40,7 +40,7 @@ def listing(held: Held) -> Told:
 def verification(held: Held, step: int | None, is_deep: bool, timeout_s: float) -> Told:
     """Every copy of every whole step, looked at."""
     chosen = [held.at(step)] if step is not None else list(held.candidates)
-    steps = [_verified(one, is_deep, Effort(timeout_s=timeout_s)) for one in chosen]
+    steps = [_verified(one, is_deep, Effort(timeout_s=timeout_s, knob="--timeout")) for one in chosen]
     is_sound = bool(steps) and not held.silent and all(one["is_sound"] for one in steps)
     facts = {"run": held.run, "deep": is_deep, "is_sound": is_sound, "steps": steps, "silent": list(held.silent)}
     lines = [f"step {one['step']:>8}  {'sound' if one['is_sound'] else 'NOT SOUND'}" for one in steps]
@@ -147,7 +147,7 @@ def _read_shard(one: Candidate, shard: int, timeout_s: float) -> ShardReport:
     entries = one.manifests[shard].entries
     wants = [Want(path=e.path, dtype=e.dtype, whole=whole_shape(e), box=e.box) for e in entries]
     into = [np.empty(entry.nbytes, dtype=np.uint8) for entry in entries]
-    reports = read(one, plan(wants, one.manifests, own=shard), into, Effort(timeout_s=timeout_s))
+    reports = read(one, plan(wants, one.manifests, own=shard), into, Effort(timeout_s=timeout_s, knob="--timeout"))
     mine = [report for report in reports if report.shard == shard]
     return (
         mine[0] if mine else ShardReport(step=one.commit.step, shard=shard, places=(), nbytes=0, seconds=0, retries=0)

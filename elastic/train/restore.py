@@ -110,18 +110,13 @@ def fetch(
     begun_s = time.monotonic()
     effort = effort or Effort(turn=shard)
     landing = landing or Landing()
-    manifests = candidate.manifests
-    is_same_cut = len(manifests) == shards
-    saved = manifests[shard if is_same_cut else 0]
+    saved = _saved(candidate, shard, shards)
     unused, missing = _fitting_names(tracked, saved)
-    parts = _parts(tracked)
-    _refuse_other_models(tracked, saved, parts)
-    wants = list(_wants(saved, parts, is_same_cut))
-    found = plan(wants, manifests, own=saved.shard)
-    skeleton = tree.reshaped(saved.skeleton.encode(), [extent(want.box) for want in wants])
+    found = plan_for(tracked, candidate, shard, shards)
+    skeleton = tree.reshaped(saved.skeleton.encode(), [extent(want.box) for want in found.wants])
     tensors = [landing.empty(slot) for slot in tree.slots(skeleton)]
     reports = read(candidate, found, [raw(tensor) for tensor in tensors], effort)
-    if not is_same_cut:
+    if len(candidate.shards) != shards:
         reports += refuse_hidden_parts(candidate, shard, shards, effort)
     return Fetched(
         tracked,
@@ -131,13 +126,30 @@ def fetch(
             commit=candidate.commit,
             shard=shard,
             shards=shards,
-            saved_shards=len(manifests),
+            saved_shards=len(candidate.shards),
             read=tuple(reports),
             seconds=time.monotonic() - begun_s,
             unused=unused,
             missing=missing,
         ),
     )
+
+
+def plan_for(tracked: Tracked, candidate: Candidate, shard: int, shards: int) -> Plan:
+    """What this worker has to read, by shard and chunk (`Plan.chunks`): for who reads for several workers at once.
+
+    Raises:
+        StateError: see `fetch`.
+    """
+    saved, parts = _saved(candidate, shard, shards), _parts(tracked)
+    _refuse_other_models(tracked, saved, parts)
+    wants = list(_wants(saved, parts, is_same_cut=len(candidate.shards) == shards))
+    return plan(wants, candidate.manifests, own=saved.shard)
+
+
+def _saved(candidate: Candidate, shard: int, shards: int) -> Manifest:
+    """Whose tree this worker takes over: its own shard's, or the first one's where shards are cut anew."""
+    return candidate.manifests[shard if len(candidate.shards) == shards else 0]
 
 
 def raw(tensor: torch.Tensor) -> np.ndarray:

@@ -15,7 +15,7 @@ from elastic.checkpoint.reader import Effort, read, take_inventory
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.errors import CorruptError, RefusedError
-from tests.effects.helpers import ENDLESS_S, LONG_S, Running
+from tests.effects.helpers import ENDLESS_S, LONG_S, Running, eventually
 from tests.effects.shelves import Folder, Shelf, flipped, numbers, of, shard_of
 from tests.pure.test_boxes import cut
 
@@ -254,7 +254,25 @@ def test_c16_a_read_that_hangs_ends_with_the_name_of_who_hangs():
     error = reading.error()
     hanging.set()
     assert isinstance(error, RefusedError) and error.shard == 0
-    assert "no answer from n1 within 0.2 s" in str(error)
+    assert "no answer from n1 within 0.2 s (Limits.restore_timeout_s)" in str(error)
+
+
+def test_what_comes_after_a_refusal_is_dropped():
+    """The caller may be reading an older step into the same memory by then."""
+    good, hanging = shard_of(state(), chunk_bytes=CHUNK), threading.Event()
+
+    def hang(key, begin, end, data):
+        hanging.wait(ENDLESS_S)
+        return data
+
+    (one,) = of(Shelf([good], spoil=hang))
+    wants = all_of(good[0])
+    into = [np.full(entry.nbytes, 0xEE, dtype=np.uint8) for entry in good[0].entries]
+    with pytest.raises(RefusedError):
+        read(one, plan(wants, one.manifests), into, Effort(timeout_s=0.1))
+    hanging.set()
+    eventually(lambda: not any(t.name == "elastic-read" for t in threading.enumerate()), "late reads have ended")
+    assert all((data == 0xEE).all() for data in into)
 
 
 def test_c16_an_inventory_names_who_does_not_answer():

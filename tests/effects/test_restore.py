@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from elastic.checkpoint.source import Tier
 from elastic.errors import DivergenceError, RefusedError, StateError
 from elastic.train.cursor import Cursor
-from elastic.train.restore import fetch, restore
+from elastic.train.restore import fetch, plan_for, restore
 from elastic.train.tracked import Tracked
 from tests.effects.shelves import Shelf, flipped, numbers, of, shard_of
 from tests.effects.test_tracked import Objects
@@ -192,6 +192,41 @@ def test_c12_any_number_of_workers_restores_what_any_other_saved(before, after):
             assert isinstance(moment, DTensor) and moment.placements == model.rows.placements
             if before == after:
                 assert [read.shard for read in report.read] == [rank], "nobody else's shard is read"
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1), (4, 4)])
+def test_c12_fsdp2_is_cut_anew(before, after):
+    """`fully_shard` with rows that do not divide; the optimizer of the restored model has not stepped yet."""
+    from torch.distributed.fsdp import fully_shard
+
+    def built(mesh, start):
+        model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 5))
+        with torch.no_grad():
+            for number, param in enumerate(model.parameters()):
+                param.copy_(numbers(*param.shape, start=start + 100 * number))
+        for part in (model[0], model[2], model):
+            fully_shard(part, mesh=mesh)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def stepped(mesh):
+        model, optimizer = built(mesh, 1.0)
+        for param in model.parameters():
+            optimizer.state[param] = {"step": torch.tensor(2.0), "exp_avg": param.detach() * 2, "exp_avg_sq": param * 3}
+        return tracked(model=model, optimizer=optimizer)
+
+    shards = []
+    for rank in range(before):
+        with worker(rank, before) as mesh:
+            shards.append(shard_of(state_of(stepped(mesh)), shard=rank, shards=before, chunk_bytes=64))
+    (one,) = of(Shelf(shards))
+    for rank in range(after):
+        with worker(rank, after) as mesh:
+            model, optimizer = built(mesh, -1.0)
+            things = tracked(model=model, optimizer=optimizer)
+            needed = plan_for(things, one, rank, after).chunks(one.manifests)
+            report = restore(things, one, rank, after)
+            assert things.digests() == stepped(mesh).digests()
+            assert set(needed) <= {read.shard for read in report.read}
 
 
 class ByHand(nn.Module):
