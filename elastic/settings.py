@@ -97,6 +97,7 @@ class Limits:
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
         collective_timeout_s: a reduction without progress for this long breaks the attempt.
         below_minimum_timeout_s: how long survivors below the minimum keep their state and wait for replacements.
+        restore_timeout_s: how long reading a checkpoint may take until an older one is tried.
         finish_timeout_s: how long train_fn may take after its last step (evaluation, export) until it is ended.
         lease_s: a member without contact counts as gone after this long, and pauses itself a little earlier.
         orphan_lease_s: a worker that has not heard from a driver for this long leaves and frees its slot.
@@ -130,6 +131,7 @@ class Limits:
     settle_timeout_s: float = 0.05
     collective_timeout_s: float = 300.0
     below_minimum_timeout_s: float = 600.0
+    restore_timeout_s: float = 600.0
     finish_timeout_s: float = 3600.0
     lease_s: float = 120.0
     orphan_lease_s: float = 120.0

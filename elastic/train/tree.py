@@ -66,6 +66,19 @@ def slots(skeleton: bytes) -> list[Slot]:
     return list(_slots(json.loads(skeleton), ""))
 
 
+def keys(skeleton: bytes) -> tuple[str, ...]:
+    """The keys of the outermost dict."""
+    return tuple(key for key, _ in json.loads(skeleton)["dict"])
+
+
+def reshaped(skeleton: bytes, shapes: list[tuple[int, ...]]) -> bytes:
+    """The same skeleton for tensors of these shapes, in order."""
+    node, rest = json.loads(skeleton), iter(shapes)
+    for body in _tensor_nodes(node):
+        body[1] = list(next(rest))
+    return json.dumps(node, separators=(",", ":")).encode()
+
+
 def unflatten(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:
     """The tree again, holding these very tensors."""
     return _decode(json.loads(skeleton), iter(tensors))
@@ -145,6 +158,15 @@ def _slots(node: Any, path: str) -> Iterator[Slot]:
     elif kind in ("list", "tuple"):
         for i, child in enumerate(body):
             yield from _slots(child, f"{path}/{i}")
+
+
+def _tensor_nodes(node: Any) -> Iterator[list[Any]]:
+    ((kind, body),) = node.items()
+    if kind == "tensor":
+        yield body
+    elif kind != "value":
+        for child in body:
+            yield from _tensor_nodes(child[1] if kind == "dict" else child)
 
 
 def _decode(node: Any, tensors: Iterator[torch.Tensor]) -> Any:

@@ -34,6 +34,7 @@ ERRORS = {
     "NotEnoughSlotsError",
     "NotStatefulError",
     "OutsideWorkerError",
+    "RefusedError",
     "ReplicasLostError",
     "SettingError",
     "StateError",
