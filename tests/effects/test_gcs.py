@@ -46,18 +46,20 @@ def test_a_big_object_goes_in_parts(server, monkeypatch):
     store.close()
 
 
-@pytest.mark.parametrize("data", [b"small", BIG], ids=["one request", "resumable"])
-@pytest.mark.parametrize("kind", ["status", "reset", "lost", "cut", "damaged"])
-@pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_c13_an_upload_survives(server, monkeypatch, data, kind, method):
-    if method == "PUT" and data != BIG:
-        pytest.skip("an upload in one request is a POST")
-    if (kind, data, method) == ("damaged", BIG, "POST"):
-        pytest.skip("the request that begins a resumable upload carries no data")
+@pytest.mark.parametrize(
+    ("size", "method", "kind"),
+    [
+        *(("small", "POST", kind) for kind in ("status", "reset", "lost", "cut", "damaged")),
+        *(("big", "POST", kind) for kind in ("status", "reset", "lost", "cut")),
+        *(("big", "PUT", kind) for kind in ("status", "reset", "lost", "cut", "damaged")),
+    ],
+)
+def test_c13_an_upload_survives(server, monkeypatch, size, method, kind):
+    data = BIG if size == "big" else b"small"
     store = gcs_store(server, monkeypatch, part_bytes=PART_BYTES)
-    faults = [server.fail(kind, method=method, path="upload")]
+    fault = server.fail(kind, method=method, path="upload")
     store.create("run/a", data)
-    assert all(fault.struck for fault in faults)
+    assert fault.struck == 1
     assert stored(server, "run/a") == data
     store.create("run/a", data)
     with pytest.raises(TakenError):
@@ -136,7 +138,7 @@ def test_c15_a_server_that_stays_down_is_an_error_in_time(server, monkeypatch):
     }
     for verb, call in calls.items():
         begun_s = time.monotonic()
-        with pytest.raises(StoreError, match=rf"cannot {verb} .*ServiceUnavailable 503"):
+        with pytest.raises(StoreError, match=rf"cannot {verb} .*, last \w+ 503; look at"):
             call()
         assert time.monotonic() - begun_s < 15
     store.close()
@@ -179,16 +181,14 @@ def test_no_secret_is_told(server, store):
 
 
 def test_the_protocol_holds_while_the_store_stumbles(server, store):
-    """One request in seven fails, in every way; the step is durable once, and whole."""
+    """Requests of every kind fail, in several ways; the steps are durable, and whole."""
     vault = Vault(store, "night-1", threads=2)
     vault.register("test")
-    faults = [
-        server.fail(kind, path=path)
-        for kind in ("status", "reset", "lost")
-        for path in ("chunk", "manifest", "commits", "leases", "steps")
-    ]
-    faults += [server.fail(kind, method="POST") for kind in ("status", "reset", "lost", "damaged")]
+    faults = [server.fail(kind, method="POST") for kind in ("status", "lost", "damaged")]
+    faults += [server.fail("lost", method="GET", path=path) for path in ("steps", "commits", "incarn")]
+    faults += [server.fail("reset", path=path) for path in ("forks", "leases", "LATEST")]
+    faults += [server.fail("short", path="alt=media"), server.fail("status", method="DELETE")]
     made_durable(vault, 10)
     made_durable(vault, 20)
     assert what_is_read(vault) == {20: "whole", 10: "whole"}
-    assert sum(fault.struck for fault in faults) >= 10
+    assert [fault for fault in faults if not fault.struck and fault.path != "LATEST"] == []

@@ -75,7 +75,7 @@ def test_c04_zeroed_and_missing_objects_are_noticed(vault):
 
 
 def test_c03_swapped_objects_are_noticed(vault):
-    """Every object of step 20 in turn holds what another one of the same kind holds: of its shard, the other, or step 10."""
+    """Every object of step 20 in turn holds what another of its kind holds: of its shard, the other, or step 10."""
     old = objects_of(vault, 10)
     for key in (new := objects_of(vault, 20)):
         data = vault.store.read(key)

@@ -7,6 +7,7 @@ MD5 of what is there tell (python-storage, issues 477 and 480).
 
 import base64
 import hashlib
+import http.client
 import io
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +15,12 @@ from typing import Any, TypeVar
 
 import google_crc32c
 import requests
+import urllib3
 from google.api_core.exceptions import GoogleAPICallError, NotFound, PreconditionFailed, RetryError
-from google.auth.exceptions import GoogleAuthError
+from google.api_core.retry import Retry
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-from google.cloud.storage.retry import DEFAULT_RETRY
 
 from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError, checked_key, is_key
 from elastic.errors import SettingError
@@ -27,6 +29,15 @@ T = TypeVar("T")
 _CONNECT_S, _ANSWER_S = 10.0, 60.0
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
 _FAILURES = (GoogleAPICallError, RetryError, GoogleAuthError, requests.RequestException, InvalidResponse, OSError)
+_PASSING = (
+    ConnectionError,
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+    urllib3.exceptions.HTTPError,
+    http.client.HTTPException,
+    TransportError,
+)
 # A session that the server has forgotten, and bytes that were damaged on the way: the upload begins anew.
 _ANEW = (400, 410)
 _ANEW_TRIES = 3
@@ -55,7 +66,13 @@ class GcsStore:
         self._prefix = f"{prefix}/" if prefix else ""
         self._part_bytes = part_bytes
         timeout = (min(_CONNECT_S, deadline_s), min(_ANSWER_S, deadline_s))
-        retry = DEFAULT_RETRY.with_timeout(deadline_s).with_delay(_FIRST_DELAY_S, _LONGEST_DELAY_S)
+        retry = Retry(
+            predicate=_is_passing,
+            initial=_FIRST_DELAY_S,
+            maximum=_LONGEST_DELAY_S,
+            timeout=deadline_s,
+            on_error=_close_answer,
+        )
         self._patience: dict[str, Any] = {"timeout": timeout, "retry": retry}
         self._deadline_s = deadline_s
         try:
@@ -179,6 +196,7 @@ class GcsStore:
         try:
             return call()
         except (*_FAILURES, DataCorruption) as error:
+            _close_answer(error)
             if isinstance(error, GoogleAPICallError) and error.code in (404, 412, 416):
                 raise
             raise StoreError(
@@ -190,9 +208,29 @@ class GcsStore:
         return StoreError(f"{self.url}: there is no such bucket, or it may not be seen; create it, or mend the URL")
 
 
+def _is_passing(error: BaseException) -> bool:
+    """Whether to try again: what the client's own `DEFAULT_RETRY` says, too, but that is told of no error."""
+    code = _status(error)
+    if code is not None:
+        return code in (408, 429) or code >= 500
+    return isinstance(error, _PASSING)
+
+
+def _close_answer(error: BaseException) -> None:
+    """A download that is refused leaves its connection open until it is collected as garbage."""
+    answer = getattr(error, "response", None)
+    if isinstance(answer, requests.Response):
+        answer.close()
+
+
+def _status(error: BaseException) -> int | None:
+    code = error.code if isinstance(error, GoogleAPICallError) else None
+    return code or getattr(getattr(error, "response", None), "status_code", None)
+
+
 def _cause(error: BaseException) -> str:
     """A failure in a few words that hold no request: its URL may carry a token."""
     if isinstance(error, RetryError) and error.cause is not None:
         return f"retried in vain, last {_cause(error.cause)}"
-    code = getattr(error, "code", None)
-    return f"{type(error).__name__} {code}" if code else type(error).__name__
+    code = _status(error)
+    return f"{type(error).__name__} {int(code)}" if code else type(error).__name__
