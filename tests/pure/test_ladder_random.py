@@ -18,6 +18,7 @@ from elastic.control.values import CommitId
 
 SLOTS = 3
 SHARDS = 2
+EXAMPLES = 100
 ROOM = 3  # copies that a node takes of each shard
 
 
@@ -68,6 +69,7 @@ class World(RuleBasedStateMachine):
             if isinstance(order, rungs.CheckpointRung):
                 if order.rung >= rungs.Rung.REPLICATED and order.copies >= 2:
                     self.replicated = max(self.replicated, order.commit.step)
+                    assert all(len(self.kept(key(order.commit.step, shard))) >= 2 for shard in range(SHARDS))
             elif not isinstance(order, rungs.Degraded):
                 self.orders.append(order)
 
@@ -116,7 +118,7 @@ class World(RuleBasedStateMachine):
         node = self.nodes[order.node]
         match order:
             case rungs.Pin():
-                node.pinned = node.slots & order.keys
+                node.pinned = node.slots & self.ladder.pins(order.node)  # nodes are told what holds now
             case rungs.Drop():
                 node.copies.discard(order.key)
             case rungs.Pull():
@@ -197,5 +199,5 @@ class World(RuleBasedStateMachine):
         assert all(len(node.copies) <= SHARDS * ROOM for node in self.nodes.values())
 
 
-World.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=60)
+World.TestCase.settings = settings(deadline=None, max_examples=EXAMPLES, stateful_step_count=60)
 TestWorld = World.TestCase
