@@ -117,10 +117,10 @@ class Ladder:
             step = self._now.see(event.key.commit, event.key.shards)
             step.uploads.pop(event.key.shard, None)
             if not event.reason:
-                step.uploaded[event.key.shard] = event.node
+                step.uploaded[event.key.shard] = (event.node, event.digest)
         else:
             step = self._now.see(event.commit, event.shards)
-            step.is_committing = False
+            step.committer = ""
             if not event.reason:
                 step.is_durable, step.is_uploading = True, False
         if event.reason:
@@ -215,11 +215,11 @@ class Ladder:
             node = min(sources, key=lambda node: (load[node], copy not in self._now.sites[node].kept))
             step.uploads[shard] = node
             yield rungs.Upload(key=step.key(shard), node=node, reason=f"try {step.upload_tries + 1}")
-        if len(step.uploaded) == step.shards and not step.is_committing and self._now.sites:
-            if step.uploaded[0] not in self._now.sites:
-                step.uploaded[0] = min(self._now.sites)
-            step.is_committing = True
-            yield rungs.Commit(commit=step.commit, shards=step.shards, node=step.uploaded[0])
+        if len(step.uploaded) == step.shards and not step.committer and self._now.sites:
+            node = step.uploaded[0][0]
+            step.committer = node if node in self._now.sites else min(self._now.sites)
+            digests = tuple(step.uploaded[shard][1] for shard in step.all)
+            yield rungs.Commit(commit=step.commit, digests=digests, node=step.committer)
         if not self._now.is_whole(step) and len(step.uploaded) < step.shards:
             step.is_uploading = False  # it is lost: the next one
 

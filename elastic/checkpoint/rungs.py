@@ -86,10 +86,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """A shard is in the persistent tier; reason: why it is not, empty if it is."""
+    """A shard is in the persistent tier; digest: of its manifest; reason: why it is not there, empty if it is."""
 
     key: ShardKey
     node: str
+    digest: str = ""
     reason: str = ""
 
 
@@ -193,10 +194,10 @@ class Upload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Let a node commit a step in the persistent tier, all of whose shards are there."""
+    """Let a node commit a step in the persistent tier, all of whose shards are there; digests: by shard."""
 
     commit: CommitId
-    shards: int
+    digests: tuple[str, ...]
     node: str
 
 

@@ -42,7 +42,8 @@ class Step:
         age: beats since it was first seen. said: what the journal was last told of it.
         pulling: (shard, node) of pulls on their way; waiting: of those of them that failed and are tried again.
         tries, refusals: pulls that failed, by (shard, node), and why the node is not asked again.
-        full: nodes that had no room. uploads, uploaded: who is at it, who was, by shard.
+        full: nodes that had no room. uploads: who is at it, by shard; uploaded: who was, and the digest.
+        committer: who commits it now.
         readers: those that hold a lease.
     """
 
@@ -58,9 +59,9 @@ class Step:
     refusals: dict[tuple[int, str], str] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
     is_uploading: bool = False
-    is_committing: bool = False
+    committer: str = ""
     uploads: dict[int, str] = field(default_factory=dict)
-    uploaded: dict[int, str] = field(default_factory=dict)
+    uploaded: dict[int, tuple[str, str]] = field(default_factory=dict)
     upload_tries: int = 0
     readers: int = 0
 
@@ -102,7 +103,7 @@ class Step:
         self.tries = {where: count for where, count in self.tries.items() if where[1] != node}
         self.full.discard(node)
         self.uploads = {shard: at for shard, at in self.uploads.items() if at != node}
-        self.is_committing = self.is_committing and self.uploaded.get(0) != node
+        self.committer = "" if self.committer == node else self.committer
 
 
 class Standing:

@@ -130,10 +130,10 @@ class World(RuleBasedStateMachine):
                 node.copies.add(order.key)
             case rungs.Upload():
                 reason = "" if not fails and order.node in self.anywhere(order.key) else "no"
-                self.tell(rungs.Uploaded(key=order.key, node=order.node, reason=reason))
+                self.tell(rungs.Uploaded(key=order.key, node=order.node, digest="d", reason=reason))
                 return
             case rungs.Commit():
-                self.tell(rungs.Committed(commit=order.commit, shards=order.shards, reason="no" if fails else ""))
+                self.tell(rungs.Committed(commit=order.commit, shards=len(order.digests), reason="no" if fails else ""))
                 self.durable = self.durable if fails else max(self.durable, order.commit.step)
                 return
         self.hold(order.node)
