@@ -5,7 +5,8 @@ faster than they can be pulled are left out. A slot counts as a copy only once i
 one is overwritten in time, and two nodes' slots of a step may go one after the other.
 
 What is dropped depends on nothing but the ladder: two newer steps must have reached REPLICATED with at least as many
-copies (one, where a node has no room), and nobody may be reading it.
+copies (one, where a node has no room), and nobody may be reading it. So a node without room for a second generation
+keeps the first one, and says so.
 """
 
 from collections.abc import Iterator
@@ -243,8 +244,8 @@ class Ladder:
                     degraded=degraded,
                     reason=reason,
                 )
-        safe = self._now.safe()
-        degraded = self._shortage(safe) if safe is not None and self._now.fewest(safe) < self._now.copies else ""
+        latest = next((step for step in self._now.newest_first() if step.was_replicated), None)
+        degraded = self._shortage(latest) if latest is not None and self._now.fewest(latest) < self._now.copies else ""
         if bool(degraded) != bool(self._degraded):
             yield rungs.Degraded(reason=degraded)
         self._degraded = degraded

@@ -155,9 +155,9 @@ class Standing:
         return sorted(self.steps.values(), key=lambda step: step.order, reverse=True)
 
     def safe(self) -> Step | None:
-        """The newest step that has been REPLICATED and is still whole: the one to fall back to."""
-        found = (step for step in self.newest_first() if step.was_replicated and self.is_whole(step))
-        return next(found, None)
+        """The step to fall back to: of those that were REPLICATED and are whole, the newest of the best kept."""
+        found = (step for step in self.steps.values() if step.was_replicated and self.is_whole(step))
+        return max(found, key=lambda step: (min(self.fewest(step), self.copies), step.order), default=None)
 
     def has_any(self, step: Step) -> bool:
         return any(self.sources(step, shard) for shard in step.all)
