@@ -256,22 +256,28 @@ class Ladder:
         return "; ".join(refusals[:3]) or f"{len(self._now.staying())} nodes for {self._now.copies} copies"
 
     def _drop(self) -> Iterator[rungs.Order]:
-        in_full = [step for step in self._now.newest_first() if step.was_replicated and self._now.is_whole(step)]
-        is_pressed = any(step.full for step in self._active())
-        needed = 1 if is_pressed else KEEP
+        active = self._active()
         for step in list(self._now.steps.values()):
-            if step.readers > 0 or step.is_uploading or step in self._active():
+            if step.readers > 0 or step.is_uploading or step in active:
                 continue
-            newer = [
-                one for one in in_full if one.order > step.order and self._now.fewest(one) >= self._now.fewest(step)
-            ]
-            if len(newer) < needed:
-                continue
-            for node, site in self._now.sites.items():
+            reason = self._why_not_needed(step, is_pressed=any(one.full for one in active))
+            for node, site in self._now.sites.items() if reason else ():
                 for copy in sorted(copy for copy in site.copies if copy[0] == step.copy(0)[0]):
                     site.copies.discard(copy)
-                    reason = f"step {newer[0].commit.step} is replicated"
+                    for one in active:
+                        one.room_at(node)
                     yield rungs.Drop(key=step.key(copy[1]), node=node, reason=reason)
+
+    def _why_not_needed(self, step: Step, is_pressed: bool) -> str:
+        """Why the copies of a step may go; empty: they may not. is_pressed: a node has no room for a newer one."""
+        now = self._now
+        newer = [one for one in now.newest_first() if one.order > step.order and now.is_whole(one)]
+        in_full = [one for one in newer if one.was_replicated and now.fewest(one) >= now.fewest(step)]
+        if len(in_full) >= (1 if is_pressed else KEEP):
+            return f"step {in_full[0].commit.step} is replicated"
+        if is_pressed and newer and not step.was_replicated and not now.is_whole(step):
+            return "it was never whole on other nodes, and a part of it is nowhere now"
+        return ""
 
     def _forget(self) -> None:
         """Steps of which nothing is left, but for the newest durable one."""

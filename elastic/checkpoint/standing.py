@@ -95,6 +95,13 @@ class Step:
         self.pulling -= self.waiting
         self.waiting.clear()
 
+    def room_at(self, node: str) -> None:
+        """Something was dropped there: where the node was full, it may be asked anew."""
+        if node in self.full:
+            self.refusals = {where: why for where, why in self.refusals.items() if where[1] != node}
+            self.tries = {where: count for where, count in self.tries.items() if where[1] != node}
+            self.full.discard(node)
+
     def forget(self, node: str) -> None:
         """What the node was asked to do died with it; nothing of that counts as a try."""
         self.pulling = {(shard, at) for shard, at in self.pulling if at != node}
