@@ -15,6 +15,7 @@ from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork
 
 _KEPT_BAD = 64
+SILENCE = 1.5  # times the limit by which a worker gives up by itself
 
 
 def look_for_state(turn: Turn, reason: str, at_most: int | None = None, without: tuple[CommitId, ...] = ()) -> None:
@@ -136,14 +137,15 @@ def fork(turn: Turn, resume: CommitId) -> None:
 
 def expire_restores(turn: Turn) -> bool:
     """Who takes too long is ended; False if nobody could even say what there is."""
-    limit_s, restore = turn.settings.limits.restore_timeout_s, turn.state.restore
+    limit_s, restore = SILENCE * turn.settings.limits.restore_timeout_s, turn.state.restore
     if restore is None:
         return True
     if restore.commit is None:
         return turn.now_s - restore.since_s <= limit_s
     for worker in turn.state.standing(Standing.PARKED):
         if worker.is_restoring and turn.now_s - worker.restoring_s > limit_s:
-            why = f"{worker.name} has not loaded step {restore.commit.step} within Limits.restore_timeout_s={limit_s}"
+            within = f"{SILENCE} times Limits.restore_timeout_s={turn.settings.limits.restore_timeout_s}"
+            why = f"{worker.name} has not loaded step {restore.commit.step} within {within}"
             turn.set_worker(worker.name, refused=True)
             turn.fence(worker.name, why)
     return True
