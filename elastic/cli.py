@@ -1,6 +1,8 @@
 """Effect. The command line."""
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -40,6 +42,30 @@ def drain(node: str, deadline: float, reason: str, address: str | None) -> None:
 
     with connected(address):
         click.echo(f"draining {drain_node(node, reason, deadline)}")
+
+
+@cli.command()
+@click.option("--params", type=float, required=True, help="Parameters of the model, e.g. 70e9.")
+@click.option("--hosts", type=int, required=True, help="Hosts that share one copy of the state.")
+@click.option("--bytes-per-param", type=float, default=12, show_default=True, help="Of the state, optimizer included.")
+@click.option("--copies", type=int, default=2, show_default=True, help="Snapshots that a host keeps at once.")
+@click.option("--json", "as_json", is_flag=True, help="Bytes, for a program.")
+def size(params: float, hosts: int, bytes_per_param: float, copies: int, as_json: bool) -> None:
+    """How much memory snapshots need on each host."""
+    from elastic.policies.sizing import sizing
+
+    found = sizing(params, hosts, bytes_per_param, copies)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return
+    click.echo(f"state    {_gib(found.state_bytes)}  {params:g} parameters of {bytes_per_param:g} bytes")
+    click.echo(f"shard    {_gib(found.shard_bytes)}  a host, of {hosts}")
+    click.echo(f"arena    {_gib(found.arena_bytes)}  a host: {copies} snapshots")
+    click.echo(f"ramdisk  {_gib(found.ramdisk_bytes)}  a host: the arena and 15 % (/dev/shm, or Checkpoint.memory)")
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:10.2f} GiB"
 
 
 def main() -> None:
