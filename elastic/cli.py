@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -42,6 +43,31 @@ def drain(node: str, deadline: float, reason: str, address: str | None) -> None:
 
     with connected(address):
         click.echo(f"draining {drain_node(node, reason, deadline)}")
+
+
+@cli.command()
+@click.argument("run")
+@click.option(
+    "--lr-factor", type=float, default=None, help="On the learning rates that train_fn sets; 1 puts them back."
+)
+@click.option("--batch-size", type=int, default=None, help="Samples of a step.")
+@click.option("--micro-batch-size", type=int, default=None, help="Samples of one forward.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until a step has taken it in.")
+@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
+def tune(
+    run: str,
+    lr_factor: float | None,
+    batch_size: int | None,
+    micro_batch_size: int | None,
+    timeout: float,
+    address: str | None,
+) -> None:
+    """Change settings of RUN while it trains: at the end of a step, on all workers, without a restart."""
+    from elastic.actors.asking import tune as tune_run
+
+    settings: dict[str, Any] = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}
+    step = tune_run(run, lr_factor=lr_factor, **settings, timeout_s=timeout, address=address)
+    click.echo(f"{run} is tuned from step {step} on")
 
 
 @cli.command()

@@ -28,6 +28,7 @@ from elastic.control.forming import freeze, harden, settle, start_if_ready, try_
 from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
+from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
@@ -87,7 +88,7 @@ def _parked(turn: Turn, event: ev.WorkerParked) -> None:
     turn.set_worker(
         event.worker, standing=Standing.PARKED, host=event.host, port=event.port, pid=event.pid, layout=event.layout
     )
-    turn.change(start_failures=0)
+    turn.change(start_failures=0, plan=event.plan or turn.state.plan)
 
 
 def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
@@ -244,6 +245,7 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
         consider_growth(turn)
+        consider_tuning(turn)
         if not turn.is_recovering():  # a worker that starts competes with the first step after a failure
             turn.replenish("the group is below its size")
 
@@ -281,6 +283,7 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     turn.change(published_ahead=ahead | {step_told}, without_progress=0)
     turn.change(steps_s=(*turn.state.steps_s, took_s)[-KEPT_STEPS:])
     turn.publish_from(published)
+    note_tuning(turn, event.report)
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")
@@ -350,6 +353,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RunStarted: (_started, None, None, None, None, None, None),
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
+    ev.TuneAsked: (tune_asked,) * 5 + (_ignore, _ignore),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),

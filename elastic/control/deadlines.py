@@ -6,6 +6,7 @@ from elastic.control import events as ev
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
+from elastic.control.retuning import consider_tuning
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -50,6 +51,7 @@ def tick_running(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
     consider_departure(turn)
     consider_growth(turn)
+    consider_tuning(turn)
     watch_steps(turn)
 
 

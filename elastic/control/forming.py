@@ -181,7 +181,10 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         published=turn.state.published,
         balanced=turn.state.balanced,
         width=turn.state.width,
+        tuning=turn.state.tuning,
     )
+    if turn.state.view is not None and turn.state.view.tuning != view.tuning:
+        turn.change(steps_s=())  # how long a step takes is learned anew
     nothing = {"at_door": False, "formed": False, "answer": None, "prepared": None}
     for member in turn.state.members:  # what is left of a broken replica stays at the door until it is whole again
         if member.standing is Standing.MEMBER and member not in ranked:

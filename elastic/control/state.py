@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.outcome import Outcome
+from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import CommitId, Incident, View
 from elastic.settings import RunSettings
 
@@ -118,6 +120,8 @@ class RunState:
         survivors_only: the last forming failed, so the next generation takes no joiners.
         balanced: the policy wants micro-batches dealt by speed.
         pause_asked: a member was asked to have all stop at the end of a step.
+        plan: how data is cut, as the workers that came to the door have told; None before the first.
+        tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
         leaving: nodes that will be taken away, and why.
@@ -138,6 +142,10 @@ class RunState:
     survivors_only: bool = False
     balanced: bool = False
     pause_asked: bool = False
+    plan: Plan | None = None
+    tuning: Tuning = NOT_TUNED
+    tuned: Tuning = NOT_TUNED
+    tuned_from: int = 0
     next_worker: int = 0
     next_gang: int = 0
     start_failures: int = 0

@@ -11,6 +11,7 @@ import torch
 from elastic.control.data import MicroBatch, deal, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
+from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import AttemptBroken, ConservationError, DivergenceError, NonFiniteLossError, StepMisuseError
 from elastic.settings import Limits
@@ -63,6 +64,7 @@ class Replica:
         self.mute = OUTSIDE  # why a collective of the user is refused now; empty where it is welcome
         self.unpublished: deque[StepReport] = deque(maxlen=_KEPT_REPORTS)
         self.on_report: Callable[[StepReport], None] = lambda report: None
+        self._tuned = NOT_TUNED
         self._retired: list[GlooGroup] = []
         self._pending: Step | None = None
         self._reducer: Reducer | None = None
@@ -311,15 +313,26 @@ class Replica:
 
     # --- the size of a step ---
 
+    @property
+    def tuning(self) -> Tuning:
+        """What was changed while the run goes on: by the view; where it says nothing, as in the last committed step."""
+        return self.view.tuning.over(self.cursor.tuning) if self.view is not None else self.cursor.tuning
+
+    def retune(self) -> None:
+        """The state of a new generation is in place: its steps are cut as its view and that state say."""
+        if self.tuning != self._tuned:
+            self._tuned = self.tuning
+            self.batches.tune(self.tuning)
+
     def next_pace(self, index: int) -> Pace:
         """The pace of step `index` in the current generation."""
         batch = self.batches.plan.global_batch(self.replicas)
-        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule)
+        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule, self.tuning)
 
     def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Inside apply: call what is to be called if the size has changed since the last committed step."""
+        """Inside apply: call what is to be called if size or tuning have changed since the last committed step."""
         last = self.cursor.pace
-        if last is None or last.replicas == pace.replicas or not self.on_resize:
+        if last is None or not self.on_resize or (last.replicas, last.tuning) == (pace.replicas, pace.tuning):
             return
         resize = resize_of(last, pace, index, rates(optimizers))
         for act in self.on_resize:
@@ -364,6 +377,7 @@ class Replica:
             committed_at_s=step.committed_at_s,
             skipped=step.skipped,
             seconds=step.seconds,
+            tuning=self.cursor.tuning,
         )
         self.unpublished.append(report)
         self.on_report(report)

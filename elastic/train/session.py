@@ -295,6 +295,7 @@ class Session(DataDoor):
                 port=self._store.port,
                 pid=os.getpid(),
                 layout=self._replica.layout,
+                plan=self._replica.batches.outline,
             )
         )
 
@@ -348,7 +349,10 @@ class Session(DataDoor):
         replica.resume(view)
         replica.drop_published(view.published)
         self._publish_all()  # each member tells what the last leader may have died with
-        return self._link.formed(view, install)
+        if not self._link.formed(view, install):
+            return False
+        replica.retune()
+        return True
 
     def _end_loop(self, index: int) -> None:
         if close_loop(self._replica, index):

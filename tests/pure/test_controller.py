@@ -6,6 +6,7 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.controller import TABLE, IllegalEventError, step
 from elastic.control.state import Phase, RunState
+from elastic.control.tuning import Tuning
 from elastic.policies import Ladder
 from tests.pure.bare_controller import BareController, below_minimum, commit, report
 
@@ -18,6 +19,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.RunStarted: ev.RunStarted(),
     ev.Tick: ev.Tick(),
     ev.StopAsked: ev.StopAsked(reason="ctrl-c"),
+    ev.TuneAsked: ev.TuneAsked(tuning=Tuning(lr_factor=0.5)),
     ev.MonitorLost: ev.MonitorLost(node="node-w0"),
     ev.NodeNotice: ev.NodeNotice(node="node-w0", reason="preempted"),
     ev.HostBeat: ev.HostBeat(node="node-w0"),

@@ -13,6 +13,7 @@ from elastic.control.diagram import EDGES, render_phases, render_stages
 from elastic.control.flight import Flying
 from elastic.control.remediation import Kind, Policy, Remediation
 from elastic.control.state import Phase, RunState
+from elastic.control.tuning import Tuning
 from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage
 from elastic.policies import Ladder
 from elastic.settings import Limits
@@ -85,6 +86,7 @@ def hangs() -> RunState:
 def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
+    yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
     yield ev.NodeNotice(node="node-w0", reason="preempted")
     if state.phase is Phase.STARTING:
         yield ev.RunStarted()
