@@ -5,7 +5,8 @@ part of the pace of a committed step, so that whoever is healed, or takes the ru
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from elastic.errors import SettingError
 
@@ -37,8 +38,7 @@ class Tuning:
 
     def over(self, base: "Tuning") -> "Tuning":
         """What holds when this is asked for where `base` holds."""
-        mine = {name: value for name, value in self._items() if value is not None}
-        return Tuning(**{**dict(base._items()), **mine})
+        return replace(base, **{name: value for name, value in self._items() if value is not None})
 
     def is_part_of(self, other: "Tuning") -> bool:
         """Whether nothing changes when this is asked for where `other` holds."""
@@ -48,7 +48,7 @@ class Tuning:
     def rate_factor(self) -> float:
         return 1.0 if self.lr_factor is None else self.lr_factor
 
-    def _items(self) -> list[tuple[str, float | int | None]]:
+    def _items(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     def __str__(self) -> str:

@@ -25,6 +25,7 @@ FROZEN = [
 PURE = [name for name in FROZEN if name not in ("Session", "fit", "get_session", "tune")]  # these need torch and ray
 ERRORS = {
     "ConservationError",
+    "CorruptError",
     "DatasetTooSmallError",
     "DivergenceError",
     "ElasticError",
