@@ -11,7 +11,7 @@ import torch
 from elastic.control.data import MicroBatch, deal, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
-from elastic.control.tuning import NOT_TUNED, Tuning
+from elastic.control.tuning import NOT_TUNED
 from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import AttemptBroken, ConservationError, DivergenceError, NonFiniteLossError, StepMisuseError
 from elastic.settings import Limits
@@ -64,7 +64,7 @@ class Replica:
         self.mute = OUTSIDE  # why a collective of the user is refused now; empty where it is welcome
         self.unpublished: deque[StepReport] = deque(maxlen=_KEPT_REPORTS)
         self.on_report: Callable[[StepReport], None] = lambda report: None
-        self._tuned = NOT_TUNED
+        self._tuning = NOT_TUNED
         self._retired: list[GlooGroup] = []
         self._pending: Step | None = None
         self._reducer: Reducer | None = None
@@ -284,7 +284,7 @@ class Replica:
 
     def hand(self, number: int, attempt: int) -> Hashable:
         """Changes with everything but progress that decides which micro-batches this replica computes."""
-        return self.generation, attempt, self._player(self.rank, attempt), self._shares(number)
+        return self.generation, attempt, self._player(self.rank, attempt), self._shares(number), self._tuning
 
     def forecast(self, step: Step, position: int) -> Iterator[MicroBatch]:
         """What this replica will compute from here on, if nothing happens: the rest of `step`, and those after it."""
@@ -313,21 +313,19 @@ class Replica:
 
     # --- the size of a step ---
 
-    @property
-    def tuning(self) -> Tuning:
-        """What was changed while the run goes on: by the view; where it says nothing, as in the last committed step."""
-        return self.view.tuning.over(self.cursor.tuning) if self.view is not None else self.cursor.tuning
-
-    def retune(self) -> None:
-        """The state of a new generation is in place: its steps are cut as its view and that state say."""
-        if self.tuning != self._tuned:
-            self._tuned = self.tuning
-            self.batches.tune(self.tuning)
+    def retune(self, number: int) -> None:
+        """Before update `number`: as the view says; where it says nothing, and within a step, as the one before it."""
+        tuning = self.cursor.tuning
+        if self.view is not None and number % self.phases == 0:
+            tuning = self.view.tuning.over(tuning)
+        if tuning != self._tuning:
+            self._tuning = tuning
+            self.batches.tune(tuning)
 
     def next_pace(self, index: int) -> Pace:
         """The pace of step `index` in the current generation."""
         batch = self.batches.plan.global_batch(self.replicas)
-        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule, self.tuning)
+        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule, self._tuning)
 
     def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Inside apply: call what is to be called if size or tuning have changed since the last committed step."""

@@ -173,6 +173,7 @@ class Session(DataDoor):
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
+            replica.retune(number)
             self._open(batches)
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
@@ -349,10 +350,7 @@ class Session(DataDoor):
         replica.resume(view)
         replica.drop_published(view.published)
         self._publish_all()  # each member tells what the last leader may have died with
-        if not self._link.formed(view, install):
-            return False
-        replica.retune()
-        return True
+        return self._link.formed(view, install)
 
     def _end_loop(self, index: int) -> None:
         if close_loop(self._replica, index):
