@@ -145,8 +145,10 @@ def _has_committed(turn: Turn) -> bool:
 
 
 def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
-    """Ask the policy about a failure; growth and the start need no decision of it."""
-    incident = turn.open_incident()
+    """Ask the policy about a failure; growth, tuning and the start need no decision of it."""
+    incident, last = turn.open_incident(), turn.state.view
+    if incident is None and last is not None and last.tuning != turn.state.tuning:
+        return Remediation(kind=Kind.CONTINUE, reason=f"tuned: {turn.state.tuning}")
     if incident is None:
         return Remediation(kind=Kind.SWAP, reason="joiners are ready")
     remediation = turn.policy(incident, turn.cluster_view(survivors, spares))
