@@ -15,6 +15,7 @@ from elastic.errors import ElasticError
 
 _ANSWER_S = 10.0
 _POLL_S = 0.2
+_GAP_S = 2.0  # between the death of a supervisor and the start of the next one
 _PREFIX, _SUFFIX = "elastic-", "-supervisor"
 
 
@@ -86,13 +87,16 @@ def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
     Raises:
         ElasticError: there is none, or it does not answer in time.
     """
+    given_up_s = time.monotonic() + _GAP_S
     while True:
         try:
             actor = ray.get_actor(supervisor_name(run), namespace(run))
             return ray.get(getattr(actor, method).remote(*arguments), timeout=_ANSWER_S)
         except ValueError as error:
-            found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
-            raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
+            if time.monotonic() > given_up_s:
+                found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
+                raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
+            time.sleep(_POLL_S)
         except (RayActorError, GetTimeoutError) as error:
             if time.monotonic() > deadline_s:
                 raise ElasticError(

@@ -32,7 +32,7 @@ def until_tuned(folder: Path) -> Any:
         tuned = set()
 
         def counting(batches: Any) -> Any:
-            for step in steps(batches, max_steps=100_000):
+            for step in steps(batches, max_steps=1500):
                 tuned.update([step.index] if step.rate_factor != 1 else [])
                 if len(tuned) > MORE_STEPS:
                     return
@@ -134,6 +134,7 @@ def test_a_wish_outlives_the_supervisor_that_was_asked(hosts: Any, tmp_path: Pat
         elastic.tune("outlived", lr_factor=1.0)
 
 
+@pytest.mark.slow
 def test_a_name_that_trains_already_is_refused(hosts: Any, tmp_path: Path) -> None:
     def act() -> int:
         started_s = time.monotonic()
