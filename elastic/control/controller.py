@@ -214,7 +214,8 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    told = {"answer": event.commit, "healed": event.healed, "prepared": event.prepared, "doubted": False}
+    is_healed = event.healed and turn.worker(event.worker).left_with is None
+    told = {"answer": event.commit, "healed": is_healed, "prepared": event.prepared, "doubted": False}
     turn.set_worker(event.worker, **told)
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
@@ -237,7 +238,8 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
 def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0)
+    arrived = {"at_door": True, "formed": True, "healed": True, "tries": 0, "left_with": None, "replaced": False}
+    turn.set_worker(event.worker, **arrived)
     if all(member.formed for member in turn.state.members):
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)

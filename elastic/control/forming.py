@@ -190,7 +190,8 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     nothing = {"at_door": False, "formed": False, "answer": None, "prepared": None}
     for member in turn.state.members:  # what is left of a broken replica stays at the door until it is whole again
         if member.standing is Standing.MEMBER and member not in ranked:
-            turn.set_worker(member.name, standing=Standing.PARKED, healed=False, **nothing)
+            left_with = member.left_with or (member.answer if member.healed else None)
+            turn.set_worker(member.name, standing=Standing.PARKED, healed=False, left_with=left_with, **nothing)
     for worker in ranked:
         turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **nothing)
     turn.change(view=view, generation=view.generation)

@@ -51,6 +51,8 @@ class WorkerRecord:
         answer: the commit it named when it froze in the current generation, None before.
         prepared: the update that it can apply yet, named with the answer.
         healed: it holds the state of `answer` in full.
+        left_with: the commit that it held when its replica was left out; the run has gone on since, so what it holds
+            counts for nothing until it is healed. replaced: another update has taken the place of that commit.
         at_door: it has begun to form the current generation. formed: it has joined its group.
         tries: generations it failed to join.
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
@@ -72,6 +74,8 @@ class WorkerRecord:
     answer: CommitId | None = None
     prepared: CommitId | None = None
     healed: bool = False
+    left_with: CommitId | None = None
+    replaced: bool = False
     at_door: bool = False
     formed: bool = False
     tries: int = 0
