@@ -154,8 +154,10 @@ def _ask_suspects(turn: Turn) -> bool:
 
 
 def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
-    """Ask the policy about a failure; growth and the start need no decision of it."""
-    incident = turn.open_incident()
+    """Ask the policy about a failure; growth, tuning and the start need no decision of it."""
+    incident, last = turn.open_incident(), turn.state.view
+    if incident is None and last is not None and last.tuning != turn.state.tuning:
+        return Remediation(kind=Kind.CONTINUE, reason=f"tuned: {turn.state.tuning}")
     if incident is None:
         return Remediation(kind=Kind.SWAP, reason="joiners are ready")
     remediation = turn.policy(incident, turn.cluster_view(survivors, spares))
@@ -195,11 +197,15 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         restored=is_fork,
         forks=turn.state.forks,
         width=turn.state.width,
+        tuning=turn.state.tuning,
     )
+    if turn.state.view is not None and turn.state.view.tuning != view.tuning:
+        turn.change(steps_s=())  # how long a step takes is learned anew
     nothing = {"at_door": False, "formed": False, "answer": None, "prepared": None, "restoring": None}
     for worker in _holders(turn):  # what is left of a broken replica stays at the door until it is whole again
         if worker not in ranked:
-            turn.set_worker(worker.name, standing=Standing.PARKED, healed=False, **nothing)
+            left_with = worker.left_with or worker.answer
+            turn.set_worker(worker.name, standing=Standing.PARKED, healed=False, left_with=left_with, **nothing)
     for worker in ranked:
         turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **nothing)
     turn.change(view=view, generation=view.generation)

@@ -8,7 +8,7 @@ an older one looked for. Each time a new line of history begins (`Fork`), in whi
 from dataclasses import replace
 
 from elastic.control import events as ev
-from elastic.control.commands import FindRestore, Pause, Restore
+from elastic.control.commands import FindRestore, Restore
 from elastic.control.outcome import Ending
 from elastic.control.state import Restoring, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.turn import Turn
@@ -72,12 +72,9 @@ def _give_up_bad_step(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord
 
 def consider_restore(turn: Turn) -> None:
     """Have all stop at the end of a step, if there is something to go back to."""
-    view, restore = turn.state.view, turn.state.restore
-    if view is None or turn.state.pause_asked or restore is None or restore.commit is None:
-        return
-    turn.change(pause_asked=True)
-    reason = f"step {restore.commit.step} is restored"
-    turn.do(Pause(worker=view.leader.worker, generation=view.generation, reason=reason))
+    restore = turn.state.restore
+    if restore is not None and restore.commit is not None:
+        turn.pause(f"step {restore.commit.step} is restored")
 
 
 def found(turn: Turn, event: ev.RestoreFound) -> bool:
@@ -111,7 +108,7 @@ def restored_here(turn: Turn, event: ev.Restored) -> bool:
     worker = turn.worker(event.worker)
     if not _is_expected(worker, event.commit):
         return False
-    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True)
+    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, left_with=None, replaced=False)
     return True
 
 

@@ -174,6 +174,7 @@ class Session(DataDoor):
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
+            replica.retune(number)
             self._open(batches)
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
@@ -303,6 +304,7 @@ class Session(DataDoor):
                 port=self._store.port,
                 pid=os.getpid(),
                 layout=self._replica.layout,
+                plan=self._replica.batches.outline,
             )
         )
 

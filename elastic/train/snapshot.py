@@ -27,7 +27,7 @@ from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId, View
 from elastic.errors import StateError
-from elastic.policies.interval import Due
+from elastic.policies.due import Due
 from elastic.settings import Checkpoint
 from elastic.train.copies import Copies, pin
 from elastic.train.landing import expected_bytes

@@ -119,6 +119,64 @@ def test_holders_in_broken_replicas_wait_until_these_are_whole():
     assert (ws.members, ws.view.donors, ws.view.behind) == (["w4", "w1", "w2", "w5"], (1, 2), (0, 3))
 
 
+def left_outs_return() -> BareController:
+    """w0 and w5 were left of their replicas at step 4; (w2, w3) went on to 10, and now all three replicas form."""
+    ws = gangs(replicas=(1, 3))
+    ws.die("w1", "w4")
+    for worker in ("w0", "w2", "w3", "w5"):
+        ws.answer(worker, 4)
+    assert ws.members == ["w2", "w3"]
+    ws.form()
+    for number in range(4, 11):
+        ws.stable(number)
+    ws.join("w6", "w7")
+    ws.tick(0.5)
+    ws.answer("w2", 11)
+    ws.answer("w3", 11)
+    assert sorted(ws.members) == ["w0", "w2", "w3", "w5", "w6", "w7"]
+    return ws
+
+
+def test_what_was_left_of_a_replica_holds_nothing_that_counts_until_it_is_healed():
+    """w0 and w5 have a copy of each shard between them, of a step long ago: nobody goes back to it."""
+    ws = left_outs_return()
+    ws.die("w2", "w3")
+    for worker in ("w0", "w5"):
+        ws.answer(worker, 4)
+    for worker in ("w6", "w7"):
+        ws.answer(worker, -1, healed=False)
+    assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.REPLICAS_LOST
+
+
+def test_nobody_is_left_behind_for_the_sake_of_a_state_of_long_ago():
+    """The hosts of those who hold step 11 fall silent, and only those answer who hold step 4."""
+    ws = left_outs_return()
+    for worker in ws.members:
+        ws.feed(ev.HostBeat(node=f"node-{worker}"))
+    ws.fail_forming("w6")
+    for _ in range(6):
+        for worker in ("w0", "w5", "w6", "w7"):
+            ws.feed(ev.HostBeat(node=f"node-{worker}"), after_s=0.2)
+        ws.tick(0.2)
+    for worker in ("w0", "w5"):
+        ws.answer(worker, 4)
+    for worker in ("w6", "w7"):
+        ws.answer(worker, -1, healed=False)
+    ws.tick(0.5)
+    assert ws.phase is Phase.FREEZING
+    assert {ws.standing("w2"), ws.standing("w3")} & {Standing.EXILED} == set()
+
+
+def test_once_it_is_healed_it_holds_what_the_others_do():
+    ws = left_outs_return()
+    ws.form()
+    ws.stable(11)
+    ws.die("w2", "w3")
+    for worker in ("w0", "w5", "w6", "w7"):
+        ws.answer(worker, 12)
+    assert ws.phase is Phase.FORMING and ws.view.resume.step == 12
+
+
 def test_a_shard_that_nobody_holds_ends_the_run():
     ws = gangs()
     ws.die("w0", "w2")
