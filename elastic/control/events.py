@@ -201,9 +201,18 @@ class Overdue(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored(WorkerEvent):
-    """It stands at the door and holds its part of this commit, checked."""
+    """It stands at the door and holds its part of this commit, checked.
+
+    Attributes:
+        seconds: reading, checking and installing. nbytes: read.
+        places: "tier where bytes" of each source, most bytes first. retries: requests that gave nothing usable.
+    """
 
     commit: CommitId
+    seconds: float = 0.0
+    nbytes: int = 0
+    places: tuple[str, ...] = ()
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

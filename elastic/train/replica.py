@@ -399,6 +399,12 @@ class Replica:
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
             self.snapshots.drop()
 
+    def forget(self) -> None:
+        """Another state is restored: what was applied and is not known to be stable, or not told yet, is void."""
+        self._pending = None
+        self.unpublished.clear()
+        self.snapshots.drop()
+
     def drop_published(self, last: int) -> None:
         """The driver knows the reports up to step `last`."""
         while self.unpublished and self.unpublished[0].commit.step <= last:
