@@ -108,7 +108,13 @@ class Vault:
             )
 
     def fork(self, fork: Fork) -> None:
-        """Record where a line of history begins. Raises FencedError if it is not this life's to say."""
+        """Record where a line of history begins: after `register`, look at `commits`, go on from one, and say which.
+
+        Before that, nothing of this life can be committed. -1 is the step of a beginning from nothing.
+
+        Raises:
+            FencedError: it is not this life's to say any more.
+        """
         self.check_fence()
         self.store.create(self.keys.fork(fork), sealed("fork", {"step": fork.step}))
 
