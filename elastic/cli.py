@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from elastic import __version__
+from elastic.commands import checkpoints
 from elastic.errors import ElasticError
 
 
@@ -40,6 +41,10 @@ def drain(node: str, deadline: float, reason: str, address: str | None) -> None:
 
     with connected(address):
         click.echo(f"draining {drain_node(node, reason, deadline)}")
+
+
+for command in checkpoints.COMMANDS:
+    cli.add_command(command)
 
 
 def main() -> None:

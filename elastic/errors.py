@@ -14,6 +14,7 @@
     ├── StateError                state that cannot be carried from one process to another
     ├── ConservationError         a reduction did not contain exactly what the step is made of
     ├── CorruptError              stored bytes are not those that were written
+    ├── RefusedError              a checkpoint that cannot be had, whole and checked, from any source
     ├── NonFiniteLossError        a loss that is nan or infinite, and not because of one replica
     └── DivergenceError           replicas that should hold the same bits do not
 
@@ -82,6 +83,12 @@ class ConservationError(ElasticError):
 
 class CorruptError(ElasticError):
     """Stored bytes are not those that were written; the message names the step, the shard and the chunk."""
+
+
+class RefusedError(ElasticError):
+    """A checkpoint cannot be restored from what can be read now: take an older one. Attribute: `shard`, or None."""
+
+    shard: int | None
 
 
 class NonFiniteLossError(ElasticError, ArithmeticError):

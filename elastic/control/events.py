@@ -29,6 +29,27 @@ class StopAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewindAsked(Event):
+    """Somebody wants the run to go on from an older step."""
+
+    to_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFound(Event):
+    """The answer to FindRestore.
+
+    Attributes:
+        commit: the newest step that can be restored, None if there is none; reason: why not.
+        error: why the tiers could not be looked at, empty if they could.
+    """
+
+    commit: CommitId | None
+    reason: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorLost(Event):
     """The host monitor of a node does not answer; with all its workers lost too, the node is gone."""
 
@@ -164,10 +185,43 @@ class Overdue(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restored(WorkerEvent):
+    """It stands at the door and holds its part of this commit, checked."""
+
+    commit: CommitId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRefused(WorkerEvent):
+    """It could not get its part of this commit."""
+
+    commit: CommitId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStable(WorkerEvent):
     """The leader tells of a stable step."""
 
     report: StepReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStaged(WorkerEvent):
+    """The shared memory of its host holds its shard of a stable step, sealed: `nbytes` of state."""
+
+    commit: CommitId
+    shard: int
+    shards: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierDegraded(WorkerEvent):
+    """It goes on without a tier of its checkpoints; told once."""
+
+    tier: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

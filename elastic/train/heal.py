@@ -45,7 +45,7 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked, landing: Landing) -
         received = tree.unflatten(skeleton, tensors)
         digests = {name: tree.digest(tree.flatten(state)) for name, state in received.items()}
         _compare(group, digests)
-        return lambda: _install(tracked, skeleton, tensors, digests)
+        return lambda: install(tracked, skeleton, tensors, digests)
     flat = tracked.flatten()
     if group.rank in view.donors:
         _give(group, view, flat)
@@ -53,8 +53,12 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked, landing: Landing) -
     return lambda: None
 
 
-def _install(tracked: Tracked, skeleton: bytes, tensors: list[torch.Tensor], digests: dict[str, int]) -> None:
-    """Set the objects, and see that they now hold what was received: a load_state_dict may cast, or leave out."""
+def install(tracked: Tracked, skeleton: bytes, tensors: list[torch.Tensor], digests: dict[str, int]) -> None:
+    """Set the objects, and see that they now hold what was received: a load_state_dict may cast, or leave out.
+
+    Raises:
+        DivergenceError: one of them does not; names it.
+    """
     loaded = tracked.install(skeleton, tensors)
     wrong = [name for name, value in tracked.digests(loaded).items() if value != digests.get(name)]
     if wrong:

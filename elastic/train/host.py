@@ -81,6 +81,8 @@ class WorkerHost:
             ray_blocks=ray_blocks,
             shard=spec.shard,
             width=spec.settings.scaling.workers_per_replica,
+            checkpoint=spec.settings.checkpoint,
+            incarnation=spec.settings.incarnation,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)

@@ -109,7 +109,7 @@ class Link:
     def post(self, event: ev.Event) -> None:
         with self._lock:
             self._events.append(event)
-            self._is_urgent |= not isinstance(event, ev.StepStable)
+            self._is_urgent |= not isinstance(event, ev.StepStable | ev.ShardStaged)
             self._lock.notify_all()
 
     def arrive(self, parked: ev.WorkerParked) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from elastic.errors import StateError
+
 
 def local(tensor: Any) -> torch.Tensor:
     """This worker's part of a DTensor; any other tensor as it is. Told by its method, so that nothing is imported."""
@@ -26,6 +28,23 @@ def spread(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return DTensor.from_local(
         part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
+
+
+def box(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(shape of the whole, where this worker's part begins) of a DTensor; ((), ()) of a plain tensor.
+
+    Told by the protocol of torch's distributed checkpoints, since how FSDP2 cuts what tensor parallelism has cut
+    already is known to nobody else.
+
+    Raises:
+        StateError: the part is no single box of the whole.
+    """
+    if not hasattr(tensor, "to_local"):
+        return (), ()
+    parts = tensor.__create_chunk_list__()  # type: ignore[attr-defined]
+    if len(parts) != 1 or tuple(parts[0].sizes) != tuple(local(tensor).shape):
+        raise StateError(f"a DTensor of shape {tuple(tensor.shape)} is held in {len(parts)} parts: one box is needed")
+    return tuple(tensor.shape), tuple(parts[0].offsets)
 
 
 def is_gathering(model: torch.nn.Module) -> bool:

@@ -2,13 +2,15 @@
 
 import copy
 from collections.abc import Collection
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from elastic.errors import NotStatefulError, StepMisuseError
 from elastic.train import tree
 from elastic.train.sharded import local, spread
+
+Kind = TypeVar("Kind")
 
 
 @runtime_checkable
@@ -65,9 +67,13 @@ class Tracked:
         tracked = {id(param) for module in self.modules for param in module.parameters()}
         return all(id(param) in tracked for param in model.parameters())
 
+    def named(self, kind: type[Kind]) -> dict[str, Kind]:
+        """The objects of a kind, by name."""
+        return {name: thing for name, thing in self._objects.items() if isinstance(thing, kind)}
+
     @property
     def modules(self) -> list[torch.nn.Module]:
-        return [thing for thing in self._objects.values() if isinstance(thing, torch.nn.Module)]
+        return list(self.named(torch.nn.Module).values())
 
     def flatten(self) -> tree.Flat:
         """The whole state now; tensors are the live ones."""
@@ -75,7 +81,7 @@ class Tracked:
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        return [thing for thing in self._objects.values() if isinstance(thing, torch.optim.Optimizer)]
+        return list(self.named(torch.optim.Optimizer).values())
 
     def digests(self, names: Collection[str] | None = None) -> dict[str, int]:
         """64 bits for each tracked object, or for those named."""
@@ -83,13 +89,14 @@ class Tracked:
         return {name: tree.digest(tree.flatten(thing.state_dict())) for name, thing in wanted.items()}
 
     def install(self, skeleton: bytes, tensors: list[torch.Tensor]) -> list[str]:
-        """Set every object to the received state; live tensors keep their identity wherever they fit.
+        """Set every object of the received state; live tensors keep their identity wherever they fit.
 
         Returns:
             Names of the objects that were set by code of their own, and not copied bit by bit.
         """
         received = tree.unflatten(skeleton, tensors)
-        return [name for name, thing in self._objects.items() if not _install(thing, received[name])]
+        mine = {name: thing for name, thing in self._objects.items() if name in received}
+        return [name for name, thing in mine.items() if not _install(thing, received[name])]
 
 
 def _install(thing: Stateful, received: Any) -> bool:
@@ -135,7 +142,7 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
     for index, entries in received["state"].items():
         for key, value in entries.items():
             if isinstance(value, torch.Tensor):
-                _mend(_state_of(optimizer, index), key, value, _params(optimizer)[index])
+                _mend(_state_of(optimizer, index), key, value, params_of(optimizer)[index])
     return False
 
 
@@ -148,10 +155,10 @@ def _mend(entries: dict[str, Any], key: str, received: torch.Tensor, param: torc
 
 
 def _state_of(optimizer: torch.optim.Optimizer, index: int) -> dict[str, Any]:
-    return optimizer.state[_params(optimizer)[index]]
+    return optimizer.state[params_of(optimizer)[index]]
 
 
-def _params(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+def params_of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
     return [param for group in optimizer.param_groups for param in group["params"]]
 
 

@@ -9,7 +9,7 @@ anything else is refused with its path.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import google_crc32c
@@ -37,10 +37,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A flattened tree; `tensors` are the tree's own, not copies."""
+    """A flattened tree.
+
+    Attributes:
+        tensors: the tree's own, not copies; of a DTensor the part that is here.
+        leaves: the same as the tree holds them: with their paths, and whole DTensors.
+    """
 
     skeleton: bytes
     tensors: list[torch.Tensor]
+    leaves: list[tuple[str, torch.Tensor]] = field(default_factory=list)
 
 
 def flatten(tree: Any) -> Flat:
@@ -49,14 +55,28 @@ def flatten(tree: Any) -> Flat:
     Raises:
         StateError: a leaf is neither a tensor nor a JSON scalar; names its path.
     """
-    tensors: list[torch.Tensor] = []
-    node = _encode(tree, "", tensors)
-    return Flat(json.dumps(node, separators=(",", ":")).encode(), tensors)
+    leaves: list[tuple[str, torch.Tensor]] = []
+    node = _encode(tree, "", leaves)
+    text = json.dumps(node, separators=(",", ":")).encode()
+    return Flat(text, [local(leaf) for _, leaf in leaves], leaves)
 
 
 def slots(skeleton: bytes) -> list[Slot]:
     """The tensors that a skeleton expects, in order."""
     return list(_slots(json.loads(skeleton), ""))
+
+
+def keys(skeleton: bytes) -> tuple[str, ...]:
+    """The keys of the outermost dict."""
+    return tuple(key for key, _ in json.loads(skeleton)["dict"])
+
+
+def reshaped(skeleton: bytes, shapes: list[tuple[int, ...]]) -> bytes:
+    """The same skeleton for tensors of these shapes, in order."""
+    node, rest = json.loads(skeleton), iter(shapes)
+    for body in _tensor_nodes(node):
+        body[1] = list(next(rest))
+    return json.dumps(node, separators=(",", ":")).encode()
 
 
 def unflatten(skeleton: bytes, tensors: list[torch.Tensor]) -> Any:
@@ -104,16 +124,17 @@ def raw_bytes(tensor: torch.Tensor) -> Any:
     return flat.view(torch.uint8).numpy() if flat.numel() else b""
 
 
-def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
+def _encode(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> Any:
     if isinstance(value, torch.Tensor):
-        part = local(value.detach())
-        tensors.append(part)
+        leaf = value.detach()
+        leaves.append((path, leaf))
+        part = local(leaf)
         return {"tensor": [str(part.dtype).removeprefix("torch."), list(part.shape)]}
     if isinstance(value, Mapping):
-        return {"dict": [[_key(k, path), _encode(v, f"{path}/{k}", tensors)] for k, v in value.items()]}
+        return {"dict": [[_key(k, path), _encode(v, f"{path}/{k}", leaves)] for k, v in value.items()]}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encode(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]}
+        return {kind: [_encode(v, f"{path}/{i}", leaves) for i, v in enumerate(value)]}
     if type(value) in _SCALARS:
         return {"value": value}
     raise StateError(
@@ -137,6 +158,15 @@ def _slots(node: Any, path: str) -> Iterator[Slot]:
     elif kind in ("list", "tuple"):
         for i, child in enumerate(body):
             yield from _slots(child, f"{path}/{i}")
+
+
+def _tensor_nodes(node: Any) -> Iterator[list[Any]]:
+    ((kind, body),) = node.items()
+    if kind == "tensor":
+        yield body
+    elif kind != "value":
+        for child in body:
+            yield from _tensor_nodes(child[1] if kind == "dict" else child)
 
 
 def _decode(node: Any, tensors: Iterator[torch.Tensor]) -> Any:

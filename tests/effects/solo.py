@@ -10,7 +10,7 @@ import torch
 
 from elastic.control import events as ev
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, StepReport, View
-from elastic.settings import Limits
+from elastic.settings import Checkpoint, Limits
 from elastic.train.flight import FlightPage
 from elastic.train.link import Link
 from elastic.train.runner import run_train_fn
@@ -50,12 +50,14 @@ class Solo:
 
     Args:
         directory: where the flight page lies.
-        seed: of the run.
+        seed: of the run. checkpoint: of the run.
         limits: fields of `Limits`.
     """
 
-    def __init__(self, directory: Path, seed: int = SEED, **limits: float) -> None:
-        self.seed = seed
+    def __init__(
+        self, directory: Path, seed: int = SEED, checkpoint: Checkpoint | None = None, **limits: float
+    ) -> None:
+        self.seed, self.checkpoint = seed, checkpoint
         self.limits = Limits(**limits)
         self.link = Link("w0", self.limits.lease_s)
         self.page = FlightPage(directory / "page")
@@ -73,6 +75,7 @@ class Solo:
             limits=self.limits,
             link=self.link,
             page=self.page,
+            checkpoint=self.checkpoint,
         )
         training = Running(lambda: run_train_fn(train_fn, around, lambda value: setattr(ended, "value", value)))
         driver = Running(lambda: self._drive(ended.events))

@@ -16,7 +16,7 @@ from elastic.control.remediation import Policy
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport, View
 from elastic.policies import Ladder
-from elastic.settings import Limits, RunSettings, Scaling
+from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 
 
 def commit(number: int, generation: int = 1, lineage: str = "") -> CommitId:
@@ -44,6 +44,7 @@ class BareController:
         replicas, spares: of the run.
         policy: decides incidents.
         width: workers of a replica.
+        checkpoint: which tiers there are.
         limits: fields of `Limits`.
     """
 
@@ -53,10 +54,12 @@ class BareController:
         spares: int = 0,
         policy: Policy | None = None,
         width: int = 1,
+        checkpoint: Checkpoint | None = None,
         **limits: float,
     ) -> None:
         scaling = Scaling(replicas=replicas, spares=spares, workers_per_replica=width)
-        self.state = RunState(settings=RunSettings(run="r", scaling=scaling, limits=Limits(**limits)))
+        settings = RunSettings(run="r", scaling=scaling, limits=Limits(**limits), checkpoint=checkpoint)
+        self.state = RunState(settings=settings)
         self.policy = policy or Ladder()
         self.now_s = 0.0
         self.commands: tuple[Command, ...] = ()

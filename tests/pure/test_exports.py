@@ -24,6 +24,7 @@ FROZEN = [
 PURE = [name for name in FROZEN if name not in ("Session", "fit", "get_session")]  # these need torch and ray
 ERRORS = {
     "ConservationError",
+    "CorruptError",
     "DatasetTooSmallError",
     "DivergenceError",
     "ElasticError",
@@ -33,6 +34,7 @@ ERRORS = {
     "NotEnoughSlotsError",
     "NotStatefulError",
     "OutsideWorkerError",
+    "RefusedError",
     "ReplicasLostError",
     "SettingError",
     "StateError",

@@ -1,0 +1,1 @@
+"""Effect. Groups of commands of the command line, a module each."""

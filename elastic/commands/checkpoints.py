@@ -1,0 +1,175 @@
+"""Effect. Commands that look at checkpoints, check them, and carry them out of here and in."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+UNSOUND = 3  # exit code: something is bad, or cannot be restored
+MEMORY = "/dev/shm"  # noqa: S108 - the default of Checkpoint.memory
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_persistent = click.option("--persistent", metavar="URL", help="Root of the persistent store (Checkpoint.persistent).")
+_required = click.option("--persistent", metavar="URL", required=True, help="Root of the persistent store.")
+_memory = click.option(
+    "--memory",
+    type=click.Path(path_type=Path),
+    help=f"This node's ramdisk (Checkpoint.memory); {MEMORY} if no --persistent is given.",
+)
+_timeout = click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds for each shard."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
+_step = click.option("--step", type=click.IntRange(min=0), help="Default: the newest that is whole.")
+
+
+def places(function: Function) -> Function:
+    """The options that say where to look."""
+    return _persistent(_memory(_timeout(_json(function))))
+
+
+@contextmanager
+def _held(run: str, persistent: str | None, memory: Path | None, timeout: float) -> Iterator[Any]:
+    from elastic.commands.places import looked_up
+
+    if persistent is None and memory is None:
+        memory = Path(MEMORY)
+    with looked_up(run, persistent, memory, timeout) as held:
+        yield held
+
+
+def _tell(facts: dict[str, Any], as_json: bool, lines: list[str]) -> None:
+    click.echo(json.dumps(facts, indent=1) if as_json else "\n".join(lines))
+
+
+@click.command()
+@click.argument("run")
+@places
+def ls(run: str, persistent: str | None, memory: Path | None, timeout: float, as_json: bool) -> None:
+    """List the steps of RUN that can be restored, best first, and those that lack a shard."""
+    from elastic.commands.telling import listing
+
+    with _held(run, persistent, memory, timeout) as held:
+        facts, lines = listing(held)
+        _tell(facts, as_json, lines)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--deep", is_flag=True, help="Read every byte of every copy, and compare sums.")
+@click.option("--step", type=click.IntRange(min=0), help="Only this step.")
+@places
+def verify(
+    run: str, deep: bool, step: int | None, persistent: str | None, memory: Path | None, timeout: float, as_json: bool
+) -> None:
+    """Check all copies of all whole steps of RUN. Exit code 3: one is bad, or nothing can be restored."""
+    from elastic.commands.telling import verification
+
+    with _held(run, persistent, memory, timeout) as held:
+        facts, lines = verification(held, step, deep, timeout)
+        _tell(facts, as_json, lines)
+    if not facts["is_sound"]:
+        sys.exit(UNSOUND)
+
+
+@click.command("restore-report")
+@click.argument("run")
+@places
+def restore_report(run: str, persistent: str | None, memory: Path | None, timeout: float, as_json: bool) -> None:
+    """Rehearse a restore of RUN: which step, from where, how fast. Exit code 3: no step can be restored."""
+    from elastic.commands.telling import rehearsal
+
+    with _held(run, persistent, memory, timeout) as held:
+        facts, lines = rehearsal(held, timeout)
+        _tell(facts, as_json, lines)
+    if facts["step"] is None:
+        sys.exit(UNSOUND)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--to", type=click.Path(path_type=Path), required=True, help="New directory.")
+@click.option("--format", "form", type=click.Choice(["dcp", "safetensors"]), default="safetensors", show_default=True)
+@_step
+@places
+def export(
+    run: str,
+    to: Path,
+    form: str,
+    step: int | None,
+    persistent: str | None,
+    memory: Path | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Write a step of RUN as files that load without this package."""
+    from dataclasses import asdict
+
+    from elastic.checkpoint.reader import Effort
+    from elastic.interchange.exporting import Format
+    from elastic.interchange.exporting import export as write
+
+    with _held(run, persistent, memory, timeout) as held:
+        told = write(held.at(step), to, Format(form), Effort(timeout_s=timeout, knob="--timeout"))
+    apart = "" if told.whole else ", each shard apart since they were cut by hand"
+    _tell(asdict(told), as_json, [f"step {told.step}: {told.tensors} tensors, {told.nbytes} bytes in {to}{apart}"])
+
+
+@click.command("import")
+@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.option("--run", required=True, help="A new run, which begins with this state as its step 0.")
+@click.option("--into", default="model", show_default=True, help="Tracked object that bare tensors belong to.")
+@_required
+@_json
+def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> None:
+    """Make PATH (safetensors, or a torch DCP directory) the state that a new run begins with."""
+    from elastic.commands.places import opened_vault
+    from elastic.errors import SettingError
+    from elastic.interchange.importing import import_checkpoint
+
+    manifest, payload = import_checkpoint(path, run, into)
+    vault = opened_vault(persistent, run)
+    try:
+        if vault.incarnations():
+            raise SettingError(f"{vault.where} holds a run already: import under another name (--run)")
+        vault.register(f"elastic import {path}")
+        digest = vault.upload(manifest, lambda begin, end: payload[begin:end])
+        vault.commit(manifest.commit, [digest])
+        where = vault.where
+    finally:
+        vault.close()
+    facts = {"run": run, "step": 0, "tensors": len(manifest.entries), "bytes": manifest.nbytes, "where": where}
+    _tell(facts, as_json, [f"{facts['tensors']} tensors, {facts['bytes']} bytes are step 0 of {where}"])
+
+
+@click.command()
+@click.argument("run")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted, and why.")
+@click.option("--keep-last", type=click.IntRange(min=1), default=2, show_default=True, help="Newest steps (Keep.last).")
+@click.option("--keep-every", type=click.IntRange(min=0), default=0, help="Steps divisible by it (Keep.every).")
+@click.option("--keep-best", type=click.IntRange(min=0), default=0, help="So many by --metric (Keep.best).")
+@click.option("--metric", default="loss", show_default=True)
+@click.option("--mode", type=click.Choice(["min", "max"]), default="min", show_default=True)
+@_required
+@_json
+def gc(run: str, persistent: str, dry_run: bool, as_json: bool, metric: str, mode: str, **keep: int) -> None:
+    """Delete the durable steps of RUN that nobody wants any more; never the newest good one."""
+    from elastic.commands.places import opened_vault
+    from elastic.commands.telling import collection
+    from elastic.settings import Keep
+
+    counts = {name.removeprefix("keep_"): value for name, value in keep.items()}
+    vault = opened_vault(persistent, run)
+    try:
+        facts, lines = collection(vault, Keep(**counts, metric=metric, mode=mode), dry_run)
+    finally:
+        vault.close()
+    _tell(facts, as_json, lines)
+
+
+COMMANDS = (ls, verify, restore_report, export, import_, gc)

@@ -1,0 +1,176 @@
+"""Effect. What others have written, as the state that a run begins with: safetensors, or torch's DCP directories.
+
+Nothing that is read may run code: of a `.metadata`, which is a pickle, only the classes that describe tensors are
+accepted, and what else a checkpoint pickles is read by torch's restricted unpickler.
+"""
+
+import io
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from numpy.typing import NDArray
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from elastic.checkpoint.manifest import Manifest, checked_name
+from elastic.control.values import CommitId
+from elastic.errors import CorruptError, SettingError
+from elastic.interchange.exporting import STATE_FILE, VERSION, alone
+from elastic.interchange.packing import pack_shard
+from elastic.interchange.safetensors import read_file
+from elastic.train import tree
+
+_ALLOWED_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+_ALLOWED = {
+    ("torch", "Size"),
+    ("torch", "device"),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "PurePosixPath"),
+}
+
+
+def import_checkpoint(path: Path, run: str, into: str = "model") -> tuple[Manifest, NDArray[np.uint8]]:
+    """Read foreign state as the one shard of a commit that a run begins with: step 0, incarnation 0.
+
+    Args:
+        path: a .safetensors file, a directory of such, or a directory of a distributed checkpoint. What
+            `elastic export` wrote comes back as it was.
+        into: the tracked object that bare tensors belong to.
+
+    Returns:
+        The manifest, and (nbytes,) uint8, the payload.
+
+    Raises:
+        SettingError: it is none of these. CorruptError: it is, and damaged, or would run code.
+    """
+    checked_name(run, "the run")
+    state = _read(path, into)
+    start = CommitId(incarnation=0, generation=0, attempt=0, step=0, lineage="")
+    return pack_shard(tree.flatten(state), run, start)
+
+
+def _read(path: Path, into: str) -> Any:
+    if path.is_file() and path.suffix == ".safetensors":
+        return {into: read_file(path)}
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
+    is_dcp = (path / ".metadata").is_file()
+    if not files and not is_dcp:
+        raise SettingError(f"{path} holds neither *.safetensors nor a .metadata of a distributed checkpoint")
+    if (path / STATE_FILE).is_file():
+        return _read_exported(path, files)
+    if is_dcp:
+        return _named_objects(_read_dcp(path), into)
+    return {into: {name: tensor for file in files for name, tensor in read_file(file).items()}}
+
+
+def _read_exported(path: Path, files: list[Path]) -> Any:
+    """What `elastic export` wrote: the tree is in its file."""
+    try:
+        body = json.loads((path / STATE_FILE).read_text())
+        version, trees = body["version"], body["trees"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{path / STATE_FILE} cannot be read: {type(error).__name__}: {error}") from error
+    if version != VERSION or list(trees) != [""]:
+        raise SettingError(
+            f"{path} was exported by another release, or as shards cut by hand, which cannot be put together"
+        )
+    skeleton = json.dumps(trees[""]).encode()
+    held = {f"{file.stem}.{name}": one for file in files for name, one in read_file(file).items()}
+    if not files:
+        held = _tensors_of_dcp(path, _metadata(path))
+    tensors = []
+    for slot in tree.slots(skeleton):
+        name = slot.path[1:].replace("/", ".")
+        tensor = held.get(name)
+        if tensor is None or (tuple(tensor.shape), str(tensor.dtype)) != (slot.shape, f"torch.{slot.dtype}"):
+            raise CorruptError(f"{path}: {name} is not the tensor that {STATE_FILE} tells of")
+        tensors.append(tensor)
+    return tree.unflatten(skeleton, tensors)
+
+
+class _Names(pickle.Unpickler):
+    """Builds descriptions of tensors, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in _ALLOWED_MODULES or (module, name) in _ALLOWED or (module == "torch" and name.islower()):
+            found = super().find_class(module, name)
+            if isinstance(found, type | torch.dtype) or (module, name) in _ALLOWED:
+                return found
+        raise CorruptError(f"a .metadata names {module}.{name}, which describes no tensor: it is not read")
+
+
+def _metadata(path: Path) -> Metadata:
+    try:
+        found = _Names(io.BytesIO((path / ".metadata").read_bytes())).load()
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+        raise CorruptError(f"{path}/.metadata cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Metadata):
+        raise CorruptError(f"{path}/.metadata describes no checkpoint")
+    return found
+
+
+class _DataPlanner(dcp.DefaultLoadPlanner):
+    """Reads what is no tensor as data."""
+
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+
+def _tensors_of_dcp(path: Path, metadata: Metadata) -> dict[str, Any]:
+    tensors: dict[str, Any] = {
+        name: torch.empty(tuple(kept.size), dtype=kept.properties.dtype)
+        for name, kept in metadata.state_dict_metadata.items()
+        if isinstance(kept, TensorStorageMetadata)
+    }
+    _load(tensors, path)
+    return tensors
+
+
+def _load(state: dict[str, Any], path: Path) -> None:
+    planner = _DataPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    with alone():
+        dcp.load(state, storage_reader=dcp.FileSystemReader(path), planner=planner, no_dist=True)
+
+
+def _read_dcp(path: Path) -> dict[str, Any]:
+    """The nested dict that was saved; what is no tensor too."""
+    metadata = _metadata(path)
+    flat = _tensors_of_dcp(path, metadata)
+    others = {name: b"" for name in metadata.state_dict_metadata if name not in flat}
+    try:
+        _load(others, path)
+    except (pickle.UnpicklingError, dcp.CheckpointException) as error:
+        raise CorruptError(f"{path}: what is no tensor cannot be read without running code: {error}") from error
+    places = metadata.planner_data if isinstance(metadata.planner_data, Mapping) else {}
+    root: dict[Any, Any] = {}
+    for name, value in (flat | others).items():
+        at = root
+        *way, last = places.get(name, (name,))
+        for key in way:
+            at = at.setdefault(key, {})
+        at[last] = value
+    return _listed(root)
+
+
+def _listed(node: Any) -> Any:
+    """Dicts that stand for lists become lists; an optimizer's state is keyed by integers."""
+    if not isinstance(node, dict):
+        return node
+    made = {key: _listed(value) for key, value in node.items()}
+    if made and all(isinstance(key, int) for key in made):
+        return [made[key] for key in sorted(made)]
+    state = made.get("state")
+    if "param_groups" in made and isinstance(state, dict) and all(str(key).isdecimal() for key in state):
+        made["state"] = {int(key): value for key, value in state.items()}
+    return made
+
+
+def _named_objects(state: dict[str, Any], into: str) -> dict[str, Any]:
+    """Tracked objects by name, if that is what was saved; else all of it belongs to one."""
+    return state if state and all(isinstance(value, dict) for value in state.values()) else {into: state}

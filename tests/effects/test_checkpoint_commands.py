@@ -1,0 +1,221 @@
+"""Effect. The commands on checkpoints: their --json forms, exit codes and wrong uses, and some with the real store."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elastic import cli
+from elastic.checkpoint.manifest import Fork
+from elastic.checkpoint.store import StoreError
+from elastic.commands import places
+from elastic.interchange.safetensors import Named, read_file, write_header, write_tensor
+from tests.effects.shelves import RUN, Folder, flipped, numbers, shard_of
+
+
+class Called:
+    """What a command line said, and the code it ended with."""
+
+    def __init__(self, capsys, monkeypatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["elastic", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        said = self._capsys.readouterr()
+        return code, said.out, said.err
+
+    def facts(self, *arguments: object, code: int = 0) -> dict:
+        ended, out, err = self(*arguments, "--json")
+        assert ended == code, err
+        return json.loads(out)
+
+
+@pytest.fixture
+def call(capsys, monkeypatch) -> Called:
+    return Called(capsys, monkeypatch)
+
+
+class Vault:
+    """Stands for a vault: a folder, its forks, and what is in quarantine."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder, self.bad = folder, {}
+
+    def forks(self):
+        return [Fork(incarnation=3, generation=1, step=8)]
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Folder:
+    """Steps 5 and 8 of two shards, half of step 6, and step 9, which a fork has left behind."""
+    path = tmp_path / "store"
+    path.mkdir()
+    made = Folder(path)
+    made.troubles, made.close = ["step 4: its manifest is gone"], lambda: None
+    for step in (5, 6, 8, 9):
+        for shard in range(1 if step == 6 else 2):
+            made.put(shard_of({"model": {"w": numbers(200, start=step)}}, step=step, shard=shard, shards=2))
+    monkeypatch.setattr(places, "opened_vault", lambda url, run: Vault(made))
+    monkeypatch.setattr(places, "vault_source", lambda vault: vault.folder)
+    monkeypatch.setattr(places, "quarantine_of", lambda vault: vault.bad)
+    return made
+
+
+def spoil(folder: Folder, step: int, shard: int = 0) -> None:
+    path = folder.path / f"{step}-{shard}.payload"
+    path.write_bytes(flipped(path.read_bytes(), 77).tobytes())
+
+
+def test_ls(call, folder):
+    facts = call.facts("ls", RUN, "--persistent", "x")
+    assert [one["step"] for one in facts["steps"]] == [8, 5]
+    assert {key: facts["steps"][0][key] for key in ("shards", "tiers", "bytes", "outvoted")} == {
+        "shards": 2,
+        "tiers": ["persistent"],
+        "bytes": 2 * 832,
+        "outvoted": [],
+    }
+    assert facts["not_whole"] == [{"step": 6, "lineage": "a", "shards": 2, "lacks": [1]}]
+    assert facts["silent"] == ["step 4: its manifest is gone"]
+    code, out, _ = call("ls", RUN, "--persistent", "x")
+    assert code == 0 and "lacks shards [1] of 2" in out
+
+
+def test_ls_without_an_answer(call, folder):
+    def fail():
+        raise StoreError("no credentials for x")
+
+    folder.manifests = fail
+    facts = call.facts("ls", RUN, "--persistent", "x")
+    assert facts["steps"] == [] and "no credentials for x" in facts["silent"][0]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_verify(call, folder, deep):
+    folder.troubles = []
+    options = ["--deep"] * deep
+    facts = call.facts("verify", RUN, "--persistent", "x", *options)
+    assert facts["is_sound"] and [len(one["copies"]) for one in facts["steps"]] == [2, 2]
+    spoil(folder, 8, shard=1)
+    facts = call.facts("verify", RUN, "--persistent", "x", *options, code=3 if deep else 0)
+    assert [one["is_sound"] for one in facts["steps"]] == [not deep, True], "only reading finds a flipped bit"
+    (folder.path / "5-0.payload").write_bytes(b"short")
+    facts = call.facts("verify", RUN, "--persistent", "x", *options, code=3)
+    bad = [bad for copy in facts["steps"][1]["copies"] for bad in copy["bad"]]
+    assert bad and "step 5, shard 0 of 2, of run r: chunk 0" in bad[0]
+    assert call.facts("verify", RUN, "--step", 5, "--persistent", "x", *options, code=3)["steps"][0]["step"] == 5
+
+
+def test_verify_of_nothing_is_not_sound(call, folder):
+    assert call.facts("verify", "other", "--persistent", "x", code=3)["steps"] == []
+
+
+def test_restore_report(call, folder):
+    """C26: which step, from where, how much; and why not a newer one."""
+    spoil(folder, 8)
+    facts = call.facts("restore-report", RUN, "--persistent", "x")
+    assert facts["step"] == 5 and [row["step"] for row in facts["refused"]] == [8]
+    assert "shard 0 of 2" in facts["refused"][0]["reason"]
+    first = facts["read"][0]
+    assert (first["shard"], first["retries"], first["nbytes"]) == (0, 0, 832)
+    assert first["places"] == [{"tier": "persistent", "where": str(folder.path), "nbytes": 832}]
+    spoil(folder, 5)
+    assert call.facts("restore-report", RUN, "--persistent", "x", code=3)["step"] is None
+
+
+@pytest.mark.parametrize("form", ["dcp", "safetensors"])
+def test_export(call, folder, tmp_path, form):
+    facts = call.facts("export", RUN, "--persistent", "x", "--to", tmp_path / "out", "--format", form, "--step", 5)
+    assert (facts["step"], facts["format"], facts["tensors"], facts["whole"]) == (5, form, 1, True)
+    assert (tmp_path / "out/state.json").is_file()
+    code, _, err = call("export", RUN, "--persistent", "x", "--to", tmp_path / "out", "--format", form)
+    assert code == 1 and "error: " in err and "not an empty directory" in err
+    code, _, err = call("export", RUN, "--persistent", "x", "--to", tmp_path / "more", "--step", 6)
+    assert code == 1 and "step 6 of run r; whole steps: 8, 5" in err
+
+
+WRONG = {
+    "ls": [[], ["r", "--persistent"]],
+    "verify": [["r", "--step", "-1"], []],
+    "restore-report": [["r", "--timeout", "0"]],
+    "export": [["r"], ["r", "--to", "x", "--format", "pickle"]],
+    "import": [["nowhere", "--run", "r", "--persistent", "x"], [".", "--run", "r"]],
+    "gc": [["r"], ["r", "--persistent", "x", "--keep-last", "0"]],
+}
+
+
+@pytest.mark.parametrize(("command", "arguments"), [(name, one) for name, many in WRONG.items() for one in many])
+def test_wrong_use_is_code_2(call, command, arguments):
+    code, out, err = call(command, *arguments)
+    assert code == 2 and out == "" and err.startswith(("Usage: ", "Error: "))
+
+
+# --- with the real store ---
+
+
+def stored(tmp_path: Path, call: Called, run: str = "new") -> Path:
+    """A store with a run that `elastic import` has begun."""
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        write_header(file, [Named("w", "float32", (3000,))], {})
+        write_tensor(file, numbers(3000))
+    store = tmp_path / "real"
+    facts = call.facts("import", tmp_path / "model.safetensors", "--run", run, "--persistent", store)
+    assert (facts["run"], facts["step"], facts["tensors"], facts["bytes"]) == (run, 0, 1, 12032)
+    return store
+
+
+def test_import(call, tmp_path):
+    pytest.importorskip("elastic.checkpoint.vault", reason="there is no persistent store to import into")
+    store = stored(tmp_path, call)
+    facts = call.facts("ls", "new", "--persistent", store)
+    assert [(one["step"], one["incarnation"]) for one in facts["steps"]] == [(0, 0)]
+    assert call.facts("verify", "new", "--deep", "--persistent", store)["is_sound"]
+    code, _, err = call("import", tmp_path / "model.safetensors", "--run", "new", "--persistent", store)
+    assert code == 1 and "--run" in err
+    call.facts("export", "new", "--persistent", store, "--to", tmp_path / "out")
+    assert torch.equal(read_file(tmp_path / "out/model.safetensors")["w"], numbers(3000))
+
+
+def test_damage_in_a_real_store_is_found(call, tmp_path):
+    pytest.importorskip("elastic.checkpoint.vault", reason="there is no persistent store")
+    store = stored(tmp_path, call)
+    (chunk,) = store.glob("new/steps/*/*/chunk-*")
+    good = chunk.read_bytes()
+    chunk.write_bytes(flipped(good, 100).tobytes())
+    assert not call.facts("verify", "new", "--deep", "--persistent", store, code=3)["is_sound"]
+    assert call.facts("restore-report", "new", "--persistent", store, code=3)["step"] is None
+    chunk.write_bytes(good[:-1])
+    assert not call.facts("verify", "new", "--persistent", store, code=3)["is_sound"]
+
+
+def test_gc(call, tmp_path):
+    pytest.importorskip("elastic.checkpoint.vault", reason="there is no persistent store")
+    from elastic.checkpoint.vault import open_vault
+
+    store = stored(tmp_path, call)
+    vault = open_vault(str(store), "new")
+    vault.register("a test")
+    vault.fork(Fork(incarnation=vault.incarnation, generation=1, step=0))
+    for step in (1, 2):
+        manifest, payload = shard_of({"model": {"w": numbers(20)}}, step=step)
+        commit = replace(manifest.commit, incarnation=vault.incarnation)
+        named = replace(manifest, run="new", commit=commit)
+        vault.commit(named.commit, [vault.upload(named, lambda begin, end, payload=payload: payload[begin:end])])
+    vault.close()
+    options = ["gc", "new", "--persistent", store, "--keep-last", 1]
+    dry = call.facts(*options, "--dry-run")
+    assert dry["dry_run"] and dry["freed_bytes"] > 0
+    assert call.facts("ls", "new", "--persistent", store)["steps"][-1]["step"] == 0, "nothing was deleted"
+    call.facts(*options)
+    assert 2 in [one["step"] for one in call.facts("ls", "new", "--persistent", store)["steps"]]

@@ -1,0 +1,244 @@
+"""Effect. P9: an export loads without this package, with the same bits, and can start a run; C19: no code runs."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from elastic.checkpoint.boxes import whole_shape
+from elastic.errors import CorruptError, SettingError, StateError
+from elastic.interchange import exporting
+from elastic.interchange.exporting import Format, export
+from elastic.interchange.importing import import_checkpoint
+from elastic.interchange.safetensors import Named, read_file, write_header
+from elastic.train.restore import restore
+from tests.effects.helpers import LONG_S
+from tests.effects.shelves import RUN, Shelf, numbers, of, shard_of
+from tests.effects.test_restore import cut_shelf, state_of, tracked, trained, worker
+from tests.effects.test_tracked import Objects
+
+FORMATS = list(Format)
+# What somebody runs who has torch and has never heard of this package.
+PLAIN = """
+import sys, torch
+sys.modules["elastic"] = None
+kind, folder, wanted = sys.argv[1:]
+wanted = torch.load(wanted)
+if kind == "dcp":
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+    dcp_to_torch_save(folder, folder + ".pt")
+    found = torch.load(folder + ".pt", weights_only=False)
+    model, moments = found["model"], found["optimizer"]["state"]["0"]["exp_avg"]
+elif kind == "dcp in place":
+    import torch.distributed.checkpoint as dcp
+    model = {name: torch.zeros_like(value) for name, value in wanted["model"].items()}
+    dcp.load({"model": model}, checkpoint_id=folder, no_dist=True)
+    moments = wanted["moments"]
+else:
+    from safetensors.torch import load_file
+    model = load_file(folder + "/model.safetensors")
+    moments = load_file(folder + "/optimizer.safetensors")["state.0.exp_avg"]
+assert model.keys() == wanted["model"].keys(), model.keys()
+for name, value in wanted["model"].items():
+    assert model[name].dtype == value.dtype and torch.equal(model[name], value), name
+assert torch.equal(moments, wanted["moments"])
+print("loaded")
+"""
+
+
+@pytest.mark.parametrize("kind", ["dcp", "dcp in place", "safetensors"])
+def test_p9_an_export_loads_without_this_package(tmp_path, kind):
+    if kind == "safetensors":
+        pytest.importorskip("safetensors", reason="the reference implementation is not installed")
+    objects = Objects(1, 3)
+    form = Format.SAFETENSORS if kind == "safetensors" else Format.DCP
+    export(of(Shelf([shard_of(state_of(objects.tracked))]))[0], tmp_path / "out", form)
+    moments = objects.optimizer.state_dict()["state"][0]["exp_avg"]
+    torch.save({"model": dict(objects.model.state_dict()), "moments": moments}, tmp_path / "wanted.pt")
+    command = [sys.executable, "-c", PLAIN, kind, str(tmp_path / "out"), str(tmp_path / "wanted.pt")]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=4 * LONG_S, cwd=tmp_path, check=False)
+    assert answer.stdout.strip() == "loaded", answer.stderr
+
+
+def read_plainly(path: Path) -> dict[str, bytes]:
+    """A safetensors file by the letter of its specification."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    assert header.pop("__metadata__")["format"] == "pt"
+    spans = sorted(row["data_offsets"] for row in header.values())
+    assert spans[0][0] == 0 and spans[-1][1] == len(data) - 8 - length and length % 8 == 0
+    assert all(left[1] == right[0] for left, right in zip(spans, spans[1:], strict=False)), "no holes"
+    body = data[8 + length :]
+    return {name: body[slice(*row["data_offsets"])] for name, row in header.items()}
+
+
+def test_p9_safetensors_are_written_by_the_letter(tmp_path):
+    objects = Objects(1, 3)
+    export(of(Shelf([shard_of(state_of(objects.tracked))]))[0], tmp_path / "out", Format.SAFETENSORS)
+    found = read_plainly(tmp_path / "out/model.safetensors")
+    wanted = {
+        k: v.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for k, v in objects.model.state_dict().items()
+    }
+    assert found == wanted
+    told = json.loads((tmp_path / "out/state.json").read_text())
+    assert told["run"] == RUN and told["commit"]["step"] == 7
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_was_exported_can_be_imported_as_it_was(tmp_path, form):
+    giver, taker = Objects(1, 3), Objects(2, 0)
+    told = export(of(Shelf([shard_of(state_of(giver.tracked))]))[0], tmp_path / "out", form)
+    assert told.whole and told.step == 7 and told.nbytes > 0 and told.read
+    manifest, payload = import_checkpoint(tmp_path / "out", RUN)
+    assert (manifest.commit.step, manifest.commit.incarnation) == (0, 0)
+    restore(taker.tracked, *of(Shelf([(manifest, payload)])))
+    assert taker.tracked.digests() == giver.tracked.digests()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("batch_bytes", [1, 1 << 28])
+def test_shards_are_put_together(tmp_path, form, batch_bytes, monkeypatch):
+    monkeypatch.setattr(exporting, "_BATCH_BYTES", batch_bytes)
+    told = export(of(cut_shelf(3))[0], tmp_path / "out", form)
+    assert told.whole
+    with worker(0, 1) as mesh:
+        wanted = {
+            name: p.to_local() if hasattr(p, "to_local") else p
+            for name, p in trained(mesh, 10.0)[0].state_dict().items()
+        }
+    manifest, payload = import_checkpoint(tmp_path / "out", RUN)
+    for entry in manifest.entries:
+        if entry.path.startswith("/model/"):
+            bytes_ = wanted[entry.path.removeprefix("/model/")].contiguous().numpy().tobytes()
+            assert payload[entry.begin : entry.begin + entry.nbytes].tobytes() == bytes_, entry.path
+            assert whole_shape(entry) == tuple(wanted[entry.path.removeprefix("/model/")].shape)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_shards_cut_by_hand_are_exported_apart(tmp_path, form):
+    shards = [shard_of({"model": {"w": numbers(3, start=100.0 * s)}}, shard=s, shards=2) for s in range(2)]
+    assert not export(of(Shelf(shards))[0], tmp_path / "out", form).whole
+    if form is Format.SAFETENSORS:
+        parts = [read_file(tmp_path / f"out/shard-{s}/model.safetensors")["w"] for s in range(2)]
+    else:
+        loaded = {f"shard-{s}": {"model": {"w": torch.zeros(3)}} for s in range(2)}
+        with exporting.alone():
+            dcp.load(loaded, checkpoint_id=tmp_path / "out", no_dist=True)
+        parts = [loaded[f"shard-{s}"]["model"]["w"] for s in range(2)]
+    assert all(torch.equal(part, numbers(3, start=100.0 * s)) for s, part in enumerate(parts))
+    with pytest.raises(SettingError, match="cut by hand|holds neither"):
+        import_checkpoint(tmp_path / "out", RUN)
+
+
+def test_an_export_is_there_in_whole_or_not_at_all(tmp_path):
+    good = shard_of({"model": {"w": numbers(300)}})
+
+    def spoil(key, begin, end, data):
+        return data[:-1]
+
+    with pytest.raises(Exception, match="cannot be had"):
+        export(of(Shelf([good], spoil=spoil))[0], tmp_path / "out", Format.SAFETENSORS)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").write_text("")
+    with pytest.raises(SettingError, match="--to"):
+        export(of(Shelf([good]))[0], tmp_path / "out", Format.DCP)
+    assert (tmp_path / "out/mine").exists()
+
+
+def test_what_safetensors_cannot_hold_is_refused(tmp_path):
+    odd = Shelf([shard_of({"model": {"w": torch.zeros(2, dtype=torch.complex128)}})])
+    with pytest.raises(StateError, match="no name for complex128.*--format dcp"):
+        export(of(odd)[0], tmp_path / "out", Format.SAFETENSORS)
+    clash = Shelf([shard_of({"model": {"a.b": numbers(1), "a": {"b": numbers(1)}}})])
+    with pytest.raises(StateError, match="called a.b"):
+        export(of(clash)[0], tmp_path / "out", Format.SAFETENSORS)
+
+
+# --- from others ---
+
+
+def test_bare_tensors_are_a_models_start(tmp_path):
+    """Weights from elsewhere: the optimizer stays as it was built, and the report says so."""
+    giver, taker = nn.Linear(3, 2), nn.Linear(3, 2)
+    export(of(Shelf([shard_of({"m": giver.state_dict()})]))[0], tmp_path / "out", Format.SAFETENSORS)
+    manifest, payload = import_checkpoint(tmp_path / "out/m.safetensors", RUN)
+    optimizer = torch.optim.Adam(taker.parameters())
+    report = restore(tracked(model=taker, optimizer=optimizer), *of(Shelf([(manifest, payload)])))
+    assert torch.equal(giver.weight, taker.weight) and report.missing == ("optimizer",)
+
+
+@pytest.mark.parametrize("nested", [True, False], ids=["named objects", "a bare state_dict"])
+def test_a_dcp_of_others_is_read(tmp_path, nested):
+    giver, taker = Objects(1, 2), Objects(2, 0)
+    plain = {"model": giver.model.state_dict(), "optimizer": giver.optimizer.state_dict()}
+    with exporting.alone():
+        dcp.save(plain if nested else plain["model"], checkpoint_id=tmp_path / "dcp", no_dist=True)
+    manifest, payload = import_checkpoint(tmp_path / "dcp", RUN)
+    report = restore(taker.tracked, *of(Shelf([(manifest, payload)])))
+    names = {"model", "optimizer"} if nested else {"model"}
+    assert set(report.missing) == {"model", "optimizer", "scheduler"} - names
+    mine, theirs = taker.tracked.digests(), giver.tracked.digests()
+    assert all(mine[name] == theirs[name] for name in names)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (Path.touch, (Path("exploded"),))
+
+
+@pytest.mark.parametrize("where", ["metadata", "bytes"])
+def test_c19_no_code_of_a_checkpoint_runs(tmp_path, where, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    state = {"model": {"w": numbers(2)}, "more": {"x": Bomb() if where == "bytes" else 1}}
+    with exporting.alone():
+        dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    if where == "metadata":
+        (tmp_path / "dcp/.metadata").write_bytes(pickle.dumps(Bomb()))
+    Path("exploded").unlink(missing_ok=True)
+    with pytest.raises(CorruptError, match="describes no tensor|without running code"):
+        import_checkpoint(tmp_path / "dcp", RUN)
+    assert not Path("exploded").exists()
+
+
+def safetensors_file(path: Path) -> bytes:
+    with path.open("wb") as file:
+        write_header(file, [Named("a", "float32", (2,)), Named("b", "uint8", (3,))], {})
+        file.write(bytes(range(11)))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"x",
+        lambda data: data[:5],
+        lambda data: b"\xff" * 8 + data[8:],
+        lambda data: data.replace(b"F32", b"F99"),
+        lambda data: data.replace(b"[2]", b"[3]"),
+        lambda data: data.replace(b"[8,11]", b"[7,10]"),
+        lambda data: data.replace(b"[2]", b'"2"'),
+        lambda data: data.replace(b"{", b"[", 1),
+    ],
+)
+def test_what_is_no_safetensors_file_is_refused(tmp_path, spoil):
+    path = tmp_path / "x.safetensors"
+    data = safetensors_file(path)
+    assert read_file(path)["b"].tolist() == [8, 9, 10]
+    path.write_bytes(spoil(data))
+    assert spoil(data) != data
+    with pytest.raises(CorruptError, match=r"x\.safetensors"):
+        read_file(path)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(SettingError, match="holds neither"):
+        import_checkpoint(tmp_path, RUN)
