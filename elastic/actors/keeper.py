@@ -25,7 +25,7 @@ from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
 from elastic.control.values import CommitId
-from elastic.settings import Checkpoint
+from elastic.settings import Checkpoint, RunSettings
 
 log = logging.getLogger("elastic")
 
@@ -45,8 +45,10 @@ class Hand:
     """What the keeper holds of one node's actor."""
 
     actor: Any
+    equipment: Equipment
     heard_s: float
     domain: str = ""
+    life: str = ""
     is_up: bool = False
     asked_s: float | None = None  # when it was last asked, while no answer has come
     is_stale: bool = False  # ask again as soon as it has answered
@@ -77,19 +79,22 @@ class Keeper:
     Args:
         memory: node id -> that node's slots; called there. vault: opens the persistent tier; called there.
         tell: takes what is for the journal, in the keeper's thread.
+        crash: takes the error that has ended the thread, which nothing should.
     """
 
     def __init__(
         self,
-        run: str,
-        checkpoint: Checkpoint,
+        settings: RunSettings,
         memory: Callable[[str], Source],
         vault: Callable[[], Vault] | None,
         tell: Callable[[Told], None],
+        crash: Callable[[Exception], None],
         beat_s: float = BEAT_S,
     ) -> None:
-        self._run, self._checkpoint, self._memory, self._vault = run, checkpoint, memory, vault
-        self._tell, self._beat_s = tell, beat_s
+        self._run, self._incarnation = settings.run, settings.incarnation
+        checkpoint = self._checkpoint = settings.checkpoint or Checkpoint()
+        self._memory, self._vault = memory, vault
+        self._tell, self._crash, self._beat_s = tell, crash, beat_s
         self._ladder = Ladder(checkpoint.peers, vault is not None)
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
@@ -142,15 +147,24 @@ class Keeper:
     # --- the thread ---
 
     def _keep(self) -> None:
-        beat_due_s = time.monotonic()
-        while not self._is_closed.is_set():
-            try:
-                self._inbox.get(timeout=max(0.0, beat_due_s - time.monotonic()))()
-            except queue.Empty:
-                beat_due_s = time.monotonic() + self._beat_s
-                self._beat()
-            except RayError as error:
-                log.warning("checkpoints: a call to Ray failed, and is tried again: %s", error)
+        try:
+            beat_due_s = time.monotonic()
+            while not self._is_closed.is_set():
+                now_s = time.monotonic()
+                if now_s >= beat_due_s:  # however much is going on
+                    beat_due_s = now_s + self._beat_s
+                    self._beat()
+                self._take_one(beat_due_s - now_s)
+        except Exception as error:  # nobody would hear it here
+            self._crash(error)
+
+    def _take_one(self, within_s: float) -> None:
+        try:
+            self._inbox.get(timeout=max(0.0, within_s))()
+        except queue.Empty:
+            pass
+        except (RayError, ConnectionError, TimeoutError) as error:
+            log.warning("checkpoints: a call to Ray failed, and is made again: %s", error)
 
     def _beat(self) -> None:
         now_s = time.monotonic()
@@ -193,13 +207,14 @@ class Keeper:
         store_bytes = known["Resources"].get("object_store_memory", 0)
         equipment = Equipment(
             run=self._run,
+            incarnation=self._incarnation,
             memory=self._memory,
             vault=self._vault,
             budget_bytes=budget_bytes(self._checkpoint.peer_bytes, store_bytes),
             lease_s=self._checkpoint.memory_lease_s,
         )
         domain = known.get("Labels", {}).get(_ZONE, "")
-        self._hands[node] = Hand(start_replica(node, equipment), time.monotonic(), domain)
+        self._hands[node] = Hand(start_replica(node, equipment), equipment, time.monotonic(), domain)
 
     def _rehome(self, homes: dict[int, frozenset[str]]) -> None:
         self._homes = homes
@@ -241,11 +256,15 @@ class Keeper:
             if is_answer():
                 log.debug("node %s: %s", node, reason)
 
-        call = hand.actor.beat.options(concurrency_group="control").remote(self._ladder.pins(node))
+        call = hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, self._ladder.pins(node))
         self._then(call, SILENT_S, heard, failed)
 
     def _hear(self, node: str, hand: Hand, holding: Holding) -> None:
         hand.heard_s = time.monotonic()
+        if holding.life != hand.life:  # it may be equipped as an earlier driver had it
+            hand.life = holding.life
+            call = hand.actor.equip.options(concurrency_group="control").remote(hand.equipment)
+            self._then(call, SILENT_S, _ignore, lambda reason: log.warning("checkpoints: node %s: %s", node, reason))
         if not hand.is_up:
             hand.is_up = True
             self._heed(rungs.NodeUp(node=node, domain=hand.domain))
@@ -278,7 +297,7 @@ class Keeper:
             case rungs.Pull():
                 self._pull(order, hand)
             case rungs.Drop():
-                call = hand.actor.drop.options(concurrency_group="control").remote(order.key)
+                call = hand.actor.drop.options(concurrency_group="control").remote(self._incarnation, order.key)
                 self._then(call, _DROP_S, lambda holding: self._held(order.node, hand, holding), _ignore)
             case rungs.Upload():
                 self._upload(order, hand)
@@ -297,7 +316,7 @@ class Keeper:
             log.warning("checkpoints: %s", reason)
             self._heed(rungs.Refused(key=order.key, node=order.node, reason=reason, is_full=is_full))
 
-        call = hand.actor.pull.options(concurrency_group="pull").remote(order.key, peers)
+        call = hand.actor.pull.options(concurrency_group="pull").remote(self._incarnation, order.key, peers)
         self._then(call, _PULL_S, ended, failed)
 
     def _upload(self, order: rungs.Upload, hand: Hand) -> None:
@@ -307,7 +326,7 @@ class Keeper:
                 log.warning("checkpoints: not uploaded: %s", reason)
             self._heed(rungs.Uploaded(key=order.key, node=order.node, digest=digest, reason=reason))
 
-        call = hand.actor.upload.options(concurrency_group="upload").remote(order.key)
+        call = hand.actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key)
         self._then(call, _UPLOAD_S, ended, lambda reason: ended(("", reason)))
 
     def _commit(self, order: rungs.Commit, hand: Hand) -> None:
@@ -316,7 +335,9 @@ class Keeper:
                 log.warning("checkpoints: step %d is not committed: %s", order.commit.step, reason)
             self._heed(rungs.Committed(commit=order.commit, shards=len(order.digests), reason=reason))
 
-        call = hand.actor.commit.options(concurrency_group="upload").remote(order.commit, order.digests)
+        call = hand.actor.commit.options(concurrency_group="upload").remote(
+            self._incarnation, order.commit, order.digests
+        )
         self._then(call, _UPLOAD_S, ended, ended)
 
     def _held(self, node: str, hand: Hand, holding: Holding) -> None:

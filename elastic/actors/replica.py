@@ -49,11 +49,13 @@ class Equipment:
     """What an actor is started with; the two functions are called on its node.
 
     Attributes:
+        incarnation: of the driver; an actor obeys the newest one that has spoken to it, and no older one.
         memory: node id -> its slots. vault: opens the persistent tier, None: there is none.
         budget_bytes: what copies may take. lease_s: how long it outlives the last word of a driver.
     """
 
     run: str
+    incarnation: int
     memory: Callable[[str], Source]
     vault: Callable[[], Vault] | None
     budget_bytes: int
@@ -84,16 +86,24 @@ class CheckpointReplica:
         self._self = ray.get_runtime_context().current_actor
         threading.Thread(target=self._expire, name="elastic-lease", daemon=True).start()
 
-    # --- for the driver ---
+    # --- for the driver, whose incarnation comes first ---
 
-    def beat(self, pins: Collection[ShardKey]) -> Holding:
+    def equip(self, equipment: Equipment) -> None:
+        """A new driver takes over; its persistent tier is opened anew. What is held stays, and so does its budget."""
+        self._obey(equipment.incarnation)
+        with self._vault_lock:
+            if equipment.incarnation > self._equipment.incarnation:
+                self._equipment, self._vault = equipment, None
+
+    def beat(self, incarnation: int, pins: Collection[ShardKey]) -> Holding:
         """Keep these slots, and tell what is here."""
-        self._heard_s = time.monotonic()
+        self._obey(incarnation)
         self._node.pin(pins)
         return self._node.holding()
 
-    def pull(self, key: ShardKey, peers: Sequence[PeerSource]) -> PullAnswer:
+    def pull(self, incarnation: int, key: ShardKey, peers: Sequence[PeerSource]) -> PullAnswer:
         """Take a copy from the first of the peers that gives it whole."""
+        self._obey(incarnation)
         try:
             pulled = self._node.pull(key, peers)
         except (NoRoomError, StoreError) as error:
@@ -101,26 +111,37 @@ class CheckpointReplica:
             return PullAnswer(holding=self._node.holding(), reason=str(error), is_full=is_full)
         return PullAnswer(holding=self._node.holding(), seconds=pulled.seconds, nbytes=pulled.nbytes)
 
-    def drop(self, key: ShardKey) -> Holding:
+    def drop(self, incarnation: int, key: ShardKey) -> Holding:
         """Give a copy up."""
+        self._obey(incarnation)
         self._node.drop(key)
         return self._node.holding()
 
-    def upload(self, key: ShardKey) -> tuple[str, str]:
+    def upload(self, incarnation: int, key: ShardKey) -> tuple[str, str]:
         """Write a shard to the persistent tier; returns (digest of its manifest, why it is not there)."""
+        self._obey(incarnation)
         try:
             with self._node.lent(key) as (manifest, read):
                 return self._opened().upload(manifest, read), ""
         except ElasticError as error:
             return "", f"node {self._node.name}: {error}"
 
-    def commit(self, commit: CommitId, digests: Sequence[str]) -> str:
+    def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str]) -> str:
         """Make a step visible in the persistent tier; returns why it is not, empty if it is."""
+        self._obey(incarnation)
         try:
             self._opened().commit(commit, digests)
         except ElasticError as error:
             return f"node {self._node.name}: {error}"
         return ""
+
+    def _obey(self, incarnation: int) -> None:
+        """Raises: StoreError: a newer driver has taken over."""
+        if incarnation < self._equipment.incarnation:
+            raise StoreError(
+                f"the driver of incarnation {incarnation} is not obeyed: one of {self._equipment.incarnation} took over"
+            )
+        self._heard_s = time.monotonic()
 
     # --- for whoever restores, and for other nodes ---
 
@@ -154,7 +175,7 @@ class CheckpointReplica:
 
 
 def start_replica(node: str, equipment: Equipment) -> Any:
-    """A handle to the replica actor of a node, the one that is there already, or a new one."""
+    """A handle to the replica actor of a node, the one that is there already, or a new one; it needs `equip`."""
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "concurrency_groups": _GROUPS}
     return (
         ray.remote(**options)(CheckpointReplica)

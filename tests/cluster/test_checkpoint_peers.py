@@ -14,7 +14,7 @@ from elastic.checkpoint import rungs
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.rungs import Rung
 from elastic.checkpoint.source import Tier
-from elastic.settings import Checkpoint
+from elastic.settings import Checkpoint, RunSettings
 from tests.cluster import slots
 from tests.effects import shards
 from tests.effects.shards import key
@@ -30,17 +30,19 @@ class Crew:
     """Two nodes of their own, x and y, with a keeper; `told` is what the journal would get."""
 
     def __init__(self, cluster: Any, root: Path) -> None:
-        self._cluster, self._root, self.told, self.keepers = cluster, root, [], []
+        self._cluster, self._root = cluster, root
+        self.told, self.crashes, self.keepers = [], [], []
         self.nodes = {name: cluster.add_node(num_cpus=0, object_store_memory=STORE_BYTES) for name in "xy"}
 
     def id(self, name: str) -> str:
         return self.nodes[name].node_id
 
-    def keeper(self, **settings: Any) -> Any:
+    def keeper(self, incarnation: int = 1, **checkpoint: Any) -> Any:
         from elastic.actors.keeper import Keeper
 
+        settings = RunSettings(run=self._root.name, checkpoint=Checkpoint(**checkpoint), incarnation=incarnation)
         memory = slots.in_folders(self._root)
-        keeper = Keeper(self._root.name, Checkpoint(**settings), memory, None, self.told.append, beat_s=BEAT_S)
+        keeper = Keeper(settings, memory, None, self.told.append, self.crashes.append, beat_s=BEAT_S)
         self.keepers.append(keeper)
         keeper.homes({0: {self.id("x")}, 1: {self.id("y")}})
         return keeper
@@ -67,6 +69,7 @@ class Crew:
             keeper.close(keep=False)
         for name in list(self.nodes):
             self.remove(name)
+        assert self.crashes == []
 
 
 @pytest.fixture
@@ -142,7 +145,9 @@ def test_a_full_store_refuses_and_says_so_and_nothing_is_spilled(crew: Crew) -> 
     assert "Spilled" not in memory_summary(stats_only=True)
 
 
-def test_it_ends_by_itself_when_no_driver_speaks(crew: Crew) -> None:
+def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew) -> None:
+    import ray
+
     keeper = crew.keeper(memory_lease_s=2.0)
     crew.seal(key(1, 0, 2), "x")
     crew.seal(key(1, 1, 2), "y")
@@ -150,4 +155,12 @@ def test_it_ends_by_itself_when_no_driver_speaks(crew: Crew) -> None:
     assert len(keeper.inventory("")) == 2
     keeper.close(keep=True)
     assert len(keeper.inventory("")) == 2, "they ended with their driver"
+
+    crew.told.clear()
+    later = crew.keeper(incarnation=2, memory_lease_s=2.0)
+    wait_until(lambda: crew.is_replicated(1), "the next driver did not find what was there")
+    source = later.inventory("")[0]
+    with pytest.raises(ray.exceptions.RayTaskError, match="incarnation 1 is not obeyed: one of 2 took over"):
+        ray.get(source._actor.beat.options(concurrency_group="control").remote(1, []), timeout=30)
+    later.close(keep=True)
     wait_until(lambda: keeper.inventory("") == [], "they outlived their lease", within_s=30)
