@@ -70,6 +70,7 @@ class View:
         width: workers of a replica. The worker of rank r holds shard r % width in replica r // width.
         part: which of the generation's groups this is, where replicas have several workers.
         tuning: what was asked to be changed since the run, or its incarnation, began.
+        replaced: members whose last applied update was lost with the rest of their replica, and done again by others.
     """
 
     run: str
@@ -87,6 +88,7 @@ class View:
     width: int = 1
     part: str = ""
     tuning: Tuning = NOT_TUNED
+    replaced: tuple[str, ...] = ()
 
     @property
     def leader(self) -> Member:

@@ -393,7 +393,9 @@ class Replica:
         """The state of the view's commit is in place."""
         if self._pending is None:
             return
-        if self._pending.number < view.resume.step:
+        if self.link.worker in view.replaced:
+            self._pending = None  # lost with the rest of this replica; the others have done it again
+        elif self._pending.number < view.resume.step:
             self.make_stable()  # a later step was applied somewhere, so all had applied this one
         elif not self._pending.commit.same_state(view.resume):
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had

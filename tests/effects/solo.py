@@ -51,8 +51,13 @@ class Solo:
 
     Args:
         directory: where the flight page lies.
+<<<<<<< HEAD
         seed: of the run. checkpoint: of the run.
         tuning: of the generations that are formed from now on; may be set.
+=======
+        seed: of the run.
+        tuning, replaced: of the generations that are formed from now on; may be set.
+>>>>>>> helper-e
         limits: fields of `Limits`.
     """
 
@@ -63,7 +68,7 @@ class Solo:
         self.limits = Limits(**limits)
         self.link = Link("w0", self.limits.lease_s)
         self.page = FlightPage(directory / "page")
-        self.tuning = NOT_TUNED
+        self.tuning, self.replaced = NOT_TUNED, ()
         self._port = 0
 
     def run(self, train_fn: Callable[[Session], Any]) -> Ended:
@@ -130,5 +135,6 @@ class Solo:
                 behind=(),
                 bootstrap=resume == NOTHING_COMMITTED,
                 tuning=self.tuning,
+                replaced=self.replaced,
             )
         )

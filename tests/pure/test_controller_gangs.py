@@ -94,6 +94,38 @@ def test_an_update_that_no_whole_replica_can_get_to_is_tried_again():
     assert (ws.members, ws.view.resume.step) == (["w2", "w3"], 4)
 
 
+def rejoined(held: int, *, others: int) -> BareController:
+    """w1 is dead, w0 holds one step, w2 and w3 another; later w0 comes back with a new worker in its replica."""
+    ws = gangs()
+    ws.die("w1")
+    ws.answer("w0", held)
+    ws.answer("w2", others)
+    ws.answer("w3", others)
+    assert ws.members == ["w2", "w3"]
+    ws.form()
+    for number in range(others, 8):
+        ws.stable(number)
+    ws.join("w4")
+    ws.tick(0.5)
+    ws.answer("w2", 8)
+    ws.answer("w3", 8)
+    assert ws.members == ["w2", "w3", "w0", "w4"]
+    return ws
+
+
+def test_who_has_applied_what_others_did_again_is_told_so_when_it_comes_back():
+    """What it applied was never stable: what hangs on that update must not be run, though the step was done since."""
+    ws = rejoined(5, others=4)
+    assert ws.view.replaced == ("w0",)
+    ws.form()
+    assert ws.state.workers["w0"].replaced is False
+
+
+def test_who_has_applied_what_the_others_went_on_from_is_told_nothing():
+    assert rejoined(4, others=4).view.replaced == ()
+    assert rejoined(4, others=5).view.replaced == ()
+
+
 def test_each_shard_is_healed_by_whoever_holds_it():
     """Both replicas are whole: one is prepared, of the other only shard 0 is."""
     ws = gangs()
