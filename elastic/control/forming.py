@@ -13,7 +13,13 @@ from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
 
-_NOTHING_SAID: dict[str, Any] = {"at_door": False, "formed": False, "answer": None, "prepared": None}
+_NOTHING_SAID: dict[str, Any] = {
+    "at_door": False,
+    "formed": False,
+    "answer": None,
+    "prepared": None,
+    "restoring": None,
+}
 
 
 def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
@@ -180,13 +186,10 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     if resume is not None:
         gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, resume)))
     ranked = [worker for gang in gangs for worker in gang]
-<<<<<<< HEAD
     is_fork = turn.state.restore is not None and resume is not None
     if is_fork and resume is not None:
         fork(turn, resume)
-=======
     _leave_out(turn, {worker.name for worker in ranked}, resume or NOTHING_COMMITTED)
->>>>>>> helper-e
     if resume is None:
         donors = tuple(range(turn.state.width))
     else:
@@ -210,14 +213,6 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
-<<<<<<< HEAD
-    nothing = {"at_door": False, "formed": False, "answer": None, "prepared": None, "restoring": None}
-    for worker in _holders(turn):  # what is left of a broken replica stays at the door until it is whole again
-        if worker not in ranked:
-            left_with = worker.left_with or worker.answer
-            turn.set_worker(worker.name, standing=Standing.PARKED, healed=False, left_with=left_with, **nothing)
-=======
->>>>>>> helper-e
     for worker in ranked:
         turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **_NOTHING_SAID)
     turn.change(view=view, generation=view.generation)
@@ -232,11 +227,10 @@ def _leave_out(turn: Turn, ranked: set[str], resume: CommitId) -> None:
     The run goes on without it: what it holds counts for nothing any more, and where the run goes back behind that, or
     on from another state, it will never be a part of the history.
     """
-    for member in turn.state.members:
-        if member.standing is Standing.MEMBER and member.name not in ranked:
-            left_with = member.left_with or (member.answer if member.healed else None)
-            parked = {"standing": Standing.PARKED, "healed": False, "left_with": left_with}
-            turn.set_worker(member.name, **parked, **_NOTHING_SAID)
+    for holder in _holders(turn):
+        if holder.name not in ranked:
+            parked = {"standing": Standing.PARKED, "healed": False, "left_with": holder.left_with or holder.answer}
+            turn.set_worker(holder.name, **parked, **_NOTHING_SAID)
     for worker in turn.state.workers.values():
         held = worker.left_with
         if held is not None and held.step >= resume.step and not held.same_state(resume):

@@ -51,13 +51,8 @@ class Solo:
 
     Args:
         directory: where the flight page lies.
-<<<<<<< HEAD
         seed: of the run. checkpoint: of the run.
-        tuning: of the generations that are formed from now on; may be set.
-=======
-        seed: of the run.
         tuning, replaced: of the generations that are formed from now on; may be set.
->>>>>>> helper-e
         limits: fields of `Limits`.
     """
 
