@@ -60,11 +60,11 @@ class Hand:
 
 @dataclass(slots=True)
 class Uploads:
-    """The persistent interval as it stands."""
+    """The last upload of a step: when it began, how long it took, which step it was; and the newest step staged."""
 
     began_s: float
     took_s: float = 0.0
-    at_step: int = -1  # of the newest step when the last one began
+    at_step: int = -1
     newest: int = -1
 
 
@@ -194,7 +194,6 @@ class Keeper:
         steps = self._uploads.newest - self._uploads.at_step
         elapsed_s, took_s = now_s - self._uploads.began_s, self._uploads.took_s
         if is_upload_due(self._checkpoint.upload_interval, elapsed_s=elapsed_s, steps=steps, took_s=took_s):
-            self._uploads.began_s, self._uploads.at_step = now_s, self._uploads.newest
             self._heed(rungs.UploadDue())
 
     def _look_at_nodes(self) -> None:
@@ -286,7 +285,7 @@ class Keeper:
         for order in self._ladder.heed(event):
             match order:
                 case rungs.CheckpointRung():
-                    if order.rung is rungs.Rung.DURABLE:
+                    if order.rung is rungs.Rung.DURABLE and order.commit.step == self._uploads.at_step:
                         self._uploads.took_s = time.monotonic() - self._uploads.began_s
                     self._tell(order)
                 case rungs.Degraded():
@@ -328,6 +327,9 @@ class Keeper:
         self._then(call, _PULL_S, ended, failed)
 
     def _upload(self, order: rungs.Upload, hand: Hand) -> None:
+        if order.key.commit.step != self._uploads.at_step:
+            self._uploads.began_s, self._uploads.at_step = time.monotonic(), order.key.commit.step
+
         def ended(answer: tuple[str, str]) -> None:
             digest, reason = answer
             if reason:
