@@ -91,13 +91,13 @@ class Limits:
         freeze_timeout_s: a member that has not answered a freeze by then is fenced (killed by its host monitor).
         pause_timeout_s: members still busy after the step at whose end all should stop are frozen where they are.
         door_timeout_s: how long code between two steps (evaluation, saving) may keep others from forming a generation.
-        restore_timeout_s: how long looking for a checkpoint, or loading one, may take.
         forming_timeout_s: a generation that is not formed by then, with all members at the door, is given up, and the
             next one is formed without the joiners.
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
         collective_timeout_s: a reduction without progress for this long breaks the attempt.
         below_minimum_timeout_s: how long survivors below the minimum keep their state and wait for replacements.
-        restore_timeout_s: how long reading a checkpoint may take until an older one is tried.
+        restore_timeout_s: how long looking for a checkpoint, or reading one, may take until an older one is tried; a
+            worker that says nothing for half as long again is ended.
         finish_timeout_s: how long train_fn may take after its last step (evaluation, export) until it is ended.
         lease_s: a member without contact counts as gone after this long, and pauses itself a little earlier.
         orphan_lease_s: a worker that has not heard from a driver for this long leaves and frees its slot.
@@ -126,7 +126,6 @@ class Limits:
     freeze_timeout_s: float = 10.0
     pause_timeout_s: float = 1.0
     door_timeout_s: float = 600.0
-    restore_timeout_s: float = 1800.0
     forming_timeout_s: float = 30.0
     settle_timeout_s: float = 0.05
     collective_timeout_s: float = 300.0

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from elastic.checkpoint.leases import Leases, Use
-from elastic.checkpoint.manifest import Fork, Manifest, checked_name, is_visible
+from elastic.checkpoint.manifest import Manifest, checked_name, is_visible
 from elastic.checkpoint.parallel import Throttle, in_parallel
 from elastic.checkpoint.records import Committed, Keys, digest_of, name_of, opened, parse_fork, parse_name, sealed
 from elastic.checkpoint.store import MissingError, Store, StoreError, TakenError
 from elastic.checkpoint.stores import open_store
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError, SettingError
 
 LEASE_S = 900.0
@@ -108,7 +108,13 @@ class Vault:
             )
 
     def fork(self, fork: Fork) -> None:
-        """Record where a line of history begins. Raises FencedError if it is not this life's to say."""
+        """Record where a line of history begins: after `register`, look at `commits`, go on from one, and say which.
+
+        Before that, nothing of this life can be committed. -1 is the step of a beginning from nothing.
+
+        Raises:
+            FencedError: it is not this life's to say any more.
+        """
         self.check_fence()
         self.store.create(self.keys.fork(fork), sealed("fork", {"step": fork.step}))
 

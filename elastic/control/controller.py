@@ -36,6 +36,7 @@ from elastic.control.restoring import (
     restored_here,
     rewind_asked,
 )
+from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
@@ -97,7 +98,7 @@ def _parked(turn: Turn, event: ev.WorkerParked) -> None:
     turn.set_worker(
         event.worker, standing=Standing.PARKED, host=event.host, port=event.port, pid=event.pid, layout=event.layout
     )
-    turn.change(start_failures=0)
+    turn.change(start_failures=0, plan=event.plan or turn.state.plan)
 
 
 def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
@@ -223,7 +224,8 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    told = {"answer": event.commit, "healed": event.healed, "prepared": event.prepared, "doubted": False}
+    is_healed = event.healed and turn.worker(event.worker).left_with is None
+    told = {"answer": event.commit, "healed": is_healed, "prepared": event.prepared, "doubted": False}
     turn.set_worker(event.worker, **told)
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
@@ -246,7 +248,8 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
 def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0)
+    arrived = {"at_door": True, "formed": True, "healed": True, "tries": 0, "left_with": None, "replaced": False}
+    turn.set_worker(event.worker, **arrived)
     if all(member.formed for member in turn.state.members):
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
@@ -255,6 +258,7 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
         consider_growth(turn)
         consider_restore(turn)
+        consider_tuning(turn)
         if not turn.is_recovering():  # a worker that starts competes with the first step after a failure
             turn.replenish("the group is below its size")
 
@@ -297,6 +301,7 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     turn.change(published_ahead=ahead | {step_told}, without_progress=0)
     turn.change(steps_s=(*turn.state.steps_s, took_s)[-KEPT_STEPS:])
     turn.publish_from(published)
+    note_tuning(turn, event.report)
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")
@@ -397,6 +402,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RestoreFound: (_found,) * 5 + (_ignore, _ignore),
     ev.Restored: (_restored, _ignore, _ignore, _ignore, _restored, _ignore, _ignore),
     ev.RestoreRefused: (_refused, _ignore, _ignore, _ignore, _refused, _ignore, _ignore),
+    ev.TuneAsked: (tune_asked,) * 5 + (_ignore, _ignore),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),

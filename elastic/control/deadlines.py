@@ -8,6 +8,7 @@ from elastic.control.forming import freeze, harden, settle, start_if_ready, try_
 from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
 from elastic.control.restoring import consider_restore, expire_restores
+from elastic.control.retuning import consider_tuning
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -61,6 +62,7 @@ def tick_running(turn: Turn, event: ev.Tick) -> None:
     consider_departure(turn)
     consider_growth(turn)
     consider_restore(turn)
+    consider_tuning(turn)
     watch_steps(turn)
 
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from elastic.control.data import Plan
 from elastic.control.flight import Reading
+from elastic.control.tuning import Tuning
 from elastic.control.values import CommitId, StepReport
 
 
@@ -50,6 +52,13 @@ class RestoreFound(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TuneAsked(Event):
+    """Somebody wants the run to go on at other settings."""
+
+    tuning: Tuning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorLost(Event):
     """The host monitor of a node does not answer; with all its workers lost too, the node is gone."""
 
@@ -88,12 +97,18 @@ class WorkerPlaced(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerParked(WorkerEvent):
-    """It stands at the door of its first step; `host:port` is where its store listens."""
+    """It stands at the door of its first step.
+
+    Attributes:
+        host, port: where its store listens.
+        plan: how its data is cut, before anything was tuned.
+    """
 
     host: str
     port: int
     pid: int
     layout: str
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +201,18 @@ class Overdue(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored(WorkerEvent):
-    """It stands at the door and holds its part of this commit, checked."""
+    """It stands at the door and holds its part of this commit, checked.
+
+    Attributes:
+        seconds: reading, checking and installing. nbytes: read.
+        places: "tier where bytes" of each source, most bytes first. retries: requests that gave nothing usable.
+    """
 
     commit: CommitId
+    seconds: float = 0.0
+    nbytes: int = 0
+    places: tuple[str, ...] = ()
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

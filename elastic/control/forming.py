@@ -1,5 +1,7 @@
 """Pure. Freeze, decide, form: how one generation ends and the next one is made."""
 
+from typing import Any
+
 from elastic.control.commands import Form, Freeze
 from elastic.control.departing import part
 from elastic.control.growth import is_flapping
@@ -10,6 +12,14 @@ from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord, res
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
+
+_NOTHING_SAID: dict[str, Any] = {
+    "at_door": False,
+    "formed": False,
+    "answer": None,
+    "prepared": None,
+    "restoring": None,
+}
 
 
 def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
@@ -154,8 +164,10 @@ def _ask_suspects(turn: Turn) -> bool:
 
 
 def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
-    """Ask the policy about a failure; growth and the start need no decision of it."""
-    incident = turn.open_incident()
+    """Ask the policy about a failure; growth, tuning and the start need no decision of it."""
+    incident, last = turn.open_incident(), turn.state.view
+    if incident is None and last is not None and last.tuning != turn.state.tuning:
+        return Remediation(kind=Kind.CONTINUE, reason=f"tuned: {turn.state.tuning}")
     if incident is None:
         return Remediation(kind=Kind.SWAP, reason="joiners are ready")
     remediation = turn.policy(incident, turn.cluster_view(survivors, spares))
@@ -177,6 +189,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     is_fork = turn.state.restore is not None and resume is not None
     if is_fork and resume is not None:
         fork(turn, resume)
+    _leave_out(turn, {worker.name for worker in ranked}, resume or NOTHING_COMMITTED)
     if resume is None:
         donors = tuple(range(turn.state.width))
     else:
@@ -195,17 +208,33 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         restored=is_fork,
         forks=turn.state.forks,
         width=turn.state.width,
+        tuning=turn.state.tuning,
+        replaced=tuple(worker.name for worker in ranked if turn.worker(worker.name).replaced),
     )
-    nothing = {"at_door": False, "formed": False, "answer": None, "prepared": None, "restoring": None}
-    for worker in _holders(turn):  # what is left of a broken replica stays at the door until it is whole again
-        if worker not in ranked:
-            turn.set_worker(worker.name, standing=Standing.PARKED, healed=False, **nothing)
+    if turn.state.view is not None and turn.state.view.tuning != view.tuning:
+        turn.change(steps_s=())  # how long a step takes is learned anew
     for worker in ranked:
-        turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **nothing)
+        turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **_NOTHING_SAID)
     turn.change(view=view, generation=view.generation)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(view.replicas)
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))
+
+
+def _leave_out(turn: Turn, ranked: set[str], resume: CommitId) -> None:
+    """What is left of a broken replica stays at the door until it is whole again.
+
+    The run goes on without it: what it holds counts for nothing any more, and where the run goes back behind that, or
+    on from another state, it will never be a part of the history.
+    """
+    for holder in _holders(turn):
+        if holder.name not in ranked:
+            parked = {"standing": Standing.PARKED, "healed": False, "left_with": holder.left_with or holder.answer}
+            turn.set_worker(holder.name, **parked, **_NOTHING_SAID)
+    for worker in turn.state.workers.values():
+        held = worker.left_with
+        if held is not None and held.step >= resume.step and not held.same_state(resume):
+            turn.set_worker(worker.name, replaced=True)
 
 
 def _order(gang: Gang, resume: CommitId) -> int:

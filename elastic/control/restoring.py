@@ -8,13 +8,14 @@ an older one looked for. Each time a new line of history begins (`Fork`), in whi
 from dataclasses import replace
 
 from elastic.control import events as ev
-from elastic.control.commands import FindRestore, Pause, Restore
+from elastic.control.commands import FindRestore, Restore
 from elastic.control.outcome import Ending
 from elastic.control.state import Restoring, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork
 
 _KEPT_BAD = 64
+SILENCE = 1.5  # times the limit by which a worker gives up by itself
 
 
 def look_for_state(turn: Turn, reason: str, at_most: int | None = None, without: tuple[CommitId, ...] = ()) -> None:
@@ -71,12 +72,9 @@ def _give_up_bad_step(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord
 
 def consider_restore(turn: Turn) -> None:
     """Have all stop at the end of a step, if there is something to go back to."""
-    view, restore = turn.state.view, turn.state.restore
-    if view is None or turn.state.pause_asked or restore is None or restore.commit is None:
-        return
-    turn.change(pause_asked=True)
-    reason = f"step {restore.commit.step} is restored"
-    turn.do(Pause(worker=view.leader.worker, generation=view.generation, reason=reason))
+    restore = turn.state.restore
+    if restore is not None and restore.commit is not None:
+        turn.pause(f"step {restore.commit.step} is restored")
 
 
 def found(turn: Turn, event: ev.RestoreFound) -> bool:
@@ -110,7 +108,7 @@ def restored_here(turn: Turn, event: ev.Restored) -> bool:
     worker = turn.worker(event.worker)
     if not _is_expected(worker, event.commit):
         return False
-    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True)
+    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, left_with=None, replaced=False)
     return True
 
 
@@ -136,14 +134,15 @@ def fork(turn: Turn, resume: CommitId) -> None:
 
 def expire_restores(turn: Turn) -> bool:
     """Who takes too long is ended; False if nobody could even say what there is."""
-    limit_s, restore = turn.settings.limits.restore_timeout_s, turn.state.restore
+    limit_s, restore = SILENCE * turn.settings.limits.restore_timeout_s, turn.state.restore
     if restore is None:
         return True
     if restore.commit is None:
         return turn.now_s - restore.since_s <= limit_s
     for worker in turn.state.standing(Standing.PARKED):
         if worker.is_restoring and turn.now_s - worker.restoring_s > limit_s:
-            why = f"{worker.name} has not loaded step {restore.commit.step} within Limits.restore_timeout_s={limit_s}"
+            within = f"{SILENCE} times Limits.restore_timeout_s={turn.settings.limits.restore_timeout_s}"
+            why = f"{worker.name} has not loaded step {restore.commit.step} within {within}"
             turn.set_worker(worker.name, refused=True)
             turn.fence(worker.name, why)
     return True

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.outcome import Outcome
+from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Incident, View
 from elastic.settings import RunSettings
 
@@ -49,6 +51,8 @@ class WorkerRecord:
         answer: the commit it named when it froze in the current generation, None before.
         prepared: the update that it can apply yet, named with the answer.
         healed: it holds the state of `answer` in full.
+        left_with: the commit that it held when its replica was left out; the run has gone on since, so what it holds
+            counts for nothing until it is healed. replaced: another update has taken the place of that commit.
         at_door: it has begun to form the current generation. formed: it has joined its group.
         tries: generations it failed to join.
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
@@ -71,6 +75,8 @@ class WorkerRecord:
     answer: CommitId | None = None
     prepared: CommitId | None = None
     healed: bool = False
+    left_with: CommitId | None = None
+    replaced: bool = False
     at_door: bool = False
     formed: bool = False
     tries: int = 0
@@ -145,6 +151,8 @@ class RunState:
         restore: state is to come from a tier before the next generation is formed; None: from live members.
         forks: where the history began anew, oldest first.
         pause_asked: a member was asked to have all stop at the end of a step.
+        plan: how data is cut, as the workers that came to the door have told; None before the first.
+        tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
         leaving: nodes that will be taken away, and why.
@@ -167,6 +175,10 @@ class RunState:
     restore: Restoring | None = None
     forks: tuple[Fork, ...] = ()
     pause_asked: bool = False
+    plan: Plan | None = None
+    tuning: Tuning = NOT_TUNED
+    tuned: Tuning = NOT_TUNED
+    tuned_from: int = 0
     next_worker: int = 0
     next_gang: int = 0
     start_failures: int = 0

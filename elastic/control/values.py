@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from elastic.control.tuning import NOT_TUNED, Tuning
+
 
 @dataclass(frozen=True, slots=True, order=False)
 class CommitId:
@@ -67,6 +69,8 @@ class View:
         forks: where the run's history began anew so far, oldest first; the last one is this generation if `restored`.
         width: workers of a replica. The worker of rank r holds shard r % width in replica r // width.
         part: which of the generation's groups this is, where replicas have several workers.
+        tuning: what was asked to be changed since the run, or its incarnation, began.
+        replaced: members whose last applied update was lost with the rest of their replica, and done again by others.
     """
 
     run: str
@@ -83,6 +87,8 @@ class View:
     forks: tuple[Fork, ...] = ()
     width: int = 1
     part: str = ""
+    tuning: Tuning = NOT_TUNED
+    replaced: tuple[str, ...] = ()
 
     @property
     def leader(self) -> Member:
@@ -177,6 +183,7 @@ class StepReport:
 
     Attributes:
         seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
+        tuning: what the step was computed at.
     """
 
     commit: CommitId
@@ -187,3 +194,4 @@ class StepReport:
     committed_at_s: float
     skipped: str = ""
     seconds: tuple[float, ...] = ()
+    tuning: Tuning = NOT_TUNED

@@ -115,6 +115,10 @@ class WorkerHost:
         self._link.touch()
         return self._link.form(view)
 
+    def restore(self, commit: CommitId) -> None:
+        self._link.touch()
+        self._link.restore(commit)
+
     def go(self, generation: int) -> bool:
         self._link.touch()
         return self._link.go(generation)

@@ -11,6 +11,7 @@ import torch
 from elastic.control.data import MicroBatch, deal, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
+from elastic.control.tuning import NOT_TUNED
 from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import AttemptBroken, ConservationError, DivergenceError, NonFiniteLossError, StepMisuseError
 from elastic.train.buffers import Buffers
@@ -62,6 +63,7 @@ class Replica:
         self.mute = OUTSIDE  # why a collective of the user is refused now; empty where it is welcome
         self.unpublished: deque[StepReport] = deque(maxlen=_KEPT_REPORTS)
         self.on_report: Callable[[StepReport], None] = lambda report: None
+        self._tuning = NOT_TUNED
         self._retired: list[GlooGroup] = []
         self._pending: Step | None = None
         self._reducer: Reducer | None = None
@@ -289,7 +291,7 @@ class Replica:
 
     def hand(self, number: int, attempt: int) -> Hashable:
         """Changes with everything but progress that decides which micro-batches this replica computes."""
-        return self.generation, attempt, self._player(self.rank, attempt), self._shares(number)
+        return self.generation, attempt, self._player(self.rank, attempt), self._shares(number), self._tuning
 
     def forecast(self, step: Step, position: int) -> Iterator[MicroBatch]:
         """What this replica will compute from here on, if nothing happens: the rest of `step`, and those after it."""
@@ -318,15 +320,24 @@ class Replica:
 
     # --- the size of a step ---
 
+    def retune(self, number: int) -> None:
+        """Before update `number`: as the view says; where it says nothing, and within a step, as the one before it."""
+        tuning = self.cursor.tuning
+        if self.view is not None and number % self.phases == 0:
+            tuning = self.view.tuning.over(tuning)
+        if tuning != self._tuning:
+            self._tuning = tuning
+            self.batches.tune(tuning)
+
     def next_pace(self, index: int) -> Pace:
         """The pace of step `index` in the current generation."""
         batch = self.batches.plan.global_batch(self.replicas)
-        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule)
+        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule, self._tuning)
 
     def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Inside apply: call what is to be called if the size has changed since the last committed step."""
+        """Inside apply: call what is to be called if size or tuning have changed since the last committed step."""
         last = self.cursor.pace
-        if last is None or last.replicas == pace.replicas or not self.on_resize:
+        if last is None or not self.on_resize or (last.replicas, last.tuning) == (pace.replicas, pace.tuning):
             return
         resize = resize_of(last, pace, index, rates(optimizers))
         for act in self.on_resize:
@@ -373,6 +384,7 @@ class Replica:
             committed_at_s=step.committed_at_s,
             skipped=step.skipped,
             seconds=step.seconds,
+            tuning=self.cursor.tuning,
         )
         self.unpublished.append(report)
         self.on_report(report)
@@ -381,11 +393,19 @@ class Replica:
         """The state of the view's commit is in place."""
         if self._pending is None:
             return
-        if self._pending.number < view.resume.step:
+        if self.link.worker in view.replaced:
+            self._pending = None  # lost with the rest of this replica; the others have done it again
+        elif self._pending.number < view.resume.step:
             self.make_stable()  # a later step was applied somewhere, so all had applied this one
         elif not self._pending.commit.same_state(view.resume):
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
             self.snapshots.drop()
+
+    def forget(self) -> None:
+        """Another state is restored: what was applied and is not known to be stable, or not told yet, is void."""
+        self._pending = None
+        self.unpublished.clear()
+        self.snapshots.drop()
 
     def drop_published(self, last: int) -> None:
         """The driver knows the reports up to step `last`."""

@@ -12,7 +12,7 @@ from elastic.callbacks import ScaledLR, WorkerCallback
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.pace import Resize
-from elastic.control.values import StepReport, View
+from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.train.closing import close_loop
 from elastic.train.data import Source
@@ -24,6 +24,7 @@ from elastic.train.meeting import StoreHost
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse, refuse_loop
 from elastic.train.replica import Replica
+from elastic.train.reviving import revive
 from elastic.train.sharded import is_gathering, use_sums
 from elastic.train.step import SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
@@ -174,6 +175,7 @@ class Session(DataDoor):
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
+            replica.retune(number)
             self._open(batches)
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
@@ -303,6 +305,7 @@ class Session(DataDoor):
                 port=self._store.port,
                 pid=os.getpid(),
                 layout=self._replica.layout,
+                plan=self._replica.batches.outline,
             )
         )
 
@@ -311,6 +314,9 @@ class Session(DataDoor):
         while not self._link.is_stepping():
             self._page.note(Flying.AT_DOOR)
             view = self._link.wait_for_orders()
+            if isinstance(view, CommitId):
+                revive(self._replica, self._around, view)
+                continue
             if view is None:
                 self._replica.make_stable()
                 self._finish()

@@ -25,9 +25,9 @@ from elastic.checkpoint.manifest import Entry, Manifest, chunk_count, laid_out
 from elastic.checkpoint.memory import reclaim
 from elastic.control import events as ev
 from elastic.control.flight import Flying
-from elastic.control.values import CommitId, View
+from elastic.control.values import CommitId, Fork, View
 from elastic.errors import StateError
-from elastic.policies.interval import Due
+from elastic.policies.due import Due
 from elastic.settings import Checkpoint
 from elastic.train.copies import Copies, pin
 from elastic.train.landing import expected_bytes
@@ -117,7 +117,7 @@ class Snapshots(NoSnapshots):
         self._arena = Arena(self._directory, around.run, around.incarnation, around.worker)
         self._due = Due(settings.local_interval, settings.overhead)
         self._timeout_s = around.limits.door_timeout_s
-        self.forks = around.forks
+        self.forks: tuple[Fork, ...] = ()
         self.skipped = 0
         self.is_off = False
         self._is_stager = False
@@ -140,6 +140,7 @@ class Snapshots(NoSnapshots):
 
     def joined(self, view: View) -> None:
         """Who stages for the first time reserves its slots beside the first steps."""
+        self.forks = view.forks
         self._is_stager = view.is_first_of_its_shard(self._replica.link.worker)
         if self._is_stager and self._reserving is None:
             self._reserving = self._start(self._reserve)

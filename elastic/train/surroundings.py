@@ -1,13 +1,13 @@
 """Effect. What a worker's process gives to its session."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from elastic.checkpoint.manifest import Fork
+from elastic.checkpoint.source import Source
 from elastic.settings import Checkpoint, Limits
 from elastic.train.flight import FlightPage
 from elastic.train.link import Link
@@ -27,7 +27,7 @@ class Surroundings:
         shard, width: this worker's place among the workers of its replica, and how many they are.
         checkpoint: which snapshots are taken, and where; None: none.
         incarnation: life of the driver that started this worker.
-        forks: where the history of this run began anew so far, oldest first.
+        sources: where checkpoints of the run can be read from here, as things stand when it is called.
     """
 
     run: str
@@ -44,4 +44,4 @@ class Surroundings:
     width: int = 1
     checkpoint: Checkpoint | None = None
     incarnation: int = 1
-    forks: tuple[Fork, ...] = ()
+    sources: Callable[[], Sequence[Source]] = tuple

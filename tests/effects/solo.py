@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from elastic.control import events as ev
+from elastic.control.tuning import NOT_TUNED
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, StepReport, View
 from elastic.settings import Checkpoint, Limits
 from elastic.train.flight import FlightPage
@@ -51,6 +52,7 @@ class Solo:
     Args:
         directory: where the flight page lies.
         seed: of the run. checkpoint: of the run.
+        tuning, replaced: of the generations that are formed from now on; may be set.
         limits: fields of `Limits`.
     """
 
@@ -61,6 +63,7 @@ class Solo:
         self.limits = Limits(**limits)
         self.link = Link("w0", self.limits.lease_s)
         self.page = FlightPage(directory / "page")
+        self.tuning, self.replaced = NOT_TUNED, ()
         self._port = 0
 
     def run(self, train_fn: Callable[[Session], Any]) -> Ended:
@@ -126,5 +129,7 @@ class Solo:
                 donors=(0,),
                 behind=(),
                 bootstrap=resume == NOTHING_COMMITTED,
+                tuning=self.tuning,
+                replaced=self.replaced,
             )
         )

@@ -9,6 +9,7 @@ import pytest
 
 from elastic.checkpoint.store import StoreError, TakenError
 from elastic.checkpoint.stores import open_store
+from elastic.checkpoint.stores.bounded import BoundedStore
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.errors import SettingError
 from tests.effects.store_parts import without_links
@@ -50,6 +51,9 @@ def test_c24_bytes_then_name_then_folder_are_synced(tmp_path, calls):
     calls.clear()
     store.put("run/steps/LATEST", b"x")
     assert [name for name, _ in calls] == ["fsync file", "replace", "fsync folder"]
+    calls.clear()
+    store.delete("run/steps/a")
+    assert calls == [("fsync folder", "steps")]
 
 
 def test_c24_without_links_file_and_folder_are_synced(tmp_path, calls, monkeypatch):
@@ -155,4 +159,35 @@ def test_a_url_that_cannot_work_says_why(url, why):
 
 
 def test_a_file_url_is_a_directory(tmp_path):
-    assert isinstance(open_store(f"file://{tmp_path}"), DirectoryStore)
+    open_store(f"file://{tmp_path}").create("run/a", b"x")
+    assert (tmp_path / "run" / "a").read_bytes() == b"x"
+
+
+class Hanging:
+    """A store on a mount whose server is gone."""
+
+    url = "/mnt/gone"
+
+    def __init__(self) -> None:
+        self.never = threading.Event()
+
+    def __getattr__(self, name):
+        return lambda *args: self.never.wait(20)
+
+
+def test_c15_c16_a_mount_that_hangs_is_an_error_in_time():
+    hanging = Hanging()
+    store = BoundedStore(hanging, 0.1)
+    calls = {
+        "write run/a": lambda: store.create("run/a", b"x"),
+        "write run/b": lambda: store.put("run/b", b"x"),
+        "read run/c": lambda: store.read("run/c"),
+        "list run/": lambda: store.list("run/"),
+        "delete run/d": lambda: store.delete("run/d"),
+        "sweep run/": lambda: store.sweep("run/", 0.0),
+    }
+    for call, hang in calls.items():
+        verb, key = call.split()
+        with pytest.raises(StoreError, match=rf"/mnt/gone: cannot {verb}: nothing moved for 0 s, waiting for {key}"):
+            hang()
+    hanging.never.set()

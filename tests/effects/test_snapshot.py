@@ -5,6 +5,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,32 @@ def test_who_changes_parameters_elsewhere_says_so(book: Book, idle: None) -> Non
     ended = book.solo().run(trained(hook))
     assert isinstance(ended.last, ev.TrainFnReturned), ended.last
     book.assert_sealed(3, 2, 1)
+
+
+def test_healed_state_is_installed_when_the_copies_are_done(book: Book, idle: None, monkeypatch: Any) -> None:
+    def exchange(group: Any, view: View, tracked: Any, landing: Any) -> Any:
+        def install() -> None:
+            for tensor in tracked.flatten().tensors if view.behind else ():
+                tensor.fill_(1)
+            installed.append(view.generation)
+
+        return install
+
+    solo, installed = book.solo(), list[int]()
+    form = solo.link.form
+    monkeypatch.setattr(solo.link, "form", lambda view: form(replace(view, behind=(0,) if view.generation > 1 else ())))
+    monkeypatch.setattr("elastic.train.session.exchange", exchange)
+    failure = once(1, "batch", lambda step, training: solo.break_generation())
+
+    def hook(step: Any, training: Training, place: str) -> None:
+        failure(step, training, place)
+        if step.is_committed or place != "after":
+            book.note(step, training, place)
+
+    ended = solo.run(trained(hook, max_steps=3))
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert installed == [1, 2]
+    book.assert_sealed(2, 1, 0)
 
 
 def test_a_step_mostly_runs_while_its_predecessor_is_copied(book: Book, monkeypatch: Any) -> None:

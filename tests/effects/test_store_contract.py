@@ -120,13 +120,12 @@ def test_what_is_deleted_is_gone_and_may_come_back(store):
     assert store.read("run/a/b") == b"2"
 
 
-@pytest.mark.parametrize("key", ["../x", "run/../x", "/x", "run//x", "", ".hidden", "run/a b", "run/\n", "run/"])
-def test_c20_keys_that_lead_out_of_the_store_are_refused(store, key):
-    for call in (lambda: store.create(key, b"x"), lambda: store.put(key, b"x"), lambda: store.read(key, 0, 1)):
-        with pytest.raises(SettingError):
-            call()
-    with pytest.raises(SettingError):
-        store.delete(key)
+def test_c20_keys_that_lead_out_of_the_store_are_refused(store):
+    calls = (lambda key: store.create(key, b"x"), lambda key: store.put(key, b"x"), store.read, store.delete)
+    for key in ("../x", "run/../x", "/x", "run//x", "", ".hidden", "run/a b", "run/\n", "run/"):
+        for call in calls:
+            with pytest.raises(SettingError):
+                call(key)
 
 
 def test_nothing_is_left_over_to_sweep(store):

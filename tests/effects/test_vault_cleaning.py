@@ -161,6 +161,15 @@ def test_c14_partial_uploads_of_this_run_are_swept_once_they_are_old(vault, cloc
     assert swept(vault) == []
 
 
+def test_c14_what_is_new_is_not_swept_even_without_a_lease(vault):
+    uploaded(vault, commit_id(20))
+    for key in keys(vault, "leases"):
+        vault.store.delete(key)
+    before = keys(vault, "steps")
+    assert swept(vault) == []
+    assert keys(vault, "steps") == before
+
+
 def test_c14_an_upload_that_is_taken_up_again_is_not_swept(vault, clock):
     digests = uploaded(vault, commit_id(20))
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5

@@ -9,7 +9,7 @@ from elastic.checkpoint.stores import open_store
 from elastic.checkpoint.vault import Vault
 from tests.effects.vault_parts import commit_id, made_durable, what_is_read
 
-FLIPS = 40
+FLIPS = 10
 
 
 @pytest.fixture

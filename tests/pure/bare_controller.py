@@ -8,6 +8,7 @@ from typing import Any
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
+from elastic.control.data import Plan
 from elastic.control.deadlines import LATE_S
 from elastic.control.diagram import EDGES
 from elastic.control.flight import Flying, Reading
@@ -40,6 +41,9 @@ def report(number: int, generation: int = 1, committed_at_s: float = 0.0) -> Ste
 class BareController:
     """Keeps the state between events and the commands of the last one.
 
+    Attributes:
+        plan: how data is cut, as workers tell at the door.
+
     Args:
         replicas, spares: of the run.
         policy: decides incidents.
@@ -63,6 +67,7 @@ class BareController:
         self.policy = policy or Ladder()
         self.now_s = 0.0
         self.commands: tuple[Command, ...] = ()
+        self.plan: Plan | None = None
         self.on_state: Callable[[RunState], object] = lambda state: None
 
     # --- one event ---
@@ -138,7 +143,8 @@ class BareController:
         self.feed(*(ev.WorkerPlaced(worker=worker, node=node or f"node-{worker}") for worker in workers))
 
     def park(self, *workers: str) -> tuple[Command, ...]:
-        return self.feed(*(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l") for worker in workers))
+        told: dict[str, Any] = {"host": "h", "port": 1, "pid": 1, "layout": "l", "plan": self.plan}
+        return self.feed(*(ev.WorkerParked(worker=worker, **told) for worker in workers))
 
     def join(self, *workers: str, node: str = "") -> tuple[Command, ...]:
         """Placed, loaded, at the door."""

@@ -6,6 +6,7 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.controller import TABLE, IllegalEventError, step
 from elastic.control.state import Phase, RunState
+from elastic.control.tuning import Tuning
 from elastic.policies import Ladder
 from tests.pure.bare_controller import BareController, below_minimum, commit, report
 
@@ -22,6 +23,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.RestoreFound: ev.RestoreFound(commit=commit(3)),
     ev.Restored: ev.Restored(worker="w0", commit=commit(3)),
     ev.RestoreRefused: ev.RestoreRefused(worker="w0", commit=commit(3), reason="bad bytes"),
+    ev.TuneAsked: ev.TuneAsked(tuning=Tuning(lr_factor=0.5)),
     ev.MonitorLost: ev.MonitorLost(node="node-w0"),
     ev.NodeNotice: ev.NodeNotice(node="node-w0", reason="preempted"),
     ev.HostBeat: ev.HostBeat(node="node-w0"),

@@ -13,6 +13,7 @@ from elastic.control.diagram import EDGES, render_phases, render_stages
 from elastic.control.flight import Flying
 from elastic.control.remediation import Kind, Policy, Remediation
 from elastic.control.state import Phase, RunState, Standing
+from elastic.control.tuning import Tuning
 from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage
 from elastic.policies import Ladder
 from elastic.settings import Checkpoint, Limits
@@ -121,6 +122,7 @@ def restores() -> Iterator[RunState]:
 def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
+    yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
     yield ev.NodeNotice(node="node-w0", reason="preempted")
     yield ev.RewindAsked(to_step=0)
     yield from (ev.RestoreFound(commit=commit(0)), ev.RestoreFound(commit=None, error="no contact"))

@@ -1,78 +1,97 @@
-"""When a snapshot is due: by steps, by seconds, or so often that the measured stalls stay below their share."""
+"""How often to write a checkpoint: costs against failures, and why."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from elastic.policies.interval import Due
+from elastic.policies.interval import PRIOR_HOST_S, Cadence, Measured, cadence, optimal_interval_s
 from elastic.settings import Interval
 
-OVERHEAD = 0.03
+AUTO = Interval()
+HOUR_S = 3600.0
 
 
-def due_steps(due: Due, steps: int, step_s: float = 1.0, stall_s: float = 0.0) -> list[int]:
-    """After which steps it is done; each takes step_s, and doing it stall_s."""
-    done, now_s = [], 0.0
-    for step in range(steps):
-        now_s += step_s
-        due.took_step(step_s)
-        if due.is_due(step, now_s):
-            done.append(step)
-            due.done(step, now_s)
-            due.stalled(stall_s)
-            now_s += stall_s
-    return done
+def seconds(measured: Measured, overhead: float = 0.5) -> float:
+    found = cadence(AUTO, measured, overhead).seconds
+    assert found is not None
+    return found
 
 
-def test_by_steps_it_is_due_where_the_step_is_divisible():
-    assert due_steps(Due(Interval(steps=4), OVERHEAD), 10) == [0, 4, 8]
-    assert due_steps(Due(Interval(steps=1), OVERHEAD), 4) == [0, 1, 2, 3]
+def share_lost(interval_s: float, cost_s: float, mean_s: float) -> float:
+    """Daly's model of the wall time (2006, equation 20, no restart cost), as a share of the work: what is minimized."""
+    return mean_s / interval_s * (math.exp((interval_s + cost_s) / mean_s) - 1) - 1
 
 
-def test_by_seconds_it_is_due_at_the_first_step_and_when_they_have_passed():
-    assert due_steps(Due(Interval(seconds=2.5), OVERHEAD), 9) == [0, 3, 6]
+@pytest.mark.parametrize("cost_s", [0.06, 3.0, 60.0])
+@pytest.mark.parametrize("mean_s", [HOUR_S, 24 * HOUR_S])
+def test_no_other_interval_loses_less(cost_s, mean_s):
+    best_s = optimal_interval_s(cost_s, mean_s)
+    least = share_lost(best_s, cost_s, mean_s)
+    assert all(share_lost(best_s * factor, cost_s, mean_s) > least for factor in (0.5, 0.8, 1.25, 2.0))
 
 
-def test_of_both_whichever_comes_first_counts():
-    assert due_steps(Due(Interval(steps=5, seconds=2.0), OVERHEAD), 9) == [0, 2, 4, 5, 7]
+def test_where_a_checkpoint_costs_more_than_failures_leave_the_interval_is_the_time_between_them():
+    assert optimal_interval_s(200.0, 100.0) == 100.0
+    assert optimal_interval_s(0.0, 100.0) == 0.0
 
 
-def test_a_measured_interval_is_every_step_where_that_is_cheap():
-    assert due_steps(Due(Interval(), OVERHEAD), 5, step_s=1.0, stall_s=0.03) == [0, 1, 2, 3, 4]
+def test_the_first_order_is_youngs():
+    assert optimal_interval_s(1.0, 1e6) == pytest.approx(math.sqrt(2e6), rel=1e-3)
 
 
-@pytest.mark.parametrize(("stall_s", "every"), [(0.031, 2), (0.06, 2), (0.3, 10), (3.0, 100)])
-def test_else_it_is_the_shortest_that_keeps_within_its_share(stall_s, every):
-    done = due_steps(Due(Interval(), OVERHEAD), 350, step_s=1.0, stall_s=stall_s)
-    gaps = {after - before for before, after in zip(done, done[1:], strict=False)}
-    assert gaps == {every}
-    assert stall_s <= OVERHEAD * every * 1.0
-    assert stall_s > OVERHEAD * (every - 1) * 1.0
+def test_before_the_first_failure_the_prior_counts_and_later_what_was_seen():
+    assert Measured(hosts=16).mean_time_between_failures_s == PRIOR_HOST_S / 16
+    seen = Measured(hosts=16, failures=2000, watched_s=2000 * HOUR_S)
+    assert seen.mean_time_between_failures_s == pytest.approx(HOUR_S, rel=0.25)
 
 
-def test_it_follows_what_is_measured():
-    due = Due(Interval(), OVERHEAD)
-    due.took_step(1.0)
-    due.stalled(0.3)
-    due.done(0, 0.0)
-    assert due.every_steps == 10
-    for _ in range(60):
-        due.stalled(0.03)
-    assert due.every_steps == pytest.approx(1, abs=1)
-    for _ in range(60):
-        due.took_step(0.01)
-    assert due.every_steps == pytest.approx(100, abs=5)
+def test_more_failures_more_checkpoints_and_quiet_time_fewer():
+    quiet = Measured(stall_s=1.0, hosts=64, watched_s=10 * HOUR_S)
+    assert seconds(replace(quiet, failures=9)) < seconds(quiet) < seconds(replace(quiet, watched_s=9000 * HOUR_S))
 
 
-def test_after_a_restore_to_an_earlier_step_it_is_due_again():
-    due = Due(Interval(), OVERHEAD, last_step=50, last_s=0.0, step_s=1.0, stall_s=3.0)
-    assert not due.is_due(149, 1.0)
-    assert due.is_due(150, 1.0)
-    assert due.is_due(20, 1.0)
+def test_a_dearer_checkpoint_comes_less_often():
+    assert seconds(Measured(stall_s=0.1)) < seconds(Measured(stall_s=10.0))
 
 
-def test_nothing_is_known_at_the_start():
-    due = Due(Interval(), OVERHEAD)
-    assert due.every_steps == 1
-    assert due.is_due(0, 0.0)
-    assert Due(Interval(seconds=100.0), OVERHEAD).is_due(7, -math.inf)
+def test_the_stall_never_costs_more_than_its_share():
+    often = Measured(stall_s=2.0, failures=10**6, watched_s=10**6)
+    found = cadence(AUTO, often, overhead=0.01)
+    assert found.seconds == 200.0
+    assert "Checkpoint.overhead=0.01" in found.reason
+
+
+def test_the_next_upload_waits_for_the_last_one():
+    found = cadence(AUTO, Measured(stall_s=0.0, transfer_s=90.0), overhead=0.03)
+    assert found.seconds == 90.0
+    assert "90 s to arrive" in found.reason
+
+
+def test_the_reason_names_what_it_follows_from():
+    found = cadence(AUTO, Measured(stall_s=0.06, failures=3, watched_s=7200.0), overhead=0.03)
+    assert "a stall of 0.06 s" in found.reason and "3 failures in 7200 s" in found.reason
+
+
+def test_without_a_measurement_the_first_step_is_taken():
+    assert cadence(AUTO, Measured(), overhead=0.03).is_due(1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "reason"),
+    [
+        (Interval(steps=50), "set to every 50 steps"),
+        (Interval(seconds=600.0), "set to every 600 s"),
+        (Interval(steps=50, seconds=600.0), "set to every 50 steps or 600 s"),
+    ],
+)
+def test_what_the_user_has_set_is_taken_as_it_is(interval, reason):
+    found = cadence(interval, Measured(stall_s=99.0, transfer_s=9999.0), overhead=0.001)
+    assert found == Cadence(steps=interval.steps, seconds=interval.seconds, reason=reason)
+
+
+def test_due_is_whichever_comes_first_and_never_without_a_new_step():
+    found = cadence(Interval(steps=50, seconds=600.0), Measured(), overhead=0.03)
+    assert not found.is_due(49, 599.0)
+    assert found.is_due(50, 1.0) and found.is_due(1, 600.0)
+    assert not found.is_due(0, 10_000.0)

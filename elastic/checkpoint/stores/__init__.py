@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from elastic.checkpoint.store import Store
+from elastic.checkpoint.stores.bounded import BoundedStore
 from elastic.errors import SettingError
 
 DEADLINE_S = 120.0
@@ -12,7 +13,7 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S) -> Store:
     """Open the store at gs://bucket/prefix, an absolute path, file:///path, or a URL that fsspec knows.
 
     Args:
-        deadline_s: how long retries of one request may go on.
+        deadline_s: how long one request may take, with its retries.
 
     Raises:
         SettingError: the URL cannot be used; says what to write or to install.
@@ -30,7 +31,7 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S) -> Store:
             raise SettingError(f"Checkpoint.persistent={url!r} is a file; name a directory")
         from elastic.checkpoint.stores.directory import DirectoryStore
 
-        return DirectoryStore(path, deadline_s=deadline_s)
+        return BoundedStore(DirectoryStore(path, deadline_s=deadline_s), deadline_s)
     if scheme == "gs":
         from elastic.checkpoint.stores.gcs import GcsStore
 
@@ -38,7 +39,7 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S) -> Store:
     try:
         from elastic.checkpoint.stores.url import UrlStore
 
-        return UrlStore(url)
+        return BoundedStore(UrlStore(url), deadline_s)
     except (ImportError, ValueError) as error:
         raise SettingError(
             f"Checkpoint.persistent: the scheme {scheme!r} cannot be opened ({type(error).__name__}); install "

@@ -25,7 +25,7 @@ _TRIES = 10
 
 
 class DirectoryStore:
-    """See `elastic.checkpoint.store.Store`. Calls take as long as the mount does: it cannot be given a deadline."""
+    """See `elastic.checkpoint.store.Store`. Calls take as long as the mount does; `BoundedStore` ends them."""
 
     def __init__(self, root: Path, *, deadline_s: float = 120.0, silent_s: float = _SILENT_S) -> None:
         """
@@ -104,6 +104,7 @@ class DirectoryStore:
         with self._told("delete", key):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
+                _fsync(path.parent)  # what is deleted first must not come back alone
             for folder in path.parents:
                 if folder == self._root or not _is_removed(folder):
                     break

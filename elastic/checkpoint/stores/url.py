@@ -17,7 +17,7 @@ from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError,
 
 
 class UrlStore:
-    """See `elastic.checkpoint.store.Store`. Retries and deadlines are those of the implementation."""
+    """See `elastic.checkpoint.store.Store`. Retries are those of the implementation."""
 
     is_atomic = False
 
