@@ -136,6 +136,12 @@ def test_c12_each_element_of_a_want_comes_from_one_shard(saved, before, after, d
         assert {piece.shard for piece in same.pieces} <= {reader}, "the same cut is read from the own shard alone"
 
 
+def test_what_several_shards_hold_is_read_from_the_own_one():
+    want = Want(path="/m/0", dtype="float32", whole=(3,), box=((0,), (3,)))
+    manifests = sharded([((3,), None)], 4)
+    assert [{piece.shard for piece in plan([want], manifests, own).pieces} for own in (2, None)] == [{2}, {0}]
+
+
 def test_only_what_overlaps_is_read():
     manifests = sharded([((64, 4), 0)], 4)  # 16 rows of 16 bytes for each shard: 4 chunks
     box = ((12, 0), (20, 4))
