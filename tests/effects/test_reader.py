@@ -17,7 +17,7 @@ from elastic.checkpoint.store import MissingError, StoreError
 from elastic.errors import CorruptError, RefusedError
 from tests.effects.helpers import ENDLESS_S, LONG_S, Running, eventually
 from tests.effects.shelves import Folder, Shelf, flipped, numbers, of, shard_of
-from tests.pure.test_boxes import cut
+from tests.pure.test_boxes import cut, cuts, tensors
 
 CHUNK = 64
 
@@ -54,11 +54,7 @@ def test_what_was_written_is_read(chunk_bytes, threads):
     assert report.retries == 0
 
 
-cuts = st.none() | st.integers(0, 2)
-tensors = st.lists(st.tuples(st.lists(st.integers(0, 5), max_size=3).map(tuple), cuts), min_size=1, max_size=3)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(tensors, st.integers(1, 4), st.integers(1, 4), cuts, st.sampled_from((16, 60, 4096)))
 def test_c12_any_cut_reads_the_same_values_as_any_other(saved, before, after, dim, chunk_bytes):
     wholes = [numbers(*shape, start=10.0 * n) for n, (shape, _) in enumerate(saved)]
