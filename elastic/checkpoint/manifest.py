@@ -10,6 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import prod
+from operator import le
 from typing import Any
 
 import google_crc32c
@@ -185,6 +187,18 @@ def is_visible(commit: CommitId, forks: Sequence[Fork]) -> bool:
     return all(commit.step <= fork.step for fork in forks if (fork.incarnation, fork.generation) > made)
 
 
+def _is_sound(entry: Entry) -> bool:
+    """Whether its bytes can be a tensor of that shape, and its box lies in the whole."""
+    if min((entry.begin, entry.nbytes, *entry.shape, *entry.at)) < 0:
+        return False
+    items = prod(entry.shape)
+    whole, at = entry.whole or entry.shape, entry.at or (0,) * len(entry.shape)
+    if not items:
+        return entry.nbytes == 0 and len(whole) == len(at) == len(entry.shape)
+    is_inside = len(whole) == len(at) == len(entry.shape) and all(map(le, entry.box[1], whole))
+    return is_inside and entry.nbytes % items == 0 < entry.nbytes
+
+
 def _manifest(body: dict[str, Any]) -> Manifest:
     def ints(values: Any) -> tuple[int, ...]:
         return tuple(int(value) for value in values)
@@ -204,7 +218,8 @@ def _manifest(body: dict[str, Any]) -> Manifest:
     )
     end = max((entry.begin + entry.nbytes for entry in entries), default=0)
     is_whole = manifest.chunk_bytes > 0 and chunk_count(manifest.nbytes, manifest.chunk_bytes) == len(manifest.chunks)
-    if not is_whole or end > manifest.nbytes or not 0 <= manifest.shard < manifest.shards:
+    is_sound = is_whole and all(map(_is_sound, entries))
+    if not is_sound or end > manifest.nbytes or not 0 <= manifest.shard < manifest.shards:
         raise CorruptError("a manifest contradicts itself")
     checked_name(manifest.run, "the run of a manifest")
     return manifest

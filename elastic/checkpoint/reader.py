@@ -50,7 +50,7 @@ class Effort:
         turn: whom to ask first among holders at one distance; differs by worker, so that not all ask the same one.
     """
 
-    threads: int = 4
+    threads: int = 8
     rounds: int = 2
     timeout_s: float = 600.0
     turn: int = 0
