@@ -15,6 +15,7 @@ _HOME = {
     "Limits": "elastic.settings",
     "Session": "elastic.train.session",
     "get_session": "elastic.train.session",
+    "tune": "elastic.actors.asking",
     "callbacks": None,
     "errors": None,
     "policies": None,

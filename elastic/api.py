@@ -4,6 +4,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +76,13 @@ def _drive(
     seed: int,
     journal: Journal,
 ) -> Finished:
-    brain = RayBrain(RunState(settings=settings), policy)
-    driver = Driver(brain, journal, callbacks)
-    fleet = RayFleet(settings, train_fn, seed, driver.emit, driver.crash)
-    try:
-        return driver.run(fleet)
-    finally:
-        fleet.shutdown()
-        brain.close()
-        journal.close()
+    with closing(journal), closing(RayBrain(RunState(settings=settings), policy)) as brain:
+        driver = Driver(brain, journal, callbacks)
+        fleet = RayFleet(settings, train_fn, seed, driver.emit, driver.crash)
+        try:
+            return driver.run(fleet)
+        finally:
+            fleet.shutdown()
 
 
 def _result(finished: Finished, directory: Path) -> Result:

@@ -1,7 +1,10 @@
 """Effect. The command line."""
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -45,6 +48,55 @@ def drain(node: str, deadline: float, reason: str, address: str | None) -> None:
 
 for command in checkpoints.COMMANDS:
     cli.add_command(command)
+
+
+@cli.command()
+@click.argument("run")
+@click.option(
+    "--lr-factor", type=float, default=None, help="On the learning rates that train_fn sets; 1 puts them back."
+)
+@click.option("--batch-size", type=int, default=None, help="Samples of a step.")
+@click.option("--micro-batch-size", type=int, default=None, help="Samples of one forward.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until a step has taken it in.")
+@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
+def tune(
+    run: str,
+    lr_factor: float | None,
+    batch_size: int | None,
+    micro_batch_size: int | None,
+    timeout: float,
+    address: str | None,
+) -> None:
+    """Change settings of RUN while it trains: at the end of a step, on all workers, without a restart."""
+    from elastic.actors.asking import tune as tune_run
+
+    settings: dict[str, Any] = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}
+    step = tune_run(run, lr_factor=lr_factor, **settings, timeout_s=timeout, address=address)
+    click.echo(f"{run} is tuned from step {step} on")
+
+
+@cli.command()
+@click.option("--params", type=float, required=True, help="Parameters of the model, e.g. 70e9.")
+@click.option("--hosts", type=int, required=True, help="Hosts that share one copy of the state.")
+@click.option("--bytes-per-param", type=float, default=12, show_default=True, help="Of the state, optimizer included.")
+@click.option("--copies", type=int, default=2, show_default=True, help="Snapshots that a host keeps at once.")
+@click.option("--json", "as_json", is_flag=True, help="Bytes, for a program.")
+def size(params: float, hosts: int, bytes_per_param: float, copies: int, as_json: bool) -> None:
+    """How much memory snapshots need on each host."""
+    from elastic.policies.sizing import sizing
+
+    found = sizing(params, hosts, bytes_per_param, copies)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return
+    click.echo(f"state    {_gib(found.state_bytes)}  {params:g} parameters of {bytes_per_param:g} bytes")
+    click.echo(f"shard    {_gib(found.shard_bytes)}  a host, of {hosts}")
+    click.echo(f"arena    {_gib(found.arena_bytes)}  a host: {copies} snapshots")
+    click.echo(f"ramdisk  {_gib(found.ramdisk_bytes)}  a host: the arena and 15 % (/dev/shm, or Checkpoint.memory)")
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:10.2f} GiB"
 
 
 def main() -> None:

@@ -96,7 +96,8 @@ class Limits:
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
         collective_timeout_s: a reduction without progress for this long breaks the attempt.
         below_minimum_timeout_s: how long survivors below the minimum keep their state and wait for replacements.
-        restore_timeout_s: how long reading a checkpoint may take until an older one is tried.
+        restore_timeout_s: how long looking for a checkpoint, or reading one, may take until an older one is tried; a
+            worker that says nothing for half as long again is ended.
         finish_timeout_s: how long train_fn may take after its last step (evaluation, export) until it is ended.
         lease_s: a member without contact counts as gone after this long, and pauses itself a little earlier.
         orphan_lease_s: a worker that has not heard from a driver for this long leaves and frees its slot.

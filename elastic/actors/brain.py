@@ -1,14 +1,17 @@
 """Effect. The supervisor actor as the driver sees it: asked once a turn, replaced when it dies."""
 
 import logging
+import time
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from elastic.actors.asking import namespace, supervisor_name
 from elastic.actors.driver import Observed
 from elastic.actors.supervisor import Supervisor
+from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
@@ -18,6 +21,8 @@ log = logging.getLogger("elastic")
 
 _ANSWER_S = 30.0
 _LIVES = 3
+_NAME_S = 10.0
+_NAME_POLL_S = 0.05
 
 
 class RayBrain:
@@ -43,11 +48,31 @@ class RayBrain:
             f"the last: {last}: if fit(policy=...) is yours, it must be picklable, quick, and must not exit"
         )
 
+    def asked(self) -> list[ev.Event]:
+        try:
+            asked: list[ev.Event] = ray.get(self._actor.asked.remote(), timeout=_ANSWER_S)
+            return asked
+        except (RayActorError, GetTimeoutError) as error:  # `observe` finds that out too, and replaces it
+            log.debug("the supervisor can not say what it was asked: %s", error)
+            return []
+
     def close(self) -> None:
         ray.kill(self._actor)
 
     def _start(self) -> Any:
         # Beside the driver: it shares the fate of the one process that cannot do without it.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        run = self._state.settings.run
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
-        return ray.remote(**options)(Supervisor).remote(self._state, self._policy)
+        options |= {"name": supervisor_name(run), "namespace": namespace(run)}
+        deadline_s = time.monotonic() + _NAME_S
+        while True:
+            try:
+                return ray.remote(**options)(Supervisor).remote(self._state, self._policy)
+            except ValueError as error:  # the last one's name is free a moment after its death
+                if time.monotonic() > deadline_s:
+                    raise ElasticError(
+                        f"a run {run!r} trains on this cluster already, or a supervisor of it does not end: give "
+                        "fit(name=...) another name"
+                    ) from error
+                time.sleep(_NAME_POLL_S)

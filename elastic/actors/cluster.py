@@ -40,11 +40,14 @@ def cluster(address: str | None, scaling: Scaling) -> Iterator[None]:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Be connected to a cluster that runs already, for a command about it.
+    """Be connected to a cluster that runs already, for a command about it; a connection there is stays.
 
     Raises:
         NoClusterError: there is none.
     """
+    if ray.is_initialized():
+        yield
+        return
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
     if not _listens(address) or not _connect(address):
         raise NoClusterError(f"no Ray cluster answers at {address}: check --address or RAY_ADDRESS")

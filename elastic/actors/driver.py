@@ -48,6 +48,10 @@ class Brain(Protocol):
 
     def observe(self, events: Observed) -> tuple[tuple[cmd.Command, ...], RunState]: ...
 
+    def asked(self) -> list[ev.Event]:
+        """What somebody outside of the run has asked for since the last time."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
@@ -173,6 +177,7 @@ class Driver:
         if now_s - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
             self._ticked_s = now_s
             events += [(now_s, self._beats.pop(node)) for node in list(self._beats)]
+            events += [(now_s, wish) for wish in ([] if is_busy else self._brain.asked())]
             events.append((now_s, ev.Tick()))
         return events
 

@@ -42,6 +42,6 @@ class Fleet(Protocol):
         """What train_fn returned on this worker; the one call that waits."""
         ...
 
-    def shutdown(self) -> None:
-        """End every worker and leave nothing behind."""
+    def shutdown(self, keep_memory: bool = False) -> None:
+        """End every worker and leave nothing behind; `keep_memory`: but the snapshots in the memory of the nodes."""
         ...

@@ -86,9 +86,13 @@ class HostMonitors:
         else:
             done("")
 
-    def end_all(self, pages: str) -> None:
-        """End the workers on all nodes, take their flight pages away, and end the monitors."""
-        for ending in [monitor.end_all.remote(pages) for monitor in self._monitors.values()]:
+    def end_all(self, pages: str, arenas: tuple[str, str] | None = None) -> None:
+        """End the workers on all nodes, take their flight pages away, and end the monitors.
+
+        Args:
+            arenas: (directory, run) of slots that go too.
+        """
+        for ending in [monitor.end_all.remote(pages, arenas) for monitor in self._monitors.values()]:
             with contextlib.suppress(RayError, GetTimeoutError):
                 alive = ray.get(ending, timeout=_END_S)
                 if alive:

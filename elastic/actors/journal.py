@@ -2,21 +2,24 @@
 
 import dataclasses
 import json
+import threading
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from elastic.checkpoint.rungs import CheckpointRung, Degraded
 from elastic.control import events as ev
 from elastic.control.commands import Command
 
 
 class Journal:
-    """Appends to `<run_dir>/journal.jsonl`, a line at a time."""
+    """Appends to `<run_dir>/journal.jsonl`, a line at a time, from any thread."""
 
     def __init__(self, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / "journal.jsonl"
         self._file = self.path.open("a", buffering=1)
+        self._lock = threading.Lock()
 
     def event(self, at_s: float, event: ev.Event) -> None:
         if not isinstance(event, ev.Tick | ev.HostBeat | ev.Overdue):  # parked workers ask every few seconds
@@ -25,12 +28,18 @@ class Journal:
     def command(self, at_s: float, command: Command) -> None:
         self._write("command", at_s, command)
 
+    def checkpoint(self, at_s: float, told: CheckpointRung | Degraded) -> None:
+        self._write("checkpoint", at_s, told)
+
     def close(self) -> None:
-        self._file.close()
+        with self._lock:
+            self._file.close()
 
     def _write(self, role: str, at_s: float, value: Any) -> None:
         line = {"t": round(at_s, 6), role: type(value).__name__, **_plain(value)}
-        self._file.write(json.dumps(line) + "\n")
+        with self._lock:
+            if not self._file.closed:  # a thread that tells on may end a little later than the run
+                self._file.write(json.dumps(line) + "\n")
 
 
 def _plain(value: Any) -> Any:

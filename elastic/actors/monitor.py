@@ -16,6 +16,7 @@ from pathlib import Path
 
 from elastic.actors.preemption import PreemptionWatch
 from elastic.actors.stacks import dump_stacks
+from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.flight import Reading
 from elastic.train.flight import PAGES, Flight, read_page
@@ -184,11 +185,12 @@ class HostMonitor:
         if watched is not None:
             watched.page.unlink(missing_ok=True)
 
-    def end_all(self, pages: str) -> list[int]:
+    def end_all(self, pages: str, arenas: tuple[str, str] | None = None) -> list[int]:
         """Wait a moment for workers to end, kill those left, take all pages away; returns pids that would not die.
 
         Args:
             pages: pattern of the run's flight pages, since those of a lost monitor's workers may lie here too.
+            arenas: (directory, run) of slots to take away.
         """
         with self._lock:
             left, self._watched = list(self._watched.values()), {}
@@ -198,6 +200,8 @@ class HostMonitor:
         alive = [watched.pid for watched in left if not _kill(watched)]
         for page in PAGES.glob(pages):
             page.unlink(missing_ok=True)
+        if arenas is not None:
+            memory.remove(Path(arenas[0]), arenas[1])
         return alive
 
     def _watch(self) -> None:

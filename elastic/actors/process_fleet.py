@@ -10,10 +10,12 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from elastic.actors.fleet import Emit
 from elastic.actors.monitor import HostMonitor
+from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.flight import Reading
 from elastic.control.values import View
@@ -22,7 +24,8 @@ from elastic.train.flight import page_path
 from elastic.train.runner import TrainFn
 
 _EVENTS_S = 1.0
-_END_S = 10.0
+_REAP_S = 0.5
+_END_S = 30.0
 
 
 class Child:
@@ -115,7 +118,7 @@ class ProcessFleet:
             child.listener.join(timeout_s)
         return child.value
 
-    def shutdown(self) -> None:
+    def shutdown(self, keep_memory: bool = False) -> None:
         self._is_down.set()
         self._beats.join(_END_S)
         self._monitor.close()
@@ -130,6 +133,9 @@ class ProcessFleet:
                 child.listener.join(_END_S)
             child.process.close()
             page_path(self._settings.run, name, self._settings.incarnation).unlink(missing_ok=True)
+        checkpoint = self._settings.checkpoint
+        if checkpoint is not None and not keep_memory:
+            memory.remove(Path(checkpoint.memory), self._settings.run)
 
     def _beat(self) -> None:
         """One monitor sees all; each node tells of its own workers."""
@@ -180,9 +186,9 @@ class ProcessFleet:
             for event in content:
                 self._emit(event)
         self._emit(ev.WorkerLost(worker=worker, evidence="its pipe closed"))
-        child.process.join(_END_S)
-        code = child.process.exitcode
-        if code is not None:
+        while child.process.exitcode is None and not self._is_down.is_set():
+            child.process.join(_REAP_S)
+        if (code := child.process.exitcode) is not None:
             self._emit(ev.WorkerDead(worker=worker, proof=f"pid {child.process.pid} ended with code {code}"))
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -24,6 +25,7 @@ from elastic.actors.draining import draining_nodes
 from elastic.actors.fleet import Emit
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.worker import start_worker_host
+from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.values import View
 from elastic.settings import RunSettings
@@ -175,8 +177,8 @@ class RayFleet:
         reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()
         return ray.get(reference, timeout=timeout_s)
 
-    def shutdown(self) -> None:
-        """End workers, monitors and the reservations, and see that the processes are gone."""
+    def shutdown(self, keep_memory: bool = False) -> None:
+        """End workers, monitors and the reservations, and see that the processes are gone; see `Fleet`."""
         self._is_down.set()
         self._answers.put(lambda: None)
         for thread in self._threads:
@@ -185,9 +187,13 @@ class RayFleet:
             if not hand.is_over:
                 ray.kill(hand.actor)  # in a way that Ray does not take for a failure
         pages = page_path(self._settings.run, "*", self._settings.incarnation).name
-        self._monitors.end_all(pages)
+        checkpoint = self._settings.checkpoint
+        arenas = (checkpoint.memory, self._settings.run) if checkpoint is not None and not keep_memory else None
+        self._monitors.end_all(pages, arenas)
         for page in PAGES.glob(pages):  # of workers on this node whose monitor died with them
             page.unlink(missing_ok=True)
+        if arenas is not None:
+            memory.remove(Path(arenas[0]), arenas[1])
         for worker in list(self._hands):
             self._release(worker)
         self._remove_released()

@@ -8,6 +8,7 @@ from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
 from elastic.control.remediation import Policy
+from elastic.control.retuning import refusal
 from elastic.control.state import RunState
 
 
@@ -22,6 +23,7 @@ class Supervisor:
     def __init__(self, state: RunState, policy: Policy) -> None:
         self._state = state
         self._policy = policy
+        self._asked: list[ev.Event] = []
 
     def observe(self, events: list[tuple[float, ev.Event]]) -> tuple[tuple[Command, ...], RunState]:
         """Take in events with the times at which they were seen; returns what is to be done, and the new state."""
@@ -31,3 +33,19 @@ class Supervisor:
             self._state = decision.state
             commands += decision.commands
         return tuple(commands), self._state
+
+    def ask(self, wish: ev.TuneAsked) -> str:
+        """Somebody outside of the run wants something of it; returns why it is refused, empty if it is passed on."""
+        why_not = refusal(self._state, wish.tuning)
+        if not why_not:
+            self._asked.append(wish)
+        return why_not
+
+    def asked(self) -> list[ev.Event]:
+        """What was asked since the last time: the driver takes it for an event like any other, and journals it."""
+        asked, self._asked = self._asked, []
+        return asked
+
+    def state(self) -> RunState:
+        """Where the run stands, for whoever asks."""
+        return self._state

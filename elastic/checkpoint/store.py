@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from elastic.errors import ElasticError
+from elastic.checkpoint.manifest import checked_name
+from elastic.errors import ElasticError, SettingError
 
 
 class StoreError(ElasticError):
@@ -39,8 +40,10 @@ class Store(Protocol):
     writers that create one key cannot both believe that they did. Attribute `url`: for people, without secrets.
     """
 
-    is_atomic: bool
     url: str
+
+    @property
+    def is_atomic(self) -> bool: ...
 
     def create(self, key: str, data: bytes | memoryview) -> None:
         """Write an object that is not there; once it returns, the object is durable and whole.
@@ -66,7 +69,7 @@ class Store(Protocol):
         """
 
     def list(self, prefix: str) -> Iterator[Item]:
-        """All objects whose key begins with `prefix`, by key.
+        """All objects whose key begins with `prefix`, by key. What is no `checked_key` is nobody's, and left out.
 
         Raises:
             StoreError.
@@ -79,5 +82,31 @@ class Store(Protocol):
             StoreError.
         """
 
+    def sweep(self, prefix: str, before_s: float) -> int:
+        """Remove what killed writers left below a prefix: no objects, and last written before a wall-clock time.
+
+        Returns how many such leftovers there were. Raises StoreError.
+        """
+
     def close(self) -> None:
         """Give back connections and threads."""
+
+
+def checked_key(key: str) -> str:
+    """A key whose parts cannot lead out of the store.
+
+    Raises:
+        SettingError: a part of it is no `checked_name`.
+    """
+    for part in key.split("/"):
+        checked_name(part, f"a part of the key {key!r},")
+    return key
+
+
+def is_key(key: str) -> bool:
+    """Whether `checked_key` would take it."""
+    try:
+        checked_key(key)
+    except SettingError:
+        return False
+    return True

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from elastic.control.tuning import Tuning
 from elastic.errors import SettingError
 
 
@@ -99,6 +100,29 @@ def batch_sizes(batch_size: object, micro_batch_size: int | None) -> tuple[Batch
         micro_batch_size = batch_size.default_micro_batch_size
     if micro_batch_size is None:
         raise SettingError(f"batch_size={batch_size} counts micro-batches: give micro_batch_size too")
+    return batch_size, micro_batch_size
+
+
+def tuned_sizes(batch_size: BatchSize, micro_batch_size: int, tuning: Tuning) -> tuple[BatchSize, int]:
+    """The sizes of a step and of a micro-batch once they are tuned.
+
+    Raises:
+        SettingError: the batch follows the number of replicas, or is smaller than a micro-batch.
+    """
+    if tuning.batch_size is None and tuning.micro_batch_size is None:
+        return batch_size, micro_batch_size
+    if tuning.batch_size is not None:
+        if not isinstance(batch_size, ConstantBatch):
+            raise SettingError(
+                f"the batch follows the number of replicas, batch_size={batch_size}: only a constant one can be tuned"
+            )
+        batch_size = ConstantBatch(size=tuning.batch_size)
+    micro_batch_size = tuning.micro_batch_size or micro_batch_size
+    if isinstance(batch_size, ConstantBatch) and batch_size.size < micro_batch_size:
+        raise SettingError(
+            f"a batch of {batch_size.size} samples is smaller than one micro-batch of {micro_batch_size}: lower "
+            "micro_batch_size too"
+        )
     return batch_size, micro_batch_size
 
 

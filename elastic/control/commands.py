@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from elastic.control.outcome import Outcome
-from elastic.control.values import View
+from elastic.control.values import CommitId, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,26 @@ class Fence(Command):
     """Kill this worker's process through its host monitor, and prove it gone."""
 
     worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindRestore(Command):
+    """Look in all tiers for the newest step that can be restored; the answer is RestoreFound.
+
+    Attributes:
+        at_most: not a later one, if given. without: commits that were found bad.
+    """
+
+    at_most: int | None = None
+    without: tuple[CommitId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore(Command):
+    """These workers, at the door, load their part of a commit; each answers Restored or RestoreRefused."""
+
+    workers: tuple[str, ...]
+    commit: CommitId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

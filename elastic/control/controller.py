@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.control import events as ev
-from elastic.control.commands import Command, Finish, Form, Freeze, Go
+from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
 from elastic.control.deadlines import (
     discount_absence,
     tick_finishing,
@@ -28,6 +28,15 @@ from elastic.control.forming import freeze, harden, settle, start_if_ready, try_
 from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
+from elastic.control.restoring import (
+    consider_restore,
+    found,
+    look_for_state,
+    refused_here,
+    restored_here,
+    rewind_asked,
+)
+from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
@@ -71,6 +80,8 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
 def _started(turn: Turn, event: ev.RunStarted) -> None:
     turn.enter(Phase.STARTING)
     turn.replenish("the run starts")
+    if turn.settings.checkpoint is not None:
+        look_for_state(turn, "the run starts")
 
 
 def _placed(turn: Turn, event: ev.WorkerPlaced) -> None:
@@ -87,7 +98,7 @@ def _parked(turn: Turn, event: ev.WorkerParked) -> None:
     turn.set_worker(
         event.worker, standing=Standing.PARKED, host=event.host, port=event.port, pid=event.pid, layout=event.layout
     )
-    turn.change(start_failures=0)
+    turn.change(start_failures=0, plan=event.plan or turn.state.plan)
 
 
 def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
@@ -213,7 +224,8 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    told = {"answer": event.commit, "healed": event.healed, "prepared": event.prepared, "doubted": False}
+    is_healed = event.healed and turn.worker(event.worker).left_with is None
+    told = {"answer": event.commit, "healed": is_healed, "prepared": event.prepared, "doubted": False}
     turn.set_worker(event.worker, **told)
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
@@ -236,7 +248,8 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
 def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0)
+    arrived = {"at_door": True, "formed": True, "healed": True, "tries": 0, "left_with": None, "replaced": False}
+    turn.set_worker(event.worker, **arrived)
     if all(member.formed for member in turn.state.members):
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
@@ -244,6 +257,8 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
         consider_growth(turn)
+        consider_restore(turn)
+        consider_tuning(turn)
         if not turn.is_recovering():  # a worker that starts competes with the first step after a failure
             turn.replenish("the group is below its size")
 
@@ -258,6 +273,9 @@ def _forming_failed(turn: Turn, event: ev.FormingFailed) -> None:
 def _overdue(turn: Turn, event: ev.Overdue) -> None:
     """A message may have been lost: say again what was said last."""
     record, state = turn.worker(event.worker), turn.state
+    if record.standing is Standing.PARKED and record.is_restoring and record.restoring is not None:
+        turn.do(Restore(workers=(record.name,), commit=record.restoring, reason="the restore was lost"))
+        return
     if event.generation > state.generation or state.view is None or not turn.is_member(record.name):
         return  # an older generation is right: whoever missed the forming does not know the new number
     if state.phase is Phase.FINISHING and record.standing is Standing.MEMBER:
@@ -274,6 +292,8 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
 
 
 def _stable(turn: Turn, event: ev.StepStable) -> None:
+    if any(fork.voids(event.report.commit) for fork in turn.state.forks):
+        return
     step_told, published, ahead = event.report.commit.step, turn.state.published, turn.state.published_ahead
     if step_told <= published or step_told in ahead:
         return
@@ -281,6 +301,7 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     turn.change(published_ahead=ahead | {step_told}, without_progress=0)
     turn.change(steps_s=(*turn.state.steps_s, took_s)[-KEPT_STEPS:])
     turn.publish_from(published)
+    note_tuning(turn, event.report)
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")
@@ -334,6 +355,33 @@ def _joiner_raised(turn: Turn, name: str, summary: str) -> None:
         turn.replenish(f"{name} raised before its first step")
 
 
+# --- state from a tier ------------------------------------------------------------------------------------------------
+
+
+def _found(turn: Turn, event: ev.RestoreFound) -> None:
+    if found(turn, event):
+        _go_on_restoring(turn)
+
+
+def _restored(turn: Turn, event: ev.Restored) -> None:
+    if restored_here(turn, event):
+        _go_on_restoring(turn)
+
+
+def _refused(turn: Turn, event: ev.RestoreRefused) -> None:
+    if refused_here(turn, event):
+        _go_on_restoring(turn)
+
+
+def _go_on_restoring(turn: Turn) -> None:
+    if turn.state.phase is Phase.STARTING:
+        start_if_ready(turn)
+    elif turn.state.phase is Phase.WAITING:
+        try_form(turn)
+    elif turn.state.phase is Phase.RUNNING:
+        consider_restore(turn)
+
+
 def _stop(turn: Turn, event: ev.StopAsked) -> None:
     turn.stop(event.reason)
 
@@ -350,6 +398,11 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RunStarted: (_started, None, None, None, None, None, None),
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
+    ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),
+    ev.RestoreFound: (_found,) * 5 + (_ignore, _ignore),
+    ev.Restored: (_restored, _ignore, _ignore, _ignore, _restored, _ignore, _ignore),
+    ev.RestoreRefused: (_refused, _ignore, _ignore, _ignore, _refused, _ignore, _ignore),
+    ev.TuneAsked: (tune_asked,) * 5 + (_ignore, _ignore),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),
@@ -368,8 +421,10 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.AtDoor: (_ignore, _ignore, _ignore, _at_door, _ignore, _ignore, _ignore),
     ev.Formed: (_ignore, _ignore, _ignore, _formed, _ignore, _ignore, _ignore),
     ev.FormingFailed: (_ignore, _ignore, _ignore, _forming_failed, _ignore, _ignore, _ignore),
-    ev.Overdue: (_ignore, _overdue, _overdue, _overdue, _ignore, _overdue, _ignore),
+    ev.Overdue: (_overdue,) * 6 + (_ignore,),
     ev.StepStable: (_ignore, _stable, _stable, _stable, _stable, _stable, _ignore),
+    ev.ShardStaged: (_ignore,) * 7,
+    ev.TierDegraded: (_ignore,) * 7,
     ev.LoopEnded: (_ignore, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _ignore),
     ev.TrainFnReturned: (_returned,) * 6 + (_ignore,),
     ev.TrainFnRaised: (_raised,) * 6 + (_ignore,),

@@ -14,7 +14,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Protocol
 
-from elastic.control.batch_size import BatchSize
+from elastic.control.batch_size import BatchSize, tuned_sizes
+from elastic.control.tuning import Tuning
 from elastic.errors import DatasetTooSmallError, SettingError
 
 _MASK = (1 << 64) - 1
@@ -135,6 +136,8 @@ class Plan(Protocol):
 
     def micro_batch_hash(self, micro_batch: MicroBatch) -> int: ...
 
+    def tuned(self, tuning: Tuning) -> "Plan": ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
@@ -178,6 +181,15 @@ class BatchPlan:
     def global_batch(self, replicas: int) -> int:
         """Samples of a step that no epoch's end cuts short."""
         return self.batch_size.samples(replicas, self.micro_batch_size)
+
+    def tuned(self, tuning: Tuning) -> "BatchPlan":
+        """The same data in steps of other sizes.
+
+        Raises:
+            SettingError, DatasetTooSmallError: the sizes do not fit each other, or the data.
+        """
+        size, micro_batch_size = tuned_sizes(self.batch_size, self.micro_batch_size, tuning)
+        return replace(self, batch_size=size, micro_batch_size=micro_batch_size)
 
     def epoch_of(self, consumed: int) -> int:
         """The epoch of the step that begins after `consumed` samples of the run."""

@@ -6,6 +6,9 @@ from elastic.control import events as ev
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
+from elastic.control.outcome import Ending
+from elastic.control.restoring import consider_restore, expire_restores
+from elastic.control.retuning import consider_tuning
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -28,6 +31,7 @@ def discount_absence(state: RunState, now_s: float) -> RunState:
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
+    _expire_restore(turn)
     if turn.state.phase is Phase.STARTING:
         start_if_ready(turn)
     if turn.state.phase is Phase.STARTING and turn.waited_s() > turn.settings.limits.start_timeout_s:
@@ -46,10 +50,19 @@ def _expire_loading(turn: Turn) -> None:
             turn.count_start_failure(worker.name, why)
 
 
+def _expire_restore(turn: Turn) -> None:
+    if not expire_restores(turn):
+        limit_s = turn.settings.limits.restore_timeout_s
+        why = f"nobody could say within Limits.restore_timeout_s={limit_s} which checkpoints there are"
+        turn.fail(Ending.REPLICAS_LOST, why)
+
+
 def tick_running(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
     consider_departure(turn)
     consider_growth(turn)
+    consider_restore(turn)
+    consider_tuning(turn)
     watch_steps(turn)
 
 
@@ -110,6 +123,7 @@ def tick_finishing(turn: Turn, event: ev.Tick) -> None:
 
 def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
+    _expire_restore(turn)
     lease_s = turn.settings.limits.lease_s
     expired = [m for m in turn.state.members if m.standing is Standing.SUSPECT and turn.now_s - m.since_s > lease_s]
     for member in expired:
@@ -117,6 +131,7 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
         turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
     if expired:
         try_form(turn)
-    is_waiting = turn.state.phase is Phase.WAITING
+    is_restoring = any(worker.is_restoring for worker in turn.state.standing(Standing.PARKED))
+    is_waiting = turn.state.phase is Phase.WAITING and not is_restoring
     if is_waiting and turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
         turn.fail_below_minimum()

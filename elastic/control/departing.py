@@ -1,7 +1,6 @@
 """Pure. Notice: a worker or node that will be lost leaves at the end of a step, before it is taken away."""
 
 from elastic.control import events as ev
-from elastic.control.commands import Pause
 from elastic.control.state import OVER, Gang, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -40,9 +39,7 @@ def consider_departure(turn: Turn) -> None:
     for member in leaving:
         turn.signal(IncidentClass.DEPARTURE, f"{member.name} will be lost: {member.notice}", culprit=member.name)
     names = ", ".join(member.name for member in leaving)
-    turn.change(pause_asked=True)
-    leader = turn.state.members[0].name
-    turn.do(Pause(worker=leader, generation=turn.state.generation, reason=f"{names} will be lost: {leaving[0].notice}"))
+    turn.pause(f"{names} will be lost: {leaving[0].notice}")
 
 
 def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from elastic.control.data import Plan
 from elastic.control.flight import Reading
+from elastic.control.tuning import Tuning
 from elastic.control.values import CommitId, StepReport
 
 
@@ -26,6 +28,34 @@ class StopAsked(Event):
     """The driver's user wants the run to end."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindAsked(Event):
+    """Somebody wants the run to go on from an older step."""
+
+    to_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFound(Event):
+    """The answer to FindRestore.
+
+    Attributes:
+        commit: the newest step that can be restored, None if there is none; reason: why not.
+        error: why the tiers could not be looked at, empty if they could.
+    """
+
+    commit: CommitId | None
+    reason: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneAsked(Event):
+    """Somebody wants the run to go on at other settings."""
+
+    tuning: Tuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +97,18 @@ class WorkerPlaced(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerParked(WorkerEvent):
-    """It stands at the door of its first step; `host:port` is where its store listens."""
+    """It stands at the door of its first step.
+
+    Attributes:
+        host, port: where its store listens.
+        plan: how its data is cut, before anything was tuned.
+    """
 
     host: str
     port: int
     pid: int
     layout: str
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +200,52 @@ class Overdue(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restored(WorkerEvent):
+    """It stands at the door and holds its part of this commit, checked.
+
+    Attributes:
+        seconds: reading, checking and installing. nbytes: read.
+        places: "tier where bytes" of each source, most bytes first. retries: requests that gave nothing usable.
+    """
+
+    commit: CommitId
+    seconds: float = 0.0
+    nbytes: int = 0
+    places: tuple[str, ...] = ()
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRefused(WorkerEvent):
+    """It could not get its part of this commit."""
+
+    commit: CommitId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStable(WorkerEvent):
     """The leader tells of a stable step."""
 
     report: StepReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStaged(WorkerEvent):
+    """The shared memory of its host holds its shard of a stable step, sealed: `nbytes` of state."""
+
+    commit: CommitId
+    shard: int
+    shards: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierDegraded(WorkerEvent):
+    """It goes on without a tier of its checkpoints; told once."""
+
+    tier: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,25 @@
 """Pure. Freeze, decide, form: how one generation ends and the next one is made."""
 
+from typing import Any
+
 from elastic.control.commands import Form, Freeze
 from elastic.control.departing import part
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
-from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord, whole_gangs
+from elastic.control.restoring import fork, has_committed, is_restored, look_for_state
+from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
+
+_NOTHING_SAID: dict[str, Any] = {
+    "at_door": False,
+    "formed": False,
+    "answer": None,
+    "prepared": None,
+    "restoring": None,
+}
 
 
 def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
@@ -58,14 +69,16 @@ def settle(turn: Turn) -> None:
 
 def try_form(turn: Turn) -> None:
     """Form the next generation from who is there, or wait, or give up."""
-    holders = _holders(turn)
     _return_unhealed_to_the_door(turn)
-    if _has_committed(turn) and resumable(holders, turn.state.width) is None:
-        if _ask_suspects(turn):
-            return
-        turn.fail_lost("every replica died, and no checkpoint tier holds a copy of the state: use more replicas")
+    if turn.state.restore is not None and not is_restored(turn):
+        _wait(turn, "state comes from a checkpoint")
         return
-    survivors = part(turn, whole_gangs(holders, turn.state.width))
+    holders = _holders(turn)
+    if has_committed(turn) and resumable(holders, turn.state.width) is None:
+        if not _ask_suspects(turn):
+            _resort_to_tiers(turn)
+        return
+    survivors = part(turn, whole_gangs(holders, turn.state.width)[: turn.settings.scaling.bounds[1]])
     is_enough = len(survivors) >= turn.settings.scaling.bounds[0]
     joiners = () if turn.state.survivors_only and is_enough else _trusted_joiners(turn, survivors)
     remediation = _remediate(turn, len(survivors), len(joiners))
@@ -82,7 +95,7 @@ def try_form(turn: Turn) -> None:
         return
     members = tuple(worker for gang in (*survivors, *taken) for worker in gang)
     resume = resumable(members, turn.state.width)
-    if resume is None and _has_committed(turn):
+    if resume is None and has_committed(turn):
         why = "the last holders of the state wait for the rest of their replicas"
         _wait(turn, why)
         turn.complete({worker.gang for worker in _holders(turn)}, why)
@@ -113,9 +126,22 @@ def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...
     return trusted if is_enough else joiners
 
 
+def _resort_to_tiers(turn: Turn) -> None:
+    """No live worker holds the state."""
+    if turn.settings.checkpoint is None:
+        turn.fail_lost(
+            "every replica died, and no checkpoint tier holds a copy of the state: use more replicas, or "
+            "elastic.fit(checkpoint=...)"
+        )
+        return
+    _wait(turn, "every replica died")
+    look_for_state(turn, "every replica died")
+
+
 def _holders(turn: Turn) -> tuple[WorkerRecord, ...]:
-    """Live members that hold healed state and have said which."""
-    return tuple(member for member in turn.state.members if member.held)
+    """Live workers that hold healed state and have said which: members, and whoever has restored it at the door."""
+    known = {worker.name: worker for worker in (*turn.state.members, *turn.state.standing(Standing.PARKED))}
+    return tuple(worker for worker in known.values() if worker.held)
 
 
 def _return_unhealed_to_the_door(turn: Turn) -> None:
@@ -137,16 +163,11 @@ def _ask_suspects(turn: Turn) -> bool:
     return bool(suspects)
 
 
-def _has_committed(turn: Turn) -> bool:
-    """Whether a step is known to be committed; before that, a new start loses nothing that anybody was told."""
-    resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
-    is_told = turn.state.published >= 0 or bool(turn.state.published_ahead)
-    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members)
-
-
 def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
-    """Ask the policy about a failure; growth and the start need no decision of it."""
-    incident = turn.open_incident()
+    """Ask the policy about a failure; growth, tuning and the start need no decision of it."""
+    incident, last = turn.open_incident(), turn.state.view
+    if incident is None and last is not None and last.tuning != turn.state.tuning:
+        return Remediation(kind=Kind.CONTINUE, reason=f"tuned: {turn.state.tuning}")
     if incident is None:
         return Remediation(kind=Kind.SWAP, reason="joiners are ready")
     remediation = turn.policy(incident, turn.cluster_view(survivors, spares))
@@ -165,6 +186,10 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     if resume is not None:
         gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, resume)))
     ranked = [worker for gang in gangs for worker in gang]
+    is_fork = turn.state.restore is not None and resume is not None
+    if is_fork and resume is not None:
+        fork(turn, resume)
+    _leave_out(turn, {worker.name for worker in ranked}, resume or NOTHING_COMMITTED)
     if resume is None:
         donors = tuple(range(turn.state.width))
     else:
@@ -180,18 +205,36 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         bootstrap=resume is None,
         published=turn.state.published,
         balanced=turn.state.balanced,
+        restored=is_fork,
+        forks=turn.state.forks,
         width=turn.state.width,
+        tuning=turn.state.tuning,
+        replaced=tuple(worker.name for worker in ranked if turn.worker(worker.name).replaced),
     )
-    nothing = {"at_door": False, "formed": False, "answer": None, "prepared": None}
-    for member in turn.state.members:  # what is left of a broken replica stays at the door until it is whole again
-        if member.standing is Standing.MEMBER and member not in ranked:
-            turn.set_worker(member.name, standing=Standing.PARKED, healed=False, **nothing)
+    if turn.state.view is not None and turn.state.view.tuning != view.tuning:
+        turn.change(steps_s=())  # how long a step takes is learned anew
     for worker in ranked:
-        turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **nothing)
+        turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **_NOTHING_SAID)
     turn.change(view=view, generation=view.generation)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(view.replicas)
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))
+
+
+def _leave_out(turn: Turn, ranked: set[str], resume: CommitId) -> None:
+    """What is left of a broken replica stays at the door until it is whole again.
+
+    The run goes on without it: what it holds counts for nothing any more, and where the run goes back behind that, or
+    on from another state, it will never be a part of the history.
+    """
+    for holder in _holders(turn):
+        if holder.name not in ranked:
+            parked = {"standing": Standing.PARKED, "healed": False, "left_with": holder.left_with or holder.answer}
+            turn.set_worker(holder.name, **parked, **_NOTHING_SAID)
+    for worker in turn.state.workers.values():
+        held = worker.left_with
+        if held is not None and held.step >= resume.step and not held.same_state(resume):
+            turn.set_worker(worker.name, replaced=True)
 
 
 def _order(gang: Gang, resume: CommitId) -> int:
@@ -201,30 +244,11 @@ def _order(gang: Gang, resume: CommitId) -> int:
     return 1 if all(worker.held for worker in gang) else 2
 
 
-def resumable(workers: tuple[WorkerRecord, ...], width: int) -> CommitId | None:
-    """The highest commit that these workers hold, or are prepared for, in every shard; None if there is none."""
-    held = [commit for worker in workers for commit in worker.held]
-    whole = [commit for commit in held if len({worker.shard for worker in workers if worker.holds(commit)}) == width]
-    return highest_commit(tuple(whole)) if whole else None
-
-
-def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
-    """The commit to resume from: the highest step that a live, healed member holds.
-
-    Among members at that step, the state most of them hold wins; on a tie, the smallest lineage, so that the choice
-    does not depend on order.
-    """
-    if not answers:
-        return NOTHING_COMMITTED
-    top = max(answer.step for answer in answers)
-    candidates = [answer for answer in answers if answer.step == top]
-    lineages = [answer.lineage for answer in candidates]
-    return min(candidates, key=lambda answer: (-lineages.count(answer.lineage), answer.lineage))
-
-
 def start_if_ready(turn: Turn) -> None:
     """Begin once every worker that has a slot stands at the door, and they are enough."""
     low, high = turn.settings.scaling.bounds
     ready = len(turn.state.joiners)
+    if turn.state.restore is not None and not is_restored(turn):
+        return
     if ready >= low and (ready >= high or not turn.state.standing(Standing.LOADING)):
         try_form(turn)

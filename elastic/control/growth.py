@@ -4,7 +4,6 @@ Each growth stops all for a moment. So joiners that come within a short time are
 one worker after another is lost does not get its next one in before it has shown some patience.
 """
 
-from elastic.control.commands import Pause
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
@@ -24,9 +23,7 @@ def consider_growth(turn: Turn) -> None:
         for worker in gang
     ]
     if ready:
-        turn.change(pause_asked=True)
-        reason = f"{', '.join(ready)} can join"
-        turn.do(Pause(worker=state.view.leader.worker, generation=state.generation, reason=reason))
+        turn.pause(f"{', '.join(ready)} can join")
 
 
 def is_flapping(turn: Turn, node: str) -> bool:

@@ -115,7 +115,7 @@ def _may_still_apply(member: WorkerRecord) -> bool:
 def _monotone(before: RunState, after: RunState) -> Iterator[str]:
     if not before.generation <= after.generation <= before.generation + 1:
         yield f"generation {after.generation} after {before.generation}"
-    if after.published < before.published:
+    if after.published < before.published and not _is_fork(before, after):
         yield f"step {before.published} was published, now {after.published}"
     if after.world_sizes[: len(before.world_sizes)] != before.world_sizes:
         yield "the list of world sizes was rewritten"
@@ -160,7 +160,9 @@ def _new_generation(before: RunState, event: ev.Event, after: RunState, view: Vi
         if member.name not in held and after.workers[member.name].standing not in OVER:
             yield f"generation {view.generation} is formed while {member.name} has neither answered nor died"
     stable = max(before.published, *before.published_ahead, -1)
-    if view.resume.step < stable:
+    if view.restored != _is_fork(before, after):
+        yield f"generation {view.generation}: restored={view.restored}, forks {after.forks}"
+    if view.resume.step < stable and not view.restored:
         yield f"step {stable} is stable, and generation {view.generation} resumes at {view.resume.step}"
     if view.bootstrap:
         if before.published >= 0 or any(commits[0].step >= 0 for commits, _ in held.values()):
@@ -173,6 +175,11 @@ def _new_generation(before: RunState, event: ev.Event, after: RunState, view: Vi
             yield f"donor {name} holds {commits}, healed={healed}; needed: {view.resume}"
 
 
+def _is_fork(before: RunState, after: RunState) -> bool:
+    """A restore ended, and with the new generation a new line of history begins."""
+    return before.restore is not None and after.restore is None and after.forks[:-1] == before.forks != after.forks
+
+
 def _exiled(before: RunState, event: ev.Event, after: RunState) -> Iterator[str]:
     """Nobody is left behind alive unless a healed member of its generation takes part in no reduction any more."""
     exiled = [name for name, worker in after.workers.items() if worker.standing is Standing.EXILED]
@@ -182,8 +189,14 @@ def _exiled(before: RunState, event: ev.Event, after: RunState) -> Iterator[str]
 
 
 def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[tuple[CommitId, ...], bool]]:
-    """What the members of the ending generation have answered, this event included, and whether they are healed."""
-    held = {m.name: (_named(m.answer, m.prepared), m.healed) for m in before.members if m.answer is not None}
+    """What the members of the ending generation have answered, this event included, and whether they are healed.
+
+    So too of those who have restored a commit at the door.
+    """
+    there = (*before.members, *before.standing(Standing.PARKED))
+    held = {m.name: (_named(m.answer, m.prepared), m.healed) for m in there if m.answer is not None}
+    if isinstance(event, ev.Restored) and event.worker in before.workers:
+        held[event.worker] = ((event.commit,), True)
     if isinstance(event, ev.FreezeAnswered) and event.generation == before.generation:
         held[event.worker] = (_named(event.commit, event.prepared), event.healed)
     return held

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.errors import SettingError
 
 
@@ -41,6 +42,7 @@ class Pace:
         reference_batch: global batch at which the factor is 1.
         ramp_from, ramp_to: from step `ramp_step` on the factor moves from one to the other, in `ramp_steps` equal
             parts.
+        tuning: the settings that were changed while the run goes on; its factor comes on top.
     """
 
     replicas: int
@@ -50,17 +52,24 @@ class Pace:
     ramp_to: float = 1.0
     ramp_step: int = 0
     ramp_steps: int = 0
+    tuning: Tuning = NOT_TUNED
 
     def factor(self, step: int) -> float:
-        """What the learning rates of a step are multiplied with; `ramp_to` exactly once the ramp is over."""
+        """What the learning rates of a step are multiplied with."""
+        return self.batch_factor(step) * self.tuning.rate_factor
+
+    def batch_factor(self, step: int) -> float:
+        """The part of it that follows the batch; `ramp_to` exactly once the ramp is over."""
         done = step - self.ramp_step
         if done >= self.ramp_steps:
             return self.ramp_to
         return self.ramp_from + (self.ramp_to - self.ramp_from) * done / self.ramp_steps
 
 
-def next_pace(last: Pace | None, step: int, replicas: int, batch: int, rule: RateRule | None) -> Pace:
-    """The pace of `step`, computed by `replicas` with whole global batches of `batch` samples.
+def next_pace(
+    last: Pace | None, step: int, replicas: int, batch: int, rule: RateRule | None, tuning: Tuning = NOT_TUNED
+) -> Pace:
+    """The pace of `step`, computed by `replicas` with whole global batches of `batch` samples, and so tuned.
 
     A factor rises over the rule's warm-up (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2) and falls
     at once, since a smaller batch does not bear the rate of a larger one.
@@ -72,10 +81,10 @@ def next_pace(last: Pace | None, step: int, replicas: int, batch: int, rule: Rat
         SettingError: the rule gives a factor that is not a positive number.
     """
     if last is not None and last.batch == batch:
-        return replace(last, replicas=replicas)
+        return replace(last, replicas=replicas, tuning=tuning)
     reference_batch = last.reference_batch if last is not None else batch
     if rule is None:
-        return Pace(replicas=replicas, batch=batch, reference_batch=reference_batch)
+        return Pace(replicas=replicas, batch=batch, reference_batch=reference_batch, tuning=tuning)
     reference_batch = rule.reference_batch or reference_batch
     target = float(rule.rule(batch, reference_batch))
     if not (math.isfinite(target) and target > 0):
@@ -83,7 +92,7 @@ def next_pace(last: Pace | None, step: int, replicas: int, batch: int, rule: Rat
             f"the learning-rate rule gives {target} for a batch of {batch} and a reference of {reference_batch}: it "
             "must give a positive number"
         )
-    before = last.factor(step) if last is not None else target
+    before = last.batch_factor(step) if last is not None else target
     return Pace(
         replicas=replicas,
         batch=batch,
@@ -92,12 +101,13 @@ def next_pace(last: Pace | None, step: int, replicas: int, batch: int, rule: Rat
         ramp_to=target,
         ramp_step=step,
         ramp_steps=rule.warmup_steps,
+        tuning=tuning,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """The first step that is committed at another size than the one before it.
+    """The first step that is committed at another size, or otherwise tuned, than the one before it.
 
     Attributes:
         step: index of that step.

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.outcome import Outcome
-from elastic.control.values import CommitId, Incident, View
+from elastic.control.tuning import NOT_TUNED, Tuning
+from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Incident, View
 from elastic.settings import RunSettings
 
 
@@ -49,12 +51,15 @@ class WorkerRecord:
         answer: the commit it named when it froze in the current generation, None before.
         prepared: the update that it can apply yet, named with the answer.
         healed: it holds the state of `answer` in full.
+        left_with: the commit that it held when its replica was left out; the run has gone on since, so what it holds
+            counts for nothing until it is healed. replaced: another update has taken the place of that commit.
         at_door: it has begun to form the current generation. formed: it has joined its group.
         tries: generations it failed to join.
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
         since_s: when its standing last changed.
+        restoring: the commit it was told to load at the door, since restoring_s; refused: it could not.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
     """
 
@@ -70,6 +75,8 @@ class WorkerRecord:
     answer: CommitId | None = None
     prepared: CommitId | None = None
     healed: bool = False
+    left_with: CommitId | None = None
+    replaced: bool = False
     at_door: bool = False
     formed: bool = False
     tries: int = 0
@@ -80,21 +87,45 @@ class WorkerRecord:
     inspected: bool = False
     stack: str = ""
     since_s: float = 0.0
+    restoring: CommitId | None = None
+    restoring_s: float = 0.0
+    refused: bool = False
     slowness: float = 1.0
     slow_steps: int = 0
 
     @property
     def held(self) -> tuple[CommitId, ...]:
-        """The commits that it can give, or resume from: the one it named, and the one it is prepared for."""
-        if self.standing is not Standing.MEMBER or not self.healed or self.answer is None:
+        """Commits that it can give, or resume from: the one it named or restored, the one it is prepared for."""
+        if self.standing not in (Standing.MEMBER, Standing.PARKED) or not self.healed or self.answer is None:
             return ()
         return (self.answer,) if self.prepared is None else (self.answer, self.prepared)
+
+    @property
+    def is_restoring(self) -> bool:
+        """It was told to load a commit, and has not answered."""
+        return self.restoring is not None and not self.healed and not self.refused
 
     def holds(self, commit: CommitId) -> bool:
         return any(one.same_state(commit) for one in self.held)
 
 
 Gang = tuple[WorkerRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """A restore under way.
+
+    Attributes:
+        at_most: the step that was asked for by somebody; None: the newest.
+        commit: what is restored, None before it was found. without: commits that proved bad.
+        since_s: when it was last looked for.
+    """
+
+    at_most: int | None = None
+    commit: CommitId | None = None
+    without: tuple[CommitId, ...] = ()
+    since_s: float = 0.0
 
 
 def whole_gangs(workers: Iterable[WorkerRecord], width: int) -> tuple[Gang, ...]:
@@ -117,7 +148,11 @@ class RunState:
         planned: the freeze under way was asked for growth or a departure, not caused by a failure.
         survivors_only: the last forming failed, so the next generation takes no joiners.
         balanced: the policy wants micro-batches dealt by speed.
+        restore: state is to come from a tier before the next generation is formed; None: from live members.
+        forks: where the history began anew, oldest first.
         pause_asked: a member was asked to have all stop at the end of a step.
+        plan: how data is cut, as the workers that came to the door have told; None before the first.
+        tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
         leaving: nodes that will be taken away, and why.
@@ -137,7 +172,13 @@ class RunState:
     planned: bool = False
     survivors_only: bool = False
     balanced: bool = False
+    restore: Restoring | None = None
+    forks: tuple[Fork, ...] = ()
     pause_asked: bool = False
+    plan: Plan | None = None
+    tuning: Tuning = NOT_TUNED
+    tuned: Tuning = NOT_TUNED
+    tuned_from: int = 0
     next_worker: int = 0
     next_gang: int = 0
     start_failures: int = 0
@@ -184,3 +225,24 @@ class RunState:
     def joiners(self) -> tuple[Gang, ...]:
         """Replicas that may be taken into a generation: all their workers are parked."""
         return whole_gangs(self.ready, self.width)
+
+
+def resumable(workers: tuple[WorkerRecord, ...], width: int) -> CommitId | None:
+    """The highest commit that these workers hold, or are prepared for, in every shard; None if there is none."""
+    held = [commit for worker in workers for commit in worker.held]
+    whole = [commit for commit in held if len({worker.shard for worker in workers if worker.holds(commit)}) == width]
+    return highest_commit(tuple(whole)) if whole else None
+
+
+def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
+    """The commit to resume from: the highest step that a live, healed member holds.
+
+    Among members at that step, the state most of them hold wins; on a tie, the smallest lineage, so that the choice
+    does not depend on order.
+    """
+    if not answers:
+        return NOTHING_COMMITTED
+    top = max(answer.step for answer in answers)
+    candidates = [answer for answer in answers if answer.step == top]
+    lineages = [answer.lineage for answer in candidates]
+    return min(candidates, key=lambda answer: (-lineages.count(answer.lineage), answer.lineage))

@@ -5,10 +5,11 @@ a step follows from that state and the number of replicas, like one of a map-sty
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from elastic.control.batch_size import BatchSize
+from elastic.control.batch_size import BatchSize, tuned_sizes
 from elastic.control.data import MicroBatch, seed_of
+from elastic.control.tuning import Tuning
 from elastic.errors import ConservationError, SettingError
 
 
@@ -67,6 +68,20 @@ class StreamPlan:
     def global_batch(self, replicas: int) -> int:
         """Samples of a step to which every stream contributes a whole micro-batch."""
         return self.batch_size.samples(replicas, self.micro_batch_size)
+
+    def tuned(self, tuning: Tuning) -> "StreamPlan":
+        """The same streams in steps of another size.
+
+        Raises:
+            SettingError: the sizes do not fit each other or the number of streams, or another micro-batch is wanted.
+        """
+        size, micro_batch_size = tuned_sizes(self.batch_size, self.micro_batch_size, tuning)
+        if micro_batch_size != self.micro_batch_size:
+            raise SettingError(
+                f"where streams stand is counted in micro-batches of {self.micro_batch_size}: micro_batch_size can not "
+                "be tuned where data comes from session.streams"
+            )
+        return replace(self, batch_size=size)
 
     def epoch_of(self, consumed: int) -> int:
         """The epoch of the next step."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, ProveDead, StartWorker
+from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, Pause, ProveDead, StartWorker
 from elastic.control.outcome import Ending, Outcome
 from elastic.control.remediation import ClusterView, Policy
 from elastic.control.speed import by_node
@@ -40,6 +40,13 @@ class Turn:
 
     def waited_s(self) -> float:
         return self.now_s - self.state.phase_since_s
+
+    def pause(self, reason: str) -> None:
+        """Ask the leader to have all stop at the end of a step, unless that was asked already."""
+        if self.state.view is not None and not self.state.pause_asked:
+            self.change(pause_asked=True)
+            leader, generation = self.state.view.leader.worker, self.state.generation
+            self.do(Pause(worker=leader, generation=generation, reason=reason))
 
     # --- workers ---
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from elastic.control.tuning import NOT_TUNED, Tuning
+
 
 @dataclass(frozen=True, slots=True, order=False)
 class CommitId:
@@ -24,6 +26,19 @@ class CommitId:
     def same_state(self, other: "CommitId") -> bool:
         """Whether both name the same bits: same step reached by the same reductions."""
         return self.step == other.step and self.lineage == other.lineage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """A new line of history begins: steps past `step` that were committed before (incarnation, generation) are void."""
+
+    incarnation: int
+    generation: int
+    step: int
+
+    def voids(self, commit: CommitId) -> bool:
+        """Whether a commit was left behind here."""
+        return commit.step > self.step and (commit.incarnation, commit.generation) < (self.incarnation, self.generation)
 
 
 NOTHING_COMMITTED = CommitId(incarnation=0, generation=0, attempt=0, step=-1, lineage="")
@@ -50,8 +65,12 @@ class View:
         bootstrap: nobody has trained yet, and the leader's freshly built state becomes everybody's.
         published: last step whose report has reached the driver, -1 before the first.
         balanced: micro-batches are dealt in proportion to speed, as measured in this generation.
+        restored: members hold `resume` from a checkpoint; what they did after it, or waits to be told, is void.
+        forks: where the run's history began anew so far, oldest first; the last one is this generation if `restored`.
         width: workers of a replica. The worker of rank r holds shard r % width in replica r // width.
         part: which of the generation's groups this is, where replicas have several workers.
+        tuning: what was asked to be changed since the run, or its incarnation, began.
+        replaced: members whose last applied update was lost with the rest of their replica, and done again by others.
     """
 
     run: str
@@ -64,8 +83,12 @@ class View:
     bootstrap: bool = False
     published: int = -1
     balanced: bool = False
+    restored: bool = False
+    forks: tuple[Fork, ...] = ()
     width: int = 1
     part: str = ""
+    tuning: Tuning = NOT_TUNED
+    replaced: tuple[str, ...] = ()
 
     @property
     def leader(self) -> Member:
@@ -99,6 +122,12 @@ class View:
     def inside(self, replica: int) -> "View":
         """The workers of one replica, who agree on each step."""
         return replace(self, members=self.gang(replica), donors=(), behind=(), width=1, part=f"replica{replica}/")
+
+    def is_first_of_its_shard(self, worker: str) -> bool:
+        """Whether no member of lower rank, on the same host, holds the same shard."""
+        rank = self.rank_of(worker)
+        before = self.members[rank % self.width : rank : self.width]
+        return all(member.host != self.members[rank].host for member in before)
 
     def rank_of(self, worker: str) -> int:
         for rank, member in enumerate(self.members):
@@ -154,6 +183,7 @@ class StepReport:
 
     Attributes:
         seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
+        tuning: what the step was computed at.
     """
 
     commit: CommitId
@@ -164,3 +194,4 @@ class StepReport:
     committed_at_s: float
     skipped: str = ""
     seconds: tuple[float, ...] = ()
+    tuning: Tuning = NOT_TUNED

@@ -38,6 +38,7 @@ class Signal(Enum):
     ROLL_FORWARD = "applied what it was prepared for"
     BREAK = "a collective broke"
     TEAR = "the received state could not be installed"
+    RESTORED = "loaded a checkpoint"
     OUTVOTED = "its state was outvoted"
     STOP_AT_DOOR = "all agreed to stop here"
     END_LOOP = "completed the closing reduction"
@@ -94,6 +95,7 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     (_S.FORMING, _G.BREAK): _S.BROKEN,
     (_S.FORMING, _G.TEAR): _S.BROKEN,
     (_S.FORMING, _G.OUTVOTED): _S.BROKEN,
+    **{(stage, signal): stage for stage in (_S.PARKED, _S.FROZEN) for signal in (_G.RESTORED, _G.TEAR)},
     (_S.READY, _G.GO): _S.STEPPING,
     (_S.STEPPING, _G.PREPARE): _S.STEPPING,
     (_S.FORMING, _G.ROLL_FORWARD): _S.FORMING,
@@ -125,8 +127,8 @@ def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: Co
         state: where the worker is.
         signal: what happens.
         generation: of the driver's message, for FREEZE, FORM and GO; older ones are refused (fencing).
-        commit: for LEAVE_APPLY the step just applied, for FORMED the state received, for PREPARE what may be applied,
-            for FORM what all resume from: whoever is prepared for something else drops it.
+        commit: for LEAVE_APPLY the step just applied, for FORMED and RESTORED the state received, for PREPARE what may
+            be applied, for FORM what all resume from: whoever is prepared for something else drops it.
     """
     if signal in _NUMBERED and _is_stale(state, signal, generation):
         return Reaction(state, Verdict.REFUSED)
@@ -149,7 +151,7 @@ def _after(state: WorkerState, signal: Signal, generation: int, commit: CommitId
         return replace(state, prepared=commit)
     if signal is Signal.ROLL_FORWARD and state.prepared is not None:
         return replace(state, commit=state.prepared, prepared=None)
-    if signal is Signal.FORMED and commit is not None:
+    if signal in (Signal.FORMED, Signal.RESTORED) and commit is not None:
         return replace(state, commit=commit, healed=True, prepared=None)
     if signal in (Signal.TEAR, Signal.OUTVOTED):
         return replace(state, healed=False)

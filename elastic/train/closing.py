@@ -47,6 +47,7 @@ def _nothing(replica: Replica, identity: int) -> Tail:
         record=Conservation(samples=0, micro_batches=0, replicas_identity=identity, replicas=1),
         pauses=0.0,
         skips=0.0,
+        stages=0.0,
         loss=0.0,
         weight=0.0,
         weighted=0.0,

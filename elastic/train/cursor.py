@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from elastic.control.pace import Pace
+from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.errors import StepMisuseError
 
 
@@ -36,7 +37,13 @@ class Cursor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.samples = state["samples"]
-        self.pace = Pace(**state["pace"]) if state["pace"] is not None else None
+        told = state["pace"]
+        self.pace = Pace(**{**told, "tuning": Tuning(**told["tuning"])}) if told is not None else None
+
+    @property
+    def tuning(self) -> Tuning:
+        """What the last committed step was computed at."""
+        return self.pace.tuning if self.pace is not None else NOT_TUNED
 
 
 def rates(optimizers: Iterable[torch.optim.Optimizer]) -> tuple[float, ...]:

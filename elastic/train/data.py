@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch.utils.data import default_collate
 
 from elastic.control.batch_size import FixedMicroBatches, FollowReplicas, batch_sizes
 from elastic.control.data import BatchPlan, MicroBatch, Plan, deal, hash32
+from elastic.control.tuning import Tuning
 from elastic.errors import SettingError
 from elastic.train.loading import Loading
 from elastic.train.prefetch import Dumps, Prefetch
@@ -29,6 +31,15 @@ class Source:
     fingerprint: str
     equal_rounds = False
     is_closed = False
+
+    @property
+    def outline(self) -> Plan:
+        """How it is cut before anything is tuned, in few words."""
+        raise NotImplementedError
+
+    def tune(self, tuning: Tuning) -> None:
+        """From the next step on, steps are cut as train_fn says where this does not say otherwise."""
+        raise NotImplementedError
 
     @property
     def tracked(self) -> dict[str, Any]:
@@ -87,11 +98,19 @@ class Batches(Source):
         self, dataset: Any, plan: BatchPlan, collate: Callable[[list[Any]], Any], equal_rounds: bool = False
     ) -> None:
         self.plan: BatchPlan = plan
+        self._untuned = plan
         self.equal_rounds = equal_rounds
         self.fingerprint = f"{hash32(plan, equal_rounds, getattr(dataset, 'fingerprint', '')):08x}"
         self._expect: Callable[[int], None] | None = getattr(dataset, "expect", None)
         self._loading = Loading(dataset, plan, collate)
         self._prefetch: Prefetch | None = None
+
+    @property
+    def outline(self) -> BatchPlan:
+        return replace(self._untuned, blocks=())
+
+    def tune(self, tuning: Tuning) -> None:
+        self.plan = self._untuned.tuned(tuning)
 
     def load_ahead(self, workers: int, prefetch: int, dumps: Dumps) -> None:
         """From now on loader processes do it: see `Prefetch`."""

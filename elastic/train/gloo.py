@@ -24,9 +24,9 @@ import torch.distributed as dist
 
 from elastic.control.values import View
 from elastic.errors import DivergenceError
+from elastic.train.meeting import Store, StoreHost
 
 _POLL_S = 0.002
-_CONNECT_S = 1.0
 _SLICE = timedelta(milliseconds=50)
 _LEFT_BEHIND: list[Any] = []
 
@@ -35,21 +35,6 @@ Address = tuple[str, int]
 
 class FormingCancelledError(Exception):
     """A newer order arrived while the group was forming."""
-
-
-class StoreHost:
-    """The store that this worker hosts for any generation it comes to lead; open as long as the process lives.
-
-    Its port also tells life from death: the kernel refuses connections to it only once the process is gone.
-    """
-
-    def __init__(self, host: str) -> None:
-        self.host = host
-        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-
-    @property
-    def port(self) -> int:
-        return int(self.store.port)
 
 
 class GlooGroup:
@@ -65,7 +50,9 @@ class GlooGroup:
         self._second: Any = None
         self._notes: list[Any] = []
         self._device: Any = None
-        self._store: Any = None
+        self._store: Store | None = None
+        self._stop: Callable[[], bool] = lambda: self.is_cut
+        self._deadline_s = math.inf
         self._own_port = 0
         self._peers: set[Address] = set()
         self._is_stuck = False
@@ -84,22 +71,18 @@ class GlooGroup:
             TimeoutError: some ranks did not appear; names them.
             DivergenceError: ranks with another layout; names them.
         """
-        deadline_s = time.monotonic() + timeout_s
-
-        def stop() -> bool:
-            return self.is_cut or is_cancelled()
-
-        self._store = self._open_store(stop, deadline_s)
+        self._stop = lambda: self.is_cut or is_cancelled()
+        self._deadline_s = time.monotonic() + timeout_s
+        store = self._store = self._open_store()
         self._device, self._own_port = _listening_device(own.host)
         self._peers = {(self.view.leader.host, self.view.leader.port)}  # what a cut must reach while members meet
-        presence = self._meet(f"{own.host} {self._own_port} {layout}", stop, deadline_s)
+        presence = self._meet(store, f"{own.host} {self._own_port} {layout}")
         layouts = [entry.split(" ", 2)[2] for entry in presence]
         if len(set(layouts)) > 1:
             raise DivergenceError(f"ranks train different things (model, data, what is tracked): {_grouped(layouts)}")
         self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
-        self._pg = self._connect("gloo", stop, max(_POLL_S, deadline_s - time.monotonic()))
-        if stop():
-            raise FormingCancelledError
+        self._pg = self._connect("gloo", store)
+        self._check("")
 
     def second(self) -> Any:
         """Another gloo group among the same members, freed by the same cut; connected now, if all of them call this.
@@ -109,9 +92,11 @@ class GlooGroup:
             TimeoutError: some member did not call.
             RuntimeError: the connection broke.
         """
-        if self._second is None:
+        if self._second is None and self._store is not None:
             try:
-                self._second = self._connect("second", lambda: self.is_cut, self._timeout.total_seconds())
+                self._stop = lambda: self.is_cut
+                self._deadline_s = time.monotonic() + self._timeout.total_seconds()
+                self._second = self._connect("second", self._store)
             except TimeoutError as error:
                 raise TimeoutError(
                     "some replica did not come to a collective: call it on all of them (Limits.collective_timeout_s)"
@@ -229,7 +214,8 @@ class GlooGroup:
             _LEFT_BEHIND.append(self._second)
         self._pg = self._second = None
         self._notes = []
-        self._store = None
+        if self._store is not None:
+            self._store.close()
 
     def _owns(self, sock: socket.socket) -> bool:
         if sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -238,48 +224,46 @@ class GlooGroup:
             return False
         return sock.getsockname()[1] == self._own_port or _plain(sock.getpeername()) in self._peers
 
-    def _open_store(self, stop: Callable[[], bool], deadline_s: float) -> Any:
-        """A connection of this group's own, for the leader too: it can be cut without harm to its store."""
+    def _check(self, waiting_for: str) -> None:
+        _check(self._stop, self._deadline_s, waiting_for)
+
+    def _aside(self, make: Callable[[], Any], waiting_for: str) -> Any:
+        return _aside(make, self._stop, self._deadline_s, waiting_for)
+
+    def _open_store(self) -> Store:
+        """A connection of this group's own, for the leader too: it can be cut without harm to its store.
+
+        Opened aside, since a host that is gone lets a connection wait.
+        """
         leader = self.view.leader
         whom = f"the store of the leader {leader.worker} at {leader.host}:{leader.port}"
+        opened = self._aside(lambda: Store(leader.host, leader.port, self._check, whom), whom)
+        assert isinstance(opened, Store)
+        return opened
 
-        def connect() -> Any:
-            timeout = timedelta(seconds=_CONNECT_S)
-            while True:
-                try:
-                    return dist.TCPStore(
-                        leader.host, leader.port, is_master=False, wait_for_workers=False, timeout=timeout
-                    )
-                except dist.DistError as error:
-                    _check(stop, deadline_s, f"{whom}: {error}")
-
-        return _aside(connect, stop, deadline_s, whom)
-
-    def _connect(self, name: str, stop: Callable[[], bool], timeout_s: float) -> Any:
+    def _connect(self, name: str, own: Store) -> Any:
         """Build a group; its constructor waits for others to connect, with no socket yet that a cut could shut."""
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [self._device]
-        options._timeout = timedelta(seconds=timeout_s)
-        store = dist.PrefixStore(self._key(name), self._store)
+        options._timeout = timedelta(seconds=max(_POLL_S, self._deadline_s - time.monotonic()))
+        store = dist.PrefixStore(self._key(name), own)
         others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
-        group = _aside(
+        group = self._aside(
             lambda: dist.ProcessGroupGloo(store, self.rank, self.size, options),
-            stop,
-            time.monotonic() + timeout_s,
             f"a connection with each of {', '.join(others)}, who had all appeared",
         )
         group._set_default_timeout(self._timeout)
         return group
 
-    def _meet(self, entry: str, stop: Callable[[], bool], deadline_s: float) -> list[str]:
-        """Publish an entry and wait for everybody's, without ever blocking in the store."""
+    def _meet(self, store: Store, entry: str) -> list[str]:
+        """Publish an entry and wait for everybody's."""
         keys = [self._key(f"rank{rank}") for rank in range(self.size)]
-        self._store.set(keys[self.rank], entry)
-        while not self._store.check(keys):
-            missing = [m.worker for m, key in zip(self.view.members, keys, strict=True) if not self._store.check([key])]
-            _check(stop, deadline_s, f"members that did not appear: {', '.join(missing)}")
+        store.set(keys[self.rank], entry)
+        while None in (entries := store.look(keys)):
+            missing = [m.worker for m, found in zip(self.view.members, entries, strict=True) if found is None]
+            self._check(f"members that did not appear: {', '.join(missing)}")
             time.sleep(_POLL_S)
-        return [value.decode() for value in self._store.multi_get(keys)]
+        return [found for found in entries if found is not None]
 
     def _key(self, name: str) -> str:
         return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{self.view.part}{name}"

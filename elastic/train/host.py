@@ -81,6 +81,8 @@ class WorkerHost:
             ray_blocks=ray_blocks,
             shard=spec.shard,
             width=spec.settings.scaling.workers_per_replica,
+            checkpoint=spec.settings.checkpoint,
+            incarnation=spec.settings.incarnation,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)
@@ -112,6 +114,10 @@ class WorkerHost:
     def form(self, view: View) -> bool:
         self._link.touch()
         return self._link.form(view)
+
+    def restore(self, commit: CommitId) -> None:
+        self._link.touch()
+        self._link.restore(commit)
 
     def go(self, generation: int) -> bool:
         self._link.touch()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
+from elastic.train.sharded import local
 from elastic.train.tree import Slot
 
 _ALIGN_BYTES = 64
@@ -22,12 +23,8 @@ class Landing:
         self._used_bytes = 0
 
     def reserve(self, tensors: Iterable[torch.Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Touch what this state takes, and what optimizers that have not stepped yet will have: two moments."""
-        sizes = [_padded(tensor.nbytes) for tensor in tensors]
-        fresh = [optimizer for optimizer in optimizers if not optimizer.state]
-        params = [param for optimizer in fresh for group in optimizer.param_groups for param in group["params"]]
-        sizes += [2 * _padded(param.nbytes) + 2 * _ALIGN_BYTES for param in params]
-        self._arena, self._used_bytes = torch.zeros(sum(sizes), dtype=torch.uint8), 0
+        """Touch what this state will take."""
+        self._arena, self._used_bytes = torch.zeros(expected_bytes(tensors, optimizers), dtype=torch.uint8), 0
         self._arena.fill_(1)  # zeros come from pages that nobody has touched yet
 
     def release(self) -> None:
@@ -43,6 +40,17 @@ class Landing:
             return slot.empty()
         begin, self._used_bytes = self._used_bytes, end
         return self._arena[begin : begin + size_bytes].view(dtype).view(slot.shape)
+
+
+def expected_bytes(tensors: Iterable[torch.Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> int:
+    """What a state takes, each tensor padded; optimizers that have not stepped yet will have two moments."""
+    sizes = [_padded(tensor.nbytes) for tensor in tensors]
+    fresh = [optimizer for optimizer in optimizers if not optimizer.state]
+    params = [
+        local(param.detach()) for optimizer in fresh for group in optimizer.param_groups for param in group["params"]
+    ]
+    sizes += [2 * _padded(param.nbytes) + 2 * _ALIGN_BYTES for param in params]
+    return sum(sizes)
 
 
 def _padded(size_bytes: int) -> int:

@@ -39,6 +39,7 @@ class Link:
         self._is_urgent = False
         self._contact_s = time.monotonic()
         self._pause_generation = 0
+        self._to_restore: CommitId | None = None
 
     @property
     def state(self) -> WorkerState:
@@ -77,6 +78,17 @@ class Link:
             self._view = view
             return True
 
+    def restore(self, commit: CommitId) -> None:
+        """Load this commit at the door; said again if it is loaded already."""
+        with self._lock:
+            if self._state.stage not in (Stage.PARKED, Stage.FROZEN):
+                return
+            if self._state.healed and self._state.commit.same_state(commit):
+                self.post(ev.Restored(worker=self.worker, commit=commit))
+            else:
+                self._to_restore = commit
+                self._lock.notify_all()
+
     def go(self, generation: int) -> bool:
         return self._react(Signal.GO, generation=generation) is Verdict.DONE
 
@@ -109,24 +121,46 @@ class Link:
     def post(self, event: ev.Event) -> None:
         with self._lock:
             self._events.append(event)
-            self._is_urgent |= not isinstance(event, ev.StepStable)
+            self._is_urgent |= not isinstance(event, ev.StepStable | ev.ShardStaged)
             self._lock.notify_all()
 
     def arrive(self, parked: ev.WorkerParked) -> None:
         self._react(Signal.ARRIVE)
         self.post(parked)
 
-    def wait_for_orders(self) -> View | None:
-        """Wait at the door; returns the generation to form, or None when the loop is over.
+    def wait_for_orders(self) -> View | CommitId | None:
+        """Wait at the door; returns the generation to form, the commit to load, or None when the loop is over.
 
         Raises:
             Dismissed: this worker is not needed any more.
         """
         with self._lock:
-            self._await(lambda: self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE))
+            self._await(self._has_orders)
             if self._state.stage is Stage.GONE:
                 raise Dismissed
+            to_restore, self._to_restore = self._to_restore, None
+            if to_restore is not None and self._state.stage in (Stage.PARKED, Stage.FROZEN):
+                return to_restore
             return self._view if self._state.stage is Stage.FORMING else None
+
+    def _has_orders(self) -> bool:
+        is_door_open = self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE)
+        return is_door_open or self._to_restore is not None
+
+    def restored(self, commit: CommitId, install: Callable[[], None], report: ev.Restored) -> None:
+        """Install what was loaded, under the lock: a freeze sees the state before or after it.
+
+        Raises:
+            Exception: what `install` raises; this worker then holds no state of worth.
+        """
+        with self._lock:
+            try:
+                install()
+            except Exception:
+                self._react(Signal.TEAR)
+                raise
+            if self._react(Signal.RESTORED, commit=commit) is Verdict.DONE:
+                self.post(report)
 
     def is_forming(self, generation: int) -> bool:
         with self._lock:
@@ -210,7 +244,7 @@ class Link:
                 self._react(Signal.LEAVE_APPLY, commit=commit)
                 return
             if agree is not None:
-                self._await(lambda: self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE))
+                self._await(self._has_orders)
             if self._state.stage is not Stage.FORMING or self._state.prepared is None:
                 raise AttemptBroken
             yield

@@ -11,20 +11,20 @@ import torch
 from elastic.control.data import MicroBatch, deal, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
+from elastic.control.tuning import NOT_TUNED
 from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import AttemptBroken, ConservationError, DivergenceError, NonFiniteLossError, StepMisuseError
-from elastic.settings import Limits
 from elastic.train.buffers import Buffers
 from elastic.train.cursor import Cursor, rates
 from elastic.train.data import Source
 from elastic.train.evaluation import Evaluator
-from elastic.train.flight import FlightPage
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
-from elastic.train.link import Link
 from elastic.train.reducer import Reducer
 from elastic.train.sharded import reset
+from elastic.train.snapshot import make_snapshots
 from elastic.train.step import OUTSIDE, Step
+from elastic.train.surroundings import Surroundings
 from elastic.train.tail import Tail
 from elastic.train.tracked import Tracked
 from elastic.train.watch import DIGEST_STEPS, Watch
@@ -39,13 +39,13 @@ _KEPT_REPORTS = 256  # more than a leader that dies can owe: it tells of each st
 class Replica:
     """The mutable heart of a session; users do not see it."""
 
-    def __init__(self, link: Link, page: FlightPage, limits: Limits, seed: int, shard: int = 0, width: int = 1) -> None:
-        self.shard, self.width = shard, width
-        self.link = link
-        self.page = page
-        self.seed = seed
-        self.grace_s = limits.blame_grace_s
-        self.settle_timeout_s = limits.settle_timeout_s
+    def __init__(self, around: Surroundings) -> None:
+        self.shard, self.width, self.seed = around.shard, around.width, around.seed
+        self.link, self.page = around.link, around.page
+        self.grace_s = around.limits.blame_grace_s
+        self.settle_timeout_s = around.limits.settle_timeout_s
+        self.snapshots = make_snapshots(self, around)
+        self.last_number = -1  # of the run's last update, -1 before it is known
         self.tracked = Tracked()
         self.landing = Landing()
         self.cursor = Cursor()
@@ -63,6 +63,7 @@ class Replica:
         self.mute = OUTSIDE  # why a collective of the user is refused now; empty where it is welcome
         self.unpublished: deque[StepReport] = deque(maxlen=_KEPT_REPORTS)
         self.on_report: Callable[[StepReport], None] = lambda report: None
+        self._tuning = NOT_TUNED
         self._retired: list[GlooGroup] = []
         self._pending: Step | None = None
         self._reducer: Reducer | None = None
@@ -80,6 +81,12 @@ class Replica:
         self._buffers = Buffers(model)
         self.watch = Watch(self, digest_steps)
 
+    def reserve(self) -> None:
+        """See what the state will take; what can not travel is refused now, not when somebody must be healed."""
+        tensors, optimizers = self.tracked.flatten().tensors, self.tracked.optimizers
+        self.landing.reserve(tensors, optimizers)
+        self.snapshots.expect(tensors, optimizers)
+
     def use(self, batches: Source) -> None:
         self._batches = batches
         self.tracked.add(batches.tracked)
@@ -88,6 +95,7 @@ class Replica:
         """End what was started beside the training thread."""
         if self._batches is not None:
             self._batches.close()
+        self.snapshots.close()
 
     @property
     def reducer(self) -> Reducer:
@@ -145,6 +153,7 @@ class Replica:
         """The groups of the view take the place of the last ones, whose works have all ended."""
         self._retired += self.groups  # closing costs milliseconds; not before the next commit
         self.group, self.view, self.inner = group, view, inner
+        self.snapshots.joined(view)
 
     def cut(self) -> None:
         """Free whatever waits on the current groups."""
@@ -202,11 +211,11 @@ class Replica:
         inner = self.inner
         return flag if inner is None else any(row[0] for row in self.unless_broken(lambda: inner.gather_words([flag])))
 
-    def agree(self, commit: CommitId, wants_pause: bool) -> bool:
+    def agree(self, commit: CommitId, *votes: bool) -> list[bool]:
         """Wait until all workers of this replica have come to the apply of this commit.
 
         Returns:
-            Whether one of them was asked for a pause.
+            For each vote, whether one of them says so.
 
         Raises:
             AttemptBroken: (a signal) the generation is broken, and it is open whether all have come.
@@ -214,11 +223,11 @@ class Replica:
         """
         inner, mine = self.inner, hash32(commit.step, commit.lineage)
         if inner is None:
-            return wants_pause
-        rows = self.unless_broken(lambda: inner.gather_words([mine, wants_pause]))
+            return list(votes)
+        rows = self.unless_broken(lambda: inner.gather_words([mine, *votes]))
         if any(row[0] != mine for row in rows):
             raise ConservationError(f"the workers of a replica came to different ends of update {commit.step}")
-        return any(row[1] for row in rows)
+        return [any(column) for column in list(zip(*rows, strict=True))[1:]]
 
     def unless_broken(self, act: Callable[[], Result]) -> Result:
         """What talks to other replicas outside of the reducer: if it fails, so has the generation.
@@ -282,7 +291,7 @@ class Replica:
 
     def hand(self, number: int, attempt: int) -> Hashable:
         """Changes with everything but progress that decides which micro-batches this replica computes."""
-        return self.generation, attempt, self._player(self.rank, attempt), self._shares(number)
+        return self.generation, attempt, self._player(self.rank, attempt), self._shares(number), self._tuning
 
     def forecast(self, step: Step, position: int) -> Iterator[MicroBatch]:
         """What this replica will compute from here on, if nothing happens: the rest of `step`, and those after it."""
@@ -311,15 +320,24 @@ class Replica:
 
     # --- the size of a step ---
 
+    def retune(self, number: int) -> None:
+        """Before update `number`: as the view says; where it says nothing, and within a step, as the one before it."""
+        tuning = self.cursor.tuning
+        if self.view is not None and number % self.phases == 0:
+            tuning = self.view.tuning.over(tuning)
+        if tuning != self._tuning:
+            self._tuning = tuning
+            self.batches.tune(tuning)
+
     def next_pace(self, index: int) -> Pace:
         """The pace of step `index` in the current generation."""
         batch = self.batches.plan.global_batch(self.replicas)
-        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule)
+        return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule, self._tuning)
 
     def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Inside apply: call what is to be called if the size has changed since the last committed step."""
+        """Inside apply: call what is to be called if size or tuning have changed since the last committed step."""
         last = self.cursor.pace
-        if last is None or last.replicas == pace.replicas or not self.on_resize:
+        if last is None or not self.on_resize or (last.replicas, last.tuning) == (pace.replicas, pace.tuning):
             return
         resize = resize_of(last, pace, index, rates(optimizers))
         for act in self.on_resize:
@@ -335,6 +353,7 @@ class Replica:
     def committed(self, step: Step) -> None:
         self._pending = step
         self.landing.release()
+        self.snapshots.committed(step)
         if self.evaluator is not None:
             self.evaluator.committed()
         for group in self._retired:
@@ -352,6 +371,7 @@ class Replica:
         step, self._pending = self._pending, None
         if step is None:
             return
+        self.snapshots.stable(step.commit)
         for act in step.on_stable:
             with self.page.during(Flying.SLOW, "step.on_commit"):
                 act()
@@ -364,6 +384,7 @@ class Replica:
             committed_at_s=step.committed_at_s,
             skipped=step.skipped,
             seconds=step.seconds,
+            tuning=self.cursor.tuning,
         )
         self.unpublished.append(report)
         self.on_report(report)
@@ -372,10 +393,19 @@ class Replica:
         """The state of the view's commit is in place."""
         if self._pending is None:
             return
-        if self._pending.number < view.resume.step:
+        if self.link.worker in view.replaced:
+            self._pending = None  # lost with the rest of this replica; the others have done it again
+        elif self._pending.number < view.resume.step:
             self.make_stable()  # a later step was applied somewhere, so all had applied this one
         elif not self._pending.commit.same_state(view.resume):
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
+            self.snapshots.drop()
+
+    def forget(self) -> None:
+        """Another state is restored: what was applied and is not known to be stable, or not told yet, is void."""
+        self._pending = None
+        self.unpublished.clear()
+        self.snapshots.drop()
 
     def drop_published(self, last: int) -> None:
         """The driver knows the reports up to step `last`."""

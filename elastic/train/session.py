@@ -12,17 +12,19 @@ from elastic.callbacks import ScaledLR, WorkerCallback
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.pace import Resize
-from elastic.control.values import StepReport, View
+from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.train.closing import close_loop
 from elastic.train.data import Source
 from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
-from elastic.train.gloo import FormingCancelledError, StoreHost, groups_of
+from elastic.train.gloo import FormingCancelledError, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
+from elastic.train.meeting import StoreHost
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse, refuse_loop
 from elastic.train.replica import Replica
+from elastic.train.reviving import revive
 from elastic.train.sharded import is_gathering, use_sums
 from elastic.train.step import SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
@@ -68,7 +70,7 @@ class Session(DataDoor):
         self._link, self._page, self._limits = around.link, around.page, around.limits
         self.shard = around.shard
         self._mesh: DeviceMesh | None = None
-        self._replica = Replica(around.link, around.page, around.limits, around.seed, around.shard, around.width)
+        self._replica = Replica(around)
         self._replica.on_report = self._publish
         self.group: World = open_world(self._replica, around.shard, around.width)
         self._store = StoreHost(around.host)
@@ -164,7 +166,7 @@ class Session(DataDoor):
         replica = self._replica
         refuse_loop(batches, phases, is_ordered=replica.model is not None and replica.reducer.is_ordered)
         replica.use(batches)
-        replica.phases = phases
+        replica.phases, replica.last_number = phases, max_steps * phases - 1
         self._arrive()
         while not self._has_ended and self._door():
             number = self._link.state.commit.step + 1
@@ -173,6 +175,7 @@ class Session(DataDoor):
             if number >= max_steps * phases:
                 self._end_loop(number)
                 continue
+            replica.retune(number)
             self._open(batches)
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
@@ -180,6 +183,7 @@ class Session(DataDoor):
             yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
+            replica.snapshots.at_door()
             if step.is_committed and step.wants_pause:
                 self._link.stop_at_door()
 
@@ -195,6 +199,12 @@ class Session(DataDoor):
         """
         with self._page.during(Flying.SLOW, reason):
             yield
+
+    @contextmanager
+    def mutating(self) -> Iterator[None]:
+        """Change parameters or optimizer state outside of step.apply: snapshots that read them are waited for."""
+        self._replica.snapshots.fence()
+        yield
 
     def on_resize(self, act: Callable[[Resize], None]) -> None:
         """Call `act(resize)` on every worker in the first step of another size, before its optimizers run.
@@ -246,6 +256,7 @@ class Session(DataDoor):
         """
         if not self._has_arrived:
             raise StepMisuseError("train_fn returned without iterating over session.steps(...)")
+        self._replica.snapshots.at_door()
         while not self._has_ended and self._door():
             self._end_loop(self._link.state.commit.step + 1)
 
@@ -284,8 +295,7 @@ class Session(DataDoor):
         ):
             raise StepMisuseError("SyncBatchNorm talks in every forward: pass equal_rounds=True to session.batches")
         replica.batches.start()
-        flat = replica.tracked.flatten()  # what can not travel is refused now, not when somebody must be healed
-        replica.landing.reserve(flat.tensors, replica.tracked.optimizers)
+        replica.reserve()
         self._has_arrived = True
         self._page.note(Flying.AT_DOOR)
         self._link.arrive(
@@ -295,6 +305,7 @@ class Session(DataDoor):
                 port=self._store.port,
                 pid=os.getpid(),
                 layout=self._replica.layout,
+                plan=self._replica.batches.outline,
             )
         )
 
@@ -303,6 +314,9 @@ class Session(DataDoor):
         while not self._link.is_stepping():
             self._page.note(Flying.AT_DOOR)
             view = self._link.wait_for_orders()
+            if isinstance(view, CommitId):
+                revive(self._replica, self._around, view)
+                continue
             if view is None:
                 self._replica.make_stable()
                 self._finish()
@@ -348,7 +362,12 @@ class Session(DataDoor):
         replica.resume(view)
         replica.drop_published(view.published)
         self._publish_all()  # each member tells what the last leader may have died with
-        return self._link.formed(view, install)
+        if view.behind:
+            replica.snapshots.fence()
+        is_live = self._link.formed(view, install)
+        if is_live:
+            replica.snapshots.stable(view.resume)  # all members hold it
+        return is_live
 
     def _end_loop(self, index: int) -> None:
         if close_loop(self._replica, index):
@@ -359,6 +378,8 @@ class Session(DataDoor):
     def _finish(self) -> None:
         """The last step is stable; every replica tells, in case the leader dies now."""
         self._has_ended = True
+        with self.slow("sealing the last snapshot"):
+            self._replica.snapshots.flush()
         self._page.note(Flying.OUTSIDE)
         self._publish_all()
 

@@ -11,7 +11,6 @@ The `with` swallows a broken collective, the `for` yields the same step again in
 """
 
 import hashlib
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elastic.control.data import Conservation, MicroBatch, contribution, expected, hash32
+from elastic.control.data import Conservation, contribution, expected, hash32
 from elastic.control.flight import Flying
 from elastic.control.integrity import Account
 from elastic.control.values import NOTHING_COMMITTED, CommitId
@@ -30,6 +29,7 @@ from elastic.train import rng
 from elastic.train.amp import ScalerState
 from elastic.train.cursor import scaled_rates
 from elastic.train.tail import Tail
+from elastic.train.tally import Tally
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
@@ -58,6 +58,7 @@ class Step:
         loss: weighted mean loss over the whole global batch; known once the micro-batches are exhausted.
         samples, replicas: of the whole step. dealt: the micro-batches of it that this replica computes.
         wants_pause: some replica asked for a stop at the end of this step.
+        is_staged: its state is to be copied into the memory of the nodes.
     """
 
     def __init__(self, replica: "Replica", number: int, attempt: int, generation: int) -> None:
@@ -73,7 +74,7 @@ class Step:
         self._pace = replica.next_pace(self.index)
         self.rate_factor = self._pace.factor(self.index)
         self.commit = NOTHING_COMMITTED
-        self.wants_pause = False
+        self.wants_pause = self.is_staged = False
         self.metrics: dict[str, float] = {}
         self.on_stable: list[Callable[[], None]] = []
         self.skipped = ""
@@ -82,12 +83,9 @@ class Step:
         self._replica = replica
         self.dealt = replica.dealt(self._micro_batches, number, attempt)
         self._hand = replica.hand(number, attempt)
-        self._done: list[MicroBatch] = []
-        self._loss_sum = self._weight_sum = 0.0
-        self._weighted = self._backwards = 0
-        self._digest = self._odd = 0  # what this replica says of itself: see control/integrity.py
+        self._tally = Tally(self.index, self.dealt, self.samples)
+        self._digest = 0  # what this replica says of itself: see control/integrity.py
         self._computed_before_s = 0.0
-        self._position = self._started = -1  # of the micro-batch that is computed now, and of the last backward
         self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
         self._scaler_states: list[ScalerState] = []
         self.started_at_s = time.time()
@@ -138,10 +136,10 @@ class Step:
             replica.page.note(Flying.COMPUTING, micro_batch.number)
             if position == len(self.dealt) - 1:
                 replica.reducer.last_backward(micro_batch.number)
-            self._position = position
+            self._tally.position = position
             yield batch
-            if self._backwards <= position and not self._is_reduced:
-                raise StepMisuseError(f"step {self.index}: micro-batch {micro_batch.number} had no step.backward(loss)")
+            if not self._is_reduced:
+                self._tally.need_backward(micro_batch)
         if self._is_reduced:  # by step.skip
             return
         rng.seed_all(replica.seed, self.number, rng.BODY)
@@ -160,48 +158,20 @@ class Step:
         Raises:
             StepMisuseError: outside of a micro-batch, a second time for one, or with a weight below 0.
         """
-        if self._is_reduced or self._backwards > self._position:
-            raise StepMisuseError(
-                f"step {self.index}: step.backward outside of `for batch in step`, or twice for a micro-batch"
-            )
-        replica, micro_batch = self._replica, self.dealt[self._backwards]
-        if self._started == self._position:
-            raise StepMisuseError(
-                f"step {self.index}: step.backward of micro-batch {micro_batch.number} failed and was called again; "
-                "part of its gradient is summed already: let the exception end the run, or lower micro_batch_size"
-            )
-        self._started = self._position
-        share = self._share(micro_batch, weight)
-        self._weight_sum += share
-        if share:
-            value = float(loss.detach())
-            self._odd = self._odd or (0 if math.isfinite(value) else micro_batch.number + 1)
-            self._loss_sum += share * value
+        replica, tally = self._replica, self._tally
+        if self._is_reduced:
+            raise StepMisuseError(f"step {self.index}: step.backward outside of `for batch in step`")
+        micro_batch = tally.start()
+        share = tally.share(micro_batch, weight)
+        tally.add(micro_batch, share, loss)
         if share or replica.batches.equal_rounds:  # where replicas talk in a backward, all must run it
             weighted = loss * share
             (scaler.scale(weighted) if scaler is not None else weighted).backward()
         replica.buffers.after_micro_batch(share)
         if replica.reducer.is_ordered:
-            self._end_in_order(micro_batch.number)
-        self._backwards += 1
-        if micro_batch.count:
-            self._done.append(micro_batch)
-
-    def _end_in_order(self, number: int) -> None:
-        """Hand over what this micro-batch adds: gradients, and beside them loss, weight and buffers."""
-        added = torch.tensor([self._loss_sum, self._weight_sum], dtype=torch.float64)
-        self._loss_sum = self._weight_sum = 0.0
-        self._replica.reducer.end_micro_batch(number, torch.cat([added, self._replica.buffers.take_change()]))
-
-    def _share(self, micro_batch: MicroBatch, weight: float | torch.Tensor | None) -> float:
-        """Weight of a micro-batch in units of the step's samples, so that its size stays near 1."""
-        if weight is None or not micro_batch.count:
-            return micro_batch.count / self.samples
-        value = float(weight)
-        if not (math.isfinite(value) and value >= 0):
-            raise StepMisuseError(f"step {self.index}: a weight of {value}: it must be finite and not negative")
-        self._weighted += 1
-        return value / self.samples
+            beside = torch.cat([tally.take(), replica.buffers.take_change()])
+            replica.reducer.end_micro_batch(micro_batch.number, beside)
+        tally.end(micro_batch)
 
     def apply(self, *optimizers: torch.optim.Optimizer, scheduler: Any = None, scaler: Any = None) -> None:
         """Update the parameters: atomically, after proof that the reductions held exactly this step.
@@ -229,6 +199,7 @@ class Step:
         if replica.has_pending_notes():
             raise StepMisuseError(f"step {self.index}: wait for your asynchronous collectives before step.apply")
         replica.mute = OUTSIDE
+        replica.snapshots.fence()
         replica.page.note(Flying.APPLYING)
         self.commit = self._commit_id()
         with replica.link.applying(self.commit, self._agree if replica.width > 1 else None):
@@ -277,7 +248,7 @@ class Step:
                 f"step {self.index}: step.skip with equal_rounds=True would leave others waiting for a collective"
             )
         self.skipped = reason
-        self._done = [micro_batch for micro_batch in self.dealt if micro_batch.count]
+        self._tally.skip()
         self._replica.mute = ""
         self._reduce()
         self.apply()
@@ -343,6 +314,7 @@ class Step:
         self.seconds = replica.watch.seconds
         self.loss, self._buffer_change = tail.loss, tail.buffers
         self.wants_pause = tail.pauses > 0
+        self.is_staged = tail.stages > 0 or self.wants_pause
         if tail.weighted and not self.skipped:
             self._divide(tail)
         replica.reducer.hide_unused(tail.used)
@@ -380,7 +352,7 @@ class Step:
         page = self._replica.page
         page.note(Flying.REDUCING)
         try:
-            self.wants_pause = self._replica.agree(self.commit, self.wants_pause)
+            self.wants_pause, self.is_staged = self._replica.agree(self.commit, self.wants_pause, self.is_staged)
         except AttemptBroken:
             page.note(Flying.AT_DOOR)
             return False
@@ -388,16 +360,17 @@ class Step:
         return True
 
     def _tail(self) -> Tail:
-        replica = self._replica
+        replica, tally = self._replica, self._tally
         computed_s = replica.page.computing_s - self._computed_before_s
-        account = Account(digest=self._digest, odd=self._odd, micro_batches=self._position + 1, compute_s=computed_s)
+        account = Account(digest=self._digest, odd=tally.odd, micro_batches=tally.position + 1, compute_s=computed_s)
         return Tail(
-            record=contribution(replica.batches.plan, self._done, self._identity()),
+            record=contribution(replica.batches.plan, tally.done, self._identity()),
             pauses=float(replica.link.wants_pause()),
             skips=float(bool(self.skipped)),
-            loss=self._loss_sum,
-            weight=self._weight_sum,
-            weighted=float(self._weighted),
+            stages=replica.snapshots.vote(self),
+            loss=tally.loss,
+            weight=tally.weight,
+            weighted=float(tally.weighted),
             used=replica.reducer.used,
             buffers=replica.buffers.change,
             table=replica.watch.table(account),

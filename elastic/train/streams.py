@@ -16,6 +16,7 @@ from torch.utils.data import default_collate
 from elastic.control.batch_size import FixedMicroBatches, FollowReplicas, batch_sizes
 from elastic.control.data import MicroBatch, hash32, seed_of
 from elastic.control.streams import Place, StreamMicroBatch, StreamPlan, advanced
+from elastic.control.tuning import Tuning
 from elastic.errors import NotStatefulError, SettingError, StateError
 from elastic.train import rng, tree
 from elastic.train.data import Source
@@ -120,7 +121,7 @@ class Streams(Source):
     def __init__(self, dataset: Any, plan: StreamPlan, collate: Callable[[list[Any]], Any]) -> None:
         super().__init__()
         self.fingerprint = f"{hash32(plan):08x}"
-        self._empty_plan = plan
+        self._empty_plan = self._untuned = plan
         self._collate = collate
         self._table = Table()
         self._first: list[Entry] = []
@@ -139,6 +140,13 @@ class Streams(Source):
             micro_batch_size=plan.micro_batch_size,
             seed=plan.seed,
         )
+
+    @property
+    def outline(self) -> StreamPlan:
+        return self._untuned
+
+    def tune(self, tuning: Tuning) -> None:
+        self._empty_plan = self._untuned.tuned(tuning)
 
     @property
     def tracked(self) -> dict[str, Any]:

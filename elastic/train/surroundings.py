@@ -1,13 +1,14 @@
 """Effect. What a worker's process gives to its session."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from elastic.settings import Limits
+from elastic.checkpoint.source import Source
+from elastic.settings import Checkpoint, Limits
 from elastic.train.flight import FlightPage
 from elastic.train.link import Link
 
@@ -24,6 +25,9 @@ class Surroundings:
         ray_blocks: (Ray dataset, seconds that a block may take) -> a map-style dataset; None where there is no Ray.
         dumps: a pickler for what goes to loader processes; may carry classes of the user's script, too.
         shard, width: this worker's place among the workers of its replica, and how many they are.
+        checkpoint: which snapshots are taken, and where; None: none.
+        incarnation: life of the driver that started this worker.
+        sources: where checkpoints of the run can be read from here, as things stand when it is called.
     """
 
     run: str
@@ -38,3 +42,6 @@ class Surroundings:
     ray_blocks: Callable[[Any, float], Any] | None = None
     shard: int = 0
     width: int = 1
+    checkpoint: Checkpoint | None = None
+    incarnation: int = 1
+    sources: Callable[[], Sequence[Source]] = tuple

@@ -191,9 +191,9 @@ def local_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor
 def sabotage_the_agreement(at: Any) -> None:
     agree = Replica.agree
 
-    def sabotaged(self: Replica, commit: CommitId, wants_pause: bool) -> bool:
+    def sabotaged(self: Replica, commit: CommitId, *votes: bool) -> list[bool]:
         at("preparing")
-        result = agree(self, commit, wants_pause)
+        result = agree(self, commit, *votes)
         at("agreed")
         at("stall")
         return result

@@ -22,7 +22,7 @@ from elastic.control.outcome import Ending
 from elastic.control.state import RunState, Standing
 from elastic.control.values import StepReport
 from elastic.policies import Ladder, Policy
-from elastic.settings import Limits, RunSettings, Scaling
+from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 from tests.chaos.saboteur import BATCH, GATE, HARMLESS, MICRO_BATCH, Sabotage, train
 
@@ -72,6 +72,8 @@ class Training:
     Attributes:
         width: workers of a replica.
         parked: nobody goes beyond step 0 before so many workers, spares among them, have come to the door.
+        checkpoint: of the run's settings.
+        at_end: called with the run's name when all workers are gone; takes their snapshots away.
     """
 
     function: Callable[..., Any] = train
@@ -80,6 +82,8 @@ class Training:
     callbacks: tuple[WorkerCallback, ...] = ()
     policy: Policy = field(default_factory=Ladder)
     parked: int = 0
+    checkpoint: Checkpoint | None = None
+    at_end: Callable[[str], None] | None = None
 
 
 def thinned(stories: Mapping[str, Any], every: int) -> list[Any]:
@@ -114,6 +118,7 @@ def run(
     settings = RunSettings(
         run=f"chaos-{abs(hash(str(folder))) % 10**8}",
         scaling=Scaling(replicas=replicas, spares=spares, workers_per_replica=training.width),
+        checkpoint=training.checkpoint,
         limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]
     )
     stable = Stable()
@@ -133,7 +138,9 @@ def run(
     try:
         finished = driver.run(fleet)
     finally:
-        fleet.shutdown()
+        fleet.shutdown(keep_memory=training.at_end is not None)
+        if training.at_end is not None:
+            training.at_end(settings.run)
         for helper in helpers:
             helper.join(LONG_S)
         journal.close()

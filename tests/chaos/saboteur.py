@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from elastic.train import gloo, session
+from elastic.train import gloo, session, tree
 
 GATE = "gate"
 SAMPLES, BATCH, MICRO_BATCH = 240, 12, 2
@@ -226,13 +226,16 @@ def train(
                 saboteur.at("slow", session.rank, step.index, step.generation)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             step.apply(optimizer, scheduler=scheduler)
-            write("committed", **place, replicas=step.replicas, samples=step.samples, rates=optimizer.rates)
+            state = tree.digest(session._replica.tracked.flatten())
+            write(
+                "committed", **place, replicas=step.replicas, samples=step.samples, rates=optimizer.rates, state=state
+            )
             if replayed:
                 replayed.step = step.index + 1
             step.report(loss=step.loss)
         saboteur.flip(session.rank, step.index, step.generation, optimizer)
-    state = b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
-    digest = hashlib.blake2b(state, digest_size=8).hexdigest()
+    final = b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
+    digest = hashlib.blake2b(final, digest_size=8).hexdigest()
     if session.is_leader:
         torch.save(model.state_dict(), folder / "final.pt")
     write("finished", digest=digest, objects=[id(model), id(optimizer), *map(id, params)])

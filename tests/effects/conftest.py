@@ -1,6 +1,5 @@
 """Effect. What every test of this folder needs: one thread of torch, and gloo devices that are made one at a time."""
 
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,6 @@ import torch
 
 from elastic.train import gloo
 from tests.effects.solo import Solo
-
-# torch's store asks for the name of every peer, for its log; where a name server drops questions, 5 s for each.
-os.environ.setdefault("RES_OPTIONS", "attempts:0")
 
 LATE_NEWS_S = 20.0
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, View
-from elastic.train.gloo import GlooGroup, StoreHost
+from elastic.train.gloo import GlooGroup
+from elastic.train.meeting import StoreHost
 
 HOST = "127.0.0.1"
 LONG_S = 30.0  # for what takes milliseconds, on a machine that is busy with something else

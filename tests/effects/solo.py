@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from elastic.control import events as ev
+from elastic.control.tuning import NOT_TUNED
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, StepReport, View
-from elastic.settings import Limits
+from elastic.settings import Checkpoint, Limits
 from elastic.train.flight import FlightPage
 from elastic.train.link import Link
 from elastic.train.runner import run_train_fn
@@ -50,15 +51,19 @@ class Solo:
 
     Args:
         directory: where the flight page lies.
-        seed: of the run.
+        seed: of the run. checkpoint: of the run.
+        tuning, replaced: of the generations that are formed from now on; may be set.
         limits: fields of `Limits`.
     """
 
-    def __init__(self, directory: Path, seed: int = SEED, **limits: float) -> None:
-        self.seed = seed
+    def __init__(
+        self, directory: Path, seed: int = SEED, checkpoint: Checkpoint | None = None, **limits: float
+    ) -> None:
+        self.seed, self.checkpoint = seed, checkpoint
         self.limits = Limits(**limits)
         self.link = Link("w0", self.limits.lease_s)
         self.page = FlightPage(directory / "page")
+        self.tuning, self.replaced = NOT_TUNED, ()
         self._port = 0
 
     def run(self, train_fn: Callable[[Session], Any]) -> Ended:
@@ -73,6 +78,7 @@ class Solo:
             limits=self.limits,
             link=self.link,
             page=self.page,
+            checkpoint=self.checkpoint,
         )
         training = Running(lambda: run_train_fn(train_fn, around, lambda value: setattr(ended, "value", value)))
         driver = Running(lambda: self._drive(ended.events))
@@ -123,5 +129,7 @@ class Solo:
                 donors=(0,),
                 behind=(),
                 bootstrap=resume == NOTHING_COMMITTED,
+                tuning=self.tuning,
+                replaced=self.replaced,
             )
         )

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from elastic.errors import DivergenceError
-from elastic.train.gloo import FormingCancelledError, GlooGroup, StoreHost
+from elastic.train.gloo import FormingCancelledError, GlooGroup
+from elastic.train.meeting import Store, StoreHost
 from tests.effects.helpers import (
     ENDLESS_S,
     HOST,
@@ -28,6 +29,11 @@ from tests.effects.helpers import (
     stop,
     view_of,
 )
+
+
+def connected(port: int) -> Store:
+    """A connection to a store, whose waits never end."""
+    return Store(HOST, port, lambda waiting_for: None, "the store")
 
 
 def summed(group: GlooGroup, value: float) -> float:
@@ -134,7 +140,7 @@ def test_forming_is_cancelled_while_the_leader_is_frozen():
 def appear(circle: Circle, group: GlooGroup, rank: int) -> None:
     """A member that says it is there, and dies before it connects."""
     leader = circle.stores[0]
-    store = dist.TCPStore(leader.host, leader.port, is_master=False, wait_for_workers=False)
+    store = connected(leader.port)
     store.set(group._key(f"rank{rank}"), f"{HOST} 1 same")
 
 
@@ -276,7 +282,7 @@ def test_a_cut_touches_no_strangers_sockets():
                 server.accept()[0].close()
             assert to_store.fileno() >= 0
         leader = groups[0].view.leader
-        newcomer = dist.TCPStore(leader.host, leader.port, is_master=False, wait_for_workers=False)
+        newcomer = connected(leader.port)
         newcomer.set("after", "the cut")
         assert newcomer.get("after") == b"the cut"
         assert in_threads(2, lambda rank: summed(strangers[rank], 1)) == [2, 2]
@@ -347,7 +353,9 @@ def test_the_private_api_of_torch_that_groups_rest_on_exists():
     device = dist.ProcessGroupGloo.create_device(hostname=HOST)
     options = dist.ProcessGroupGloo._Options()
     options._devices, options._timeout = [device], timedelta(seconds=7)
-    store = dist.PrefixStore("private", StoreHost(HOST).store)
+    own = StoreHost(HOST)
+    ours = connected(own.port)
+    store = dist.PrefixStore("private", ours)
     group = dist.ProcessGroupGloo(store, 0, 1, options)
     assert group.options._timeout == timedelta(seconds=7)
     group._set_default_timeout(timedelta(seconds=8))

@@ -1,12 +1,17 @@
 """Effect. A worker of a replica of several, alone: it waits for the decision, and its waits are told as waits."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from elastic.errors import AttemptBroken
 from elastic.train.link import Link
+from elastic.train.session import Session
 from elastic.train.sharded import is_gathering, local, spread
 from tests.effects.helpers import LONG_S, Running, eventually
+from tests.effects.idiom import Training
+from tests.effects.solo import Solo
 from tests.effects.test_link import commit, enter, parked, view
 
 
@@ -60,3 +65,24 @@ def test_a_plain_tensor_is_its_own_part() -> None:
     assert local(tensor) is tensor
     assert spread(tensor, tensor) is tensor
     assert not is_gathering(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_what_hangs_on_an_update_that_was_replaced_is_never_run(solo: Solo, is_replaced: bool) -> None:
+    """It is told when it comes back; an update that is a part of the history is told as stable."""
+    told: list[int] = []
+
+    def train_fn(session: Session) -> None:
+        training = Training(session)
+        for step in training.steps(3):
+            with step:
+                training.compute(step)
+                step.on_commit(partial(told.append, step.index))
+                training.apply(step)
+            if step.index == 1:
+                solo.replaced = ("w0",) if is_replaced else ()
+                solo.break_generation()
+
+    ended = solo.run(train_fn)
+    assert told == ([0, 2] if is_replaced else [0, 1, 2])
+    assert ended.steps == told

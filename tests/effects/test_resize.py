@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 from elastic.callbacks import LinearLR, ScaledLR, WorkerCallback
 from elastic.control import events as ev
 from elastic.control.pace import Pace
+from elastic.control.tuning import Tuning
 from elastic.train import tree
 from elastic.train.cursor import Cursor, scaled_rates
 from elastic.train.runner import with_callbacks
@@ -321,7 +322,10 @@ def test_an_exception_in_on_resize_ends_the_run_with_its_story(solo):
 PACE = Pace(replicas=3, batch=24, reference_batch=8, ramp_from=1.0, ramp_to=3.0, ramp_step=7, ramp_steps=5)
 
 
-@pytest.mark.parametrize("pace", [None, PACE], ids=["before the first step", "in a warm-up"])
+TUNED = replace(PACE, tuning=Tuning(lr_factor=0.5, batch_size=24))
+
+
+@pytest.mark.parametrize("pace", [None, PACE, TUNED], ids=["before the first step", "in a warm-up", "tuned"])
 def test_a_cursor_travels_as_tracked_state(pace):
     giver, taker = Cursor(), Cursor()
     giver.samples, giver.pace = 1234, pace

@@ -8,6 +8,7 @@ from typing import Any
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
+from elastic.control.data import Plan
 from elastic.control.deadlines import LATE_S
 from elastic.control.diagram import EDGES
 from elastic.control.flight import Flying, Reading
@@ -16,7 +17,7 @@ from elastic.control.remediation import Policy
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport, View
 from elastic.policies import Ladder
-from elastic.settings import Limits, RunSettings, Scaling
+from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 
 
 def commit(number: int, generation: int = 1, lineage: str = "") -> CommitId:
@@ -40,10 +41,14 @@ def report(number: int, generation: int = 1, committed_at_s: float = 0.0) -> Ste
 class BareController:
     """Keeps the state between events and the commands of the last one.
 
+    Attributes:
+        plan: how data is cut, as workers tell at the door.
+
     Args:
         replicas, spares: of the run.
         policy: decides incidents.
         width: workers of a replica.
+        checkpoint: which tiers there are.
         limits: fields of `Limits`.
     """
 
@@ -53,13 +58,16 @@ class BareController:
         spares: int = 0,
         policy: Policy | None = None,
         width: int = 1,
+        checkpoint: Checkpoint | None = None,
         **limits: float,
     ) -> None:
         scaling = Scaling(replicas=replicas, spares=spares, workers_per_replica=width)
-        self.state = RunState(settings=RunSettings(run="r", scaling=scaling, limits=Limits(**limits)))
+        settings = RunSettings(run="r", scaling=scaling, limits=Limits(**limits), checkpoint=checkpoint)
+        self.state = RunState(settings=settings)
         self.policy = policy or Ladder()
         self.now_s = 0.0
         self.commands: tuple[Command, ...] = ()
+        self.plan: Plan | None = None
         self.on_state: Callable[[RunState], object] = lambda state: None
 
     # --- one event ---
@@ -135,7 +143,8 @@ class BareController:
         self.feed(*(ev.WorkerPlaced(worker=worker, node=node or f"node-{worker}") for worker in workers))
 
     def park(self, *workers: str) -> tuple[Command, ...]:
-        return self.feed(*(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l") for worker in workers))
+        told: dict[str, Any] = {"host": "h", "port": 1, "pid": 1, "layout": "l", "plan": self.plan}
+        return self.feed(*(ev.WorkerParked(worker=worker, **told) for worker in workers))
 
     def join(self, *workers: str, node: str = "") -> tuple[Command, ...]:
         """Placed, loaded, at the door."""

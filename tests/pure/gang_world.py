@@ -69,11 +69,17 @@ class GangWorld(World):
 
     def forget_superseded(self, worker: SimWorker) -> None:
         """What it applied last was lost with the rest of its replica, and has been done again by others, or will be."""
-        resume, pending = self.ws.view.resume, worker.pending
-        if pending is None or pending.same_state(resume):
+        view, pending = worker.view, worker.pending
+        assert view is not None
+        if pending is None:
             return
         is_stable = pending.step < len(self.stable) and self.stable[pending.step] == pending.lineage
-        if pending.step >= resume.step or not is_stable:
+        if worker.name in view.replaced:
+            assert not is_stable, f"{pending} is stable, and {worker.name} is told that it was replaced"
+            worker.pending = None
+        elif pending.step < view.resume.step:
+            assert is_stable, f"{pending} was replaced, and {worker.name} is not told"
+        elif not pending.same_state(view.resume):
             worker.pending = None
 
     def step(self, worker: SimWorker) -> None:

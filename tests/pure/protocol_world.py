@@ -13,6 +13,7 @@ from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.data import Plan as DataPlan
 from elastic.control.data import hash32
 from elastic.control.integrity import outvoted
 from elastic.control.state import Phase, Standing
@@ -31,7 +32,9 @@ OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
 
 
 class World:
-    """One run from its start to its end."""
+    """One run from its start to its end; `data`: how its data is cut, where that matters."""
+
+    data: DataPlan | None = None
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.rng, self.plan, self.now_s = random.Random(seed), plan, 0.0
@@ -262,7 +265,7 @@ class World:
 
     def arrive(self, worker: SimWorker) -> None:
         self.signal(worker, Signal.ARRIVE)
-        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l")
+        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l", plan=self.data)
 
     def is_there(self, other: SimWorker, view: View) -> bool:
         return other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT
@@ -383,10 +386,12 @@ class World:
 
     def publish(self, worker: SimWorker) -> None:
         for commit in worker.unpublished:
-            when = {"started_at_s": self.now_s, "committed_at_s": self.now_s}
-            report = StepReport(commit=commit, metrics={}, replicas=1, samples=1, **when)
-            self.tell(worker, ev.StepStable, report=report)
+            self.tell(worker, ev.StepStable, report=self.report_of(commit))
         worker.unpublished = []
+
+    def report_of(self, commit: CommitId) -> StepReport:
+        when = {"started_at_s": self.now_s, "committed_at_s": self.now_s}
+        return StepReport(commit=commit, metrics={}, replicas=1, samples=1, **when)
 
     def leave(self, worker: SimWorker) -> None:
         is_dismissed = worker.state.stage is Stage.GONE

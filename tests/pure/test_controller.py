@@ -6,6 +6,7 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.controller import TABLE, IllegalEventError, step
 from elastic.control.state import Phase, RunState
+from elastic.control.tuning import Tuning
 from elastic.policies import Ladder
 from tests.pure.bare_controller import BareController, below_minimum, commit, report
 
@@ -18,6 +19,11 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.RunStarted: ev.RunStarted(),
     ev.Tick: ev.Tick(),
     ev.StopAsked: ev.StopAsked(reason="ctrl-c"),
+    ev.RewindAsked: ev.RewindAsked(to_step=3),
+    ev.RestoreFound: ev.RestoreFound(commit=commit(3)),
+    ev.Restored: ev.Restored(worker="w0", commit=commit(3)),
+    ev.RestoreRefused: ev.RestoreRefused(worker="w0", commit=commit(3), reason="bad bytes"),
+    ev.TuneAsked: ev.TuneAsked(tuning=Tuning(lr_factor=0.5)),
     ev.MonitorLost: ev.MonitorLost(node="node-w0"),
     ev.NodeNotice: ev.NodeNotice(node="node-w0", reason="preempted"),
     ev.HostBeat: ev.HostBeat(node="node-w0"),
@@ -36,6 +42,8 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.FormingFailed: ev.FormingFailed(worker="w0", generation=1, error="refused"),
     ev.Overdue: ev.Overdue(worker="w0", generation=1),
     ev.StepStable: ev.StepStable(worker="w0", report=report(3)),
+    ev.ShardStaged: ev.ShardStaged(worker="w0", commit=commit(3), shard=0, shards=1, nbytes=64),
+    ev.TierDegraded: ev.TierDegraded(worker="w0", tier="memory", reason="full"),
     ev.LoopEnded: ev.LoopEnded(worker="w0", generation=1, commit=commit(9)),
     ev.TrainFnReturned: ev.TrainFnReturned(worker="w0"),
     ev.TrainFnRaised: ev.TrainFnRaised(worker="w0", summary="ValueError", traceback="line 1"),

@@ -4,8 +4,7 @@ import pytest
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
-from elastic.control.forming import highest_commit
-from elastic.control.state import Phase, Standing
+from elastic.control.state import Phase, Standing, highest_commit
 from elastic.control.values import NOTHING_COMMITTED, IncidentClass
 from tests.pure.bare_controller import BareController, commit
 

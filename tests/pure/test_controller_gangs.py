@@ -94,6 +94,38 @@ def test_an_update_that_no_whole_replica_can_get_to_is_tried_again():
     assert (ws.members, ws.view.resume.step) == (["w2", "w3"], 4)
 
 
+def rejoined(held: int, *, others: int) -> BareController:
+    """w1 is dead, w0 holds one step, w2 and w3 another; later w0 comes back with a new worker in its replica."""
+    ws = gangs()
+    ws.die("w1")
+    ws.answer("w0", held)
+    ws.answer("w2", others)
+    ws.answer("w3", others)
+    assert ws.members == ["w2", "w3"]
+    ws.form()
+    for number in range(others, 8):
+        ws.stable(number)
+    ws.join("w4")
+    ws.tick(0.5)
+    ws.answer("w2", 8)
+    ws.answer("w3", 8)
+    assert ws.members == ["w2", "w3", "w0", "w4"]
+    return ws
+
+
+def test_who_has_applied_what_others_did_again_is_told_so_when_it_comes_back():
+    """What it applied was never stable: what hangs on that update must not be run, though the step was done since."""
+    ws = rejoined(5, others=4)
+    assert ws.view.replaced == ("w0",)
+    ws.form()
+    assert ws.state.workers["w0"].replaced is False
+
+
+def test_who_has_applied_what_the_others_went_on_from_is_told_nothing():
+    assert rejoined(4, others=4).view.replaced == ()
+    assert rejoined(4, others=5).view.replaced == ()
+
+
 def test_each_shard_is_healed_by_whoever_holds_it():
     """Both replicas are whole: one is prepared, of the other only shard 0 is."""
     ws = gangs()
@@ -117,6 +149,64 @@ def test_holders_in_broken_replicas_wait_until_these_are_whole():
     ws.join("w5")
     assert [command.view.resume.step for command in ws.given(Form)] == [4]
     assert (ws.members, ws.view.donors, ws.view.behind) == (["w4", "w1", "w2", "w5"], (1, 2), (0, 3))
+
+
+def left_outs_return() -> BareController:
+    """w0 and w5 were left of their replicas at step 4; (w2, w3) went on to 10, and now all three replicas form."""
+    ws = gangs(replicas=(1, 3))
+    ws.die("w1", "w4")
+    for worker in ("w0", "w2", "w3", "w5"):
+        ws.answer(worker, 4)
+    assert ws.members == ["w2", "w3"]
+    ws.form()
+    for number in range(4, 11):
+        ws.stable(number)
+    ws.join("w6", "w7")
+    ws.tick(0.5)
+    ws.answer("w2", 11)
+    ws.answer("w3", 11)
+    assert sorted(ws.members) == ["w0", "w2", "w3", "w5", "w6", "w7"]
+    return ws
+
+
+def test_what_was_left_of_a_replica_holds_nothing_that_counts_until_it_is_healed():
+    """w0 and w5 have a copy of each shard between them, of a step long ago: nobody goes back to it."""
+    ws = left_outs_return()
+    ws.die("w2", "w3")
+    for worker in ("w0", "w5"):
+        ws.answer(worker, 4)
+    for worker in ("w6", "w7"):
+        ws.answer(worker, -1, healed=False)
+    assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.REPLICAS_LOST
+
+
+def test_nobody_is_left_behind_for_the_sake_of_a_state_of_long_ago():
+    """The hosts of those who hold step 11 fall silent, and only those answer who hold step 4."""
+    ws = left_outs_return()
+    for worker in ws.members:
+        ws.feed(ev.HostBeat(node=f"node-{worker}"))
+    ws.fail_forming("w6")
+    for _ in range(6):
+        for worker in ("w0", "w5", "w6", "w7"):
+            ws.feed(ev.HostBeat(node=f"node-{worker}"), after_s=0.2)
+        ws.tick(0.2)
+    for worker in ("w0", "w5"):
+        ws.answer(worker, 4)
+    for worker in ("w6", "w7"):
+        ws.answer(worker, -1, healed=False)
+    ws.tick(0.5)
+    assert ws.phase is Phase.FREEZING
+    assert {ws.standing("w2"), ws.standing("w3")} & {Standing.EXILED} == set()
+
+
+def test_once_it_is_healed_it_holds_what_the_others_do():
+    ws = left_outs_return()
+    ws.form()
+    ws.stable(11)
+    ws.die("w2", "w3")
+    for worker in ("w0", "w5", "w6", "w7"):
+        ws.answer(worker, 12)
+    assert ws.phase is Phase.FORMING and ws.view.resume.step == 12
 
 
 def test_a_shard_that_nobody_holds_ends_the_run():

@@ -12,10 +12,11 @@ from elastic.control.controller import TABLE, step
 from elastic.control.diagram import EDGES, render_phases, render_stages
 from elastic.control.flight import Flying
 from elastic.control.remediation import Kind, Policy, Remediation
-from elastic.control.state import Phase, RunState
+from elastic.control.state import Phase, RunState, Standing
+from elastic.control.tuning import Tuning
 from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage
 from elastic.policies import Ladder
-from elastic.settings import Limits
+from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit, report, trained
 from tests.pure.protocol_world import Plan, World
 
@@ -63,7 +64,7 @@ def states() -> list[RunState]:
             world = World(seed, plan)
             world.ws.on_state = lambda state: found.setdefault(shape(state), state)
             world.play()
-    return [*found.values(), waits_by_choice(), hangs()]
+    return [*found.values(), waits_by_choice(), hangs(), *restores()]
 
 
 def waits_by_choice() -> RunState:
@@ -82,10 +83,50 @@ def hangs() -> RunState:
     return ws.state
 
 
+def restores() -> Iterator[RunState]:
+    """What the worlds, which have no tiers, do not come through: at the start, after all have died, in a rewind."""
+    for is_late in (False, True):
+        ws = BareController((1, 2), checkpoint=Checkpoint())
+        ws.start()
+        if is_late:
+            ws.feed(ev.RestoreFound(commit=None))
+            ws.join("w0", "w1")
+            ws.form()
+            ws.stable(3)
+            ws.die("w0", "w1")
+        names = [one.name for one in ws.state.standing(Standing.REQUESTED)]
+        ws.join(*names)
+        yield ws.state
+        ws.feed(ev.RestoreFound(commit=commit(0)))
+        yield ws.state
+        ws.feed(ev.Restored(worker=names[0], commit=commit(0)))
+        yield ws.state
+    ws = BareController(1, checkpoint=Checkpoint())
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=None))
+    ws.join("w0")
+    ws.form()
+    for number in range(4):
+        ws.stable(number)
+    ws.feed(ev.RewindAsked(to_step=2))
+    yield ws.state
+    looking = ws.state
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    yield ws.state
+    ws.state = looking
+    ws.feed(ev.RestoreFound(commit=commit(2)))
+    yield ws.state
+
+
 def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
+    yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
     yield ev.NodeNotice(node="node-w0", reason="preempted")
+    yield ev.RewindAsked(to_step=0)
+    yield from (ev.RestoreFound(commit=commit(0)), ev.RestoreFound(commit=None, error="no contact"))
+    yield ev.RestoreFound(commit=None, reason="nothing is there")
     if state.phase is Phase.STARTING:
         yield ev.RunStarted()
     at = state.generation
@@ -110,6 +151,10 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.FormingFailed(worker=worker, generation=at, error="refused")
         yield ev.Overdue(worker=worker, generation=at)
         yield ev.StepStable(worker=worker, report=report(9, at))
+        yield ev.Restored(worker=worker, commit=commit(0))
+        yield ev.RestoreRefused(worker=worker, commit=commit(0), reason="bad bytes")
+        yield ev.ShardStaged(worker=worker, commit=commit(9), shard=0, shards=1, nbytes=64)
+        yield ev.TierDegraded(worker=worker, tier="memory", reason="full")
         yield ev.TrainFnReturned(worker=worker)
         yield ev.TrainFnRaised(worker=worker, summary="ValueError", traceback="line 1")
 

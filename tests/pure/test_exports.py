@@ -20,8 +20,9 @@ FROZEN = [
     "get_session",
     "policies",
     "settings",
+    "tune",
 ]
-PURE = [name for name in FROZEN if name not in ("Session", "fit", "get_session")]  # these need torch and ray
+PURE = [name for name in FROZEN if name not in ("Session", "fit", "get_session", "tune")]  # these need torch and ray
 ERRORS = {
     "ConservationError",
     "CorruptError",

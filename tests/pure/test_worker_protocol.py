@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ SIGNALS = (
     Signal.ROLL_FORWARD,
     Signal.BREAK,
     Signal.TEAR,
+    Signal.RESTORED,
     Signal.OUTVOTED,
     Signal.STOP_AT_DOOR,
     Signal.END_LOOP,
@@ -31,17 +33,17 @@ SIGNALS = (
 )
 # What becomes of each signal, in the order above, when the driver's number is right.
 VERDICTS: dict[Stage, tuple[Verdict, ...]] = {
-    # arrive formed prepare enter leave forward break tear outvoted stop end leave | freeze form go finish dismiss
-    Stage.LOADING: (D, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
-    Stage.PARKED: (R, R, R, R, R, R, R, R, R, R, R, D, D, D, R, R, D),
-    Stage.FORMING: (R, D, R, R, R, R, D, D, D, R, R, D, D, R, R, R, D),
-    Stage.READY: (R, R, R, R, R, R, R, R, R, R, R, D, D, R, D, R, D),
-    Stage.STEPPING: (R, R, D, D, R, R, D, R, D, D, D, D, D, R, R, D, D),
-    Stage.APPLYING: (R, R, R, R, D, R, R, R, R, R, R, D, L, R, R, L, L),
-    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, R, R, D, D, R, R, D, D),
-    Stage.FROZEN: (R, R, R, R, R, R, R, R, R, R, R, D, D, D, R, D, D),
-    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, D, D),
-    Stage.GONE: (R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
+    # arrive formed prepare enter leave forward break tear restored outvoted stop end leave | freeze form go fin. dism.
+    Stage.LOADING: (D, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
+    Stage.PARKED: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, R, D),
+    Stage.FORMING: (R, D, R, R, R, R, D, D, R, D, R, R, D, D, R, R, R, D),
+    Stage.READY: (R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, D, R, D),
+    Stage.STEPPING: (R, R, D, D, R, R, D, R, R, D, D, D, D, D, R, R, D, D),
+    Stage.APPLYING: (R, R, R, R, D, R, R, R, R, R, R, R, D, L, R, R, L, L),
+    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, R, D, D),
+    Stage.FROZEN: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, D, D),
+    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, D, D),
+    Stage.GONE: (R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
 }
 CASES = [
     (stage, signal, verdict) for stage, row in VERDICTS.items() for signal, verdict in zip(SIGNALS, row, strict=True)
@@ -236,8 +238,18 @@ def test_generations_and_freezes_only_rise():
         assert after.frozen_at >= before.frozen_at
 
 
-def test_nothing_but_a_forming_heals():
-    assert {signal for before, signal, after in STEPS if after.healed and not before.healed} <= {Signal.FORMED}
+def test_nothing_but_a_forming_or_a_checkpoint_heals():
+    ways = {signal for before, signal, after in STEPS if after.healed and not before.healed}
+    assert ways == {Signal.FORMED, Signal.RESTORED}
+
+
+@pytest.mark.parametrize("stage", [Stage.PARKED, Stage.FROZEN])
+def test_a_checkpoint_replaces_what_a_worker_at_the_door_holds(stage):
+    before = at(stage, prepared=commit(8), frozen_at=3)
+    after = react(before, Signal.RESTORED, commit=commit(5)).state
+    assert after == replace(before, commit=commit(5), prepared=None)
+    torn = react(after, Signal.TEAR).state
+    assert torn == replace(after, healed=False)
 
 
 def test_who_is_gone_stays_gone():

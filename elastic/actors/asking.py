@@ -1,0 +1,113 @@
+"""Effect. From outside of a run: find its supervisor by name, and ask something of it."""
+
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util import list_named_actors
+
+from elastic.actors.cluster import connected
+from elastic.control import events as ev
+from elastic.control.state import RunState
+from elastic.control.tuning import Tuning
+from elastic.errors import ElasticError
+
+_ANSWER_S = 10.0
+_POLL_S = 0.2
+_GAP_S = 2.0  # between the death of a supervisor and the start of the next one
+_PREFIX, _SUFFIX = "elastic-", "-supervisor"
+
+
+def namespace(run: str) -> str:
+    """Where the actors of a run have their names."""
+    return f"{_PREFIX}{run}"
+
+
+def supervisor_name(run: str) -> str:
+    return f"{_PREFIX}{run}{_SUFFIX}"
+
+
+def tune(
+    run: str,
+    *,
+    lr_factor: float | None = None,
+    batch_size: int | None = None,
+    micro_batch_size: int | None = None,
+    timeout_s: float = 60.0,
+    address: str | None = None,
+) -> int:
+    """Change settings of a run that trains, between two steps, on all workers, without a restart.
+
+    Args:
+        run: name given to `fit`.
+        lr_factor: on the learning rates that train_fn sets, at every step from now on; 1 puts them back.
+        batch_size: samples of a step. micro_batch_size: samples of one forward. None leaves a setting as it is.
+        timeout_s: until the first step with these settings is stable.
+        address: of the cluster; default: the connection there is, RAY_ADDRESS, the one on this machine.
+
+    Returns:
+        The first step (update, where steps have phases) that was computed with all of them.
+
+    Raises:
+        SettingError: a number is out of its range.
+        NoClusterError: nothing answers at the address.
+        ElasticError: no such run trains there, it refuses, or no step was told in time.
+    """
+    wanted = Tuning(lr_factor=lr_factor, batch_size=batch_size, micro_batch_size=micro_batch_size)
+    with connected(address):
+        return _tune(run, wanted, timeout_s)
+
+
+def _tune(run: str, wanted: Tuning, timeout_s: float) -> int:
+    """Ask until the state shows that it was heard: a supervisor may die with what it was asked."""
+    deadline_s = time.monotonic() + timeout_s
+    is_asked = False
+    while True:
+        state = _call(run, "state", deadline_s)
+        assert isinstance(state, RunState)
+        if is_asked and state.outcome is None and wanted.is_part_of(state.tuned):
+            return state.tuned_from
+        if not is_asked or not wanted.is_part_of(state.tuning):
+            refused = _call(run, "ask", deadline_s, ev.TuneAsked(tuning=wanted))
+            if refused:
+                raise ElasticError(str(refused))
+            is_asked = True
+        if time.monotonic() > deadline_s:
+            raise ElasticError(
+                f"the run {run} was told ({wanted}), and no step with it was stable within timeout_s={timeout_s:g}: it "
+                "still comes with the next generation; raise the timeout where steps take longer"
+            )
+        time.sleep(_POLL_S)
+
+
+def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
+    """Ask its supervisor, or the next one where it dies meanwhile.
+
+    Raises:
+        ElasticError: there is none, or it does not answer in time.
+    """
+    given_up_s = time.monotonic() + _GAP_S
+    while True:
+        try:
+            actor = ray.get_actor(supervisor_name(run), namespace(run))
+            return ray.get(getattr(actor, method).remote(*arguments), timeout=_ANSWER_S)
+        except ValueError as error:
+            if time.monotonic() > given_up_s:
+                found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
+                raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
+            time.sleep(_POLL_S)
+        except (RayActorError, GetTimeoutError) as error:
+            if time.monotonic() > deadline_s:
+                raise ElasticError(
+                    f"the supervisor of the run {run} does not answer: {type(error).__name__}"
+                ) from error
+            time.sleep(_POLL_S)
+
+
+def _runs() -> list[str]:
+    """Names of the runs that train on the cluster."""
+    names = [str(one["name"]) for one in list_named_actors(all_namespaces=True)]
+    return sorted(
+        one[len(_PREFIX) : -len(_SUFFIX)] for one in names if one.startswith(_PREFIX) and one.endswith(_SUFFIX)
+    )

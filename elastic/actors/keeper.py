@@ -1,0 +1,366 @@
+"""Effect. The keeper: drives the replica actors of a run from the driver's process, as the ladder says.
+
+It has a thread of its own, and holds up nobody: what it is told goes into a queue, and its calls to actors are answered
+through the same queue or come to their deadline. What a node holds is learnt from its actor alone, with each answer.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from elastic.actors.peer_source import PeerSource, peer_sources
+from elastic.actors.replica import Equipment, PullAnswer, Vault, budget_bytes, end_replica, start_replica
+from elastic.checkpoint import rungs
+from elastic.checkpoint.cadence import is_upload_due
+from elastic.checkpoint.ladder import Ladder
+from elastic.checkpoint.placement import sites
+from elastic.checkpoint.rungs import Holding
+from elastic.checkpoint.source import Source
+from elastic.control.values import CommitId
+from elastic.settings import Checkpoint, RunSettings
+
+log = logging.getLogger("elastic")
+
+BEAT_S = 2.0
+SILENT_S = 6.0  # a node that has not answered for so long does not count
+_PULL_S = 1800.0  # actors have tighter deadlines of their own, which follow from sizes
+_UPLOAD_S = 6 * 3600.0
+_DROP_S = 30.0
+_END_S = 10.0
+_ZONE = "ray.io/availability-zone"
+
+Told = rungs.CheckpointRung | rungs.Degraded
+
+
+@dataclass(slots=True)
+class Hand:
+    """What the keeper holds of one node's actor."""
+
+    actor: Any
+    equipment: Equipment
+    heard_s: float
+    domain: str = ""
+    life: str = ""
+    is_up: bool = False
+    asked_s: float | None = None  # when it was last asked, while no answer has come
+    is_stale: bool = False  # ask again as soon as it has answered
+
+
+@dataclass(slots=True)
+class Uploads:
+    """The persistent interval as it stands."""
+
+    began_s: float
+    took_s: float = 0.0
+    at_step: int = -1  # of the newest step when the last one began
+    newest: int = -1
+
+
+@dataclass(slots=True)
+class Call:
+    """A call on its way, and what its end means."""
+
+    due_s: float
+    failed: Callable[[str], None]
+    is_over: bool = field(default=False)
+
+
+class Keeper:
+    """See the module.
+
+    Args:
+        memory: node id -> that node's slots; called there. vault: opens the persistent tier; called there.
+        tell: takes what is for the journal, in the keeper's thread.
+        crash: takes the error that has ended the thread, which nothing should.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        memory: Callable[[str], Source],
+        vault: Callable[[], Vault] | None,
+        tell: Callable[[Told], None],
+        crash: Callable[[Exception], None],
+        beat_s: float = BEAT_S,
+    ) -> None:
+        self._run, self._incarnation = settings.run, settings.incarnation
+        checkpoint = self._checkpoint = settings.checkpoint or Checkpoint()
+        self._memory, self._vault = memory, vault
+        self._tell, self._crash, self._beat_s = tell, crash, beat_s
+        self._ladder = Ladder(checkpoint.peers, vault is not None)
+        self._hands: dict[str, Hand] = {}
+        self._homes: dict[int, frozenset[str]] = {}
+        self._calls: list[Call] = []
+        self._uploads = Uploads(began_s=time.monotonic())
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="elastic-checkpoints", daemon=True)
+        self._thread.start()
+
+    # --- from any thread; none of these waits ---
+
+    def staged(self, node: str) -> None:
+        """A worker on this node has sealed a shard."""
+        self._inbox.put(lambda: self._ask_soon(node))
+
+    def homes(self, by_shard: Mapping[int, Collection[str]]) -> None:
+        """Which nodes have workers of which shard: they get actors."""
+        homes = {shard: frozenset(nodes) for shard, nodes in by_shard.items()}
+        self._inbox.put(lambda: self._rehome(homes))
+
+    def notice(self, node: str, reason: str) -> None:
+        """A node will be lost."""
+        self._inbox.put(lambda: self._heed(rungs.Notice(node=node, reason=reason)))
+
+    def lost(self, node: str, reason: str) -> None:
+        """A node is gone."""
+        self._inbox.put(lambda: self._lose(node, reason))
+
+    def redundancy_lost(self, reason: str) -> None:
+        """Live workers hold the newest state once only."""
+        self._inbox.put(lambda: self._heed(rungs.RedundancyLost(reason=reason)))
+
+    def lease(self, commit: CommitId, shards: int, is_over: bool = False) -> None:
+        """Somebody reads this step: nothing of it is dropped until this is called again with is_over."""
+        self._inbox.put(lambda: self._heed(rungs.Leased(commit=commit, shards=shards, is_over=is_over)))
+
+    def inventory(self, here: str) -> list[PeerSource]:
+        """Where shards can be read by somebody on node `here`, nearest first."""
+        return peer_sources(self._run, here)
+
+    def close(self, keep: bool) -> None:
+        """Stop; the actors stay for the next driver of the run until their lease ends, or end now."""
+        self._is_closed.set()
+        self._inbox.put(lambda: None)
+        self._thread.join(_END_S)
+        for hand in self._hands.values() if not keep else ():
+            end_replica(hand.actor)
+
+    # --- the thread ---
+
+    def _keep(self) -> None:
+        try:
+            beat_due_s = time.monotonic()
+            while not self._is_closed.is_set():
+                now_s = time.monotonic()
+                if now_s >= beat_due_s:  # however much is going on
+                    beat_due_s = now_s + self._beat_s
+                    self._beat()
+                self._take_one(beat_due_s - now_s)
+        except Exception as error:  # nobody would hear it here
+            self._crash(error)
+
+    def _take_one(self, within_s: float) -> None:
+        try:
+            self._inbox.get(timeout=max(0.0, within_s))()
+        except queue.Empty:
+            pass
+        except (RayError, ConnectionError, TimeoutError) as error:
+            log.warning("checkpoints: a call to Ray failed, and is made again: %s", error)
+
+    def _beat(self) -> None:
+        now_s = time.monotonic()
+        try:
+            self._look_at_nodes()
+        except (RayError, ConnectionError, TimeoutError) as error:
+            log.warning("checkpoints: the nodes of the cluster cannot be seen now: %s", error)
+        for call in self._calls:
+            if not call.is_over and now_s > call.due_s:
+                call.is_over = True
+                call.failed("it did not answer in time")
+        self._calls = [call for call in self._calls if not call.is_over]
+        for node, hand in list(self._hands.items()):
+            if hand.is_up and now_s - hand.heard_s > SILENT_S + self._beat_s:
+                hand.is_up = False
+                self._heed(rungs.NodeLost(node=node, reason=f"silent for {now_s - hand.heard_s:.0f} s"))
+            if hand.asked_s is not None and now_s - hand.asked_s > SILENT_S:
+                hand.asked_s = None
+            self._ask_soon(node)
+        self._heed(rungs.Beat())
+        steps = self._uploads.newest - self._uploads.at_step
+        elapsed_s, took_s = now_s - self._uploads.began_s, self._uploads.took_s
+        if is_upload_due(self._checkpoint.upload_interval, elapsed_s=elapsed_s, steps=steps, took_s=took_s):
+            self._uploads.began_s, self._uploads.at_step = now_s, self._uploads.newest
+            self._heed(rungs.UploadDue())
+
+    def _look_at_nodes(self) -> None:
+        """Actors where workers are, and elsewhere if copies need them; nodes that are gone are given up."""
+        alive = {one["NodeID"]: one for one in ray.nodes() if one["Alive"]}
+        for node in [node for node in self._hands if node not in alive]:
+            self._lose(node, "Ray has lost it")
+        with_workers = set().union(*self._homes.values()) & set(alive)
+        if not with_workers:
+            return
+        for node in sites(with_workers, alive, 1 + self._checkpoint.peers, self._run):
+            if node not in self._hands:
+                self._start(node, alive[node])
+
+    def _start(self, node: str, known: dict[str, Any]) -> None:
+        store_bytes = known["Resources"].get("object_store_memory", 0)
+        equipment = Equipment(
+            run=self._run,
+            incarnation=self._incarnation,
+            memory=self._memory,
+            vault=self._vault,
+            budget_bytes=budget_bytes(self._checkpoint.peer_bytes, store_bytes),
+            lease_s=self._checkpoint.memory_lease_s,
+        )
+        domain = known.get("Labels", {}).get(_ZONE, "")
+        self._hands[node] = Hand(start_replica(node, equipment), equipment, time.monotonic(), domain)
+
+    def _rehome(self, homes: dict[int, frozenset[str]]) -> None:
+        self._homes = homes
+        self._heed(rungs.Homes(by_shard=homes))
+        self._look_at_nodes()
+        for node in self._hands:
+            self._ask_soon(node)
+
+    def _lose(self, node: str, reason: str) -> None:
+        if self._hands.pop(node, None) is not None:
+            self._heed(rungs.NodeLost(node=node, reason=reason))
+
+    # --- what nodes hold ---
+
+    def _ask_soon(self, node: str) -> None:
+        """Tell a node what to pin and ask what it holds; one such call at a time, so that none overtakes another."""
+        hand = self._hands.get(node)
+        if hand is None:
+            return
+        if hand.asked_s is not None:
+            hand.is_stale = True
+            return
+        hand.asked_s, hand.is_stale = time.monotonic(), False
+        asked_s = hand.asked_s
+
+        def is_answer() -> bool:
+            if hand.asked_s != asked_s:
+                return False  # it was given up, and the node asked again
+            hand.asked_s = None
+            return self._hands.get(node) is hand
+
+        def heard(holding: Holding) -> None:
+            if is_answer():
+                self._hear(node, hand, holding)
+                if hand.is_stale:
+                    self._ask_soon(node)
+
+        def failed(reason: str) -> None:
+            if is_answer():
+                log.debug("node %s: %s", node, reason)
+
+        call = hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, self._ladder.pins(node))
+        self._then(call, SILENT_S, heard, failed)
+
+    def _hear(self, node: str, hand: Hand, holding: Holding) -> None:
+        hand.heard_s = time.monotonic()
+        if holding.life != hand.life:  # it may be equipped as an earlier driver had it
+            hand.life = holding.life
+            call = hand.actor.equip.options(concurrency_group="control").remote(hand.equipment)
+            self._then(call, SILENT_S, _ignore, lambda reason: log.warning("checkpoints: node %s: %s", node, reason))
+        if not hand.is_up:
+            hand.is_up = True
+            self._heed(rungs.NodeUp(node=node, domain=hand.domain))
+        steps = [key.commit.step for key in holding.slots]
+        self._uploads.newest = max(steps, default=self._uploads.newest)
+        self._heed(rungs.Held(node=node, holding=holding))
+
+    # --- the ladder's orders ---
+
+    def _heed(self, event: rungs.Event) -> None:
+        for order in self._ladder.heed(event):
+            match order:
+                case rungs.CheckpointRung():
+                    if order.rung is rungs.Rung.DURABLE:
+                        self._uploads.took_s = time.monotonic() - self._uploads.began_s
+                    self._tell(order)
+                case rungs.Degraded():
+                    log.warning(
+                        "checkpoints: %s", f"degraded: {order.reason}" if order.reason else "as asked for again"
+                    )
+                    self._tell(order)
+                case rungs.Pin():
+                    self._ask_soon(order.node)
+                case rungs.Commit() | rungs.Pull() | rungs.Drop() | rungs.Upload():
+                    if order.node in self._hands:
+                        self._carry_out(order, self._hands[order.node])
+
+    def _carry_out(self, order: rungs.Commit | rungs.Pull | rungs.Drop | rungs.Upload, hand: Hand) -> None:
+        match order:
+            case rungs.Pull():
+                self._pull(order, hand)
+            case rungs.Drop():
+                call = hand.actor.drop.options(concurrency_group="control").remote(self._incarnation, order.key)
+                self._then(call, _DROP_S, lambda holding: self._held(order.node, hand, holding), _ignore)
+            case rungs.Upload():
+                self._upload(order, hand)
+            case rungs.Commit():
+                self._commit(order, hand)
+
+    def _pull(self, order: rungs.Pull, hand: Hand) -> None:
+        peers = [PeerSource(self._hands[node].actor, node) for node in order.sources if node in self._hands]
+
+        def ended(answer: PullAnswer) -> None:
+            self._held(order.node, hand, answer.holding)
+            if answer.reason:
+                failed(answer.reason, answer.is_full)
+
+        def failed(reason: str, is_full: bool = False) -> None:
+            log.warning("checkpoints: %s", reason)
+            self._heed(rungs.Refused(key=order.key, node=order.node, reason=reason, is_full=is_full))
+
+        call = hand.actor.pull.options(concurrency_group="pull").remote(self._incarnation, order.key, peers)
+        self._then(call, _PULL_S, ended, failed)
+
+    def _upload(self, order: rungs.Upload, hand: Hand) -> None:
+        def ended(answer: tuple[str, str]) -> None:
+            digest, reason = answer
+            if reason:
+                log.warning("checkpoints: not uploaded: %s", reason)
+            self._heed(rungs.Uploaded(key=order.key, node=order.node, digest=digest, reason=reason))
+
+        call = hand.actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key)
+        self._then(call, _UPLOAD_S, ended, lambda reason: ended(("", reason)))
+
+    def _commit(self, order: rungs.Commit, hand: Hand) -> None:
+        def ended(reason: str) -> None:
+            if reason:
+                log.warning("checkpoints: step %d is not committed: %s", order.commit.step, reason)
+            self._heed(rungs.Committed(commit=order.commit, shards=len(order.digests), reason=reason))
+
+        call = hand.actor.commit.options(concurrency_group="upload").remote(
+            self._incarnation, order.commit, order.digests
+        )
+        self._then(call, _UPLOAD_S, ended, ended)
+
+    def _held(self, node: str, hand: Hand, holding: Holding) -> None:
+        if self._hands.get(node) is hand and hand.is_up:
+            self._hear(node, hand, holding)
+
+    def _then(self, reference: Any, within_s: float, then: Callable[[Any], Any], failed: Callable[[str], Any]) -> None:
+        """Continue in the keeper's thread when the answer is there, or when it is too late for it."""
+        call = Call(time.monotonic() + within_s, failed)
+        self._calls.append(call)
+
+        def go_on(future: Future[Any]) -> None:
+            if call.is_over:
+                return
+            call.is_over = True
+            error = future.exception()
+            if error is None:
+                then(future.result())
+            else:
+                failed(f"{type(error).__name__}: {error}".splitlines()[0])
+
+        reference.future().add_done_callback(lambda future: self._inbox.put(lambda: go_on(future)))
+
+
+def _ignore(_: Any) -> None:
+    """The next beat tells."""

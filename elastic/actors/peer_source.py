@@ -1,0 +1,91 @@
+"""Effect. Shards that another node's replica actor holds, as anybody in the cluster reads them."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.node import FIRST_BYTE_S, MIN_BYTES_PER_S
+from elastic.checkpoint.source import Tier
+from elastic.checkpoint.store import MissingError, StoreError
+from elastic.errors import CorruptError
+
+log = logging.getLogger("elastic")
+
+_PREFIX = "checkpoint-"
+
+
+def namespace(run: str) -> str:
+    """Where the actors of a run have their names."""
+    return f"elastic-{run}"
+
+
+def actor_name(node: str) -> str:
+    """Of the replica actor of a node; without the incarnation, since it outlives drivers."""
+    return f"{_PREFIX}{node}"
+
+
+class PeerSource:
+    """A replica actor as a `Source`, and as a node's `Peer`; may be carried to other processes.
+
+    Args:
+        actor: its handle. node: its node's id. tier: MEMORY where the reader is on that node.
+    """
+
+    def __init__(self, actor: Any, node: str, tier: Tier = Tier.PEER) -> None:
+        self._actor, self.node, self.tier = actor, node, tier
+        self.where = f"node {node[:12]}"
+
+    def manifests(self) -> Sequence[Manifest]:
+        """See `Source.manifests`; one that was spoilt on its way is left out."""
+        found = []
+        for line in self._ask("manifests", "control", FIRST_BYTE_S):
+            try:
+                found.append(Manifest.decode(line))
+            except CorruptError as error:
+                log.warning("%s: %s", self.where, error)
+        return found
+
+    def read(self, key: ShardKey, begin: int, end: int) -> Any:
+        """See `Source.read`; the bytes are this process's own, and outlive the node they came from."""
+        return self.fetch(key, begin, end, FIRST_BYTE_S + (end - begin) / MIN_BYTES_PER_S)
+
+    def manifest(self, key: ShardKey, timeout_s: float) -> Manifest:
+        """See `Peer.manifest`."""
+        return Manifest.decode(self._ask("manifest", "control", timeout_s, key))
+
+    def fetch(self, key: ShardKey, begin: int, end: int, timeout_s: float) -> Any:
+        """See `Peer.fetch`."""
+        return self._ask("read", "read", timeout_s, key, begin, end)
+
+    def _ask(self, method: str, group: str, timeout_s: float, *args: Any) -> Any:
+        try:
+            call = getattr(self._actor, method).options(concurrency_group=group)
+            return ray.get(call.remote(*args), timeout=timeout_s)
+        except GetTimeoutError:
+            raise StoreError(f"{self.where} did not answer '{method}' within {timeout_s:.1f} s") from None
+        except RayTaskError as error:
+            for kind in (MissingError, StoreError, CorruptError):
+                if isinstance(error.cause, kind):
+                    raise kind(str(error.cause)) from None
+            raise
+        except RayError as error:
+            raise StoreError(f"the replica actor of {self.where} is gone: {type(error).__name__}") from error
+
+
+def peer_sources(run: str, here: str) -> list[PeerSource]:
+    """All replica actors of a run in the connected cluster, that of node `here` first; they may not answer."""
+    found = []
+    for named in ray.util.list_named_actors(all_namespaces=True):
+        if named["namespace"] != namespace(run) or not named["name"].startswith(_PREFIX):
+            continue
+        node = named["name"].removeprefix(_PREFIX)
+        try:
+            actor = ray.get_actor(named["name"], namespace=named["namespace"])
+        except ValueError:
+            continue  # it has ended meanwhile
+        found.append(PeerSource(actor, node, Tier.MEMORY if node == here else Tier.PEER))
+    return sorted(found, key=lambda source: (source.tier, source.node))

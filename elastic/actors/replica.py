@@ -1,0 +1,209 @@
+"""Effect. The checkpoint replica: an actor on a node; it serves the node's shards and keeps copies of other nodes'.
+
+It pulls: workers take no part, so they may die at any time without breaking a transfer. Copies are objects in Ray's
+store that this actor has put there and therefore owns, so they outlive the node that they came from, and they are held
+mapped, so Ray does not spill them. A restarted actor begins with what is in its node's slots; its driver has it pull
+the rest again.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from elastic.actors.peer_source import PeerSource, actor_name, namespace
+from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.node import PART_BYTES, Node, NoRoomError
+from elastic.checkpoint.rungs import Holding
+from elastic.checkpoint.source import Source
+from elastic.checkpoint.store import StoreError
+from elastic.control.values import CommitId
+from elastic.errors import ElasticError
+
+log = logging.getLogger("elastic")
+
+STORE_SHARE = 0.7  # Ray spills from 0.8 on, silently
+_PARTS = 16  # so that two parts on their way stay below what the budget leaves free
+_LEASE_LOOK_S = 0.5
+_GROUPS = {"control": 2, "read": 4, "pull": 2, "upload": 2}
+
+
+class Vault(Protocol):
+    """The persistent tier as an actor writes to it. Calls block, and end by themselves."""
+
+    def upload(self, manifest: Manifest, read: Callable[[int, int], Any]) -> str:
+        """Write a shard, as far as it is not there, from `read(begin, end)`; returns its manifest's digest."""
+
+    def commit(self, commit: CommitId, digests: Sequence[str]) -> Any:
+        """All shards of a step are there, with manifests of these digests: make it visible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What an actor is started with; the two functions are called on its node.
+
+    Attributes:
+        incarnation: of the driver; an actor obeys the newest one that has spoken to it, and no older one.
+        memory: node id -> its slots. vault: opens the persistent tier, None: there is none.
+        budget_bytes: what copies may take. lease_s: how long it outlives the last word of a driver.
+    """
+
+    run: str
+    incarnation: int
+    memory: Callable[[str], Source]
+    vault: Callable[[], Vault] | None
+    budget_bytes: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullAnswer:
+    """How a pull ended; reason: why there is no copy, empty if there is one."""
+
+    holding: Holding
+    reason: str = ""
+    is_full: bool = False
+    seconds: float = 0.0
+    nbytes: int = 0
+
+
+class CheckpointReplica:
+    """See the module. Reads and pulls have threads of their own, so that beats are answered meanwhile."""
+
+    def __init__(self, node: str, equipment: Equipment) -> None:
+        self._equipment = equipment
+        self._vault: Vault | None = None
+        part_bytes = min(PART_BYTES, max(1, equipment.budget_bytes // _PARTS))
+        self._node = Node(node[:12], equipment.memory(node), equipment.budget_bytes, _put, part_bytes)
+        self._vault_lock = threading.Lock()
+        self._heard_s = time.monotonic()
+        self._self = ray.get_runtime_context().current_actor
+        threading.Thread(target=self._expire, name="elastic-lease", daemon=True).start()
+
+    # --- for the driver, whose incarnation comes first ---
+
+    def equip(self, equipment: Equipment) -> None:
+        """A new driver takes over; its persistent tier is opened anew. What is held stays, and so does its budget."""
+        self._obey(equipment.incarnation)
+        with self._vault_lock:
+            if equipment.incarnation > self._equipment.incarnation:
+                self._equipment, self._vault = equipment, None
+
+    def beat(self, incarnation: int, pins: Collection[ShardKey]) -> Holding:
+        """Keep these slots, and tell what is here."""
+        self._obey(incarnation)
+        self._node.pin(pins)
+        return self._node.holding()
+
+    def pull(self, incarnation: int, key: ShardKey, peers: Sequence[PeerSource]) -> PullAnswer:
+        """Take a copy from the first of the peers that gives it whole."""
+        self._obey(incarnation)
+        try:
+            pulled = self._node.pull(key, peers)
+        except (NoRoomError, StoreError) as error:
+            is_full = isinstance(error, NoRoomError)
+            return PullAnswer(holding=self._node.holding(), reason=str(error), is_full=is_full)
+        return PullAnswer(holding=self._node.holding(), seconds=pulled.seconds, nbytes=pulled.nbytes)
+
+    def drop(self, incarnation: int, key: ShardKey) -> Holding:
+        """Give a copy up."""
+        self._obey(incarnation)
+        self._node.drop(key)
+        return self._node.holding()
+
+    def upload(self, incarnation: int, key: ShardKey) -> tuple[str, str]:
+        """Write a shard to the persistent tier; returns (digest of its manifest, why it is not there)."""
+        self._obey(incarnation)
+        try:
+            with self._node.lent(key) as (manifest, read):
+                return self._opened().upload(manifest, read), ""
+        except ElasticError as error:
+            return "", f"node {self._node.name}: {error}"
+
+    def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str]) -> str:
+        """Make a step visible in the persistent tier; returns why it is not, empty if it is."""
+        self._obey(incarnation)
+        try:
+            self._opened().commit(commit, digests)
+        except ElasticError as error:
+            return f"node {self._node.name}: {error}"
+        return ""
+
+    def _obey(self, incarnation: int) -> None:
+        """Raises: StoreError: a newer driver has taken over."""
+        if incarnation < self._equipment.incarnation:
+            raise StoreError(
+                f"the driver of incarnation {incarnation} is not obeyed: one of {self._equipment.incarnation} took over"
+            )
+        self._heard_s = time.monotonic()
+
+    # --- for whoever restores, and for other nodes ---
+
+    def manifests(self) -> list[bytes]:
+        """Of all whole shards here, encoded, newest step first."""
+        return [manifest.encode() for manifest in self._node.manifests()]
+
+    def manifest(self, key: ShardKey) -> bytes:
+        """Of one shard, encoded. Raises: MissingError."""
+        return self._node.manifest(key).encode()
+
+    def read(self, key: ShardKey, begin: int, end: int) -> Any:
+        """Bytes [begin, end) of a shard, (end - begin,) uint8, owned by the caller. Raises: MissingError."""
+        return self._node.read(key, begin, end)
+
+    def _opened(self) -> Vault:
+        with self._vault_lock:
+            if self._vault is None:
+                if self._equipment.vault is None:
+                    raise StoreError("there is no persistent tier: set Checkpoint.persistent")
+                self._vault = self._equipment.vault()
+            return self._vault
+
+    def _expire(self) -> None:
+        while time.monotonic() - self._heard_s < self._equipment.lease_s:
+            time.sleep(min(_LEASE_LOOK_S, self._equipment.lease_s / 4))
+        log.warning(
+            "no driver for %.0f s: the copies on node %s are given up", self._equipment.lease_s, self._node.name
+        )
+        ray.kill(self._self, no_restart=True)
+
+
+def start_replica(node: str, equipment: Equipment) -> Any:
+    """A handle to the replica actor of a node, the one that is there already, or a new one; it needs `equip`."""
+    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "concurrency_groups": _GROUPS}
+    return (
+        ray.remote(**options)(CheckpointReplica)
+        .options(
+            name=actor_name(node),
+            namespace=namespace(equipment.run),
+            lifetime="detached",
+            get_if_exists=True,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
+        .remote(node, equipment)
+    )
+
+
+def end_replica(actor: Any) -> None:
+    """End it for good, with its copies."""
+    try:
+        ray.kill(actor, no_restart=True)
+    except RayError as error:
+        log.debug("a replica actor was gone already: %s", error)
+
+
+def budget_bytes(asked: int | None, store_bytes: float) -> int:
+    """What the copies on a node may take of its object store, which must not come to spill."""
+    most = int(STORE_SHARE * store_bytes)
+    return most if asked is None else min(asked, most)
+
+
+def _put(array: Any) -> tuple[Any, Any]:
+    reference = ray.put(array)
+    return reference, ray.get(reference)

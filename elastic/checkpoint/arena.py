@@ -1,0 +1,292 @@
+"""Effect. The arena: a worker's slots in shared memory, which outlive it. How one is written; `memory.py` reads them.
+
+    slot file = header (one page) | payload | manifest
+
+A slot is valid when its header says so, and that is stamped last; its sum tells a header that was torn. Locks are
+flocks, which vanish with their process: the owner holds each of its slots shared for life, and exclusively from `begin`
+to `seal`; readers hold it shared. So a writer cannot touch what somebody reads, a reader never sees what is being
+written, and a slot that can be locked exclusively has neither owner nor reader.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from elastic.checkpoint.manifest import Manifest, checked_name
+from elastic.errors import ElasticError
+
+SLOTS = 3  # one being written, the newest sealed one, and one that a slow reader may hold
+PAGE_BYTES = 4096
+_MANIFEST_BYTES = 1 << 20  # about; the file grows where one is longer
+_MAGIC = b"elastic1"
+_FIELDS = struct.Struct("<8sIQQI")
+_SUM = struct.Struct("<I")
+HEADER_BYTES = _FIELDS.size + _SUM.size
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
+
+
+class NoRoomError(ElasticError):
+    """The directory of the memory tier is full; the message tells what is needed and the knob."""
+
+
+class SlotState(IntEnum):
+    """What a header says of its slot."""
+
+    RESERVED = 0
+    STAGING = 1
+    SEALED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first bytes of a slot.
+
+    Attributes:
+        capacity: bytes for the payload; the manifest follows after them.
+        manifest_bytes, manifest_crc: of the manifest, which is a line of JSON.
+    """
+
+    state: SlotState
+    capacity: int
+    manifest_bytes: int = 0
+    manifest_crc: int = 0
+
+    def encode(self) -> bytes:
+        fields = _FIELDS.pack(_MAGIC, self.state, self.capacity, self.manifest_bytes, self.manifest_crc)
+        return fields + _SUM.pack(google_crc32c.value(fields))
+
+    @staticmethod
+    def decode(data: bytes) -> "Header | None":
+        """None where it is torn, or no header of ours."""
+        if len(data) < HEADER_BYTES:
+            return None
+        fields = data[: _FIELDS.size]
+        magic, state, *rest = _FIELDS.unpack(fields)
+        (crc,) = _SUM.unpack_from(data, _FIELDS.size)
+        if magic != _MAGIC or crc != google_crc32c.value(fields) or state not in set(SlotState):
+            return None
+        return Header(SlotState(state), *rest)
+
+
+def arena_prefix(run: str) -> str:
+    """What the names of a run's slots begin with; no name of another run does ('@' is in no name)."""
+    return f"elastic-{checked_name(run, 'the name of a run')}@"
+
+
+def needed_bytes(payload_bytes: int, slots: int = SLOTS) -> int:
+    """What an arena for payloads of this size takes of its directory."""
+    return slots * (PAGE_BYTES + _padded(payload_bytes) + _MANIFEST_BYTES)
+
+
+def free_bytes(directory: Path) -> int:
+    """Free space there."""
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize
+
+
+def try_lock(fd: int, operation: int) -> bool:
+    """Lock a slot's file without waiting; whether it was got."""
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Slot:
+    """One slot of this process's arena.
+
+    Attributes:
+        payload: (capacity,) uint8, the shared memory itself.
+        order: counts this worker's seals, 0 while it is not sealed; steps may go back, after a restore.
+        layout: what its user last laid out in it. is_pinned: its memory is page-locked, for copies from a GPU.
+    """
+
+    def __init__(self, path: Path, payload_bytes: int) -> None:
+        self.path, self.capacity, self.order = path, _padded(payload_bytes), 0
+        self.layout: Any = None
+        self.is_pinned = self._is_busy = False
+        size = PAGE_BYTES + self.capacity
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            try_lock(self._fd, fcntl.LOCK_SH)
+            os.posix_fallocate(self._fd, 0, size)
+            self._memory = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        except OSError:
+            self.remove()
+            raise
+        self.payload: Any = np.frombuffer(self._memory, dtype=np.uint8)[PAGE_BYTES:]
+        self.stamp(Header(SlotState.RESERVED, self.capacity))
+
+    def begin(self) -> bool:
+        """Take it for writing: what it held is void. False while it is written or read, or if its file was removed."""
+        if self._is_busy:
+            return False
+        if not try_lock(self._fd, fcntl.LOCK_EX):
+            try_lock(self._fd, fcntl.LOCK_SH)  # a failed change of a lock loses it (flock(2))
+            return False
+        if os.fstat(self._fd).st_nlink == 0:
+            return False
+        self.order, self._is_busy = 0, True
+        self.stamp(Header(SlotState.STAGING, self.capacity))
+        return True
+
+    def seal(self, manifest: Manifest, order: int) -> None:
+        """Its payload is whole and committed: from now on it can be read.
+
+        Raises:
+            OSError: no room for the manifest.
+        """
+        data = manifest.encode()
+        self.write_manifest(data)
+        self.stamp(Header(SlotState.SEALED, self.capacity, len(data), google_crc32c.value(data)))
+        self.order, self._is_busy = order, False
+        try_lock(self._fd, fcntl.LOCK_SH)
+
+    def abandon(self) -> None:
+        """What was staged in it will never be committed."""
+        self.stamp(Header(SlotState.RESERVED, self.capacity))
+        self._is_busy = False
+        try_lock(self._fd, fcntl.LOCK_SH)
+
+    def write_manifest(self, data: bytes) -> None:
+        if os.pwrite(self._fd, data, PAGE_BYTES + self.capacity) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def stamp(self, header: Header) -> None:
+        self._memory[:HEADER_BYTES] = header.encode()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it still has a name that others can find."""
+        return os.fstat(self._fd).st_nlink > 0
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; the file stays, and the memory as long as somebody holds the payload."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Arena:
+    """The slots of one worker.
+
+    Args:
+        directory: a ramdisk. run, incarnation, worker: whose it is.
+        slots: at least three, so that the newest sealed one and one that is read leave one to write.
+    """
+
+    def __init__(self, directory: Path, run: str, incarnation: int, worker: str, slots: int = SLOTS) -> None:
+        self._directory, self._count = directory, slots
+        self._stem = f"{arena_prefix(run)}{incarnation}-{checked_name(worker, 'the name of a worker')}"
+        self._slots: list[Slot] = []
+        self._made = self._seals = 0
+        self._lock = threading.Lock()
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that a payload may have."""
+        return self._slots[-1].capacity if self._slots else 0
+
+    def reserve(self, payload_bytes: int) -> None:
+        """Have enough slots of this size, their pages touched; the newest sealed slot stays until it is replaced.
+
+        Raises:
+            NoRoomError: the directory is full; the newest sealed slot is there still.
+        """
+        with self._lock:
+            fitting = [slot for slot in self._slots if slot.capacity >= payload_bytes and slot.is_there]
+            outgrown = [slot for slot in self._slots if slot not in fitting]
+            self._slots = self._without(outgrown, keep=self._newest()) + fitting
+            made: list[Slot] = []
+            try:
+                for _ in range(self._count - len(fitting)):
+                    made.append(self._new_slot(payload_bytes))
+            except OSError as error:
+                self._without(made)
+                made.clear()  # the memory goes with the last map of it
+                if error.errno not in _FULL:
+                    raise
+                raise self._no_room(payload_bytes) from error
+            self._slots += made
+
+    def begin(self, payload_bytes: int) -> Slot | None:
+        """A slot to write, never the one that was sealed last; None if all others are read just now.
+
+        Raises:
+            NoRoomError: the payload has grown, and there is no room for larger slots.
+        """
+        newest = self._newest()
+        if payload_bytes > self.capacity or sum(slot.is_there for slot in self._slots) < self._count:
+            self.reserve(payload_bytes)
+        with self._lock:
+            fitting = [slot for slot in self._slots if slot is not newest and slot.capacity >= payload_bytes]
+            return next((slot for slot in sorted(fitting, key=lambda slot: slot.order) if slot.begin()), None)
+
+    def seal(self, slot: Slot, manifest: Manifest) -> None:
+        """See `Slot.seal`; slots that the state has outgrown go.
+
+        Raises:
+            NoRoomError: no room for the manifest; the slot is abandoned.
+        """
+        self._seals += 1
+        try:
+            slot.seal(manifest, self._seals)
+        except OSError as error:
+            slot.abandon()
+            raise self._no_room(slot.capacity) from error
+        with self._lock:
+            outgrown = [one for one in self._slots if one.capacity < slot.capacity]
+            self._without(outgrown)
+            self._slots = [one for one in self._slots if one not in outgrown]
+
+    def close(self) -> None:
+        """Let go of all slots; what is sealed stays for others to read."""
+        with self._lock:
+            for slot in self._slots:
+                slot.close()
+            self._slots = []
+
+    def _newest(self) -> Slot | None:
+        sealed = [slot for slot in self._slots if slot.order and slot.is_there]
+        return max(sealed, key=lambda slot: slot.order, default=None)
+
+    def _without(self, slots: list[Slot], keep: Slot | None = None) -> list[Slot]:
+        """Remove these, readers or not: they keep the memory that they have mapped."""
+        for slot in slots:
+            if slot is not keep:
+                slot.remove()
+        return [slot for slot in slots if slot is keep]
+
+    def _new_slot(self, payload_bytes: int) -> Slot:
+        self._made += 1
+        return Slot(self._directory / f"{self._stem}-{self._made - 1}.slot", payload_bytes)
+
+    def _no_room(self, payload_bytes: int) -> NoRoomError:
+        try:
+            free = f"has {free_bytes(self._directory) >> 20} MiB free"
+        except OSError:
+            free = "cannot be asked for its free space"
+        needed = needed_bytes(payload_bytes, self._count) >> 20
+        return NoRoomError(
+            f"{self._directory} {free}, and the slots of a worker take {needed} MiB: enlarge it (docker --shm-size, an "
+            "emptyDir of medium Memory), or set Checkpoint.memory to a larger one"
+        )
+
+
+def _padded(payload_bytes: int) -> int:
+    return max(1, -(-payload_bytes // PAGE_BYTES)) * PAGE_BYTES

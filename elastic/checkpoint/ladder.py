@@ -1,0 +1,290 @@
+"""Pure. The ladder: how each step comes down from memory to other nodes and to the persistent tier, and what may go.
+
+One step at a time is brought to REPLICATED, the newest that is LOCAL when the one before is done: steps that are staged
+faster than they can be pulled are left out. A slot counts as a copy only once its node has pinned it, since an unpinned
+one is overwritten in time, and two nodes' slots of a step may go one after the other.
+
+What is dropped depends on nothing but the ladder: two newer steps must have reached REPLICATED with at least as many
+copies (one, where a node has no room), and nobody may be reading it. So a node without room for a second generation
+keeps the first one, and says so.
+"""
+
+from collections.abc import Iterator
+
+from elastic.checkpoint import rungs
+from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.placement import targets
+from elastic.checkpoint.standing import TRIES, Site, Standing, Step
+from elastic.control.values import CommitId
+
+KEEP = 2  # generations of copies
+PATIENCE = 2  # beats that a node with workers of a shard may take to stage it
+
+
+class Ladder:
+    """See the module.
+
+    Args:
+        peers: copies on other nodes than the own; 0 pulls nothing.
+        is_persistent: there is a persistent tier.
+    """
+
+    def __init__(self, peers: int, is_persistent: bool) -> None:
+        self._now, self._is_persistent = Standing(1 + peers), is_persistent
+        self._homes: dict[int, frozenset[str]] = {}
+        self._candidate: Step | None = None
+        self._is_due, self._urgent, self._degraded = False, "", ""
+
+    # --- what is known ---
+
+    def heed(self, event: rungs.Event) -> tuple[rungs.Order, ...]:
+        """Take an event in; returns what is to be done now."""
+        self._note(event)
+        return tuple(self._orders())
+
+    def pins(self, node: str) -> frozenset[ShardKey]:
+        """What a node should keep pinned now."""
+        site = self._now.sites.get(node)
+        if site is None:
+            return frozenset()
+        return frozenset(
+            step.key(shard) for step in self._active() for shard in step.all if step.copy(shard) in site.slots
+        )
+
+    def rung(self, commit: CommitId, shards: int) -> rungs.Rung | None:
+        """Where a step stands; None: nobody has anything of it."""
+        step = self._now.steps.get((commit.step, commit.lineage, shards))
+        return None if step is None else self._now.rung(step)
+
+    def _note(self, event: rungs.Event) -> None:
+        match event:
+            case rungs.Homes():
+                self._homes = {shard: frozenset(nodes) for shard, nodes in event.by_shard.items()}
+            case rungs.Held():
+                self._hold(event.node, event.holding)
+            case rungs.Refused():
+                self._refuse(event)
+            case rungs.Uploaded() | rungs.Committed():
+                self._note_persistent(event)
+            case rungs.Beat():
+                for step in self._now.steps.values():
+                    step.beat()
+            case rungs.Leased():
+                step = self._now.see(event.commit, event.shards)
+                step.readers += -1 if event.is_over else 1
+            case _:
+                self._note_node(event)
+
+    def _note_node(self, event: rungs.Event) -> None:
+        match event:
+            case rungs.NodeUp():
+                self._now.sites.setdefault(event.node, Site(event.domain)).domain = event.domain
+            case rungs.NodeLost():
+                self._lose(event.node)
+            case rungs.Notice(node=node):
+                if node in self._now.sites:
+                    self._now.sites[node].leaving = event.reason
+                self._urgent, self._candidate = event.reason, None
+            case rungs.RedundancyLost():
+                self._urgent, self._candidate = event.reason, None
+            case rungs.UploadDue():
+                self._is_due = True
+
+    def _hold(self, node: str, holding: rungs.Holding) -> None:
+        site = self._now.sites.get(node)
+        if site is None or (site.life == holding.life and holding.number < site.number):
+            return
+        if site.life != holding.life:
+            site.ordered = frozenset()
+            self._forget_work(node)
+        for key in holding.slots | holding.copies:
+            self._now.see(key.commit, key.shards)
+        site.life, site.number = holding.life, holding.number
+        site.slots = {rungs.copy_of(key) for key in holding.slots}
+        site.pinned = {rungs.copy_of(key) for key in holding.pinned}
+        site.copies = {rungs.copy_of(key) for key in holding.copies}
+        for of, shard in site.copies:
+            self._now.steps[of].pulling.discard((shard, node))
+            self._now.steps[of].full.discard(node)
+
+    def _refuse(self, event: rungs.Refused) -> None:
+        step = self._now.see(event.key.commit, event.key.shards)
+        if event.is_full:
+            step.full.add(event.node)
+        step.excuse(event.key.shard, event.node, event.reason)
+
+    def _note_persistent(self, event: rungs.Uploaded | rungs.Committed) -> None:
+        if isinstance(event, rungs.Uploaded):
+            step = self._now.see(event.key.commit, event.key.shards)
+            step.uploads.pop(event.key.shard, None)
+            if not event.reason:
+                step.uploaded[event.key.shard] = (event.node, event.digest)
+        else:
+            step = self._now.see(event.commit, event.shards)
+            step.committer = ""
+            if not event.reason:
+                step.is_durable, step.is_uploading = True, False
+        if event.reason:
+            step.upload_tries += 1
+            step.is_uploading = step.is_uploading and step.upload_tries < TRIES
+
+    def _lose(self, node: str) -> None:
+        self._now.sites.pop(node, None)
+        self._forget_work(node)
+
+    def _forget_work(self, node: str) -> None:
+        for step in self._now.steps.values():
+            step.forget(node)
+
+    def _active(self) -> list[Step]:
+        """The steps whose slots are pinned and whose copies are made good: what is safe, and what is to be."""
+        return [step for step in (self._candidate, self._now.safe()) if step is not None]
+
+    # --- what follows ---
+
+    def _orders(self) -> Iterator[rungs.Order]:
+        self._choose_candidate()
+        for step in self._active():
+            step.was_replicated = step.was_replicated or self._now.is_replicated(step)
+        self._choose_candidate()
+        yield from self._pin()
+        for step in self._active():
+            yield from self._pull(step)
+        yield from self._persist()
+        yield from self._say()
+        yield from self._drop()
+        self._forget()
+
+    def _choose_candidate(self) -> None:
+        step = self._candidate
+        if step is not None and not step.was_replicated and self._now.is_whole(step):
+            return
+        safe = self._now.safe()
+        newer = (step for step in self._now.newest_first() if safe is None or step.order > safe.order)
+        self._candidate = next((step for step in newer if self._now.is_whole(step)), None)
+
+    def _pin(self) -> Iterator[rungs.Order]:
+        for node, site in self._now.sites.items():
+            keys = self.pins(node)
+            if keys != site.ordered:
+                site.ordered = keys
+                yield rungs.Pin(node=node, keys=keys)
+
+    def _pull(self, step: Step) -> Iterator[rungs.Order]:
+        for shard in step.all:
+            sources = self._now.sources(step, shard)
+            staying = set(self._now.staying())
+            pending = self._homes.get(shard, frozenset()) if step.age < PATIENCE else frozenset()
+            holders = staying & {*sources, *pending, *(at for of, at in step.pulling if of == shard)}
+            able = {node: self._now.sites[node].domain for node in staying if (shard, node) not in step.refusals}
+            for node in targets(shard, holders, able, self._now.copies) if self._now.copies > 1 else ():
+                step.pulling.add((shard, node))
+                reason = f"{len(holders)} of {self._now.copies} nodes hold it"
+                yield rungs.Pull(key=step.key(shard), node=node, sources=tuple(sources), reason=reason)
+
+    def _persist(self) -> Iterator[rungs.Order]:
+        if not self._is_persistent:
+            self._urgent, self._is_due = "", False
+            return
+        self._choose_upload()
+        for step in self._now.steps.values():
+            if step.is_uploading:
+                yield from self._upload(step)
+
+    def _choose_upload(self) -> None:
+        """At the interval the safe step, whose slots stay; in an emergency the newest there is, at once."""
+        is_busy = any(step.is_uploading for step in self._now.steps.values())
+        if not self._urgent and (not self._is_due or is_busy):
+            return
+        whole = (step for step in self._now.newest_first() if self._now.is_whole(step))
+        step = next(whole, None) if self._urgent else self._now.safe()
+        done = max((step.order for step in self._now.steps.values() if step.is_durable), default=None)
+        is_newer = step is not None and (done is None or step.order > done)
+        if step is None or not (is_newer or self._urgent):
+            return  # as soon as there is one
+        self._urgent, self._is_due = "", False
+        if is_newer and not step.is_uploading:
+            step.is_uploading, step.upload_tries = True, 0
+
+    def _upload(self, step: Step) -> Iterator[rungs.Order]:
+        for shard in step.all:
+            sources = self._now.sources(step, shard)
+            if shard in step.uploaded or shard in step.uploads or not sources:
+                continue
+            copy = step.copy(shard)
+            load = {node: sum(at == node for at in step.uploads.values()) for node in sources}
+            node = min(sources, key=lambda node: (load[node], copy not in self._now.sites[node].kept))
+            step.uploads[shard] = node
+            yield rungs.Upload(key=step.key(shard), node=node, reason=f"try {step.upload_tries + 1}")
+        if len(step.uploaded) == step.shards and not step.committer and self._now.sites:
+            node = step.uploaded[0][0]
+            step.committer = node if node in self._now.sites else min(self._now.sites)
+            digests = tuple(step.uploaded[shard][1] for shard in step.all)
+            yield rungs.Commit(commit=step.commit, digests=digests, node=step.committer)
+        if not self._now.is_whole(step) and len(step.uploaded) < step.shards:
+            step.is_uploading = False  # it is lost: the next one
+
+    def _say(self) -> Iterator[rungs.Order]:
+        newest = self._now.newest_first()[:1]
+        active = self._active()
+        for step in {id(step): step for step in (*newest, *active)}.values():
+            rung, copies = self._now.rung(step), self._now.fewest(step)
+            if rung is None:
+                continue
+            degraded = self._shortage(step) if rung >= rungs.Rung.REPLICATED and copies < self._now.copies else ""
+            if step.said is None or step.said[0] != rung or step.said[2] != degraded:
+                fell = step.said is not None and rung < step.said[0]
+                reason = "what held it was lost" if fell else f"{copies} of {self._now.copies} nodes keep each shard"
+                step.said = (rung, copies, degraded)
+                yield rungs.CheckpointRung(
+                    commit=step.commit,
+                    shards=step.shards,
+                    rung=rung,
+                    copies=copies,
+                    degraded=degraded,
+                    reason=reason,
+                )
+        latest = next((step for step in self._now.newest_first() if step.was_replicated), None)
+        degraded = self._shortage(latest) if latest is not None and self._now.fewest(latest) < self._now.copies else ""
+        if bool(degraded) != bool(self._degraded):
+            yield rungs.Degraded(reason=degraded)
+        self._degraded = degraded
+
+    def _shortage(self, step: Step) -> str:
+        """Why fewer nodes keep a step than asked for."""
+        refusals = sorted({f"node {node} refused: {reason}" for (_, node), reason in step.refusals.items()})
+        return "; ".join(refusals[:3]) or f"{len(self._now.staying())} nodes for {self._now.copies} copies"
+
+    def _drop(self) -> Iterator[rungs.Order]:
+        active = self._active()
+        for step in list(self._now.steps.values()):
+            if step.readers > 0 or step.is_uploading or step in active:
+                continue
+            reason = self._why_not_needed(step, is_pressed=any(one.full for one in active))
+            for node, site in self._now.sites.items() if reason else ():
+                for copy in sorted(copy for copy in site.copies if copy[0] == step.copy(0)[0]):
+                    site.copies.discard(copy)
+                    for one in active:
+                        one.room_at(node)
+                    yield rungs.Drop(key=step.key(copy[1]), node=node, reason=reason)
+
+    def _why_not_needed(self, step: Step, is_pressed: bool) -> str:
+        """Why the copies of a step may go; empty: they may not. is_pressed: a node has no room for a newer one."""
+        now = self._now
+        newer = [one for one in now.newest_first() if one.order > step.order and now.is_whole(one)]
+        in_full = [one for one in newer if one.was_replicated and now.fewest(one) >= now.fewest(step)]
+        if len(in_full) >= (1 if is_pressed else KEEP):
+            return f"step {in_full[0].commit.step} is replicated"
+        if is_pressed and newer and not step.was_replicated and not now.is_whole(step):
+            return "it was never whole on other nodes, and a part of it is nowhere now"
+        return ""
+
+    def _forget(self) -> None:
+        """Steps of which nothing is left, but for the newest durable one."""
+        durable = max(
+            (step for step in self._now.steps.values() if step.is_durable), key=lambda s: s.order, default=None
+        )
+        for of, step in list(self._now.steps.items()):
+            is_used = step.is_uploading or step.pulling or step.readers > 0 or step is durable
+            if not is_used and self._now.rung(step) in (None, rungs.Rung.DURABLE) and not self._now.has_any(step):
+                del self._now.steps[of]

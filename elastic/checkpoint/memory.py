@@ -1,0 +1,177 @@
+"""Effect. The node's memory tier as anybody on the node sees it: which slots are sealed, their bytes, their removal."""
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Header, SlotState, arena_prefix, try_lock
+from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.source import Tier
+from elastic.checkpoint.store import MissingError
+from elastic.errors import CorruptError
+
+log = logging.getLogger("elastic")
+
+KEPT = 2  # of the newest sealed steps of a shard that stay when their worker is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sealed slot and what it holds."""
+
+    path: Path
+    manifest: Manifest
+
+
+def scan(directory: Path, run: str) -> list[Sealed]:
+    """The sealed slots of a run on this node, newest step first; what is being written is left out."""
+    found = []
+    for path in _files(directory, run):
+        with _opened(path) as fd:
+            if fd is None or not try_lock(fd, fcntl.LOCK_SH):
+                continue
+            manifest = _manifest(fd, path)
+        if manifest is not None and manifest.run == run:
+            found.append(Sealed(path, manifest))
+    return sorted(found, key=lambda one: (-one.manifest.commit.step, one.manifest.shard, one.path.name))
+
+
+def remove(directory: Path, run: str) -> None:
+    """Take a run's slots away; who has mapped one keeps its bytes."""
+    for path in _files(directory, run):
+        path.unlink(missing_ok=True)
+
+
+def reclaim(directory: Path, run: str, kept: int = KEPT) -> list[Path]:
+    """Take away what nobody needs of workers that are gone; returns the paths.
+
+    That is: slots that were never sealed, or torn, and sealed ones of which this node holds `kept` newer steps of the
+    same shard. What has an owner, or a reader, is left alone.
+    """
+    sealed, gone = scan(directory, run), []
+    for path in _files(directory, run):
+        with _opened(path) as fd:
+            if fd is None or not try_lock(fd, fcntl.LOCK_EX):
+                continue
+            manifest = _manifest(fd, path)
+            if manifest is None or len(_newer(manifest, sealed)) >= kept:
+                path.unlink(missing_ok=True)
+                gone.append(path)
+    return gone
+
+
+class MemorySource:
+    """This node's slots as a `Source`; what it has handed out pins its slot until it is dropped.
+
+    Args:
+        directory: where the slots are. run: whose.
+        where: for people; the host's name by default.
+    """
+
+    tier = Tier.MEMORY
+
+    def __init__(self, directory: Path, run: str, where: str = "") -> None:
+        self._directory, self._run = directory, run
+        self.where = where or f"memory of {socket.gethostname()}"
+        self._known: dict[Path, tuple[bytes, Manifest]] = {}
+
+    def manifests(self) -> Sequence[Manifest]:
+        """See `Source.manifests`; one for each sealed shard and commit."""
+        kept: list[Manifest] = []
+        for one in scan(self._directory, self._run):
+            if not any(one.manifest.key.is_same(other.key) for other in kept):
+                kept.append(one.manifest)
+        return kept
+
+    def read(self, key: ShardKey, begin: int, end: int) -> Any:
+        """See `Source.read`: (end - begin,) uint8, read-only, no copy; its slot is not reused while the array lives.
+
+        Raises:
+            MissingError: no slot holds the shard any more.
+        """
+        for path in _files(self._directory, self._run):
+            with _opened(path) as fd:
+                if fd is None or not try_lock(fd, fcntl.LOCK_SH):
+                    continue
+                manifest = self._manifest(fd, path)
+                if manifest is None or not manifest.key.is_same(key):
+                    continue
+                if not 0 <= begin <= end <= manifest.nbytes:
+                    raise MissingError(f"{manifest.name} has {manifest.nbytes} bytes, and not [{begin}, {end})")
+                # The map keeps a duplicate of the descriptor, and with it the lock, until the last array on it is gone.
+                memory = mmap.mmap(fd, PAGE_BYTES + manifest.nbytes, prot=mmap.PROT_READ)
+            return np.frombuffer(memory, dtype=np.uint8)[PAGE_BYTES + begin : PAGE_BYTES + end]
+        raise MissingError(f"{self.where} holds no shard {key.shard} of {key.shards} of step {key.commit.step}")
+
+    def _manifest(self, fd: int, path: Path) -> Manifest | None:
+        """Of a locked slot; decoded once for each seal."""
+        header = os.pread(fd, HEADER_BYTES, 0)
+        known = self._known.get(path)
+        if known is not None and known[0] == header:
+            return known[1]
+        manifest = _manifest(fd, path)
+        if manifest is not None:
+            self._known[path] = (header, manifest)
+        return manifest
+
+
+def _files(directory: Path, run: str) -> list[Path]:
+    prefix = arena_prefix(run)
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [directory / name for name in sorted(names) if name.startswith(prefix) and name.endswith(".slot")]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:  # removed meanwhile, or somebody else's
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _manifest(fd: int, path: Path) -> Manifest | None:
+    """What a locked slot holds; None if it is not sealed, torn, or not to be understood."""
+    header = Header.decode(os.pread(fd, HEADER_BYTES, 0))
+    if header is None or header.state is not SlotState.SEALED:
+        return None
+    data = os.pread(fd, header.manifest_bytes, PAGE_BYTES + header.capacity)
+    try:
+        if google_crc32c.value(data) != header.manifest_crc:
+            raise CorruptError("the manifest is not the one that was sealed")
+        manifest = Manifest.decode(data)
+        if manifest.nbytes > header.capacity:
+            raise CorruptError("the payload is longer than its slot")
+    except CorruptError as error:
+        log.warning("slot %s is not used: %s", path, error)
+        return None
+    return manifest
+
+
+def _newer(manifest: Manifest, sealed: list[Sealed]) -> set[tuple[int, int, int]]:
+    """Commits of the same shard that are sealed here and were made later, be it after a restore to an earlier step."""
+    place, made = (manifest.shard, manifest.shards), _made(manifest)
+    same = [one.manifest for one in sealed if (one.manifest.shard, one.manifest.shards) == place]
+    return {_made(other) for other in same if _made(other) > made}
+
+
+def _made(manifest: Manifest) -> tuple[int, int, int]:
+    commit = manifest.commit
+    return commit.incarnation, commit.generation, commit.step

@@ -1,0 +1,72 @@
+"""Pure. Which durable steps are kept, and why; what nothing may delete comes first."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+
+from elastic.checkpoint.manifest import Fork, is_visible
+from elastic.checkpoint.records import Committed
+from elastic.settings import Keep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """On one durable step. Attribute `reason`: for people."""
+
+    record: Committed
+    is_kept: bool
+    reason: str
+
+
+def judged(
+    records: Sequence[Committed],
+    keep: Keep,
+    *,
+    forks: Sequence[Fork] = (),
+    bad: Collection[str] = (),
+    pinned: Collection[str] = (),
+    leased: Collection[str] = (),
+) -> list[Verdict]:
+    """Decide about all durable steps of a run, newest first.
+
+    A step is *good* if it is visible and not bad. The newest good one is kept whatever the settings say; so are steps
+    that are pinned or leased. Without any good step nothing is dropped: what is bad for us may be all its owner has.
+
+    Args:
+        forks: all that are known. bad, pinned, leased: names of commits; bad are those in quarantine, or incomplete.
+    """
+    newest_first = sorted(records, key=lambda record: record.order, reverse=True)
+    good = [record for record in newest_first if record.name not in bad and is_visible(record.commit, forks)]
+    if not good:
+        return [Verdict(record=record, is_kept=True, reason="no good step is left") for record in newest_first]
+    wanted = _wanted(good, keep)
+
+    def verdict(record: Committed) -> Verdict:
+        for names, reason in ((leased, "it is being read or written"), (pinned, "pinned")):
+            if record.name in names:
+                return Verdict(record=record, is_kept=True, reason=reason)
+        if record.name in wanted:
+            return Verdict(record=record, is_kept=True, reason=wanted[record.name])
+        if record.name in bad:
+            reason = "in quarantine, or incomplete"
+        else:
+            reason = "not wanted any more" if is_visible(record.commit, forks) else "void: history began anew before it"
+        return Verdict(record=record, is_kept=False, reason=reason)
+
+    return [verdict(record) for record in newest_first]
+
+
+def _wanted(good: Sequence[Committed], keep: Keep) -> dict[str, str]:
+    """Names of good steps (newest first) that the settings ask for, each with the reason."""
+    wanted: dict[str, str] = {}
+    sign = 1.0 if keep.mode == "min" else -1.0
+    measured = [record for record in good if not isnan(record.metrics.get(keep.metric, nan))]
+    for record in sorted(measured, key=lambda record: sign * record.metrics[keep.metric])[: keep.best]:
+        wanted[record.name] = f"among the {keep.best} best by {keep.metric}"
+    for record in good:
+        if keep.every and record.commit.step % keep.every == 0:
+            wanted[record.name] = f"every {keep.every} steps"
+    for record in good[: keep.last]:
+        wanted[record.name] = f"among the last {keep.last}"
+    wanted[good[0].name] = "the newest good step"
+    return wanted

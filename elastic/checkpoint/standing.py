@@ -1,0 +1,170 @@
+"""Pure. Where each step stands: which nodes hold which of its shards, and what was tried for it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.placement import ranked
+from elastic.checkpoint.rungs import Copy, Rung, StepId
+from elastic.control.values import CommitId
+
+TRIES = 3  # of a pull at one node, of an upload, of a commit
+
+
+@dataclass(slots=True)
+class Site:
+    """A node, and which copies it holds."""
+
+    domain: str
+    life: str = ""
+    number: int = -1
+    slots: set[Copy] = field(default_factory=set)
+    pinned: set[Copy] = field(default_factory=set)
+    copies: set[Copy] = field(default_factory=set)
+    ordered: frozenset[ShardKey] = frozenset()  # pins, as last ordered
+    leaving: str = ""
+
+    @property
+    def kept(self) -> set[Copy]:
+        """What is here until this ladder says otherwise."""
+        return self.pinned | self.copies
+
+    @property
+    def readable(self) -> set[Copy]:
+        return self.slots | self.copies
+
+
+@dataclass(slots=True)
+class Step:
+    """One step, and what was tried for it.
+
+    Attributes:
+        age: beats since it was first seen. said: what the journal was last told of it.
+        pulling: (shard, node) of pulls on their way; waiting: of those of them that failed and are tried again.
+        tries, refusals: pulls that failed, by (shard, node), and why the node is not asked again.
+        full: nodes that had no room. uploads: who is at it, by shard; uploaded: who was, and the digest.
+        committer: who commits it now.
+        readers: those that hold a lease.
+    """
+
+    commit: CommitId
+    shards: int
+    age: int = 0
+    was_replicated: bool = False
+    is_durable: bool = False
+    said: tuple[Rung, int, str] | None = None
+    pulling: set[tuple[int, str]] = field(default_factory=set)
+    waiting: set[tuple[int, str]] = field(default_factory=set)
+    tries: dict[tuple[int, str], int] = field(default_factory=dict)
+    refusals: dict[tuple[int, str], str] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)
+    is_uploading: bool = False
+    committer: str = ""
+    uploads: dict[int, str] = field(default_factory=dict)
+    uploaded: dict[int, tuple[str, str]] = field(default_factory=dict)
+    upload_tries: int = 0
+    readers: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """Older to newer: a later generation that began at an earlier step is newer."""
+        commit = self.commit
+        return commit.incarnation, commit.generation, commit.step, commit.attempt
+
+    @property
+    def all(self) -> range:
+        return range(self.shards)
+
+    def key(self, shard: int) -> ShardKey:
+        return ShardKey(commit=self.commit, shard=shard, shards=self.shards)
+
+    def copy(self, shard: int) -> Copy:
+        return (self.commit.step, self.commit.lineage, self.shards), shard
+
+    def excuse(self, shard: int, node: str, reason: str) -> None:
+        """Note a pull that came to nothing: another try after the next beat; after TRIES none for this step."""
+        self.tries[shard, node] = self.tries.get((shard, node), 0) + 1
+        if self.tries[shard, node] < TRIES:
+            self.waiting.add((shard, node))
+        else:
+            self.refusals[shard, node] = reason
+            self.pulling.discard((shard, node))
+
+    def beat(self) -> None:
+        self.age += 1
+        self.pulling -= self.waiting
+        self.waiting.clear()
+
+    def room_at(self, node: str) -> None:
+        """Something was dropped there: where the node was full, it may be asked anew."""
+        if node in self.full:
+            self.refusals = {where: why for where, why in self.refusals.items() if where[1] != node}
+            self.tries = {where: count for where, count in self.tries.items() if where[1] != node}
+            self.full.discard(node)
+
+    def forget(self, node: str) -> None:
+        """What the node was asked to do died with it; nothing of that counts as a try."""
+        self.pulling = {(shard, at) for shard, at in self.pulling if at != node}
+        self.waiting = {(shard, at) for shard, at in self.waiting if at != node}
+        self.refusals = {where: why for where, why in self.refusals.items() if where[1] != node}
+        self.tries = {where: count for where, count in self.tries.items() if where[1] != node}
+        self.full.discard(node)
+        self.uploads = {shard: at for shard, at in self.uploads.items() if at != node}
+        self.committer = "" if self.committer == node else self.committer
+
+
+class Standing:
+    """All nodes and all steps. copies: nodes that should hold each shard."""
+
+    def __init__(self, copies: int) -> None:
+        self.copies = copies
+        self.sites: dict[str, Site] = {}
+        self.steps: dict[StepId, Step] = {}
+
+    def see(self, commit: CommitId, shards: int) -> Step:
+        """A step, known from now on."""
+        return self.steps.setdefault((commit.step, commit.lineage, shards), Step(commit, shards))
+
+    def staying(self) -> Collection[str]:
+        """Nodes that count: not those about to leave, unless there are no others."""
+        return [node for node, site in self.sites.items() if not site.leaving] or list(self.sites)
+
+    def keepers(self, step: Step, shard: int) -> list[str]:
+        return [node for node in self.staying() if step.copy(shard) in self.sites[node].kept]
+
+    def sources(self, step: Step, shard: int) -> list[str]:
+        """Copies first: slots are the trainer's, and a leaving node last of all."""
+        copy = step.copy(shard)
+        found = ranked(f"source {shard}", (node for node, site in self.sites.items() if copy in site.readable))
+        return sorted(found, key=lambda node: (bool(self.sites[node].leaving), copy not in self.sites[node].copies))
+
+    def fewest(self, step: Step) -> int:
+        return min(len(self.keepers(step, shard)) for shard in step.all)
+
+    def is_whole(self, step: Step) -> bool:
+        return all(self.sources(step, shard) for shard in step.all)
+
+    def is_replicated(self, step: Step) -> bool:
+        def is_enough(shard: int) -> bool:
+            able = [node for node in self.staying() if (shard, node) not in step.refusals]
+            return len(self.keepers(step, shard)) >= max(1, min(self.copies, len(able)))
+
+        return all(is_enough(shard) for shard in step.all)
+
+    def rung(self, step: Step) -> Rung | None:
+        if step.is_durable:
+            return Rung.DURABLE
+        if self.is_whole(step):
+            return Rung.REPLICATED if self.is_replicated(step) else Rung.LOCAL
+        return Rung.STAGED if self.has_any(step) else None
+
+    def newest_first(self) -> list[Step]:
+        return sorted(self.steps.values(), key=lambda step: step.order, reverse=True)
+
+    def safe(self) -> Step | None:
+        """The step to fall back to: of those that were REPLICATED and are whole, the newest of the best kept."""
+        found = (step for step in self.steps.values() if step.was_replicated and self.is_whole(step))
+        return max(found, key=lambda step: (min(self.fewest(step), self.copies), step.order), default=None)
+
+    def has_any(self, step: Step) -> bool:
+        return any(self.sources(step, shard) for shard in step.all)

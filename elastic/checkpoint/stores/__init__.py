@@ -1,0 +1,47 @@
+"""Effect. Stores for the persistent tier, by URL."""
+
+from pathlib import Path
+
+from elastic.checkpoint.store import Store
+from elastic.checkpoint.stores.bounded import BoundedStore
+from elastic.errors import SettingError
+
+DEADLINE_S = 120.0
+
+
+def open_store(url: str, *, deadline_s: float = DEADLINE_S) -> Store:
+    """Open the store at gs://bucket/prefix, an absolute path, file:///path, or a URL that fsspec knows.
+
+    Args:
+        deadline_s: how long one request may take, with its retries.
+
+    Raises:
+        SettingError: the URL cannot be used; says what to write or to install.
+        StoreError: no credentials.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme == "file":
+        path = Path(rest if separator else url)
+        if not path.is_absolute():
+            raise SettingError(
+                f"Checkpoint.persistent={url!r} must be an absolute path, the same on every node, or a URL such as "
+                "gs://bucket/prefix"
+            )
+        if path.exists() and not path.is_dir():
+            raise SettingError(f"Checkpoint.persistent={url!r} is a file; name a directory")
+        from elastic.checkpoint.stores.directory import DirectoryStore
+
+        return BoundedStore(DirectoryStore(path, deadline_s=deadline_s), deadline_s)
+    if scheme == "gs":
+        from elastic.checkpoint.stores.gcs import GcsStore
+
+        return GcsStore(url, deadline_s=deadline_s)
+    try:
+        from elastic.checkpoint.stores.url import UrlStore
+
+        return BoundedStore(UrlStore(url), deadline_s)
+    except (ImportError, ValueError) as error:
+        raise SettingError(
+            f"Checkpoint.persistent: the scheme {scheme!r} cannot be opened ({type(error).__name__}); install "
+            "ray-elastic[url] and fsspec's implementation of it (s3fs for s3://), or use gs:// or a mounted path"
+        ) from None

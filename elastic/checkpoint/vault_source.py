@@ -1,0 +1,95 @@
+"""Effect. The persistent tier as a source of shards."""
+
+import threading
+from collections.abc import Sequence
+
+from elastic.checkpoint.leases import Lease, Use
+from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.records import Committed, name_of
+from elastic.checkpoint.source import Tier
+from elastic.checkpoint.store import MissingError, StoreError
+from elastic.checkpoint.vault import Vault
+from elastic.errors import CorruptError
+
+
+class VaultSource:
+    """See `elastic.checkpoint.source.Source`. Reading a step takes a lease on it, which `close` gives up.
+
+    Attribute `troubles`: what the last `manifests` found of durable steps and could not use, a sentence each.
+    """
+
+    tier = Tier.PERSISTENT
+
+    def __init__(self, vault: Vault, *, newest: int | None = None) -> None:
+        """
+        Args:
+            newest: look at so many of the newest durable steps only; None: at all.
+        """
+        self._vault, self._newest = vault, newest
+        self.where = vault.where
+        self.troubles: list[str] = []
+        self._manifests: dict[tuple[str, int, int], Manifest] = {}
+        self._leases: dict[str, Lease] = {}
+        self._lock = threading.Lock()
+
+    def manifests(self) -> Sequence[Manifest]:
+        records = self._vault.commits()[: self._newest]
+        wanted = [(record, shard) for record in records for shard in range(record.shards)]
+        found = self._vault.all_of(self._manifest, wanted, f"{self.where}: manifests")
+        self.troubles = [trouble for trouble in found if isinstance(trouble, str)]
+        return [manifest for manifest in found if isinstance(manifest, Manifest)]
+
+    def read(self, key: ShardKey, begin: int, end: int) -> bytes:
+        manifest = self._known(key)
+        self._lease(name_of(manifest.commit))
+        if not 0 <= begin <= end <= manifest.nbytes:
+            raise StoreError(f"{self.where}: {manifest.name} has no bytes from {begin} to {end}")
+        parts = []
+        at = begin
+        while at < end:
+            number = at // manifest.chunk_bytes
+            first, last = manifest.chunk(number)
+            stop = min(end, last)
+            parts.append(self._vault.store.read(self._vault.keys.chunk(manifest, number), at - first, stop - first))
+            at = stop
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Give up the leases. Raises StoreError."""
+        with self._lock:
+            leases, self._leases = list(self._leases.values()), {}
+        for lease in leases:
+            lease.release()
+
+    def _manifest(self, wanted: tuple[Committed, int]) -> Manifest | str:
+        record, shard = wanted
+        place = (record.name, shard, record.shards)
+        if place not in self._manifests:
+            try:
+                self._manifests[place] = self._vault.manifest(record, shard)
+            except (CorruptError, MissingError) as error:
+                return str(error)
+        return self._manifests[place]
+
+    def _known(self, key: ShardKey) -> Manifest:
+        place = (name_of(key.commit), key.shard, key.shards)
+        if place not in self._manifests:
+            self.manifests()
+        for name, shard, shards in (place, *self._manifests):
+            manifest = self._manifests.get((name, shard, shards))
+            if manifest is not None and manifest.key.is_same(key):
+                return manifest
+        raise MissingError(f"{self.where}: step {key.commit.step}, shard {key.shard} of {key.shards}, is not here")
+
+    def _lease(self, name: str) -> None:
+        """Under the first lease, look again: a step whose COMMIT is gone may lack anything."""
+        with self._lock:
+            lease = self._leases.get(name)
+            if lease is not None:
+                lease.renew()
+                return
+            lease = self._vault.leases.take(name, Use.READ)
+            if not any(self._vault.store.list(self._vault.keys.commit(name))):
+                lease.release()
+                raise MissingError(f"{self.where}: {name} has been deleted")
+            self._leases[name] = lease

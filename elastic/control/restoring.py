@@ -1,0 +1,148 @@
+"""Pure. State from a tier: at the start, when no live worker holds it any more, or when an older step is wanted.
+
+Look for a step, have all stop and come to the door, have each load its part, form the next generation from those who
+did. A worker that could not is healed by those who could; a step of which some part is bad everywhere is left out, and
+an older one looked for. Each time a new line of history begins (`Fork`), in which later steps of the old one are void.
+"""
+
+from dataclasses import replace
+
+from elastic.control import events as ev
+from elastic.control.commands import FindRestore, Restore
+from elastic.control.outcome import Ending
+from elastic.control.state import Restoring, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.turn import Turn
+from elastic.control.values import CommitId, Fork
+
+_KEPT_BAD = 64
+SILENCE = 1.5  # times the limit by which a worker gives up by itself
+
+
+def look_for_state(turn: Turn, reason: str, at_most: int | None = None, without: tuple[CommitId, ...] = ()) -> None:
+    """Ask for the newest step that can be restored; until it is, nothing is formed."""
+    turn.change(restore=Restoring(at_most=at_most, without=without[-_KEPT_BAD:], since_s=turn.now_s))
+    turn.do(FindRestore(at_most=at_most, without=without[-_KEPT_BAD:], reason=reason))
+
+
+def rewind_asked(turn: Turn, event: ev.RewindAsked) -> None:
+    """Look first, while all go on; they stop once there is something to go back to."""
+    is_free = turn.state.restore is None
+    if turn.settings.checkpoint is not None and is_free and 0 <= event.to_step <= turn.state.published:
+        look_for_state(turn, f"rewind to step {event.to_step}", at_most=event.to_step)
+
+
+def is_restored(turn: Turn) -> bool:
+    """Whether the restore under way has led to holders of all shards; does what comes next on the way there."""
+    restore = turn.state.restore
+    if restore is None or restore.commit is None:
+        return False
+    _send_to_the_door(turn)
+    turn.replenish("the state is restored")
+    waiting = [worker.name for worker in turn.state.ready if worker.restoring is None]
+    for name in waiting:
+        turn.set_worker(name, restoring=restore.commit, restoring_s=turn.now_s, refused=False)
+    if waiting:
+        step = restore.commit.step
+        turn.do(Restore(workers=tuple(waiting), commit=restore.commit, reason=f"the run goes on after step {step}"))
+    parked = turn.state.standing(Standing.PARKED)
+    if any(worker.is_restoring for worker in parked):
+        return False
+    if resumable(parked, turn.state.width) is not None:
+        return True
+    _give_up_bad_step(turn, restore, parked)
+    return False
+
+
+def _send_to_the_door(turn: Turn) -> None:
+    """Whatever members hold, it is not what comes now."""
+    for member in turn.state.members:
+        if member.standing is Standing.MEMBER:
+            turn.set_worker(member.name, standing=Standing.PARKED, healed=False, restoring=None, refused=False)
+
+
+def _give_up_bad_step(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord, ...]) -> None:
+    """All have answered: if whole replicas are there, some part of the step cannot be had from anywhere."""
+    if restore.commit is None or not whole_gangs(parked, turn.state.width):
+        return
+    for worker in parked:
+        turn.set_worker(worker.name, restoring=None, refused=False, healed=False)
+    without = (*restore.without, restore.commit)
+    look_for_state(turn, f"step {restore.commit.step} cannot be restored", restore.at_most, without)
+
+
+def consider_restore(turn: Turn) -> None:
+    """Have all stop at the end of a step, if there is something to go back to."""
+    restore = turn.state.restore
+    if restore is not None and restore.commit is not None:
+        turn.pause(f"step {restore.commit.step} is restored")
+
+
+def found(turn: Turn, event: ev.RestoreFound) -> bool:
+    """Take in what can be restored, or that nothing can; whether that was waited for."""
+    restore = turn.state.restore
+    if restore is None or restore.commit is not None:
+        return False
+    if event.commit is not None:
+        turn.change(restore=replace(restore, commit=event.commit))
+        return True
+    turn.change(restore=None)
+    if restore.at_most is None and event.error:
+        turn.fail(Ending.REPLICAS_LOST, f"the checkpoints of the run cannot be looked at: {event.error}")
+    elif restore.at_most is None and has_committed(turn):
+        turn.fail_lost(f"every replica died, and no tier holds a step that can be restored: {event.reason}")
+    elif restore.at_most is None and restore.without:
+        steps = ", ".join(str(commit.step) for commit in restore.without)
+        turn.fail_lost(f"no saved step can be restored (bad: {steps}): start the run under another name to begin anew")
+    return True
+
+
+def has_committed(turn: Turn) -> bool:
+    """Whether a step is known to be committed; before that, a new start loses nothing that anybody was told."""
+    resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
+    is_told = turn.state.published >= 0 or bool(turn.state.published_ahead)
+    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members)
+
+
+def restored_here(turn: Turn, event: ev.Restored) -> bool:
+    """Take an answer in; whether it was waited for."""
+    worker = turn.worker(event.worker)
+    if not _is_expected(worker, event.commit):
+        return False
+    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, left_with=None, replaced=False)
+    return True
+
+
+def refused_here(turn: Turn, event: ev.RestoreRefused) -> bool:
+    """The same, of a worker that could not."""
+    worker = turn.worker(event.worker)
+    if not _is_expected(worker, event.commit):
+        return False
+    turn.set_worker(event.worker, refused=True)
+    return True
+
+
+def _is_expected(worker: WorkerRecord, commit: CommitId) -> bool:
+    is_asked = worker.restoring is not None and worker.restoring.same_state(commit)
+    return is_asked and worker.is_restoring and worker.standing is Standing.PARKED
+
+
+def fork(turn: Turn, resume: CommitId) -> None:
+    """The next generation begins a new line of history after this commit."""
+    made = Fork(incarnation=turn.settings.incarnation, generation=turn.state.generation + 1, step=resume.step)
+    turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())
+
+
+def expire_restores(turn: Turn) -> bool:
+    """Who takes too long is ended; False if nobody could even say what there is."""
+    limit_s, restore = SILENCE * turn.settings.limits.restore_timeout_s, turn.state.restore
+    if restore is None:
+        return True
+    if restore.commit is None:
+        return turn.now_s - restore.since_s <= limit_s
+    for worker in turn.state.standing(Standing.PARKED):
+        if worker.is_restoring and turn.now_s - worker.restoring_s > limit_s:
+            within = f"{SILENCE} times Limits.restore_timeout_s={turn.settings.limits.restore_timeout_s}"
+            why = f"{worker.name} has not loaded step {restore.commit.step} within {within}"
+            turn.set_worker(worker.name, refused=True)
+            turn.fence(worker.name, why)
+    return True

@@ -1,0 +1,136 @@
+"""Effect. Copying state into a slot while the training goes on, and the fence that keeps the optimizer off until then.
+
+What lies in host memory is copied by a thread beside, and by whoever comes to the fence first; what lies on a GPU by a
+stream beside, for which the device waits, and not the host.
+"""
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from elastic.errors import StateError
+
+PIECE_BYTES = 16 << 20  # what one of the two takes at a time
+Pair = tuple[torch.Tensor, torch.Tensor]  # (to, from), of equal shape and dtype
+
+
+class Copies:
+    """The copies of one snapshot.
+
+    Args:
+        now: done, or in the device's order before all that follows, when this returns.
+        later: begun; their sources must not change before `fence`.
+        stream: where copies from a GPU run.
+    """
+
+    def __init__(self, now: Sequence[Pair], later: Sequence[Pair], stream: Any = None) -> None:
+        self._device = None
+        if any(source.is_cuda for _, source in (*now, *later)):
+            self._device = DeviceCopies(_on_gpu(now), _on_gpu(later), stream)
+            now, later = _on_host(now), _on_host(later)
+        for target, source in now:
+            target.copy_(source)
+        self._host = HostCopies(later)
+
+    def fence(self, timeout_s: float) -> None:
+        """From here on sources may change.
+
+        Raises:
+            StateError: a copy failed, or took longer than this.
+        """
+        self._host.finish(timeout_s)
+        if self._device is not None:
+            self._device.fence()
+
+    def wait(self, timeout_s: float) -> None:
+        """All bytes are where they belong; raises as `fence` does."""
+        self._host.finish(timeout_s)
+        if self._device is not None:
+            self._device.wait()
+
+
+class HostCopies:
+    """Copies within host memory: torch lets go of the GIL in each."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._pieces = deque(piece for pair in pairs for piece in _pieces(*pair))
+        self._left = len(self._pieces)
+        self._lock = threading.Condition()
+        self._error: Exception | None = None
+        if self._pieces:
+            threading.Thread(target=self._work, name="elastic-copies", daemon=True).start()
+
+    def finish(self, timeout_s: float) -> None:
+        """Take a hand in what is left, and wait for what others have in theirs."""
+        self._work()
+        with self._lock:
+            if not self._lock.wait_for(lambda: self._left == 0, timeout_s):
+                raise StateError(f"a copy of state within this host took longer than {timeout_s:g} s (door_timeout_s)")
+            if self._error is not None:
+                raise StateError(f"state could not be copied: {self._error}") from self._error
+
+    def _work(self) -> None:
+        while True:
+            try:
+                target, source = self._pieces.popleft()
+            except IndexError:
+                return
+            try:
+                target.copy_(source)
+            except Exception as error:  # whoever waits raises it
+                self._error = error
+            with self._lock:
+                self._left -= 1
+                self._lock.notify_all()
+
+
+class DeviceCopies:
+    """Copies from a GPU into pinned memory: ordered by events, so that the host waits only for what it reads."""
+
+    def __init__(self, now: Sequence[Pair], later: Sequence[Pair], stream: Any) -> None:
+        self._main = torch.cuda.current_stream()
+        stream.wait_stream(self._main)
+        with torch.cuda.stream(stream):
+            for target, source in now:
+                target.copy_(source, non_blocking=True)
+            is_rest_free = stream.record_event()
+            for target, source in later:
+                target.copy_(source, non_blocking=True)
+            self._done = stream.record_event()
+        self._main.wait_event(is_rest_free)
+
+    def fence(self) -> None:
+        """What the host launches from here on runs after the copies."""
+        torch.cuda.current_stream().wait_event(self._done)
+
+    def wait(self) -> None:
+        self._done.synchronize()
+
+
+def pin(slot: Any, array: Any) -> None:
+    """Page-lock a slot's memory for copies from a GPU, as long as the slot lives."""
+    runtime, address = torch.cuda.cudart(), array.ctypes.data
+    code = int(runtime.cudaHostRegister(address, array.nbytes, 0))
+    if code:
+        raise StateError(f"{array.nbytes} bytes of shared memory could not be page-locked: CUDA error {code}")
+    weakref.finalize(slot, runtime.cudaHostUnregister, address).atexit = False
+
+
+def _pieces(target: torch.Tensor, source: torch.Tensor) -> list[Pair]:
+    """A large copy in pieces, where its bytes lie in one order on both sides."""
+    if target.nbytes <= PIECE_BYTES or not (source.is_contiguous() and target.is_contiguous()):
+        return [(target, source)] if target.numel() else []
+    raw = (target.view(-1).view(torch.uint8), source.view(-1).view(torch.uint8))
+    return list(zip(raw[0].split(PIECE_BYTES), raw[1].split(PIECE_BYTES), strict=True))
+
+
+def _on_gpu(pairs: Sequence[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if pair[1].is_cuda]
+
+
+def _on_host(pairs: Sequence[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if not pair[1].is_cuda]

@@ -1,0 +1,48 @@
+"""Effect. A worker at the door loads its part of a commit, as the driver said, or tells why it cannot."""
+
+from elastic.checkpoint.catalog import candidates, find
+from elastic.checkpoint.reader import Effort, take_inventory
+from elastic.checkpoint.store import StoreError
+from elastic.control import events as ev
+from elastic.control.flight import Flying
+from elastic.control.values import CommitId
+from elastic.errors import CorruptError, DivergenceError, RefusedError
+from elastic.train.replica import Replica
+from elastic.train.restore import Fetched, Report, fetch
+from elastic.train.surroundings import Surroundings
+
+
+def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
+    """Fetch, install, and tell the driver; what this worker held, or had yet to tell of, is void.
+
+    Raises:
+        StateError: the tracked objects are not those that were saved: train_fn has changed.
+    """
+    replica.forget()
+    with replica.page.during(Flying.SLOW, f"restoring step {commit.step}"):
+        try:
+            fetched = _fetched(replica, around, commit)
+            replica.snapshots.fence()
+            around.link.restored(commit, fetched.install, _told(around.worker, fetched.report))
+        except (RefusedError, CorruptError, StoreError, DivergenceError) as error:
+            around.link.post(ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error)))
+
+
+def _fetched(replica: Replica, around: Surroundings, commit: CommitId) -> Fetched:
+    timeout_s = around.limits.restore_timeout_s
+    inventory = take_inventory(around.sources(), timeout_s)
+    candidate = find(candidates(inventory.holders, around.run), commit)
+    effort = Effort(turn=replica.shard, timeout_s=timeout_s)
+    return fetch(replica.tracked, candidate, replica.shard, replica.width, replica.landing, effort)
+
+
+def _told(worker: str, report: Report) -> ev.Restored:
+    places = [place for shard in report.read for place in shard.places]
+    return ev.Restored(
+        worker=worker,
+        commit=report.commit,
+        seconds=report.seconds,
+        nbytes=sum(shard.nbytes for shard in report.read),
+        places=tuple(f"{one.tier} {one.where} {one.nbytes}" for one in sorted(places, key=lambda one: -one.nbytes)),
+        retries=sum(shard.retries for shard in report.read),
+    )

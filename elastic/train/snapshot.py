@@ -1,0 +1,383 @@
+"""Effect. Snapshots: the state at the door of a step, copied into this node's shared memory while the next step runs.
+
+    door of s + 1     small state is copied at once; parameters and optimizer state by a thread beside (`copies.py`)
+    reduction of s+1  all replicas have applied s: it is stable, and a thread sums and seals the slot
+    apply of s + 1    waits for what is not copied yet
+
+A step that is tried again instead of becoming stable leaves nothing behind. Which steps are staged is agreed: the
+leader's vote travels in the tail of their reductions. Of the workers of a host that hold the same shard, one stages it.
+"""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import google_crc32c
+import torch
+
+from elastic.checkpoint.arena import Arena, NoRoomError, Slot
+from elastic.checkpoint.manifest import Entry, Manifest, chunk_count, laid_out
+from elastic.checkpoint.memory import reclaim
+from elastic.control import events as ev
+from elastic.control.flight import Flying
+from elastic.control.values import CommitId, Fork, View
+from elastic.errors import StateError
+from elastic.policies.due import Due
+from elastic.settings import Checkpoint
+from elastic.train.copies import Copies, pin
+from elastic.train.landing import expected_bytes
+from elastic.train.sharded import box, local
+from elastic.train.surroundings import Surroundings
+from elastic.train.tree import Flat
+
+if TYPE_CHECKING:
+    from elastic.train.replica import Replica
+    from elastic.train.step import Step
+
+log = logging.getLogger("elastic")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where each tensor of a state goes; the same object as long as nothing changes its shape."""
+
+    signature: tuple[Any, ...]
+    entries: tuple[Entry, ...]
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One step's state on its way into a slot; `manifest` lacks its sums."""
+
+    slot: Slot
+    copies: Copies
+    manifest: Manifest
+    stall_s: float = 0.0
+
+
+class NoSnapshots:
+    """What the training thread asks of a worker's snapshots; without `fit(checkpoint=...)` nothing is done."""
+
+    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """What the state will take, so that its memory is there before the first snapshot."""
+
+    def joined(self, view: View) -> None:
+        """A generation begins."""
+
+    def vote(self, step: "Step") -> float:
+        """Summed over replicas: above 0 this step is staged."""
+        return 0.0
+
+    def committed(self, step: "Step") -> None:
+        """Applied on this worker."""
+
+    def at_door(self) -> None:
+        """All is at rest: take the step that was agreed on.
+
+        Raises:
+            StateError: an earlier snapshot failed in a way that is nobody's lack of memory.
+        """
+
+    def fence(self) -> None:
+        """From here on parameters and optimizer state may change."""
+
+    def stable(self, commit: CommitId) -> None:
+        """This commit can not be lost any more: seal it, if it is staged."""
+
+    def drop(self) -> None:
+        """The staged step will never be stable: its attempt was replaced."""
+
+    def flush(self) -> None:
+        """Wait until what is stable is sealed."""
+
+    def close(self) -> None:
+        """The worker leaves: what is sealed stays on the node."""
+
+
+class Snapshots(NoSnapshots):
+    """One worker's snapshots, in an arena.
+
+    Args:
+        settings: how often, and where.
+
+    Attributes:
+        forks: where the history of what is committed from now on began anew.
+        skipped: steps that were not staged, since all slots were being sealed or read.
+        is_off: the tier is given up on this worker, for want of room.
+    """
+
+    def __init__(self, replica: "Replica", around: Surroundings, settings: Checkpoint) -> None:
+        self._replica, self._run, self._directory = replica, around.run, Path(settings.memory)
+        self._arena = Arena(self._directory, around.run, around.incarnation, around.worker)
+        self._due = Due(settings.local_interval, settings.overhead)
+        self._timeout_s = around.limits.door_timeout_s
+        self.forks: tuple[Fork, ...] = ()
+        self.skipped = 0
+        self.is_off = False
+        self._is_stager = False
+        self._expected_bytes = 0
+        self._wanted: Step | None = None  # agreed on, and applied; to be staged at the door
+        self._copying: Snapshot | None = None  # its sources must not change
+        self._open: Snapshot | None = None  # not known yet whether its step becomes stable
+        self._layout = Layout((), (), 0)
+        self._last_thread: threading.Thread | None = None
+        self._reserving: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
+        self._stream: Any = None
+        self._seen_s = 0.0
+
+    # --- which steps, and who ---
+
+    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._expected_bytes = expected_bytes(tensors, optimizers)
+
+    def joined(self, view: View) -> None:
+        """Who stages for the first time reserves its slots beside the first steps."""
+        self.forks = view.forks
+        self._is_stager = view.is_first_of_its_shard(self._replica.link.worker)
+        if self._is_stager and self._reserving is None:
+            self._reserving = self._start(self._reserve)
+
+    def vote(self, step: "Step") -> float:
+        """The leader knows when it is time; who has no memory for it yet is against, unless it is the last chance."""
+        replica = self._replica
+        is_against = self._is_stager and not self.is_off and not self._is_ready
+        vote = -1.0 if is_against else 0.0
+        if replica.rank or step.phase != replica.phases - 1:
+            return vote
+        if step.number == replica.last_number:
+            return replica.replicas + 1.0
+        return vote + self._due.is_due(step.index, time.monotonic())
+
+    def committed(self, step: "Step") -> None:
+        now_s = time.monotonic()
+        if self._seen_s:
+            self._due.took_step(now_s - self._seen_s)
+        self._seen_s = now_s
+        if step.is_staged:
+            self._wanted = step
+            self._due.done(step.index, now_s)
+
+    # --- the way of a snapshot ---
+
+    def at_door(self) -> None:
+        step, self._wanted = self._wanted, None
+        if self._error is not None:
+            raise StateError(f"a snapshot failed: {type(self._error).__name__}: {self._error}") from self._error
+        if step is None or self.is_off or not self._is_stager:
+            return
+        with self._replica.page.during(Flying.SLOW, "taking a snapshot"):
+            is_usual = self._is_ready
+            if self._reserving is not None:
+                self._reserving.join(self._timeout_s)
+            started_s = time.perf_counter()
+            try:
+                snapshot = self._begin(step)
+                if snapshot is None and (step.wants_pause or step.number == self._replica.last_number):
+                    self.flush()  # nothing comes after it: rather wait for a slot than leave it out
+                    snapshot = self._begin(step)
+            except NoRoomError as error:
+                self._give_up(error)
+                return
+        if snapshot is None:
+            self.skipped += 1
+            return
+        self._open = self._copying = snapshot
+        snapshot.stall_s = time.perf_counter() - started_s if is_usual else 0.0
+
+    def fence(self) -> None:
+        snapshot, self._copying = self._copying, None
+        if snapshot is None:
+            return
+        started_s = time.perf_counter()
+        with self._replica.page.during(Flying.SLOW, "waiting for a snapshot"):
+            snapshot.copies.fence(self._timeout_s)
+        stall_s = snapshot.stall_s + time.perf_counter() - started_s
+        self._seen_s += stall_s  # a step's own time is without it
+        if snapshot.stall_s:
+            self._due.stalled(stall_s)
+
+    def stable(self, commit: CommitId) -> None:
+        snapshot = self._open
+        if snapshot is not None and snapshot.manifest.commit.same_state(commit):
+            self._open = None
+            self._start(lambda: self._seal(snapshot))
+
+    def drop(self) -> None:
+        snapshot, self._open = self._open, None
+        if snapshot is not None:
+            self._start(lambda: self._abandon(snapshot))
+
+    def flush(self) -> None:
+        if self._last_thread is not None:
+            self._last_thread.join(self._timeout_s)
+
+    def close(self) -> None:
+        self.drop()
+        self.flush()
+        self._arena.close()
+
+    # --- at the door ---
+
+    def _begin(self, step: "Step") -> Snapshot | None:
+        replica = self._replica
+        flat = replica.tracked.flatten()
+        layout = self._layout = laid_out_as(flat, self._layout)
+        slot = self._arena.begin(layout.nbytes)
+        if slot is None:
+            return None
+        if slot.layout is not layout:
+            clear_gaps(slot.payload, layout)
+            slot.layout = layout
+        pairs = list(zip(targets(slot.payload, layout, flat.tensors), flat.tensors, strict=True))
+        steady = self._steady()
+        later = [pair for pair in pairs if pair[1].data_ptr() in steady]
+        now = [pair for pair in pairs if pair[1].data_ptr() not in steady]
+        manifest = Manifest(
+            run=self._run,
+            commit=step.commit,
+            shard=replica.shard,
+            shards=replica.width,
+            layout=model_layout(replica.model),
+            skeleton=flat.skeleton.decode(),
+            entries=layout.entries,
+            nbytes=layout.nbytes,
+            chunks=(),
+            forks=self.forks,
+            replicas=step.replicas,
+            taken_at_s=time.time(),
+        )
+        return Snapshot(slot, Copies(now, later, self._side_stream(slot, flat.tensors)), manifest)
+
+    def _steady(self) -> set[int]:
+        """Addresses of what changes inside apply alone: the model's parameters, and the optimizers' state."""
+        replica, found = self._replica, list[torch.Tensor]()
+        if replica.model is not None:
+            found += replica.model.parameters()
+        for optimizer in replica.tracked.optimizers:
+            found += [param for group in optimizer.param_groups for param in group["params"]]
+            found += [value for entries in optimizer.state.values() for value in entries.values() if _is_tensor(value)]
+        return {local(tensor.detach()).data_ptr() for tensor in found}
+
+    def _side_stream(self, slot: Slot, tensors: list[torch.Tensor]) -> Any:
+        """Where copies from a GPU run, into page-locked memory; None without one."""
+        if not any(tensor.is_cuda for tensor in tensors):
+            return None
+        self._stream = self._stream or torch.cuda.Stream()
+        if not slot.is_pinned:
+            pin(slot, slot.payload)
+            slot.is_pinned = True
+        return self._stream
+
+    # --- threads beside the training ---
+
+    def _start(self, act: Callable[[], None]) -> threading.Thread:
+        """One after the other, so that slots are sealed in the order of their steps."""
+        arguments = (act, self._last_thread)
+        thread = threading.Thread(target=self._guarded, args=arguments, name="elastic-snapshot", daemon=True)
+        self._last_thread = thread
+        thread.start()
+        return thread
+
+    def _guarded(self, act: Callable[[], None], before: threading.Thread | None) -> None:
+        try:
+            if before is not None:
+                before.join()
+            act()
+        except NoRoomError as error:
+            self._give_up(error)
+        except Exception as error:  # the training thread raises it at the next door
+            self._error = error
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether the slots' memory is there."""
+        return self._reserving is not None and not self._reserving.is_alive()
+
+    def _reserve(self) -> None:
+        reclaim(self._directory, self._run)
+        self._arena.reserve(self._expected_bytes)
+
+    def _seal(self, snapshot: Snapshot) -> None:
+        snapshot.copies.wait(self._timeout_s)
+        manifest = replace(snapshot.manifest, chunks=sums(snapshot.slot.payload, snapshot.manifest))
+        self._arena.seal(snapshot.slot, manifest)
+        link, key = self._replica.link, manifest.key
+        place = {"shard": key.shard, "shards": key.shards}
+        link.post(ev.ShardStaged(worker=link.worker, commit=key.commit, nbytes=manifest.nbytes, **place))
+
+    def _abandon(self, snapshot: Snapshot) -> None:
+        snapshot.copies.wait(self._timeout_s)
+        snapshot.slot.abandon()
+
+    def _give_up(self, error: NoRoomError) -> None:
+        """Training goes on without this tier; told once."""
+        with self._lock:
+            if self.is_off:
+                return
+            self.is_off = True
+        log.warning("no more snapshots in memory on this worker: %s", error)
+        link = self._replica.link
+        link.post(ev.TierDegraded(worker=link.worker, tier="memory", reason=str(error)))
+
+
+def make_snapshots(replica: "Replica", around: Surroundings) -> NoSnapshots:
+    """As `around.checkpoint` says."""
+    return NoSnapshots() if around.checkpoint is None else Snapshots(replica, around, around.checkpoint)
+
+
+def laid_out_as(flat: Flat, before: Layout) -> Layout:
+    """The layout of a state; the one before where it fits.
+
+    Raises:
+        StateError: a DTensor's part is no single box.
+    """
+    signature = tuple(
+        (path, tensor.dtype, tensor.shape) for (path, _), tensor in zip(flat.leaves, flat.tensors, strict=True)
+    )
+    if signature == before.signature:
+        return before
+    entries = []
+    for (path, leaf), tensor in zip(flat.leaves, flat.tensors, strict=True):
+        whole, at = box(leaf)
+        dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+        entries.append(Entry(path=path, dtype=dtype, shape=shape, begin=0, nbytes=tensor.nbytes, whole=whole, at=at))
+    placed, nbytes = laid_out(entries)
+    return Layout(signature, placed, nbytes)
+
+
+def targets(payload: Any, layout: Layout, tensors: list[torch.Tensor]) -> Iterable[torch.Tensor]:
+    """Views into a payload, (nbytes,) uint8, one for each tensor."""
+    whole = torch.from_numpy(payload)
+    for entry, tensor in zip(layout.entries, tensors, strict=True):
+        yield whole[entry.begin : entry.begin + entry.nbytes].view(tensor.dtype).view(tensor.shape)
+
+
+def clear_gaps(payload: Any, layout: Layout) -> None:
+    """Zeros between tensors: equal states are equal bytes, whatever the slot has held before."""
+    ends = [entry.begin + entry.nbytes for entry in layout.entries]
+    for end, begin in zip(ends, [*(entry.begin for entry in layout.entries[1:]), layout.nbytes], strict=False):
+        payload[end:begin] = 0
+
+
+def sums(payload: Any, manifest: Manifest) -> tuple[int, ...]:
+    """crc32c of each chunk of a payload; lets go of the GIL in each."""
+    bounds = (manifest.chunk(number) for number in range(chunk_count(manifest.nbytes, manifest.chunk_bytes)))
+    return tuple(google_crc32c.value(payload[begin:end]) for begin, end in bounds)
+
+
+def model_layout(model: torch.nn.Module | None) -> str:
+    """Digest of the parameters' names, shapes and dtypes, the same however they are sharded."""
+    lines = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()] if model is not None else []
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)

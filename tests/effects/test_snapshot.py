@@ -1,0 +1,535 @@
+"""Effect. Snapshots of one worker: they hold the state at the door, whatever the training does meanwhile."""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from elastic.checkpoint import memory
+from elastic.checkpoint.arena import Arena
+from elastic.checkpoint.manifest import Manifest
+from elastic.control import events as ev
+from elastic.control.values import Member, View
+from elastic.errors import StateError
+from elastic.settings import Checkpoint, Interval
+from elastic.train import copies, snapshot, tree
+from elastic.train.copies import Copies, HostCopies
+from tests.effects.helpers import LONG_S, eventually
+from tests.effects.idiom import STEPS, Numbers, Training, assert_like_a_plain_loop, once, raised, trained
+from tests.effects.sealed import digest_of, flat_of, state_of
+from tests.effects.solo import Solo
+
+RUN = "solo"
+EVERY = Interval(steps=1)
+
+
+class Book:
+    """A directory for slots, and what was the state after each step."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.digests: dict[int, int] = {}
+        self.source = memory.MemorySource(directory, RUN)
+
+    def solo(self, interval: Interval = EVERY) -> Solo:
+        checkpoint = Checkpoint(local_interval=interval, memory=str(self.directory))
+        return Solo(self.directory, checkpoint=checkpoint, blame_grace_s=0.05)
+
+    def note(self, step: Any, training: Training, place: str) -> None:
+        """A hook for `trained`."""
+        if place == "start":
+            wait_for_slots(training.session)
+        if place == "after":
+            self.digests[step.index] = tree.digest(training.session._replica.tracked.flatten())
+
+    @property
+    def sealed(self) -> list[Manifest]:
+        return list(self.source.manifests())
+
+    def assert_sealed(self, *steps: int) -> None:
+        assert [one.commit.step for one in self.sealed] == list(steps)
+        for one in self.sealed:
+            assert digest_of(self.source, one) == self.digests[one.commit.step], f"step {one.commit.step}"
+
+
+def wait_for_slots(session: Any) -> None:
+    """So that each step is staged, from the first one on: these steps are shorter than their sums take."""
+    snapshots = session._replica.snapshots
+    eventually(lambda: snapshots._is_ready, "the slots are reserved")
+    snapshots.flush()
+
+
+def staged(ended: Any) -> list[int]:
+    return [event.commit.step for event in ended.events if isinstance(event, ev.ShardStaged)]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path)
+
+
+# --- the state at the door --------------------------------------------------------------------------------------------
+
+
+def test_every_step_is_sealed_as_it_was_at_the_door(book: Book) -> None:
+    ended = book.solo().run(trained(book.note))
+    assert_like_a_plain_loop(ended)
+    assert staged(ended) == list(range(STEPS))
+    book.assert_sealed(3, 2, 1)
+    newest = book.sealed[0]
+    assert newest.commit == ended.reports[-1].commit
+    assert (newest.run, newest.shard, newest.shards, newest.replicas, newest.forks) == (RUN, 0, 1, 1, ())
+    assert abs(newest.taken_at_s - time.time()) < 2 * LONG_S
+    paths = [entry.path for entry in newest.entries]
+    assert "/model/weight" in paths
+    assert "/optimizer/state/0/momentum_buffer" in paths
+    assert all(entry.begin % 64 == 0 for entry in newest.entries)
+
+
+def test_what_is_not_copied_in_time_is_copied_before_the_optimizer_runs(book: Book, monkeypatch: Any) -> None:
+    """The thread beside does not come to it at all: the training thread does it at the fence."""
+    work, by = HostCopies._work, []
+
+    def late(self: HostCopies) -> None:
+        if threading.current_thread().name != "elastic-copies":
+            by.append(len(self._pieces))
+            work(self)
+
+    monkeypatch.setattr(HostCopies, "_work", late)
+    ended = book.solo().run(trained(book.note))
+    assert_like_a_plain_loop(ended)
+    assert max(by) > 0
+    book.assert_sealed(3, 2, 1)
+
+
+def test_the_optimizer_waits_for_a_copy_that_somebody_has_in_hand(book: Book, monkeypatch: Any) -> None:
+    pieces, slow = copies._pieces, []
+
+    class Slow:
+        def __init__(self, target: torch.Tensor) -> None:
+            self.target = target
+
+        def copy_(self, source: torch.Tensor) -> None:
+            time.sleep(0.1)
+            slow.append(source.numel())
+            self.target.copy_(source)
+
+    monkeypatch.setattr(copies, "_pieces", lambda target, source: [(Slow(t), s) for t, s in pieces(target, source)])
+    ended = book.solo().run(trained(book.note))
+    assert_like_a_plain_loop(ended)
+    assert slow
+    book.assert_sealed(3, 2, 1)
+
+
+def never(self: HostCopies) -> None:
+    """A thread that does not come to its work; others do."""
+    if threading.current_thread().name != "elastic-copies":
+        HostCopies.__dict__["_original"](self)
+
+
+@pytest.fixture
+def idle(monkeypatch: Any) -> None:
+    """Nothing is copied but by who waits for it."""
+    monkeypatch.setattr(HostCopies, "_original", HostCopies._work, raising=False)
+    monkeypatch.setattr(HostCopies, "_work", never)
+
+
+class Rich(Training):
+    """With buffers, a moving average, and a frozen parameter."""
+
+    def __init__(self, session: Any) -> None:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+        model[2].bias.requires_grad_(False)
+        super().__init__(session, model)
+        self.average = torch.optim.swa_utils.AveragedModel(self.model)
+        session.track(average=self.average)
+        self.batches = session.batches(Numbers(12), batch_size=6, micro_batch_size=2)
+
+
+def test_what_changes_outside_of_apply_is_copied_at_the_door(book: Book, idle: None) -> None:
+    """Buffers in each forward; an average of the parameters, by a user who moves it before the optimizer runs."""
+
+    def train_fn(session: Any) -> None:
+        training = Rich(session)
+        for step in training.steps():
+            with step:
+                book.note(step, training, "start")
+                training.compute(step)
+                if step.index > 0:
+                    training.average.update_parameters(training.model)
+                training.apply(step)
+            book.note(step, training, "after")
+
+    ended = book.solo().run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    book.assert_sealed(3, 2, 1)
+
+
+def test_who_changes_parameters_elsewhere_says_so(book: Book, idle: None) -> None:
+    def hook(step: Any, training: Training, place: str) -> None:
+        book.note(step, training, place)
+        if place == "before":
+            with training.session.mutating(), torch.no_grad():
+                training.model.weight.zero_()
+
+    ended = book.solo().run(trained(hook))
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    book.assert_sealed(3, 2, 1)
+
+
+def test_healed_state_is_installed_when_the_copies_are_done(book: Book, idle: None, monkeypatch: Any) -> None:
+    def exchange(group: Any, view: View, tracked: Any, landing: Any) -> Any:
+        def install() -> None:
+            for tensor in tracked.flatten().tensors if view.behind else ():
+                tensor.fill_(1)
+            installed.append(view.generation)
+
+        return install
+
+    solo, installed = book.solo(), list[int]()
+    form = solo.link.form
+    monkeypatch.setattr(solo.link, "form", lambda view: form(replace(view, behind=(0,) if view.generation > 1 else ())))
+    monkeypatch.setattr("elastic.train.session.exchange", exchange)
+    failure = once(1, "batch", lambda step, training: solo.break_generation())
+
+    def hook(step: Any, training: Training, place: str) -> None:
+        failure(step, training, place)
+        if step.is_committed or place != "after":
+            book.note(step, training, place)
+
+    ended = solo.run(trained(hook, max_steps=3))
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert installed == [1, 2]
+    book.assert_sealed(2, 1, 0)
+
+
+def test_a_step_mostly_runs_while_its_predecessor_is_copied(book: Book, monkeypatch: Any) -> None:
+    """The copies of step s begin before the forward of s + 1, and nobody waits for them before its apply."""
+    release, order = threading.Event(), []
+    work = HostCopies._work
+
+    def held(self: HostCopies) -> None:
+        if threading.current_thread().name == "elastic-copies":
+            assert release.wait(LONG_S)
+            order.append("copied")
+        work(self)
+
+    def hook(step: Any, training: Training, place: str) -> None:
+        book.note(step, training, place)
+        if step.index == 1 and place == "reduced":
+            order.append("computed")
+            release.set()
+
+    monkeypatch.setattr(HostCopies, "_work", held)
+    book.solo().run(trained(hook))
+    assert order[:2] == ["computed", "copied"]
+    book.assert_sealed(3, 2, 1)
+
+
+# --- stable, or nothing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["start", "batch", "reduced"])
+def test_a_step_that_is_tried_again_after_its_predecessor_was_staged(place: str, book: Book) -> None:
+    solo = book.solo()
+    failure = once(2, place, lambda step, training: solo.break_generation())
+
+    def hook(step: Any, training: Training, where: str) -> None:
+        failure(step, training, where)
+        if where != "after" or step.is_committed:
+            book.note(step, training, where)
+
+    ended = solo.run(trained(hook))
+    assert_like_a_plain_loop(ended)
+    assert failure.calls
+    assert staged(ended) == list(range(STEPS))
+    told = {report.commit.step: report.commit for report in ended.reports}
+    assert all(one.commit == told[one.commit.step] for one in book.sealed)
+    book.assert_sealed(3, 2, 1)
+
+
+def replica_of(solo: Solo, act: Any) -> Any:
+    """What `act(replica, step)` returns inside of step 1, when step 0 is staged, and not stable; and the run."""
+    found = []
+
+    def hook(step: Any, training: Training, place: str) -> None:
+        if place == "start":
+            wait_for_slots(training.session)
+        if step.index == 1 and place == "start":
+            found.append(act(training.session._replica, step))
+
+    ended = solo.run(trained(hook))
+    return found[0], ended
+
+
+def test_a_staged_step_that_is_not_stable_yet_cannot_be_read(book: Book) -> None:
+    assert replica_of(book.solo(), lambda replica, step: book.sealed)[0] == []
+
+
+def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
+    """The others resume from another outcome of the same step."""
+
+    def leave_it(replica: Any, step: Any) -> None:
+        commit = replica.link.state.commit
+        theirs = type(commit)(commit.incarnation, commit.generation, 2, commit.step, "another lineage")
+        view = View(
+            run=RUN,
+            incarnation=1,
+            generation=2,
+            members=replica.view.members,
+            resume=theirs,
+            donors=(0,),
+            behind=(),
+        )
+        replica.resume(view)
+        replica.snapshots.flush()
+
+    assert staged(replica_of(book.solo(), leave_it)[1]) == [1, 2, 3]
+
+
+def test_slots_are_free_again_after_steps_that_were_dropped(book: Book) -> None:
+    def drop(replica: Any, step: Any) -> int:
+        for _ in range(10):
+            replica.snapshots.drop()
+            replica.snapshots.flush()
+            step.commit, step.is_staged = replica.link.state.commit, True
+            replica.snapshots.committed(step)
+            replica.snapshots.at_door()
+        return replica.snapshots.skipped
+
+    assert replica_of(book.solo(), drop)[0] == 0
+
+
+def test_slots_are_sealed_in_the_order_of_their_steps(book: Book, monkeypatch: Any) -> None:
+    """Else an older one could pass for the newest, which is never written over."""
+    sums, calls = snapshot.sums, []
+
+    def slow(payload: Any, manifest: Manifest) -> Any:
+        time.sleep(0.2 if not calls else 0.0)
+        calls.append(manifest.commit.step)
+        return sums(payload, manifest)
+
+    monkeypatch.setattr(snapshot, "sums", slow)
+    ended = book.solo().run(trained(max_steps=200))
+    assert staged(ended) == sorted(staged(ended)) == calls
+    assert len(calls) >= 2
+    assert book.sealed[0].commit.step == 199, "the last step was left out for want of a slot"
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_steps_of_the_interval_and_the_last_are_staged(book: Book) -> None:
+    ended = book.solo(Interval(steps=2)).run(trained(book.note))
+    assert staged(ended) == [0, 2, 3]
+    book.assert_sealed(3, 2, 0)
+
+
+def test_phases_are_staged_after_the_last_of_a_step(book: Book) -> None:
+    def train_fn(session: Any) -> None:
+        training = Training(session)
+        for step in session.steps(training.batches, max_steps=3, phases=2):
+            with step:
+                wait_for_slots(session)
+                training.compute(step)
+                training.apply(step)
+
+    assert staged(book.solo().run(train_fn)) == [1, 3, 5]
+
+
+def test_a_loop_that_is_left_early_seals_what_it_has_staged(book: Book) -> None:
+    def train_fn(session: Any) -> None:
+        training = Training(session)
+        for step in training.steps():
+            with step:
+                book.note(step, training, "start")
+                training.compute(step)
+                training.apply(step)
+            book.note(step, training, "after")
+            if step.index == 1:
+                break
+
+    assert staged(book.solo().run(train_fn)) == [0, 1]
+    book.assert_sealed(1, 0)
+
+
+def test_one_worker_of_a_host_stages_a_shard() -> None:
+    hosts = ["a", "a", "a", "a", "b", "b", "a", "c"]  # four replicas of two workers
+    members = tuple(Member(f"w{n}", host, 1) for n, host in enumerate(hosts))
+    shape = {"run": RUN, "incarnation": 1, "generation": 1, "donors": (0,), "behind": ()}
+    view = View(members=members, resume=snapshot.CommitId(1, 1, 1, 0, ""), width=2, **shape)
+    assert [m.worker for m in members if view.is_first_of_its_shard(m.worker)] == ["w0", "w1", "w4", "w5", "w7"]
+
+
+# --- what it costs where it is not wanted, or has no room -------------------------------------------------------------
+
+
+def test_without_a_checkpoint_nothing_is_made(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Arena, "__init__", lambda *_: pytest.fail("an arena was made"))
+    assert_like_a_plain_loop(Solo(tmp_path).run(trained()))
+    assert not any(path.name.endswith(".slot") for path in tmp_path.iterdir())
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 64 KiB, of which the flight page takes 4."""
+    directory = tmp_path / "tiny"
+    directory.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)]
+    made = subprocess.run(mounting, capture_output=True, text=True, timeout=LONG_S)
+    if made.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True, timeout=LONG_S)
+
+
+def test_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: Path) -> None:
+    (tiny / "filler").write_bytes(bytes(40 << 10))
+    book = Book(tiny)
+    ended = book.solo().run(trained())
+    assert_like_a_plain_loop(ended)
+    (told,) = [event for event in ended.events if isinstance(event, ev.TierDegraded)]
+    assert told.tier == "memory"
+    assert "Checkpoint.memory" in told.reason
+    assert staged(ended) == []
+
+
+def test_a_snapshot_that_fails_for_another_reason_ends_the_run(book: Book, monkeypatch: Any) -> None:
+    """An error nobody hears would leave the run without snapshots for ever (C15)."""
+
+    def broken(*_: Any) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(snapshot, "sums", broken)
+    ended = book.solo().run(trained(book.note, max_steps=50))
+    assert "a snapshot failed: ValueError: a bug" in raised(ended, "StateError")
+
+
+def test_a_copy_that_fails_is_raised_where_it_is_waited_for() -> None:
+    class Broken:
+        nbytes = 0
+
+        def numel(self) -> int:
+            return 1
+
+        def copy_(self, source: torch.Tensor) -> None:
+            raise RuntimeError("no such memory")
+
+    one: Any = Copies([], [(Broken(), torch.zeros(1))])  # type: ignore[list-item]
+    for _ in range(2):
+        with pytest.raises(StateError, match="no such memory"):
+            one.fence(LONG_S)
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 5), (2, 3, 4, 5)])
+def test_any_tensor_is_copied_to_the_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    source = torch.randn(shape).to(dtype)
+    one = torch.empty(shape, dtype=dtype)
+    Copies([], [(one, source)]).wait(LONG_S)
+    assert torch.equal(one, source)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda t: t, lambda t: t.t(), lambda t: t[::2]], ids=["plain", "transposed", "strided"]
+)
+def test_a_large_tensor_is_copied_in_pieces_whatever_its_strides(make: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(copies, "PIECE_BYTES", 1000)
+    source = make(torch.randn(64, 64))
+    target = torch.empty(source.shape)
+    pieces = copies._pieces(target, source)
+    assert (len(pieces) > 10) == source.is_contiguous()
+    Copies([], [(target, source)]).wait(LONG_S)
+    assert torch.equal(target, source)
+
+
+def test_equal_states_are_equal_bytes_whatever_the_slot_has_held(tmp_path: Path) -> None:
+    flat = tree.flatten({"a": torch.arange(5), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.zeros(0)})
+    layout = snapshot.laid_out_as(flat, snapshot.Layout((), (), 0))
+    arena = Arena(tmp_path, RUN, 1, "w0")
+    held = []
+    for dirt in (0, 255):
+        slot = arena.begin(layout.nbytes)
+        assert slot is not None
+        slot.payload[:] = dirt
+        snapshot.clear_gaps(slot.payload, layout)
+        for target, source in zip(snapshot.targets(slot.payload, layout, flat.tensors), flat.tensors, strict=True):
+            target.copy_(source)
+        held.append(bytes(slot.payload[: layout.nbytes]))
+    assert held[0] == held[1]
+    assert layout.nbytes == 128
+    assert snapshot.laid_out_as(flat, layout) is layout
+    arena.close()
+
+
+def test_a_state_that_grows_gets_larger_slots(book: Book) -> None:
+    """An optimizer with more than two moments, which nobody could foresee."""
+
+    class Growing(Training):
+        def __init__(self, session: Any) -> None:
+            super().__init__(session, nn.Linear(3, 2000).double())
+            self.history: list[torch.Tensor] = []
+            session.track(history=self)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"all": list(self.history)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.history = state["all"]
+
+    def train_fn(session: Any) -> None:
+        training = Growing(session)
+        for step in training.steps():
+            with step:
+                book.note(step, training, "start")
+                training.compute(step)
+                training.apply(step)
+                training.history.append(torch.full((20000,), float(step.index)))
+            book.note(step, training, "after")
+
+    ended = book.solo().run(train_fn)
+    assert staged(ended) == [0, 1, 2, 3]
+    assert book.sealed[0].commit.step == 3
+    assert digest_of(book.source, book.sealed[0]) == book.digests[3]
+    state = state_of(book.source, book.sealed[0])
+    assert [float(one[0]) for one in state["history"]["all"]] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_what_is_sealed_can_be_installed(book: Book) -> None:
+    """What a restore will do: the skeleton and tensors of a slot are a state."""
+    ended = book.solo().run(trained(book.note))
+    flat = flat_of(book.source, book.sealed[0])
+
+    def train_fn(session: Any) -> list[torch.Tensor]:
+        training = Training(session)
+        session._replica.use(training.batches)
+        session._replica.tracked.install(flat.skeleton, flat.tensors)
+        return training.parameters
+
+    fresh = Book(book.directory / "fresh")
+    fresh.directory.mkdir()
+    session_value = Solo(fresh.directory).run(lambda session: done_with(session, train_fn))
+    torch.testing.assert_close(session_value.value, ended.value, rtol=0, atol=0)
+
+
+def done_with(session: Any, act: Any) -> Any:
+    """What `act` finds, and no training: one step is needed to end in good order."""
+    value = act(session)
+    batches = session._replica.batches
+    for step in session.steps(batches, max_steps=1):
+        with step:
+            step.skip("it is only looked at")
+    return value

@@ -1,0 +1,244 @@
+"""What is deleted from the persistent tier, what is not, and what a collector that was killed leaves behind."""
+
+import pytest
+
+from elastic.checkpoint.leases import SKEW_S, BusyError, Use
+from elastic.checkpoint.manifest import Fork
+from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.stores import open_store
+from elastic.checkpoint.vault import FencedError, Vault
+from elastic.checkpoint.vault_cleaning import collected, deleted, swept
+from elastic.checkpoint.vault_source import VaultSource
+from elastic.errors import SettingError
+from elastic.settings import Keep
+from tests.effects.vault_parts import commit_id, made_durable, succeeded, uploaded, what_is_read
+
+
+class Clock:
+    """The wall clock of a vault. It runs ahead of the store's, so that what was just written can be old."""
+
+    ahead_s = 0.0
+
+    def __call__(self) -> float:
+        import time
+
+        return time.time() + self.ahead_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def vault(tmp_path, clock):
+    opened = Vault(open_store(str(tmp_path / "store")), "night-1", now_s=clock)
+    opened.register("test")
+    return opened
+
+
+def reader_of(vault: Vault, clock: Clock) -> Vault:
+    return Vault(vault.store, "night-1", now_s=clock)
+
+
+def keys(vault: Vault, kind: str) -> list[str]:
+    return [item.key for item in vault.store.list(vault.keys.folder(kind))]
+
+
+def test_what_nobody_wants_goes_entirely(vault):
+    for step in (10, 20, 30, 40):
+        made_durable(vault, step)
+    verdicts = collected(vault, Keep(last=2), is_dry=True)
+    assert [(v.record.commit.step, v.is_kept) for v in verdicts] == [(40, True), (30, True), (20, False), (10, False)]
+    assert len(what_is_read(vault)) == 4
+    assert collected(vault, Keep(last=2)) == verdicts
+    assert what_is_read(vault) == {40: "whole", 30: "whole"}
+    names = [v.record.name for v in verdicts if not v.is_kept]
+    assert not [item.key for item in vault.store.list("") if any(name in item.key for name in names)]
+    assert keys(vault, "clearing") == []
+
+
+def test_c07_what_is_being_read_stays_until_the_reader_is_done(vault, clock):
+    for step in (10, 20):
+        made_durable(vault, step)
+    source = VaultSource(reader_of(vault, clock))
+    manifest = source.manifests()[-1]
+    assert manifest.commit.step == 10
+    source.read(manifest.key, 0, 1)
+    collected(vault, Keep(last=1))
+    with pytest.raises(BusyError, match="needed by somebody"):
+        deleted(vault, commit_id(10))
+    assert source.read(manifest.key, 0, 1024)
+    source.close()
+    collected(vault, Keep(last=1))
+    assert what_is_read(vault) == {20: "whole"}
+
+
+def test_a_reader_that_died_holds_nothing_for_ever(vault, clock):
+    for step in (10, 20):
+        made_durable(vault, step)
+    reader = VaultSource(reader_of(vault, clock))
+    reader.read(reader.manifests()[-1].key, 0, 1)
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    collected(vault, Keep(last=1))
+    assert what_is_read(vault) == {20: "whole"}
+
+
+def test_c07_a_reader_and_a_collector_that_meet_cannot_both_go_on(vault, clock, monkeypatch):
+    """The reader takes its lease between the collector's mark and its look at the leases, and the other way round."""
+    for step in (10, 20):
+        made_durable(vault, step)
+    source = VaultSource(reader_of(vault, clock))
+    key = source.manifests()[-1].key
+    is_taken, outcomes = vault.leases.is_taken, []
+
+    def reader_comes_in(name: str, *, is_durable: bool) -> bool:
+        if keys(vault, "clearing") and not outcomes:
+            with pytest.raises(BusyError):
+                source.read(key, 0, 1)
+            outcomes.append("the reader stood back")
+        return is_taken(name, is_durable=is_durable)
+
+    monkeypatch.setattr(vault.leases, "is_taken", reader_comes_in)
+    collected(vault, Keep(last=1))
+    assert outcomes == ["the reader stood back"]
+    assert what_is_read(vault) == {20: "whole"}
+    with pytest.raises(StoreError):
+        source.read(key, 0, 1)
+
+
+def test_an_incomplete_step_makes_no_other_go(vault):
+    for step in (10, 20, 30):
+        made_durable(vault, step)
+    newest = vault.commits()[0]
+    vault.store.delete(next(key for key in keys(vault, "steps") if newest.name in key and "chunk-000002" in key))
+    collected(vault, Keep(last=1))
+    assert [v.commit.step for v in vault.commits()] == [20]
+
+
+def test_quarantine_and_forks_count(vault):
+    for step in (10, 20, 30):
+        made_durable(vault, step)
+    vault.quarantine(vault.commits()[0].commit, "nan")
+    collected(vault, Keep(last=2))
+    assert what_is_read(vault) == {20: "whole", 10: "whole"}
+    vault.fork(Fork(incarnation=1, generation=9, step=10))
+    collected(vault, Keep(last=2))
+    assert [each.commit.step for each in vault.commits(also_void=True)] == [10]
+
+
+def test_the_newest_good_step_cannot_be_deleted(vault):
+    for step in (10, 20):
+        made_durable(vault, step)
+    vault.pin(commit_id(10))
+    assert vault.pinned() == [vault.commits()[1].name]
+    for step, why in ((20, "the newest good step"), (10, "pinned")):
+        with pytest.raises(SettingError, match=f"step {step} stays: {why}"):
+            deleted(vault, commit_id(step))
+    vault.unpin(commit_id(10))
+    deleted(vault, commit_id(10))
+    deleted(vault, commit_id(10))
+    assert what_is_read(vault) == {20: "whole"}
+
+
+def test_c14_partial_uploads_of_this_run_are_swept_once_they_are_old(vault, clock, tmp_path):
+    made_durable(vault, 10)
+    uploaded(vault, commit_id(20))
+    stranger = Vault(vault.store, "day-1", now_s=clock)
+    stranger.register("test")
+    uploaded(stranger, commit_id(20), run="day-1")
+    (tmp_path / "store" / "night-1" / "steps" / ".x.0.tmp").write_text("torn")
+    foreign = [item.key for item in vault.store.list("day-1/")]
+    assert swept(vault) == []
+    clock.ahead_s = vault.leases.lease_s / 2
+    assert swept(vault) == []
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    assert [name[:10] for name in swept(vault)] == ["0000000020"]
+    assert not any("0000000020" in key for key in keys(vault, "steps") + keys(vault, "leases"))
+    assert what_is_read(vault) == {10: "whole"}
+    assert [item.key for item in vault.store.list("day-1/")] == foreign
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert swept(vault) == []
+
+
+def test_c14_what_is_new_is_not_swept_even_without_a_lease(vault):
+    uploaded(vault, commit_id(20))
+    for key in keys(vault, "leases"):
+        vault.store.delete(key)
+    before = keys(vault, "steps")
+    assert swept(vault) == []
+    assert keys(vault, "steps") == before
+
+
+def test_c14_an_upload_that_is_taken_up_again_is_not_swept(vault, clock):
+    digests = uploaded(vault, commit_id(20))
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    again = reader_of(vault, clock)
+    assert uploaded(again, commit_id(20)) == digests
+    assert swept(vault) == []
+    vault.commit(commit_id(20), digests)
+    assert swept(vault) == []
+    assert what_is_read(vault) == {20: "whole"}
+
+
+def test_c14_committing_what_was_swept_is_refused(vault, clock):
+    digests = uploaded(vault, commit_id(20))
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    assert len(swept(vault)) == 1
+    with pytest.raises(StoreError):
+        vault.commit(commit_id(20), digests)
+    assert uploaded(vault, commit_id(20)) == digests
+    vault.commit(commit_id(20), digests)
+    assert what_is_read(vault) == {20: "whole"}
+
+
+@pytest.mark.parametrize("deletions", range(1, 12))
+def test_a_collector_that_fails_on_the_way_leaves_old_or_new(vault, clock, monkeypatch, deletions):
+    for step in (10, 20):
+        made_durable(vault, step)
+    delete, count = vault.store.delete, []
+
+    def breaks(key: str) -> None:
+        count.append(key)
+        if len(count) >= deletions:
+            raise StoreError("the network is gone")
+        delete(key)
+
+    monkeypatch.setattr(vault.store, "delete", breaks)
+    with pytest.raises(StoreError, match="the network is gone"):
+        collected(vault, Keep(last=1))
+    monkeypatch.undo()
+    reader = reader_of(vault, clock)
+    found = {record.commit.step for record in reader.commits()}
+    assert found == ({20, 10} if deletions == 1 else {20})
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    swept(vault)
+    collected(vault, Keep(last=1))
+    assert what_is_read(reader) == {20: "whole"}
+    assert not any("0000000010" in key for key in keys(vault, "steps") + keys(vault, "clearing"))
+
+
+def test_c10_a_zombie_collects_nothing(vault):
+    made_durable(vault, 10)
+    made_durable(vault, 20)
+    succeeded(vault, Vault(vault.store, "night-1"), 20)
+    for clean in (lambda: collected(vault, Keep(last=1)), lambda: swept(vault)):
+        with pytest.raises(FencedError):
+            clean()
+    assert len(what_is_read(vault)) == 2
+
+
+def test_a_lease_is_renewed_once_half_of_it_has_passed(vault, clock):
+    lease = vault.leases.take("0000000010-ab-1-1", Use.READ)
+    written = next(iter(vault.store.list("night-1/leases/")))
+    lease.renew()
+    assert next(iter(vault.store.list("night-1/leases/"))) == written
+    clock.ahead_s = vault.leases.lease_s * 0.6
+    lease.renew()
+    clock.ahead_s = vault.leases.lease_s * 1.2
+    assert vault.leases.is_taken("0000000010-ab-1-1", is_durable=True)
+    vault.store.put(written.key, b"torn")
+    clock.ahead_s = 0.0
+    assert vault.leases.is_taken("0000000010-ab-1-1", is_durable=True)
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    assert not vault.leases.is_taken("0000000010-ab-1-1", is_durable=True)

@@ -1,0 +1,97 @@
+"""How often to write a checkpoint: costs against failures, and why."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from elastic.policies.interval import PRIOR_HOST_S, Cadence, Measured, cadence, optimal_interval_s
+from elastic.settings import Interval
+
+AUTO = Interval()
+HOUR_S = 3600.0
+
+
+def seconds(measured: Measured, overhead: float = 0.5) -> float:
+    found = cadence(AUTO, measured, overhead).seconds
+    assert found is not None
+    return found
+
+
+def share_lost(interval_s: float, cost_s: float, mean_s: float) -> float:
+    """Daly's model of the wall time (2006, equation 20, no restart cost), as a share of the work: what is minimized."""
+    return mean_s / interval_s * (math.exp((interval_s + cost_s) / mean_s) - 1) - 1
+
+
+@pytest.mark.parametrize("cost_s", [0.06, 3.0, 60.0])
+@pytest.mark.parametrize("mean_s", [HOUR_S, 24 * HOUR_S])
+def test_no_other_interval_loses_less(cost_s, mean_s):
+    best_s = optimal_interval_s(cost_s, mean_s)
+    least = share_lost(best_s, cost_s, mean_s)
+    assert all(share_lost(best_s * factor, cost_s, mean_s) > least for factor in (0.5, 0.8, 1.25, 2.0))
+
+
+def test_where_a_checkpoint_costs_more_than_failures_leave_the_interval_is_the_time_between_them():
+    assert optimal_interval_s(200.0, 100.0) == 100.0
+    assert optimal_interval_s(0.0, 100.0) == 0.0
+
+
+def test_the_first_order_is_youngs():
+    assert optimal_interval_s(1.0, 1e6) == pytest.approx(math.sqrt(2e6), rel=1e-3)
+
+
+def test_before_the_first_failure_the_prior_counts_and_later_what_was_seen():
+    assert Measured(hosts=16).mean_time_between_failures_s == PRIOR_HOST_S / 16
+    seen = Measured(hosts=16, failures=2000, watched_s=2000 * HOUR_S)
+    assert seen.mean_time_between_failures_s == pytest.approx(HOUR_S, rel=0.25)
+
+
+def test_more_failures_more_checkpoints_and_quiet_time_fewer():
+    quiet = Measured(stall_s=1.0, hosts=64, watched_s=10 * HOUR_S)
+    assert seconds(replace(quiet, failures=9)) < seconds(quiet) < seconds(replace(quiet, watched_s=9000 * HOUR_S))
+
+
+def test_a_dearer_checkpoint_comes_less_often():
+    assert seconds(Measured(stall_s=0.1)) < seconds(Measured(stall_s=10.0))
+
+
+def test_the_stall_never_costs_more_than_its_share():
+    often = Measured(stall_s=2.0, failures=10**6, watched_s=10**6)
+    found = cadence(AUTO, often, overhead=0.01)
+    assert found.seconds == 200.0
+    assert "Checkpoint.overhead=0.01" in found.reason
+
+
+def test_the_next_upload_waits_for_the_last_one():
+    found = cadence(AUTO, Measured(stall_s=0.0, transfer_s=90.0), overhead=0.03)
+    assert found.seconds == 90.0
+    assert "90 s to arrive" in found.reason
+
+
+def test_the_reason_names_what_it_follows_from():
+    found = cadence(AUTO, Measured(stall_s=0.06, failures=3, watched_s=7200.0), overhead=0.03)
+    assert "a stall of 0.06 s" in found.reason and "3 failures in 7200 s" in found.reason
+
+
+def test_without_a_measurement_the_first_step_is_taken():
+    assert cadence(AUTO, Measured(), overhead=0.03).is_due(1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "reason"),
+    [
+        (Interval(steps=50), "set to every 50 steps"),
+        (Interval(seconds=600.0), "set to every 600 s"),
+        (Interval(steps=50, seconds=600.0), "set to every 50 steps or 600 s"),
+    ],
+)
+def test_what_the_user_has_set_is_taken_as_it_is(interval, reason):
+    found = cadence(interval, Measured(stall_s=99.0, transfer_s=9999.0), overhead=0.001)
+    assert found == Cadence(steps=interval.steps, seconds=interval.seconds, reason=reason)
+
+
+def test_due_is_whichever_comes_first_and_never_without_a_new_step():
+    found = cadence(Interval(steps=50, seconds=600.0), Measured(), overhead=0.03)
+    assert not found.is_due(49, 599.0)
+    assert found.is_due(50, 1.0) and found.is_due(1, 600.0)
+    assert not found.is_due(0, 10_000.0)

@@ -1,0 +1,344 @@
+"""Pure. The ladder, one situation at a time; nodes answer what `Nodes` is told to hold."""
+
+from typing import TypeVar
+
+from elastic.checkpoint import rungs
+from elastic.checkpoint.cadence import is_upload_due
+from elastic.checkpoint.ladder import Ladder
+from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.rungs import Rung
+from elastic.control.values import CommitId
+from elastic.settings import Interval
+
+T = TypeVar("T")
+
+
+def key(step: int, shard: int = 0, shards: int = 1, generation: int = 1) -> ShardKey:
+    commit = CommitId(incarnation=1, generation=generation, attempt=0, step=step, lineage=f"l{generation}.{step}")
+    return ShardKey(commit=commit, shard=shard, shards=shards)
+
+
+class Nodes:
+    """Nodes and the ladder over them; `orders` is what it said and was not taken yet."""
+
+    def __init__(self, names: str, peers: int = 1, is_persistent: bool = False) -> None:
+        self.ladder, self.orders, self._number = Ladder(peers, is_persistent), [], 0
+        self.slots: dict[str, set[ShardKey]] = {name: set() for name in names}
+        self.pinned: dict[str, set[ShardKey]] = {name: set() for name in names}
+        self.copies: dict[str, set[ShardKey]] = {name: set() for name in names}
+        for name in names:
+            self.tell(rungs.NodeUp(node=name))
+
+    def tell(self, event: rungs.Event) -> None:
+        self.orders += self.ladder.heed(event)
+
+    def take(self, kind: type[T]) -> list[T]:
+        taken = [order for order in self.orders if isinstance(order, kind)]
+        self.orders = [order for order in self.orders if not isinstance(order, kind)]
+        return taken
+
+    def hold(self, name: str, life: str = "1") -> None:
+        self._number += 1
+        holding = rungs.Holding(
+            life=life,
+            number=self._number,
+            slots=frozenset(self.slots[name]),
+            pinned=frozenset(self.pinned[name]),
+            copies=frozenset(self.copies[name]),
+        )
+        self.tell(rungs.Held(node=name, holding=holding))
+
+    def stage(self, name: str, *keys: ShardKey) -> None:
+        self.slots[name] |= set(keys)
+        self.hold(name)
+
+    def pin(self) -> None:
+        """All nodes do as they are told."""
+        while pins := self.take(rungs.Pin):
+            for order in pins:
+                self.pinned[order.node] = self.slots[order.node] & order.keys
+                self.hold(order.node)
+
+    def pull(self) -> list[rungs.Pull]:
+        """All pulls that were ordered succeed."""
+        pulls = self.take(rungs.Pull)
+        for order in pulls:
+            self.copies[order.node].add(order.key)
+            self.hold(order.node)
+        return pulls
+
+    def replicate(self, name: str, *keys: ShardKey) -> None:
+        self.stage(name, *keys)
+        self.pin()
+        self.pull()
+        self.pin()
+
+    def rung(self, step: int) -> Rung | None:
+        return self.ladder.rung(key(step).commit, 1)
+
+
+def test_a_step_comes_down_rung_by_rung():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.stage("a", key(1, 0, 2))
+    nodes.stage("b", key(1, 1, 2))
+    nodes.pin()
+    assert {(order.key.shard, order.node, order.sources) for order in nodes.pull()} == {
+        (0, "b", ("a",)),
+        (1, "a", ("b",)),
+    }
+    nodes.tell(rungs.UploadDue())
+    uploads = nodes.take(rungs.Upload)
+    assert {order.key.shard for order in uploads} == {0, 1} and {order.node for order in uploads} == {"a", "b"}
+    for order in uploads:
+        nodes.tell(rungs.Uploaded(key=order.key, node=order.node, digest=f"digest{order.key.shard}"))
+    (commit,) = nodes.take(rungs.Commit)
+    assert commit.digests == ("digest0", "digest1")
+    nodes.tell(rungs.Committed(commit=commit.commit, shards=2))
+    told = [order.rung for order in nodes.take(rungs.CheckpointRung)]
+    assert told == [Rung.STAGED, Rung.LOCAL, Rung.REPLICATED, Rung.DURABLE]
+
+
+def test_nodes_whose_workers_stage_the_same_shard_need_no_copy():
+    nodes = Nodes("abc")
+    nodes.tell(rungs.Homes(by_shard={0: ["a", "b"]}))
+    nodes.stage("a", key(1))
+    nodes.pin()
+    assert nodes.pull() == [], "the other home was about to stage it"
+    nodes.stage("b", key(1))
+    nodes.pin()
+    assert nodes.pull() == [] and nodes.rung(1) is Rung.REPLICATED
+
+
+def test_a_home_that_does_not_stage_is_not_waited_for_long():
+    nodes = Nodes("abc")
+    nodes.tell(rungs.Homes(by_shard={0: ["a", "b"]}))
+    nodes.stage("a", key(1))
+    nodes.tell(rungs.Beat())
+    assert nodes.take(rungs.Pull) == []
+    nodes.tell(rungs.Beat())
+    (pull,) = nodes.take(rungs.Pull)
+    assert pull.node in "bc"
+
+
+def test_a_slot_that_is_not_pinned_is_no_copy():
+    nodes = Nodes("ab")
+    nodes.stage("a", key(1))
+    nodes.stage("b", key(1))
+    assert nodes.rung(1) is Rung.LOCAL
+    nodes.pin()
+    assert nodes.rung(1) is Rung.REPLICATED
+
+
+def test_fewer_nodes_than_copies_is_said_once_and_taken_back():
+    nodes = Nodes("a", peers=2)
+    for step in (1, 2, 3):
+        nodes.replicate("a", key(step))
+        assert nodes.rung(step) is Rung.REPLICATED
+    assert [order.reason for order in nodes.take(rungs.Degraded)] == ["1 nodes for 3 copies"]
+    nodes.slots |= {name: set() for name in "bc"}
+    nodes.pinned |= {name: set() for name in "bc"}
+    nodes.copies |= {name: set() for name in "bc"}
+    nodes.tell(rungs.NodeUp(node="b"))
+    nodes.tell(rungs.NodeUp(node="c"))
+    nodes.pull()
+    assert [order.reason for order in nodes.take(rungs.Degraded)] == [""]
+
+
+def test_a_lost_node_is_made_good_and_told():
+    nodes = Nodes("abc")
+    nodes.replicate("a", key(1))
+    (holder,) = [name for name in "bc" if nodes.copies[name]]
+    nodes.take(rungs.CheckpointRung)
+    nodes.tell(rungs.NodeLost(node=holder, reason="cut off"))
+    (told,) = nodes.take(rungs.CheckpointRung)
+    assert (told.rung, told.reason) == (Rung.LOCAL, "what held it was lost")
+    (pull,) = nodes.pull()
+    assert pull.node == ({"b", "c"} - {holder}).pop() and nodes.rung(1) is Rung.REPLICATED
+
+
+def test_a_restarted_actor_is_filled_again():
+    nodes = Nodes("ab")
+    nodes.replicate("a", key(1))
+    nodes.copies["b"].clear()
+    nodes.hold("b", life="2")
+    assert nodes.rung(1) is Rung.LOCAL
+    (pull,) = nodes.take(rungs.Pull)
+    assert (pull.node, pull.sources) == ("b", ("a",))
+
+
+def test_an_answer_that_comes_late_changes_nothing():
+    nodes = Nodes("ab")
+    nodes.replicate("a", key(1))
+    late = rungs.Holding(life="1", number=0)
+    nodes.tell(rungs.Held(node="b", holding=late))
+    assert nodes.rung(1) is Rung.REPLICATED
+
+
+def test_two_generations_stay_and_the_third_goes():
+    nodes = Nodes("ab")
+    for step in (1, 2):
+        nodes.replicate("a", key(step))
+        assert nodes.take(rungs.Drop) == []
+    nodes.replicate("a", key(3))
+    (drop,) = nodes.take(rungs.Drop)
+    assert (drop.key, drop.node) == (key(1), "b")
+
+
+def test_nothing_goes_for_a_step_that_is_not_replicated_in_full():
+    """C7."""
+    nodes = Nodes("ab")
+    nodes.replicate("a", key(1))
+    nodes.replicate("a", key(2))
+    for step in (3, 4, 5):
+        nodes.stage("a", key(step))
+        nodes.pin()
+    assert nodes.take(rungs.Drop) == []
+
+
+def test_a_leased_step_stays_until_its_reader_is_done():
+    nodes = Nodes("ab")
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.Leased(commit=key(1).commit, shards=1))
+    for step in (2, 3, 4):
+        nodes.replicate("a", key(step))
+    assert {order.key for order in nodes.take(rungs.Drop)} == {key(2)}
+    nodes.tell(rungs.Leased(commit=key(1).commit, shards=1, is_over=True))
+    assert {order.key for order in nodes.take(rungs.Drop)} == {key(1)}
+
+
+def refuse(nodes: Nodes, step: int) -> None:
+    (pull,) = nodes.take(rungs.Pull)
+    assert pull.key == key(step)
+    nodes.tell(rungs.Refused(key=pull.key, node=pull.node, reason="no room", is_full=True))
+
+
+def test_a_full_node_gives_the_older_generation_up_and_is_asked_again():
+    nodes = Nodes("ab")
+    nodes.replicate("a", key(1))
+    nodes.replicate("a", key(2))
+    nodes.stage("a", key(3))
+    nodes.pin()
+    refuse(nodes, 3)
+    (drop,) = nodes.take(rungs.Drop)
+    assert drop.key == key(1)
+    assert nodes.take(rungs.Pull) == []
+    nodes.tell(rungs.Beat())
+    assert [order.key for order in nodes.pull()] == [key(3)] and nodes.rung(3) is Rung.REPLICATED
+
+
+def test_a_node_with_room_for_one_keeps_the_last_good_one_and_says_so():
+    nodes = Nodes("ab")
+    nodes.replicate("a", key(1))
+    nodes.stage("a", key(2))
+    nodes.pin()
+    for _ in range(3):
+        refuse(nodes, 2)
+        nodes.tell(rungs.Beat())
+    assert nodes.take(rungs.Pull) == [] and nodes.take(rungs.Drop) == []
+    (told,) = nodes.take(rungs.Degraded)
+    assert told.reason == "node b refused: no room"
+    assert key(1) in nodes.ladder.pins("a"), "the only step on two nodes may be overwritten"
+
+
+def test_one_step_at_a_time_and_then_the_newest():
+    nodes = Nodes("ab")
+    nodes.stage("a", key(1))
+    nodes.pin()
+    nodes.stage("a", key(2))
+    nodes.stage("a", key(3))
+    nodes.pin()
+    assert [order.key for order in nodes.pull()] == [key(1)]
+    assert [order.key for order in nodes.pull()] == [key(3)]
+    nodes.pin()
+    assert nodes.pull() == []
+
+
+def test_no_more_than_two_slots_of_a_worker_are_pinned():
+    nodes = Nodes("ab")
+    nodes.replicate("a", key(1))
+    for step in (2, 3, 4):
+        nodes.stage("a", key(step))
+        nodes.pin()
+        assert nodes.pinned["a"] == {key(1), key(2)}
+
+
+def test_a_notice_brings_the_newest_step_down_at_once():
+    nodes = Nodes("abc", is_persistent=True)
+    nodes.stage("a", key(1))
+    nodes.pin()
+    nodes.stage("a", key(2))
+    nodes.take(rungs.Pull)
+    nodes.tell(rungs.Notice(node="a", reason="preempted"))
+    pulls = nodes.pull()
+    assert {order.key for order in pulls} == {key(2)} and {order.node for order in pulls} == {"b", "c"}, "a is no home"
+    (upload,) = nodes.take(rungs.Upload)
+    assert upload.key == key(2)
+
+
+def test_lost_redundancy_uploads_without_an_interval():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.tell(rungs.RedundancyLost(reason="one replica is left"))
+    assert nodes.take(rungs.Upload) == []
+    nodes.stage("a", key(1))
+    assert [order.key for order in nodes.take(rungs.Upload)] == [key(1)], "it was forgotten"
+    nodes.stage("a", key(2))
+    assert nodes.take(rungs.Upload) == []
+
+
+def test_an_upload_that_fails_is_tried_again_and_then_left_to_the_next_interval():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.UploadDue())
+    for _ in range(3):
+        (upload,) = nodes.take(rungs.Upload)
+        nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node, reason="503"))
+    assert nodes.take(rungs.Upload) == []
+    nodes.tell(rungs.UploadDue())
+    assert len(nodes.take(rungs.Upload)) == 1
+
+
+def test_a_node_that_dies_while_it_uploads_is_replaced():
+    nodes = Nodes("abc", is_persistent=True)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.UploadDue())
+    (first,) = nodes.take(rungs.Upload)
+    nodes.tell(rungs.NodeLost(node=first.node, reason="cut off"))
+    (second,) = nodes.take(rungs.Upload)
+    assert second.node != first.node
+
+
+def test_one_upload_at_a_time_and_each_step_once():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.UploadDue())
+    (upload,) = nodes.take(rungs.Upload)
+    nodes.replicate("a", key(2))
+    nodes.tell(rungs.UploadDue())
+    assert nodes.take(rungs.Upload) == []
+    nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node))
+    nodes.tell(rungs.Committed(commit=key(1).commit, shards=1))
+    assert [order.key for order in nodes.take(rungs.Upload)] == [key(2)], "it was due meanwhile"
+
+
+def test_a_newer_line_of_history_counts_more_than_a_higher_step():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.stage("a", key(9), key(5, generation=2))
+    nodes.pin()
+    assert [order.key for order in nodes.pull()] == [key(5, generation=2)]
+
+
+def test_no_peers_no_pulls():
+    nodes = Nodes("ab", peers=0)
+    nodes.replicate("a", key(1))
+    assert nodes.copies == {"a": set(), "b": set()} and nodes.rung(1) is Rung.REPLICATED
+    assert nodes.take(rungs.Degraded) == []
+
+
+def test_when_uploads_are_due():
+    def due(interval, **since):
+        return is_upload_due(interval, **{"elapsed_s": 0.0, "steps": 0, "took_s": 0.0, **since})
+
+    assert due(Interval(steps=10), steps=10) and not due(Interval(steps=10), steps=9, elapsed_s=1e6)
+    assert due(Interval(seconds=5), elapsed_s=5) and not due(Interval(seconds=5), elapsed_s=4.9, steps=1000)
+    assert due(Interval(steps=10, seconds=5), elapsed_s=5) and due(Interval(steps=10, seconds=5), steps=10)
+    assert due(Interval(), elapsed_s=60) and not due(Interval(), elapsed_s=60, took_s=31)

@@ -1,0 +1,115 @@
+"""The seeded world with tiers below the live workers: some steps are saved, and some of those cannot be read.
+
+A run may find steps of an earlier life, lose all its workers and go on from what was saved, or be sent back.
+"""
+
+from typing import Any
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.state import Phase
+from elastic.control.values import CommitId
+from elastic.control.worker_protocol import Signal, Stage, Verdict
+from elastic.settings import Checkpoint
+from tests.pure.bare_controller import BareController
+from tests.pure.protocol_parts import Plan, SimWorker
+from tests.pure.protocol_world import LIMITS, PATIENCE, SENSING, World
+
+REWINDS_S = 3.0
+
+
+class TierWorld(World):
+    """One life of a run.
+
+    Args:
+        before: the steps that an earlier life has saved; save: chance that a stable step is saved.
+        bad: chance that a saved step cannot be read by anybody; refuse: that one worker cannot.
+        rewind: chance that somebody sends the run back, every few seconds.
+    """
+
+    def __init__(
+        self, seed: int, plan: Plan, *, before: int, save: float, bad: float, refuse: float, rewind: float
+    ) -> None:
+        super().__init__(seed, plan)
+        self.ws = BareController(plan.replicas, plan.spares, checkpoint=Checkpoint(), **LIMITS, **SENSING, **PATIENCE)
+        self.save, self.bad, self.refuse, self.rewind = save, bad, refuse, rewind
+        self.saved: list[CommitId] = []
+        self.unreadable: set[str] = set()
+        self.refused: set[str] = set()
+        self.restored: list[int] = []
+        self.rewound = 0
+        for step in range(before):
+            commit = CommitId(incarnation=0, generation=1, attempt=1, step=step, lineage=f"b{step}")
+            self.note_stable(commit)
+        if not self.saved:
+            self.stable.clear()
+        self.later(REWINDS_S, self.send_back)
+
+    def note_stable(self, commit: CommitId) -> None:
+        if any(fork.voids(commit) for fork in self.ws.state.forks):
+            return  # seen by somebody out of reach, who is no part of the run any more
+        is_new = commit.step == len(self.stable)
+        super().note_stable(commit)
+        if is_new and self.rng.random() < self.save:
+            self.saved.append(commit)
+            self.unreadable |= {commit.lineage} if self.rng.random() < self.bad else set()
+
+    def send_back(self) -> None:
+        if self.ws.phase is Phase.ENDED:
+            return
+        self.later(REWINDS_S, self.send_back)
+        if self.now_s < 20.0 and self.ws.state.published >= 0 and self.rng.random() < self.rewind:
+            self.rewound += 1
+            self.control(ev.RewindAsked(to_step=self.rng.randint(0, self.ws.state.published)))
+
+    def carry_out(self, command: cmd.Command) -> None:
+        if isinstance(command, cmd.FindRestore):
+            if command.reason == "every replica died":
+                self.assert_nobody_holds()
+            self.later(self.delay_s(), self.answer_find, command)
+            return
+        if isinstance(command, cmd.Form) and command.view.restored:
+            resume = command.view.resume
+            assert any(one.same_state(resume) for one in self.saved), f"{resume} was never saved"
+            assert resume.lineage not in self.unreadable, f"{resume} cannot be read"
+            self.restored.append(resume.step)
+            del self.stable[resume.step + 1 :]
+            self.saved = [one for one in self.saved if one.step <= resume.step]
+        super().carry_out(command)
+
+    def assert_nobody_holds(self) -> None:
+        for member in self.ws.state.members:
+            worker = self.workers[member.name]
+            in_reach = worker.is_alive and not worker.is_hung and not worker.muted_until_s
+            assert not (in_reach and worker.state.healed and worker.state.commit.step >= 0), f"{member.name} holds it"
+
+    def answer_find(self, command: cmd.FindRestore) -> None:
+        bound = command.at_most if command.at_most is not None else 1 << 30
+        fit = [
+            one
+            for one in self.saved
+            if one.step <= bound
+            and not any(one.same_state(bad) for bad in command.without)
+            and not any(fork.voids(one) for fork in self.ws.state.forks)
+        ]
+        newest = max(fit, key=lambda one: one.step, default=None)
+        self.control(ev.RestoreFound(commit=newest, reason="" if newest else "nothing was saved"))
+
+    def obey(self, worker: SimWorker, command: Any) -> None:
+        if not isinstance(command, cmd.Restore):
+            super().obey(worker, command)
+        elif self.is_cut(worker, "in"):
+            self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
+        elif worker.is_alive and not worker.is_hung and worker.state.stage in (Stage.PARKED, Stage.FROZEN):
+            self.restore(worker, command.commit)
+
+    def restore(self, worker: SimWorker, commit: CommitId) -> None:
+        worker.since_s = worker.moved_s = self.now_s
+        worker.pending, worker.unpublished = None, []
+        is_bad = commit.lineage in self.unreadable or self.rng.random() < self.refuse
+        if is_bad:
+            self.refused.add(commit.lineage)
+            self.tell(worker, ev.RestoreRefused, commit=commit, reason="bad bytes")
+        else:
+            assert self.signal(worker, Signal.RESTORED, commit=commit) is Verdict.DONE
+            self.tell(worker, ev.Restored, commit=commit)
