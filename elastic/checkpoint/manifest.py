@@ -6,7 +6,6 @@
 A reader that checks each chunk against a manifest, and the manifest against its own sum, can take bytes from anywhere.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 import google_crc32c
 
+from elastic.checkpoint.seal import opened, sealed
 from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError, SettingError
 
@@ -100,8 +100,7 @@ class Manifest:
         """One line of JSON with a sum over all else in it."""
         entries = [{name: getattr(entry, name) for name in Entry.__slots__} for entry in self.entries]
         rest = asdict(replace(self, entries=()))  # asdict copies deeply: ten times slower, and there may be thousands
-        body = json.dumps({"version": VERSION, **rest, "entries": entries}, separators=(",", ":"), sort_keys=True)
-        return json.dumps({"crc32c": google_crc32c.value(body.encode()), "body": body}).encode() + b"\n"
+        return sealed({**rest, "entries": entries}, VERSION)
 
     @staticmethod
     def decode(data: bytes) -> "Manifest":
@@ -111,14 +110,7 @@ class Manifest:
             CorruptError: it is not what was written, or of a version that this code cannot read.
         """
         try:
-            outer = json.loads(bytes(data))
-            text = outer["body"]
-            if google_crc32c.value(text.encode()) != outer["crc32c"]:
-                raise CorruptError("a manifest does not match its sum")
-            body = json.loads(text)
-            if body.pop("version") != VERSION:
-                raise CorruptError(f"a manifest is not of version {VERSION}: read it with the release that wrote it")
-            return _manifest(body)
+            return _manifest(opened(data, VERSION, "a manifest"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(f"a manifest cannot be read: {type(error).__name__}: {error}") from error
 

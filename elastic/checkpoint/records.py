@@ -14,16 +14,14 @@ of different bytes never meet on one key, and an object in the wrong place does 
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import google_crc32c
-
-from elastic.checkpoint.manifest import Fork, Manifest, checked_name
-from elastic.control.values import CommitId
+from elastic.checkpoint import seal
+from elastic.checkpoint.manifest import Manifest, checked_name
+from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError
 
 VERSION = 1
@@ -56,9 +54,8 @@ def digest_of(data: bytes) -> str:
 
 
 def sealed(kind: str, body: Mapping[str, Any]) -> bytes:
-    """One line of JSON with a sum over all else in it."""
-    text = json.dumps({"version": VERSION, "kind": kind, **body}, separators=(",", ":"), sort_keys=True)
-    return json.dumps({"crc32c": google_crc32c.value(text.encode()), "body": text}).encode() + b"\n"
+    """A record of one kind, as a line of JSON with its sum."""
+    return seal.sealed({"kind": kind, **body}, VERSION)
 
 
 def opened(kind: str, data: bytes) -> dict[str, Any]:
@@ -67,22 +64,11 @@ def opened(kind: str, data: bytes) -> dict[str, Any]:
     Raises:
         CorruptError: it is not what was written, of another kind, or of a version that this code cannot read.
     """
-    try:
-        outer = json.loads(bytes(data))
-        text = outer["body"]
-        if google_crc32c.value(text.encode()) != outer["crc32c"]:
-            raise CorruptError(f"a record of kind {kind} does not match its sum")
-        body = json.loads(text)
-        version, found = body.pop("version"), body.pop("kind")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"a record of kind {kind} cannot be read: {type(error).__name__}: {error}") from error
-    if version != VERSION:
-        raise CorruptError(
-            f"a record of kind {kind} is not of version {VERSION}: read it with the release that wrote it"
-        )
+    body = seal.opened(data, VERSION, f"a record of kind {kind}")
+    found = body.pop("kind", None)
     if found != kind:
         raise CorruptError(f"a record of kind {kind} says that it is of kind {found!r}")
-    return dict(body)
+    return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 
-from elastic.checkpoint.manifest import Fork, is_visible
+from elastic.checkpoint.manifest import is_visible
 from elastic.checkpoint.records import Committed
+from elastic.control.values import Fork
 from elastic.settings import Keep
 
 

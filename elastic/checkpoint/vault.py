@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from elastic.checkpoint.leases import Leases, Use
-from elastic.checkpoint.manifest import Fork, Manifest, checked_name, is_visible
+from elastic.checkpoint.manifest import Manifest, checked_name, is_visible
 from elastic.checkpoint.parallel import Throttle, in_parallel
 from elastic.checkpoint.records import Committed, Keys, digest_of, name_of, opened, parse_fork, parse_name, sealed
 from elastic.checkpoint.store import MissingError, Store, StoreError, TakenError
 from elastic.checkpoint.stores import open_store
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError, SettingError
 
 LEASE_S = 900.0
