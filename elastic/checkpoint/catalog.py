@@ -67,8 +67,11 @@ def candidates(
     return tuple(sorted(whole, key=_rank, reverse=True))
 
 
-def find(those: Iterable[Candidate], commit: CommitId) -> Candidate:
+def find(those: Iterable[Candidate], commit: CommitId, silent: Sequence[str] = ()) -> Candidate:
     """The one that holds this state.
+
+    Args:
+        silent: a sentence for each source that gave no answer, for the message.
 
     Raises:
         RefusedError: there is none.
@@ -76,8 +79,10 @@ def find(those: Iterable[Candidate], commit: CommitId) -> Candidate:
     for one in those:
         if one.commit.same_state(commit):
             return one
+    told = f"; {'; '.join(silent)}" if silent else ""
     raise RefusedError(
-        f"step {commit.step} cannot be read here: no source that answers holds all of its shards", shard=None
+        f"step {commit.step} cannot be read here: the sources that answer do not hold all of its shards{told}",
+        shard=None,
     )
 
 

@@ -169,6 +169,21 @@ def is_visible(commit: CommitId, forks: Sequence[Fork]) -> bool:
     return not any(fork.voids(commit) for fork in forks)
 
 
+def _is_sound(entry: Entry) -> bool:
+    """Whether its bytes can be a tensor of that shape, and its box lies in the whole."""
+    if min((entry.begin, entry.nbytes, *entry.shape, *entry.at)) < 0:
+        return False
+    whole, dims, items = entry.whole or entry.shape, len(entry.shape), 1
+    for size in entry.shape:
+        items *= size
+    if len(whole) != dims or len(entry.at) not in (0, dims):
+        return False
+    if not items:
+        return entry.nbytes == 0
+    is_inside = all(end <= size for end, size in zip(entry.box[1], whole, strict=True))
+    return is_inside and entry.nbytes % items == 0 < entry.nbytes
+
+
 def _manifest(body: dict[str, Any]) -> Manifest:
     def ints(values: Any) -> tuple[int, ...]:
         return tuple(int(value) for value in values)
@@ -188,7 +203,8 @@ def _manifest(body: dict[str, Any]) -> Manifest:
     )
     end = max((entry.begin + entry.nbytes for entry in entries), default=0)
     is_whole = manifest.chunk_bytes > 0 and chunk_count(manifest.nbytes, manifest.chunk_bytes) == len(manifest.chunks)
-    if not is_whole or end > manifest.nbytes or not 0 <= manifest.shard < manifest.shards:
+    is_sound = is_whole and all(map(_is_sound, entries))
+    if not is_sound or end > manifest.nbytes or not 0 <= manifest.shard < manifest.shards:
         raise CorruptError("a manifest contradicts itself")
     checked_name(manifest.run, "the run of a manifest")
     return manifest

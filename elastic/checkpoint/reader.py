@@ -27,6 +27,7 @@ from elastic.errors import CorruptError, RefusedError
 Bytes = NDArray[np.uint8]
 Job = TypeVar("Job")
 
+_FAILURES = (StoreError, CorruptError, OSError)  # of a source; what else it raises is a bug
 _STRIKES = 3  # a source that could not be asked so often is asked last
 _TOLD = 8
 _PLACE_S = 60.0  # copying a chunk in memory takes milliseconds
@@ -50,7 +51,7 @@ class Effort:
         turn: whom to ask first among holders at one distance; differs by worker, so that not all ask the same one.
     """
 
-    threads: int = 4
+    threads: int = 8
     rounds: int = 2
     timeout_s: float = 600.0
     turn: int = 0
@@ -94,7 +95,7 @@ def take_inventory(sources: Sequence[Source], timeout_s: float = 60.0) -> Invent
         source = sources[number]
         try:
             found[number] = [Holder(source=source, manifest=manifest) for manifest in source.manifests()]
-        except (StoreError, CorruptError) as error:
+        except _FAILURES as error:
             silent[number] = f"{source.where}: {error}"
 
     late = _each(range(len(sources)), ask, max(1, len(sources)), time.monotonic() + timeout_s)
@@ -140,7 +141,7 @@ def check(holder: Holder, is_deep: bool, effort: Effort | None = None) -> list[s
                 _checked(holder, chunk)
             elif len(holder.source.read(manifest.key, manifest.chunk(chunk)[1] - 1, manifest.chunk(chunk)[1])) != 1:
                 bad[chunk] = f"{manifest.name}: chunk {chunk} is cut off"
-        except (StoreError, CorruptError) as error:
+        except _FAILURES as error:
             bad[chunk] = str(error)
 
     deadline_s = time.monotonic() + effort.timeout_s
@@ -226,7 +227,7 @@ class _Reading:
             self._asked[job] = holder.source.where
             try:
                 data = _checked(holder, chunk)
-            except (StoreError, CorruptError) as error:
+            except _FAILURES as error:
                 said.append(f"{holder.source.tier.name.lower()} {holder.source.where}: {error}")
                 self._failed(tally, holder, error, said[-1])
                 continue
@@ -254,7 +255,7 @@ class _Reading:
             tally.retries += 1
             if len(tally.failures) < _TOLD:
                 tally.failures.append(told)
-            if isinstance(error, StoreError):
+            if not isinstance(error, CorruptError):
                 self._strikes[holder.source.where] += 1
 
     def _refused(self, shard: int, chunk: int, why: str) -> RefusedError:
@@ -339,7 +340,7 @@ def _checked(holder: Holder, chunk: int) -> Bytes:
     """A chunk's bytes.
 
     Raises:
-        CorruptError: they are not those that were summed. StoreError: the source does not give them.
+        CorruptError: they are not those that were summed. StoreError, OSError: the source does not give them.
     """
     begin, end = holder.manifest.chunk(chunk)
     given = holder.source.read(holder.manifest.key, begin, end)

@@ -1,4 +1,4 @@
-"""Effect. The commands on checkpoints: their --json forms, exit codes and wrong uses, and some with the real store."""
+"""Effect. The commands on checkpoints: their --json forms, exit codes and wrong uses; some with a real store."""
 
 import json
 import sys
@@ -11,6 +11,7 @@ import torch
 from elastic import cli
 from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.vault import open_vault
 from elastic.commands import places
 from elastic.interchange.safetensors import Named, read_file, write_header, write_tensor
 from tests.effects.shelves import RUN, Folder, flipped, numbers, shard_of
@@ -176,7 +177,6 @@ def stored(tmp_path: Path, call: Called, run: str = "new") -> Path:
 
 
 def test_import(call, tmp_path):
-    pytest.importorskip("elastic.checkpoint.vault", reason="there is no persistent store to import into")
     store = stored(tmp_path, call)
     facts = call.facts("ls", "new", "--persistent", store)
     assert [(one["step"], one["incarnation"]) for one in facts["steps"]] == [(0, 0)]
@@ -188,7 +188,6 @@ def test_import(call, tmp_path):
 
 
 def test_damage_in_a_real_store_is_found(call, tmp_path):
-    pytest.importorskip("elastic.checkpoint.vault", reason="there is no persistent store")
     store = stored(tmp_path, call)
     (chunk,) = store.glob("new/steps/*/*/chunk-*")
     good = chunk.read_bytes()
@@ -200,9 +199,6 @@ def test_damage_in_a_real_store_is_found(call, tmp_path):
 
 
 def test_gc(call, tmp_path):
-    pytest.importorskip("elastic.checkpoint.vault", reason="there is no persistent store")
-    from elastic.checkpoint.vault import open_vault
-
     store = stored(tmp_path, call)
     vault = open_vault(str(store), "new")
     vault.register("a test")

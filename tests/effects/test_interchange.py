@@ -75,6 +75,8 @@ def read_plainly(path: Path) -> dict[str, bytes]:
     spans = sorted(row["data_offsets"] for row in header.values())
     assert spans[0][0] == 0 and spans[-1][1] == len(data) - 8 - length and length % 8 == 0
     assert all(left[1] == right[0] for left, right in zip(spans, spans[1:], strict=False)), "no holes"
+    sizes = {"F32": 4, "BF16": 2, "I64": 8}
+    assert all(row["data_offsets"][0] % sizes[row["dtype"]] == 0 for row in header.values()), "each is aligned"
     body = data[8 + length :]
     return {name: body[slice(*row["data_offsets"])] for name, row in header.items()}
 

@@ -229,6 +229,32 @@ def test_c12_fsdp2_is_cut_anew(before, after):
             assert set(needed) <= {read.shard for read in report.read}
 
 
+class Lazy:
+    """Has no tensor before it is loaded."""
+
+    def __init__(self, state=None) -> None:
+        self.state = state or {}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def test_what_no_live_tensor_tells_how_to_cut_comes_whole():
+    shards = []
+    for rank in range(2):
+        with worker(rank, 2) as mesh:
+            shards.append(shard_of({"thing": {"x": Cut(mesh, 5.0).rows.detach()}}, shard=rank, shards=2))
+    (one,) = of(Shelf(shards))
+    thing = Lazy()
+    restore(tracked(thing=thing), one, 1, 2)
+    assert torch.equal(thing.state["x"], numbers(ROWS, 3, start=5.0)[4:]), "the same cut: the own part"
+    restore(tracked(thing=thing), one, 0, 1)
+    assert torch.equal(thing.state["x"], numbers(ROWS, 3, start=5.0)), "another: all of it"
+
+
 class ByHand(nn.Module):
     """Each worker holds columns of its own as a plain tensor."""
 

@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
@@ -17,15 +16,14 @@ from elastic.train.restore import restore
 from elastic.train.tracked import Tracked
 from tests.effects.helpers import LONG_S
 from tests.effects.idiom import trained
-
-staging = pytest.importorskip("tests.effects.test_snapshot", reason="nothing stages snapshots")
+from tests.effects.test_snapshot import RUN, Book
 
 
 def test_a_snapshot_in_memory_is_restored(tmp_path: Path, monkeypatch, capsys) -> None:
-    book = staging.Book(tmp_path)
+    book = Book(tmp_path)
     book.solo().run(trained(book.note))
     inventory = take_inventory([book.source], LONG_S)
-    best, *older = candidates(inventory.holders, staging.RUN)
+    best, *older = candidates(inventory.holders, RUN)
     model = nn.Linear(3, 1).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
@@ -35,7 +33,7 @@ def test_a_snapshot_in_memory_is_restored(tmp_path: Path, monkeypatch, capsys) -
         report = restore(tracked, one)
         assert tree.digest(tracked.flatten()) == book.digests[one.commit.step]
         assert report.read[0].places[0].tier == "memory"
-    monkeypatch.setattr(sys, "argv", ["elastic", "ls", staging.RUN, "--memory", str(tmp_path), "--json"])
+    monkeypatch.setattr(sys, "argv", ["elastic", "ls", RUN, "--memory", str(tmp_path), "--json"])
     cli.main()
     steps = json.loads(capsys.readouterr().out)["steps"]
     assert [one["step"] for one in steps] == [one.commit.step for one in (best, *older)]

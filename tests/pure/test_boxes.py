@@ -107,11 +107,13 @@ def sharded(tensors, parts, chunk_bytes=64):
     return made
 
 
-shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
-tensors = st.lists(st.tuples(shapes, st.none() | st.integers(0, 2)), min_size=1, max_size=4)
+sizes = st.sampled_from((1, 2, 3, 4, 5, 7, 0))
+shapes = st.sampled_from((2, 3, 1, 0)).flatmap(lambda dims: st.tuples(*[sizes] * dims))
+cuts = st.sampled_from((0, 1, 2, None))
+tensors = st.lists(st.tuples(shapes, cuts), min_size=1, max_size=4)
 
 
-@given(tensors, st.integers(1, 5), st.integers(1, 5), st.none() | st.integers(0, 2), st.data())
+@given(tensors, st.integers(1, 5), st.integers(1, 5), cuts, st.data())
 def test_c12_each_element_of_a_want_comes_from_one_shard(saved, before, after, dim, data):
     manifests = sharded(saved, before)
     reader = data.draw(st.integers(0, after - 1))
@@ -134,6 +136,12 @@ def test_c12_each_element_of_a_want_comes_from_one_shard(saved, before, after, d
     if before == after and dim is not None and all(cut_along == dim for _, cut_along in saved):
         same = plan(wants, manifests, own=reader)
         assert {piece.shard for piece in same.pieces} <= {reader}, "the same cut is read from the own shard alone"
+
+
+def test_what_several_shards_hold_is_read_from_the_own_one():
+    want = Want(path="/m/0", dtype="float32", whole=(3,), box=((0,), (3,)))
+    manifests = sharded([((3,), None)], 4)
+    assert [{piece.shard for piece in plan([want], manifests, own).pieces} for own in (2, None)] == [{2}, {0}]
 
 
 def test_only_what_overlaps_is_read():

@@ -66,6 +66,12 @@ def resummed(**changes: object) -> bytes:
     return json.dumps({"crc32c": google_crc32c.value(text.encode()), "body": text}).encode()
 
 
+def entry(**changes: object) -> dict[str, object]:
+    """Three of six numbers, and what is wrong with them."""
+    good = {"path": "/m/w", "dtype": "float32", "shape": [3], "begin": 0, "nbytes": 12, "whole": [6], "at": [3]}
+    return good | changes
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -78,9 +84,18 @@ def resummed(**changes: object) -> bytes:
         {"run": "../x"},
         {"commit": 1},
         {"more": 1},
+        {"entries": [entry(nbytes=13)]},
+        {"entries": [entry(nbytes=0)]},
+        {"entries": [entry(begin=-1)]},
+        {"entries": [entry(shape=[-3])]},
+        {"entries": [entry(at=[4])]},
+        {"entries": [entry(at=[-1])]},
+        {"entries": [entry(whole=[6, 1])]},
+        {"entries": [entry(shape=[0])]},
     ],
 )
 def test_what_contradicts_itself_is_refused(changes):
+    assert Manifest.decode(resummed(entries=[entry()])).entries
     with pytest.raises((CorruptError, SettingError)):
         Manifest.decode(resummed(**changes))
 
