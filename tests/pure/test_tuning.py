@@ -138,7 +138,7 @@ def test_all_stop_at_the_end_of_a_step_and_go_on_tuned_without_an_incident():
     assert ask(ws, batch_size=32) == (), "they stop already, and will go on with both"
     stop_all(ws, 4)
     assert ws.view.tuning == Tuning(lr_factor=0.5, batch_size=32)
-    assert ws.given(cmd.Form)[0].reason == "continue: tuned: lr_factor=0.5, batch_size=32"
+    assert ws.given(cmd.Form)[0].reason == "continue in place: tuned: lr_factor=0.5, batch_size=32"
     assert (ws.view.donors, ws.view.behind, ws.view.resume.step) == ((0, 1, 2), (), 4)
     ws.form()
     assert (ws.phase, ws.state.incidents, ws.given(cmd.Pause)) == (Phase.RUNNING, (), [])
