@@ -64,6 +64,7 @@ def try_form(turn: Turn) -> None:
     """Form the next generation from who is there, or wait, or give up."""
     holders = _holders(turn)
     _return_unhealed_to_the_door(turn)
+    _dismiss_the_trained(turn)
     if _has_committed(turn) and resumable(holders, turn.state.width) is None:
         if _ask_suspects(turn):
             return
@@ -132,6 +133,15 @@ def _return_unhealed_to_the_door(turn: Turn) -> None:
             turn.dismiss(worker.name, reason=f"it failed to join {worker.tries} generations")
 
 
+def _dismiss_the_trained(turn: Turn) -> None:
+    """Where the run begins anew, nobody may take part who has applied an update of a history that never was."""
+    if _has_committed(turn):
+        return
+    for worker in turn.state.standing(Standing.PARKED):
+        if worker.left_with is not None and worker.left_with.step >= 0:
+            turn.dismiss(worker.name, reason="the run begins anew, and it has trained already")
+
+
 def _ask_suspects(turn: Turn) -> bool:
     """Contact with the last holders of the state is lost, and nobody has proven them dead: ask them once more."""
     suspects = tuple(m.name for m in turn.state.members if m.standing is Standing.SUSPECT and m.healed)
@@ -145,7 +155,7 @@ def _has_committed(turn: Turn) -> bool:
     """Whether a step is known to be committed; before that, a new start loses nothing that anybody was told."""
     resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
     is_told = turn.state.published >= 0 or bool(turn.state.published_ahead)
-    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members)
+    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members if not m.left_with)
 
 
 def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:

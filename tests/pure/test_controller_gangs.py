@@ -259,3 +259,21 @@ def test_the_last_holder_of_a_shard_is_taken_along_even_if_it_was_about_to_leave
             ws.join(min(missing, key=lambda worker: worker.gang != 1).name)
     assert ws.phase is Phase.FORMING
     assert "w0" in ws.names(ws.view.donors) and "w3" in ws.names(ws.view.donors)
+
+
+def test_a_run_that_begins_anew_begins_with_nobody_who_has_trained():
+    """w0 has applied step 0, which was lost with its replica; the others, who had not, are lost before their first."""
+    ws = BareController((1, 2), width=2).run()
+    ws.die("w1")
+    ws.answer("w0", 0)
+    ws.answer("w2", -1)
+    ws.answer("w3", -1)
+    assert (ws.members, ws.view.resume.step) == (["w2", "w3"], -1)
+    ws.form()
+    ws.die("w2", "w3")
+    assert ws.addressees(Dismiss) == {"w0"}
+    for _ in range(4):
+        missing = [one.name for one in ws.state.workers.values() if one.standing is Standing.REQUESTED]
+        if ws.phase is Phase.WAITING and missing:
+            ws.join(missing[0])
+    assert ws.phase is Phase.FORMING and ws.view.bootstrap and "w0" not in ws.members
