@@ -24,7 +24,16 @@ from elastic.control.deadlines import (
     tick_waiting,
 )
 from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
-from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
+from elastic.control.forming import (
+    IN_STEP,
+    freeze,
+    harden,
+    is_of_old,
+    outdate_the_left,
+    settle,
+    start_if_ready,
+    try_form,
+)
 from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
@@ -214,9 +223,9 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    is_healed = event.healed and turn.worker(event.worker).left_with is None
+    is_healed = event.healed and not is_of_old(turn, event.worker, event.commit)
     told = {"answer": event.commit, "healed": is_healed, "prepared": event.prepared, "doubted": False}
-    turn.set_worker(event.worker, **told)
+    turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
         turn.set_worker(event.worker, standing=Standing.MEMBER)  # contact is back, and it holds its state
@@ -238,11 +247,11 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
 def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    arrived = {"at_door": True, "formed": True, "healed": True, "tries": 0, "left_with": None, "replaced": False}
-    turn.set_worker(event.worker, **arrived)
+    turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0, **IN_STEP)
     if all(member.formed for member in turn.state.members):
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
+        outdate_the_left(turn)
         turn.change(world_sizes=(*turn.state.world_sizes, turn.state.replicas))
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))

@@ -13,6 +13,7 @@ from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
 
 _NOTHING_SAID: dict[str, Any] = {"at_door": False, "formed": False, "answer": None, "prepared": None}
+IN_STEP: dict[str, Any] = {"left_with": None, "outdated": False, "replaced": False}
 
 
 def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
@@ -155,7 +156,7 @@ def _has_committed(turn: Turn) -> bool:
     """Whether a step is known to be committed; before that, a new start loses nothing that anybody was told."""
     resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
     is_told = turn.state.published >= 0 or bool(turn.state.published_ahead)
-    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members if not m.left_with)
+    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members if not m.outdated)
 
 
 def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
@@ -181,7 +182,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     if resume is not None:
         gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, resume)))
     ranked = [worker for gang in gangs for worker in gang]
-    _leave_out(turn, {worker.name for worker in ranked}, resume or NOTHING_COMMITTED)
+    _leave_out(turn, {worker.name for worker in ranked})
     if resume is None:
         donors = tuple(range(turn.state.width))
     else:
@@ -211,21 +212,37 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))
 
 
-def _leave_out(turn: Turn, ranked: set[str], resume: CommitId) -> None:
-    """What is left of a broken replica stays at the door until it is whole again.
-
-    The run goes on without it: what it holds counts for nothing any more, and where the run goes back behind that, or
-    on from another state, it will never be a part of the history.
-    """
+def _leave_out(turn: Turn, ranked: set[str]) -> None:
+    """What is left of a broken replica stays at the door until it is whole again."""
     for member in turn.state.members:
         if member.standing is Standing.MEMBER and member.name not in ranked:
             left_with = member.left_with or (member.answer if member.healed else None)
             parked = {"standing": Standing.PARKED, "healed": False, "left_with": left_with}
             turn.set_worker(member.name, **parked, **_NOTHING_SAID)
+
+
+def outdate_the_left(turn: Turn) -> None:
+    """The generation trains, so the history goes on from what it has resumed from, without those at the door.
+
+    What they hold may be behind it by any number of steps from now on. Where it goes back behind that, or on from
+    another state, it will never be a part of the history.
+    """
+    resume = turn.state.view.resume if turn.state.view is not None else NOTHING_COMMITTED
     for worker in turn.state.workers.values():
         held = worker.left_with
-        if held is not None and held.step >= resume.step and not held.same_state(resume):
-            turn.set_worker(worker.name, replaced=True)
+        if held is not None and not turn.is_member(worker.name):
+            is_off = held.step >= resume.step and not held.same_state(resume)
+            turn.set_worker(worker.name, outdated=True, replaced=worker.replaced or is_off)
+
+
+def is_of_old(turn: Turn, name: str, answer: CommitId) -> bool:
+    """A worker still holds what it held when its replica was left out, and the run has gone on since.
+
+    Who has formed the generation names what that resumes from, even if there was no time left to tell that it had.
+    """
+    worker, view = turn.worker(name), turn.state.view
+    is_resumed = view is not None and answer.same_state(view.resume)
+    return worker.outdated and not is_resumed and worker.left_with is not None and answer.same_state(worker.left_with)
 
 
 def _order(gang: Gang, resume: CommitId) -> int:

@@ -180,6 +180,27 @@ def test_what_was_left_of_a_replica_holds_nothing_that_counts_until_it_is_healed
     assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.REPLICAS_LOST
 
 
+def test_who_was_healed_and_could_not_tell_any_more_holds_what_the_others_do():
+    """The news that it has formed comes after the freeze; its answer names what was resumed from."""
+    ws = left_outs_return()
+    ws.die("w2", "w3")
+    for worker in ("w0", "w5", "w6", "w7"):
+        ws.answer(worker, 11)
+    assert ws.phase is Phase.FORMING and ws.view.resume.step == 11
+
+
+def test_what_is_left_of_replicas_still_counts_while_nobody_has_trained_since():
+    """The generation that goes on without w0 and w5 dies before it trains: between them, they have all of step 4."""
+    ws = gangs(replicas=(1, 3))
+    ws.die("w1", "w4")
+    for worker in ("w0", "w2", "w3", "w5"):
+        ws.answer(worker, 4)
+    assert ws.members == ["w2", "w3"]
+    assert not ws.state.workers["w0"].outdated
+    ws.form()
+    assert ws.state.workers["w0"].outdated and not ws.state.workers["w0"].replaced
+
+
 def test_nobody_is_left_behind_for_the_sake_of_a_state_of_long_ago():
     """The hosts of those who hold step 11 fall silent, and only those answer who hold step 4."""
     ws = left_outs_return()
