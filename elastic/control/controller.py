@@ -173,7 +173,8 @@ def _member_lost(turn: Turn, name: str, before: Standing, evidence: str) -> None
         turn.signal(IncidentClass.WORKER_LOST, evidence, culprit=name)
     if turn.state.phase is Phase.FREEZING:
         harden(turn, f"{name} was lost: {evidence}")
-        settle(turn)
+        if turn.worker(name).standing in OVER:  # lost contact decides nothing; who is out of reach is judged by ticks
+            settle(turn)
     elif before is not Standing.SUSPECT:
         freeze(turn, f"{name} was lost: {evidence}", survivors_only=turn.state.phase is Phase.FORMING)
 
