@@ -24,7 +24,15 @@ from elastic.control.deadlines import (
     tick_waiting,
 )
 from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
-from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
+from elastic.control.forming import (
+    freeze,
+    harden,
+    is_of_old,
+    outdate_the_left,
+    settle,
+    start_if_ready,
+    try_form,
+)
 from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
@@ -37,7 +45,7 @@ from elastic.control.restoring import (
     rewind_asked,
 )
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
-from elastic.control.state import OVER, Phase, RunState, Standing
+from elastic.control.state import IN_STEP, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.turn import Turn
@@ -174,7 +182,8 @@ def _member_lost(turn: Turn, name: str, before: Standing, evidence: str) -> None
         turn.signal(IncidentClass.WORKER_LOST, evidence, culprit=name)
     if turn.state.phase is Phase.FREEZING:
         harden(turn, f"{name} was lost: {evidence}")
-        settle(turn)
+        if turn.worker(name).standing in OVER:  # lost contact decides nothing; who is out of reach is judged by ticks
+            settle(turn)
     elif before is not Standing.SUSPECT:
         freeze(turn, f"{name} was lost: {evidence}", survivors_only=turn.state.phase is Phase.FORMING)
 
@@ -224,9 +233,9 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    is_healed = event.healed and turn.worker(event.worker).left_with is None
+    is_healed = event.healed and not is_of_old(turn, event.worker, event.commit)
     told = {"answer": event.commit, "healed": is_healed, "prepared": event.prepared, "doubted": False}
-    turn.set_worker(event.worker, **told)
+    turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
         turn.set_worker(event.worker, standing=Standing.MEMBER)  # contact is back, and it holds its state
@@ -248,11 +257,11 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
 def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    arrived = {"at_door": True, "formed": True, "healed": True, "tries": 0, "left_with": None, "replaced": False}
-    turn.set_worker(event.worker, **arrived)
+    turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0, **IN_STEP)
     if all(member.formed for member in turn.state.members):
         names = tuple(member.name for member in turn.state.members)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
+        outdate_the_left(turn)
         turn.change(world_sizes=(*turn.state.world_sizes, turn.state.replicas))
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))

@@ -73,6 +73,7 @@ def try_form(turn: Turn) -> None:
     if turn.state.restore is not None and not is_restored(turn):
         _wait(turn, "state comes from a checkpoint")
         return
+    _dismiss_the_trained(turn)
     holders = _holders(turn)
     if (has_committed(turn) or may_be_saved(turn)) and resumable(holders, turn.state.width) is None:
         if not _ask_suspects(turn):
@@ -154,6 +155,15 @@ def _return_unhealed_to_the_door(turn: Turn) -> None:
             turn.dismiss(worker.name, reason=f"it failed to join {worker.tries} generations")
 
 
+def _dismiss_the_trained(turn: Turn) -> None:
+    """Where the run begins anew, nobody may take part who has applied an update of a history that never was."""
+    if has_committed(turn) or may_be_saved(turn):
+        return
+    for worker in turn.state.standing(Standing.PARKED):
+        if worker.left_with is not None and worker.left_with.step >= 0:
+            turn.dismiss(worker.name, reason="the run begins anew, and it has trained already")
+
+
 def _ask_suspects(turn: Turn) -> bool:
     """Contact with the last holders of the state is lost, and nobody has proven them dead: ask them once more."""
     suspects = tuple(m.name for m in turn.state.members if m.standing is Standing.SUSPECT and m.healed)
@@ -189,7 +199,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     is_fork = turn.state.restore is not None and resume is not None
     if is_fork and resume is not None:
         fork(turn, resume)
-    _leave_out(turn, {worker.name for worker in ranked}, resume or NOTHING_COMMITTED)
+    _leave_out(turn, {worker.name for worker in ranked})
     if resume is None:
         donors = tuple(range(turn.state.width))
     else:
@@ -221,20 +231,36 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))
 
 
-def _leave_out(turn: Turn, ranked: set[str], resume: CommitId) -> None:
-    """What is left of a broken replica stays at the door until it is whole again.
-
-    The run goes on without it: what it holds counts for nothing any more, and where the run goes back behind that, or
-    on from another state, it will never be a part of the history.
-    """
+def _leave_out(turn: Turn, ranked: set[str]) -> None:
+    """What is left of a broken replica stays at the door until it is whole again."""
     for holder in _holders(turn):
         if holder.name not in ranked:
             parked = {"standing": Standing.PARKED, "healed": False, "left_with": holder.left_with or holder.answer}
             turn.set_worker(holder.name, **parked, **_NOTHING_SAID)
+
+
+def outdate_the_left(turn: Turn) -> None:
+    """The generation trains, so the history goes on from what it has resumed from, without those at the door.
+
+    What they hold may be behind it by any number of steps from now on. Where it goes back behind that, or on from
+    another state, it will never be a part of the history.
+    """
+    resume = turn.state.view.resume if turn.state.view is not None else NOTHING_COMMITTED
     for worker in turn.state.workers.values():
         held = worker.left_with
-        if held is not None and held.step >= resume.step and not held.same_state(resume):
-            turn.set_worker(worker.name, replaced=True)
+        if held is not None and not turn.is_member(worker.name):
+            is_off = held.step >= resume.step and not held.same_state(resume)
+            turn.set_worker(worker.name, outdated=True, replaced=worker.replaced or is_off)
+
+
+def is_of_old(turn: Turn, name: str, answer: CommitId) -> bool:
+    """A worker still holds what it held when its replica was left out, and the run has gone on since.
+
+    Who has formed the generation names what that resumes from, even if there was no time left to tell that it had.
+    """
+    worker, view = turn.worker(name), turn.state.view
+    is_resumed = view is not None and answer.same_state(view.resume)
+    return worker.outdated and not is_resumed and worker.left_with is not None and answer.same_state(worker.left_with)
 
 
 def _order(gang: Gang, resume: CommitId) -> int:

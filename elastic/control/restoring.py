@@ -10,7 +10,7 @@ from dataclasses import replace
 from elastic.control import events as ev
 from elastic.control.commands import FindRestore, Restore
 from elastic.control.outcome import Ending
-from elastic.control.state import Restoring, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.state import IN_STEP, Restoring, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork
 
@@ -106,7 +106,7 @@ def has_committed(turn: Turn) -> bool:
     """Whether a step is known to be committed; before that, a new start loses nothing that anybody was told."""
     resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
     is_told = turn.state.published >= 0 or bool(turn.state.published_ahead)
-    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members)
+    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members if not m.outdated)
 
 
 def restored_here(turn: Turn, event: ev.Restored) -> bool:
@@ -114,7 +114,7 @@ def restored_here(turn: Turn, event: ev.Restored) -> bool:
     worker = turn.worker(event.worker)
     if not _is_expected(worker, event.commit):
         return False
-    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, left_with=None, replaced=False)
+    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, **IN_STEP)
     return True
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from elastic.control.data import Plan
 from elastic.control.flight import Reading
@@ -42,6 +43,10 @@ class Standing(Enum):
 OVER = frozenset({Standing.DEAD, Standing.GONE, Standing.EXILED})
 
 
+# What holds of a worker whose state counts again.
+IN_STEP: dict[str, Any] = {"left_with": None, "outdated": False, "replaced": False}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
     """What is known of one worker.
@@ -51,8 +56,9 @@ class WorkerRecord:
         answer: the commit it named when it froze in the current generation, None before.
         prepared: the update that it can apply yet, named with the answer.
         healed: it holds the state of `answer` in full.
-        left_with: the commit that it held when its replica was left out; the run has gone on since, so what it holds
-            counts for nothing until it is healed. replaced: another update has taken the place of that commit.
+        left_with: the commit that it held when its replica was left out, until it is healed.
+        outdated: a generation has trained since, so what it holds counts for nothing. replaced: from a commit that is
+            not `left_with`, nor goes on from it.
         at_door: it has begun to form the current generation. formed: it has joined its group.
         tries: generations it failed to join.
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
@@ -76,6 +82,7 @@ class WorkerRecord:
     prepared: CommitId | None = None
     healed: bool = False
     left_with: CommitId | None = None
+    outdated: bool = False
     replaced: bool = False
     at_door: bool = False
     formed: bool = False

@@ -306,7 +306,7 @@ class Step:
             replica.link.broke(replica.reducer.error)
             raise AttemptBroken
         self._check_conservation(tail.record)
-        if tail.skips and not self.skipped:
+        if replica.any_inside(tail.skips > 0) and not self.skipped:  # a skip of one shard is a skip of all
             self.skipped = SKIPPED_ELSEWHERE
         replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
         if self._is_last_phase:

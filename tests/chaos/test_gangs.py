@@ -114,6 +114,17 @@ def test_one_of_three_pipelines_of_three_stages_loses_a_stage(tmp_path: Path) ->
     assert story.finished.state.world_sizes == (3, 2)
 
 
+def test_a_step_that_one_shard_drops_is_dropped_by_all_of_them(tmp_path: Path) -> None:
+    """Else its shard would stay where the others go on."""
+    stories = []
+    for name, shards in {"all": (0, 1), "one": (1,)}.items():
+        training = Training(function=gangs.train, width=2, options={"skipping": shards})
+        stories.append(play(tmp_path / name, training=training))
+    assert_gang_promises(stories[1], stories[0])
+    for story in stories:
+        assert [report.commit.step for report in story.reports if report.skipped] == [4]
+
+
 def test_the_tiny_llama_learns(tmp_path: Path) -> None:
     story = play(tmp_path, training=Training(function=gangs.train_llama, width=2), steps=30)
     assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome

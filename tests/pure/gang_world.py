@@ -57,6 +57,8 @@ class GangWorld(World):
 
     def form(self, worker: SimWorker) -> None:
         prepared = worker.state.prepared
+        assert worker.view is not None
+        assert not worker.view.bootstrap or worker.state.commit.step < 0, f"{worker.name} begins with a trained state"
         if prepared is None:
             self.forget_superseded(worker)
             super().form(worker)

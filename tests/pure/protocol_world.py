@@ -152,6 +152,8 @@ class World:
         """Nothing was ever reported, and nobody in reach holds anything: the history begins anew."""
         for worker in self.workers.values():
             if worker.state.healed and worker.state.commit.step >= 0:
+                if self.ws.state.workers[worker.name].left_with is not None:
+                    continue  # the run went on without it, and it is dismissed
                 assert not worker.is_alive or worker.is_hung or worker.muted_until_s > 0.0, "the state was thrown away"
                 worker.is_alive = False
         self.stable.clear()

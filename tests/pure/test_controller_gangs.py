@@ -180,6 +180,27 @@ def test_what_was_left_of_a_replica_holds_nothing_that_counts_until_it_is_healed
     assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.REPLICAS_LOST
 
 
+def test_who_was_healed_and_could_not_tell_any_more_holds_what_the_others_do():
+    """The news that it has formed comes after the freeze; its answer names what was resumed from."""
+    ws = left_outs_return()
+    ws.die("w2", "w3")
+    for worker in ("w0", "w5", "w6", "w7"):
+        ws.answer(worker, 11)
+    assert ws.phase is Phase.FORMING and ws.view.resume.step == 11
+
+
+def test_what_is_left_of_replicas_still_counts_while_nobody_has_trained_since():
+    """The generation that goes on without w0 and w5 dies before it trains: between them, they have all of step 4."""
+    ws = gangs(replicas=(1, 3))
+    ws.die("w1", "w4")
+    for worker in ("w0", "w2", "w3", "w5"):
+        ws.answer(worker, 4)
+    assert ws.members == ["w2", "w3"]
+    assert not ws.state.workers["w0"].outdated
+    ws.form()
+    assert ws.state.workers["w0"].outdated and not ws.state.workers["w0"].replaced
+
+
 def test_nobody_is_left_behind_for_the_sake_of_a_state_of_long_ago():
     """The hosts of those who hold step 11 fall silent, and only those answer who hold step 4."""
     ws = left_outs_return()
@@ -259,3 +280,21 @@ def test_the_last_holder_of_a_shard_is_taken_along_even_if_it_was_about_to_leave
             ws.join(min(missing, key=lambda worker: worker.gang != 1).name)
     assert ws.phase is Phase.FORMING
     assert "w0" in ws.names(ws.view.donors) and "w3" in ws.names(ws.view.donors)
+
+
+def test_a_run_that_begins_anew_begins_with_nobody_who_has_trained():
+    """w0 has applied step 0, which was lost with its replica; the others, who had not, are lost before their first."""
+    ws = BareController((1, 2), width=2).run()
+    ws.die("w1")
+    ws.answer("w0", 0)
+    ws.answer("w2", -1)
+    ws.answer("w3", -1)
+    assert (ws.members, ws.view.resume.step) == (["w2", "w3"], -1)
+    ws.form()
+    ws.die("w2", "w3")
+    assert ws.addressees(Dismiss) == {"w0"}
+    for _ in range(4):
+        missing = [one.name for one in ws.state.workers.values() if one.standing is Standing.REQUESTED]
+        if ws.phase is Phase.WAITING and missing:
+            ws.join(missing[0])
+    assert ws.phase is Phase.FORMING and ws.view.bootstrap and "w0" not in ws.members

@@ -265,6 +265,18 @@ def test_a_host_that_is_silent_while_all_wait_is_left_behind():
     assert "Limits.heartbeat_timeout_s=1.25" in ws.state.incidents[0].evidence[0]
 
 
+def test_lost_contact_with_another_decides_nothing_about_the_silent():
+    """Only time does: it may be the very moment at which the last one is heard again."""
+    ws = cut_off()
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.now_s += EXILE_S + 0.01
+    ws.lose("w2")
+    assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
+    ws.tick(0.0)
+    assert ws.standing("w1") is Standing.EXILED and ws.members == ["w0"]
+
+
 def test_a_host_that_comes_back_in_time_loses_nothing():
     ws = cut_off()
     for worker in ("w0", "w1", "w2"):
