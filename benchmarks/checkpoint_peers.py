@@ -31,6 +31,7 @@ from elastic.actors.replica import Equipment, budget_bytes, end_replica, start_r
 from elastic.checkpoint.manifest import CHUNK_BYTES, Manifest, ShardKey
 from elastic.checkpoint.source import Tier
 from elastic.control.values import CommitId
+from elastic.settings import Keep
 
 COMMIT = CommitId(incarnation=1, generation=1, attempt=0, step=1, lineage="bench")
 WARM_UP = 2
@@ -121,6 +122,8 @@ def measure(nodes: list[str], path: Path, nbytes: int, rounds: int) -> dict[str,
         run="bench",
         memory=memory_of(giver, path),
         vault=None,
+        keep=Keep(),
+        slots=path.parent,
         budget_bytes=budget_bytes(None, STORE * nbytes),
         lease_s=TIMEOUT_S,
     )

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from elastic.actors.fleet import Fleet
 from elastic.actors.journal import Journal
 from elastic.actors.teller import Teller
+from elastic.actors.tiers import NoTiers, Tiers
 from elastic.callbacks import Callback
 from elastic.control import commands as cmd
 from elastic.control import events as ev
@@ -31,6 +32,7 @@ _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
     cmd.Go: lambda fleet, worker, c: fleet.go(worker, c.generation),
     cmd.Finish: lambda fleet, worker, c: fleet.finish(worker),
     cmd.Dismiss: lambda fleet, worker, c: fleet.dismiss(worker),
+    cmd.Restore: lambda fleet, worker, c: fleet.restore(worker, c.commit),
 }
 _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
     cmd.StartWorker: lambda fleet, c: fleet.start(c.worker, c.gang, c.shard),
@@ -68,7 +70,8 @@ class Driver:
     """Runs one run to its end.
 
     Args:
-        brain: decides; fleet: acts. Whatever the fleet emits, from any thread, goes through `emit`.
+        brain: decides; fleet: acts; tiers: keep checkpoints, and find them. What these two emit, from any thread,
+            goes through `emit`.
         clock: seconds of the wall clock.
     """
 
@@ -80,6 +83,7 @@ class Driver:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._brain, self._journal, self._clock = brain, journal, clock
+        self._tiers: Tiers | NoTiers = NoTiers()
         self._teller = Teller(callbacks)
         self._news: queue.SimpleQueue[tuple[Observed, RunState, Any] | BaseException] = queue.SimpleQueue()
         self._is_stopped = threading.Event()
@@ -100,11 +104,12 @@ class Driver:
         """A thread of the fleet has failed: `run` raises its error, rather than wait for what will not come."""
         self._inbox.put(error)
 
-    def run(self, fleet: Fleet, value_timeout_s: float = 60.0) -> Finished:
+    def run(self, fleet: Fleet, tiers: Tiers | NoTiers | None = None, value_timeout_s: float = 60.0) -> Finished:
         """Start the run and stay until it ends; the fleet is still up then.
 
         Control has a thread of its own, so that a callback that takes long, in the calling thread, holds nothing up.
         """
+        self._tiers = tiers or self._tiers
         control = threading.Thread(
             target=self._control, args=(fleet, value_timeout_s), name="elastic-driver", daemon=True
         )
@@ -134,6 +139,7 @@ class Driver:
                 self._state = state
                 for at_s, event in events:
                     self._journal.event(at_s, event)
+                    self._tiers.heed(event, state)
                 for command in commands:
                     self._journal.command(self._clock(), command)
                     self._carry_out(fleet, command)
@@ -185,11 +191,15 @@ class Driver:
         kind = type(command)
         if isinstance(command, cmd.Form):
             self._issue(command.view.generation)
+            if self._state is not None:
+                self._tiers.formed(command.view, self._state)
             for member in command.view.members:
                 fleet.form(member.worker, command.view)
         elif kind in _TO_ONE:
             _TO_ONE[kind](fleet, command)
-        elif isinstance(command, cmd.Freeze | cmd.Go | cmd.Finish | cmd.Dismiss):
+        elif isinstance(command, cmd.FindRestore):
+            self._tiers.find(command.at_most, command.without)
+        elif isinstance(command, cmd.Freeze | cmd.Go | cmd.Finish | cmd.Dismiss | cmd.Restore):
             for worker in command.workers:
                 _TO_MANY[kind](fleet, worker, command)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from elastic.control import events as ev
-from elastic.control.values import View
+from elastic.control.values import CommitId, View
 
 Emit = Callable[[ev.Event], None]
 
@@ -23,6 +23,8 @@ class Fleet(Protocol):
     def freeze(self, worker: str, generation: int) -> None: ...
 
     def form(self, worker: str, view: View) -> None: ...
+
+    def restore(self, worker: str, commit: CommitId) -> None: ...
 
     def go(self, worker: str, generation: int) -> None: ...
 

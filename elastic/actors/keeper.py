@@ -4,6 +4,7 @@ It has a thread of its own, and holds up nobody: what it is told goes into a que
 through the same queue or come to their deadline. What a node holds is learnt from its actor alone, with each answer.
 """
 
+import functools
 import logging
 import queue
 import threading
@@ -11,19 +12,22 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from elastic.actors.peer_source import PeerSource, peer_sources
-from elastic.actors.replica import Equipment, PullAnswer, Vault, budget_bytes, end_replica, start_replica
+from elastic.actors.replica import Equipment, PullAnswer, budget_bytes, end_replica, start_replica
 from elastic.checkpoint import rungs
 from elastic.checkpoint.cadence import is_upload_due
 from elastic.checkpoint.ladder import Ladder
+from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
+from elastic.checkpoint.vault import Vault, open_vault
 from elastic.control.values import CommitId
 from elastic.settings import Checkpoint, RunSettings
 
@@ -56,11 +60,11 @@ class Hand:
 
 @dataclass(slots=True)
 class Uploads:
-    """The persistent interval as it stands."""
+    """The last upload of a step: when it began, how long it took, which step it was; and the newest step staged."""
 
     began_s: float
     took_s: float = 0.0
-    at_step: int = -1  # of the newest step when the last one began
+    at_step: int = -1
     newest: int = -1
 
 
@@ -77,25 +81,27 @@ class Keeper:
     """See the module.
 
     Args:
-        memory: node id -> that node's slots; called there. vault: opens the persistent tier; called there.
+        settings: of the run; its `checkpoint` must not be None.
         tell: takes what is for the journal, in the keeper's thread.
         crash: takes the error that has ended the thread, which nothing should.
+        metrics: of a step, for `Keep.best`; called in the keeper's thread.
+        memory: node id -> that node's slots, called there; default: those in `Checkpoint.memory`.
     """
 
     def __init__(
         self,
         settings: RunSettings,
-        memory: Callable[[str], Source],
-        vault: Callable[[], Vault] | None,
         tell: Callable[[Told], None],
         crash: Callable[[Exception], None],
+        metrics: Callable[[CommitId], Mapping[str, float]] = lambda _: {},
+        memory: Callable[[str], Source] | None = None,
         beat_s: float = BEAT_S,
     ) -> None:
         self._run, self._incarnation = settings.run, settings.incarnation
         checkpoint = self._checkpoint = settings.checkpoint or Checkpoint()
-        self._memory, self._vault = memory, vault
-        self._tell, self._crash, self._beat_s = tell, crash, beat_s
-        self._ladder = Ladder(checkpoint.peers, vault is not None)
+        self._memory = memory or functools.partial(_slots_in, Path(checkpoint.memory), settings.run)
+        self._tell, self._crash, self._metrics, self._beat_s = tell, crash, metrics, beat_s
+        self._ladder = Ladder(checkpoint.peers, checkpoint.persistent is not None)
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
         self._calls: list[Call] = []
@@ -188,7 +194,6 @@ class Keeper:
         steps = self._uploads.newest - self._uploads.at_step
         elapsed_s, took_s = now_s - self._uploads.began_s, self._uploads.took_s
         if is_upload_due(self._checkpoint.upload_interval, elapsed_s=elapsed_s, steps=steps, took_s=took_s):
-            self._uploads.began_s, self._uploads.at_step = now_s, self._uploads.newest
             self._heed(rungs.UploadDue())
 
     def _look_at_nodes(self) -> None:
@@ -204,14 +209,16 @@ class Keeper:
                 self._start(node, alive[node])
 
     def _start(self, node: str, known: dict[str, Any]) -> None:
-        store_bytes = known["Resources"].get("object_store_memory", 0)
+        store_bytes, checkpoint = known["Resources"].get("object_store_memory", 0), self._checkpoint
         equipment = Equipment(
             run=self._run,
             incarnation=self._incarnation,
             memory=self._memory,
-            vault=self._vault,
-            budget_bytes=budget_bytes(self._checkpoint.peer_bytes, store_bytes),
-            lease_s=self._checkpoint.memory_lease_s,
+            vault=_opener(checkpoint, self._run, self._incarnation),
+            keep=checkpoint.keep,
+            budget_bytes=budget_bytes(checkpoint.peer_bytes, store_bytes),
+            slots=Path(checkpoint.memory),
+            lease_s=checkpoint.memory_lease_s,
         )
         domain = known.get("Labels", {}).get(_ZONE, "")
         self._hands[node] = Hand(start_replica(node, equipment), equipment, time.monotonic(), domain)
@@ -278,7 +285,7 @@ class Keeper:
         for order in self._ladder.heed(event):
             match order:
                 case rungs.CheckpointRung():
-                    if order.rung is rungs.Rung.DURABLE:
+                    if order.rung is rungs.Rung.DURABLE and order.commit.step == self._uploads.at_step:
                         self._uploads.took_s = time.monotonic() - self._uploads.began_s
                     self._tell(order)
                 case rungs.Degraded():
@@ -320,6 +327,9 @@ class Keeper:
         self._then(call, _PULL_S, ended, failed)
 
     def _upload(self, order: rungs.Upload, hand: Hand) -> None:
+        if order.key.commit.step != self._uploads.at_step:
+            self._uploads.began_s, self._uploads.at_step = time.monotonic(), order.key.commit.step
+
         def ended(answer: tuple[str, str]) -> None:
             digest, reason = answer
             if reason:
@@ -336,7 +346,7 @@ class Keeper:
             self._heed(rungs.Committed(commit=order.commit, shards=len(order.digests), reason=reason))
 
         call = hand.actor.commit.options(concurrency_group="upload").remote(
-            self._incarnation, order.commit, order.digests
+            self._incarnation, order.commit, order.digests, dict(self._metrics(order.commit))
         )
         self._then(call, _UPLOAD_S, ended, ended)
 
@@ -360,6 +370,18 @@ class Keeper:
                 failed(f"{type(error).__name__}: {error}".splitlines()[0])
 
         reference.future().add_done_callback(lambda future: self._inbox.put(lambda: go_on(future)))
+
+
+def _slots_in(directory: Path, run: str, node: str) -> Source:
+    return MemorySource(directory, run, f"memory of node {node[:12]}")
+
+
+def _opener(checkpoint: Checkpoint, run: str, incarnation: int) -> Callable[[], Vault] | None:
+    """Opens the persistent tier, wherever it is called."""
+    if checkpoint.persistent is None:
+        return None
+    cap = checkpoint.upload_bytes_per_s
+    return functools.partial(open_vault, checkpoint.persistent, run, incarnation=incarnation, bytes_per_s=cap)
 
 
 def _ignore(_: Any) -> None:

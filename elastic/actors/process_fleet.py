@@ -18,7 +18,7 @@ from elastic.actors.monitor import HostMonitor
 from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.flight import Reading
-from elastic.control.values import View
+from elastic.control.values import CommitId, View
 from elastic.settings import RunSettings
 from elastic.train.flight import page_path
 from elastic.train.runner import TrainFn
@@ -51,7 +51,7 @@ class ProcessFleet:
     """
 
     def __init__(self, settings: RunSettings, train_fn: TrainFn, slots: list[str], seed: int, emit: Emit) -> None:
-        self._settings, self._train_fn, self._seed, self._emit = settings, train_fn, seed, emit
+        self.settings, self._train_fn, self._seed, self._emit = settings, train_fn, seed, emit
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
         self._free = list(slots)
@@ -85,6 +85,9 @@ class ProcessFleet:
 
     def form(self, worker: str, view: View) -> None:
         self._say(worker, "form", view)
+
+    def restore(self, worker: str, commit: CommitId) -> None:
+        self._say(worker, "restore", commit)
 
     def go(self, worker: str, generation: int) -> None:
         self._say(worker, "go", generation)
@@ -132,14 +135,14 @@ class ProcessFleet:
             if child.listener is not None:
                 child.listener.join(_END_S)
             child.process.close()
-            page_path(self._settings.run, name, self._settings.incarnation).unlink(missing_ok=True)
-        checkpoint = self._settings.checkpoint
+            page_path(self.settings.run, name, self.settings.incarnation).unlink(missing_ok=True)
+        checkpoint = self.settings.checkpoint
         if checkpoint is not None and not keep_memory:
-            memory.remove(Path(checkpoint.memory), self._settings.run)
+            memory.remove(Path(checkpoint.memory), self.settings.run)
 
     def _beat(self) -> None:
         """One monitor sees all; each node tells of its own workers."""
-        while not self._is_down.wait(self._settings.limits.heartbeat_polling_period_s):
+        while not self._is_down.wait(self.settings.limits.heartbeat_polling_period_s):
             seen = {reading.worker: reading for reading in self._monitor.readings()}
             nodes: dict[str, list[Reading]] = {}
             for name, child in list(self.children.items()):
@@ -161,13 +164,13 @@ class ProcessFleet:
 
     def _spawn(self, worker: str, node: str) -> None:
         ours, theirs = self._context.Pipe()
-        spec = {"worker": worker, "seed": self._seed, "settings": self._settings, "train_fn": self._train_fn}
+        spec = {"worker": worker, "seed": self._seed, "settings": self.settings, "train_fn": self._train_fn}
         spec["shard"] = self._shards[worker]
         # Not a daemon: those may not have children, and a worker may want loader processes.
         process = self._context.Process(target=serve, args=(theirs, spec), name=f"elastic-{worker}")
         process.start()
         theirs.close()
-        page = page_path(self._settings.run, worker, self._settings.incarnation)
+        page = page_path(self.settings.run, worker, self.settings.incarnation)
         self._monitor.watch(worker, process.pid or 0, page)
         child = self.children[worker] = Child(process, ours, node)
         self._emit(ev.WorkerPlaced(worker=worker, node=node))
@@ -211,7 +214,7 @@ def serve(pipe: Connection, spec: dict[str, Any]) -> None:
 
     threading.Thread(target=push_events, daemon=True).start()
     methods: dict[str, Callable[..., Any]] = {
-        name: getattr(host, name) for name in ("form", "go", "pause", "finish", "dismiss")
+        name: getattr(host, name) for name in ("form", "restore", "go", "pause", "finish", "dismiss")
     }
     with contextlib.suppress(EOFError, OSError):
         while True:

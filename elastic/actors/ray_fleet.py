@@ -27,7 +27,7 @@ from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.worker import start_worker_host
 from elastic.checkpoint import memory
 from elastic.control import events as ev
-from elastic.control.values import View
+from elastic.control.values import CommitId, View
 from elastic.settings import RunSettings
 from elastic.train.flight import PAGES, page_path
 from elastic.train.runner import TrainFn
@@ -136,6 +136,9 @@ class RayFleet:
 
     def form(self, worker: str, view: View) -> None:
         self._call(worker, "form", "control", view)
+
+    def restore(self, worker: str, commit: CommitId) -> None:
+        self._call(worker, "restore", "control", commit)
 
     def go(self, worker: str, generation: int) -> None:
         self._call(worker, "go", "control", generation)

@@ -9,22 +9,26 @@ the rest again.
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.peer_source import PeerSource, actor_name, namespace
-from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.node import PART_BYTES, Node, NoRoomError
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.vault import Vault
+from elastic.checkpoint.vault_cleaning import collected
 from elastic.control.values import CommitId
 from elastic.errors import ElasticError
+from elastic.settings import Keep
 
 log = logging.getLogger("elastic")
 
@@ -34,16 +38,6 @@ _LEASE_LOOK_S = 0.5
 _GROUPS = {"control": 2, "read": 4, "pull": 2, "upload": 2}
 
 
-class Vault(Protocol):
-    """The persistent tier as an actor writes to it. Calls block, and end by themselves."""
-
-    def upload(self, manifest: Manifest, read: Callable[[int, int], Any]) -> str:
-        """Write a shard, as far as it is not there, from `read(begin, end)`; returns its manifest's digest."""
-
-    def commit(self, commit: CommitId, digests: Sequence[str]) -> Any:
-        """All shards of a step are there, with manifests of these digests: make it visible."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
     """What an actor is started with; the two functions are called on its node.
@@ -51,14 +45,18 @@ class Equipment:
     Attributes:
         incarnation: of the driver; an actor obeys the newest one that has spoken to it, and no older one.
         memory: node id -> its slots. vault: opens the persistent tier, None: there is none.
-        budget_bytes: what copies may take. lease_s: how long it outlives the last word of a driver.
+        keep: what the persistent tier keeps. budget_bytes: what copies may take.
+        slots: where the slots are, which go when the lease is over. lease_s: how long the actor, copies and slots
+            outlive the last word of a driver.
     """
 
     run: str
     incarnation: int
     memory: Callable[[str], Source]
     vault: Callable[[], Vault] | None
+    keep: Keep
     budget_bytes: int
+    slots: Path
     lease_s: float
 
 
@@ -126,13 +124,17 @@ class CheckpointReplica:
         except ElasticError as error:
             return "", f"node {self._node.name}: {error}"
 
-    def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str]) -> str:
-        """Make a step visible in the persistent tier; returns why it is not, empty if it is."""
+    def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str], metrics: Mapping[str, float]) -> str:
+        """Make a step durable and delete what nobody wants any more; returns why it is not durable, empty if it is."""
         self._obey(incarnation)
         try:
-            self._opened().commit(commit, digests)
+            self._opened().commit(commit, digests, metrics)
         except ElasticError as error:
             return f"node {self._node.name}: {error}"
+        try:
+            collected(self._opened(), self._equipment.keep)
+        except ElasticError as error:
+            log.warning("old steps are not deleted now: %s", error)
         return ""
 
     def _obey(self, incarnation: int) -> None:

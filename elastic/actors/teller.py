@@ -23,8 +23,13 @@ class Teller:
     def tell(self, events: Sequence[tuple[float, ev.Event]], state: RunState) -> None:
         """Steps without gaps, unless the run is over; then what changed in the state."""
         before, self._state = self._state, state
+        if before is not None and len(state.forks) > len(before.forks):
+            self._told = min(self._told, state.forks[-1].step)  # from here on steps are told again
+            self._untold.clear()
         for _, event in events:
-            if isinstance(event, ev.StepStable) and event.report.commit.step > self._told:
+            if not isinstance(event, ev.StepStable) or any(fork.voids(event.report.commit) for fork in state.forks):
+                continue
+            if event.report.commit.step > self._told:
                 self._untold[event.report.commit.step] = event.report
         for step in sorted(self._untold):
             if step <= state.published or state.phase is Phase.ENDED:

@@ -6,6 +6,7 @@ import ray
 from ray import cloudpickle
 from ray.util import get_current_placement_group, get_node_ip_address, remove_placement_group
 
+from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.ray_data import RayBlocks
 from elastic.settings import RunSettings
 from elastic.train.host import WorkerHost, WorkerSpec
@@ -20,7 +21,13 @@ class RayWorkerHost(WorkerHost):
 
     def __init__(self, worker: str, seed: int, settings: RunSettings, train_fn: TrainFn, shard: int) -> None:
         spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn, shard=shard)
-        super().__init__(spec, get_node_ip_address(), _free_slot, dumps=cloudpickle.dumps, ray_blocks=RayBlocks)
+
+        def peers() -> list[PeerSource]:
+            return peer_sources(settings.run, ray.get_runtime_context().get_node_id())
+
+        super().__init__(
+            spec, get_node_ip_address(), _free_slot, dumps=cloudpickle.dumps, ray_blocks=RayBlocks, peers=peers
+        )
 
 
 def _free_slot() -> None:

@@ -109,13 +109,14 @@ class Slot:
     Attributes:
         payload: (capacity,) uint8, the shared memory itself.
         order: counts this worker's seals, 0 while it is not sealed; steps may go back, after a restore.
-        layout: what its user last laid out in it. is_pinned: its memory is page-locked, for copies from a GPU.
+        is_busy: it is being written. is_pinned: its memory is page-locked, for copies from a GPU.
+        layout: what its user last laid out in it.
     """
 
     def __init__(self, path: Path, payload_bytes: int) -> None:
         self.path, self.capacity, self.order = path, _padded(payload_bytes), 0
         self.layout: Any = None
-        self.is_pinned = self._is_busy = False
+        self.is_pinned = self.is_busy = False
         size = PAGE_BYTES + self.capacity
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -130,14 +131,14 @@ class Slot:
 
     def begin(self) -> bool:
         """Take it for writing: what it held is void. False while it is written or read, or if its file was removed."""
-        if self._is_busy:
+        if self.is_busy:
             return False
         if not try_lock(self._fd, fcntl.LOCK_EX):
             try_lock(self._fd, fcntl.LOCK_SH)  # a failed change of a lock loses it (flock(2))
             return False
         if os.fstat(self._fd).st_nlink == 0:
             return False
-        self.order, self._is_busy = 0, True
+        self.order, self.is_busy = 0, True
         self.stamp(Header(SlotState.STAGING, self.capacity))
         return True
 
@@ -150,13 +151,13 @@ class Slot:
         data = manifest.encode()
         self.write_manifest(data)
         self.stamp(Header(SlotState.SEALED, self.capacity, len(data), google_crc32c.value(data)))
-        self.order, self._is_busy = order, False
+        self.order, self.is_busy = order, False
         try_lock(self._fd, fcntl.LOCK_SH)
 
     def abandon(self) -> None:
         """What was staged in it will never be committed."""
         self.stamp(Header(SlotState.RESERVED, self.capacity))
-        self._is_busy = False
+        self.is_busy = False
         try_lock(self._fd, fcntl.LOCK_SH)
 
     def write_manifest(self, data: bytes) -> None:
@@ -197,11 +198,6 @@ class Arena:
         self._made = self._seals = 0
         self._lock = threading.Lock()
 
-    @property
-    def capacity(self) -> int:
-        """Bytes that a payload may have."""
-        return self._slots[-1].capacity if self._slots else 0
-
     def reserve(self, payload_bytes: int) -> None:
         """Have enough slots of this size, their pages touched; the newest sealed slot stays until it is replaced.
 
@@ -209,33 +205,31 @@ class Arena:
             NoRoomError: the directory is full; the newest sealed slot is there still.
         """
         with self._lock:
-            fitting = [slot for slot in self._slots if slot.capacity >= payload_bytes and slot.is_there]
-            outgrown = [slot for slot in self._slots if slot not in fitting]
-            self._slots = self._without(outgrown, keep=self._newest()) + fitting
+            self._remove_below(payload_bytes, keep=self._newest())
             made: list[Slot] = []
             try:
-                for _ in range(self._count - len(fitting)):
+                for _ in range(self._count - len(self._fitting(payload_bytes))):
                     made.append(self._new_slot(payload_bytes))
             except OSError as error:
-                self._without(made)
-                made.clear()  # the memory goes with the last map of it
+                while made:
+                    made.pop().remove()  # its memory goes with the last reference to it
                 if error.errno not in _FULL:
                     raise
                 raise self._no_room(payload_bytes) from error
             self._slots += made
 
     def begin(self, payload_bytes: int) -> Slot | None:
-        """A slot to write, never the one that was sealed last; None if all others are read just now.
+        """A slot to write, never the one that was sealed last; None if all others are being written or read.
 
         Raises:
             NoRoomError: the payload has grown, and there is no room for larger slots.
         """
-        newest = self._newest()
-        if payload_bytes > self.capacity or sum(slot.is_there for slot in self._slots) < self._count:
+        if len(self._fitting(payload_bytes)) < self._count:
             self.reserve(payload_bytes)
         with self._lock:
-            fitting = [slot for slot in self._slots if slot is not newest and slot.capacity >= payload_bytes]
-            return next((slot for slot in sorted(fitting, key=lambda slot: slot.order) if slot.begin()), None)
+            newest = self._newest()
+            free = [slot for slot in self._fitting(payload_bytes) if slot is not newest]
+            return next((slot for slot in sorted(free, key=lambda slot: slot.order) if slot.begin()), None)
 
     def seal(self, slot: Slot, manifest: Manifest) -> None:
         """See `Slot.seal`; slots that the state has outgrown go.
@@ -250,9 +244,7 @@ class Arena:
             slot.abandon()
             raise self._no_room(slot.capacity) from error
         with self._lock:
-            outgrown = [one for one in self._slots if one.capacity < slot.capacity]
-            self._without(outgrown)
-            self._slots = [one for one in self._slots if one not in outgrown]
+            self._remove_below(slot.capacity)
 
     def close(self) -> None:
         """Let go of all slots; what is sealed stays for others to read."""
@@ -265,12 +257,16 @@ class Arena:
         sealed = [slot for slot in self._slots if slot.order and slot.is_there]
         return max(sealed, key=lambda slot: slot.order, default=None)
 
-    def _without(self, slots: list[Slot], keep: Slot | None = None) -> list[Slot]:
-        """Remove these, readers or not: they keep the memory that they have mapped."""
-        for slot in slots:
-            if slot is not keep:
+    def _fitting(self, payload_bytes: int) -> list[Slot]:
+        return [slot for slot in self._slots if slot.capacity >= payload_bytes and slot.is_there]
+
+    def _remove_below(self, payload_bytes: int, keep: Slot | None = None) -> None:
+        """Remove slots that are too small, or have no name any more, unless they are being written."""
+        fitting = self._fitting(payload_bytes)
+        for slot in self._slots:
+            if slot not in fitting and slot is not keep and not slot.is_busy:
                 slot.remove()
-        return [slot for slot in slots if slot is keep]
+        self._slots = [slot for slot in self._slots if slot in fitting or slot is keep or slot.is_busy]
 
     def _new_slot(self, payload_bytes: int) -> Slot:
         self._made += 1

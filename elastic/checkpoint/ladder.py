@@ -225,33 +225,29 @@ class Ladder:
             step.is_uploading = False  # it is lost: the next one
 
     def _say(self) -> Iterator[rungs.Order]:
-        newest = self._now.newest_first()[:1]
-        active = self._active()
-        for step in {id(step): step for step in (*newest, *active)}.values():
-            rung, copies = self._now.rung(step), self._now.fewest(step)
-            if rung is None:
+        newest = self._now.newest_first()
+        durable = [step for step in newest if step.is_durable]
+        for step in {id(step): step for step in (*newest[:1], *self._active(), *durable)}.values():
+            rung, copies, degraded = self._now.rung(step), self._now.fewest(step), self._shortage(step)
+            if rung is None or (rung, degraded) == step.said or (step.said and step.said[0] is rungs.Rung.DURABLE):
                 continue
-            degraded = self._shortage(step) if rung >= rungs.Rung.REPLICATED and copies < self._now.copies else ""
-            if step.said is None or step.said[0] != rung or step.said[2] != degraded:
-                fell = step.said is not None and rung < step.said[0]
-                reason = "what held it was lost" if fell else f"{copies} of {self._now.copies} nodes keep each shard"
-                step.said = (rung, copies, degraded)
-                yield rungs.CheckpointRung(
-                    commit=step.commit,
-                    shards=step.shards,
-                    rung=rung,
-                    copies=copies,
-                    degraded=degraded,
-                    reason=reason,
-                )
-        latest = next((step for step in self._now.newest_first() if step.was_replicated), None)
-        degraded = self._shortage(latest) if latest is not None and self._now.fewest(latest) < self._now.copies else ""
-        if bool(degraded) != bool(self._degraded):
-            yield rungs.Degraded(reason=degraded)
-        self._degraded = degraded
+            fell = step.said is not None and rung < step.said[0]
+            reason = "what held it was lost" if fell else f"{copies} of {self._now.copies} nodes keep each shard"
+            step.said = (rung, degraded)
+            yield rungs.CheckpointRung(
+                commit=step.commit, shards=step.shards, rung=rung, copies=copies, degraded=degraded, reason=reason
+            )
+        latest = next((step for step in newest if step.was_replicated), None)
+        if latest is not None and self._now.is_replicated(latest):  # else it is just being made good
+            degraded = self._shortage(latest)
+            if bool(degraded) != bool(self._degraded):
+                yield rungs.Degraded(reason=degraded)
+            self._degraded = degraded
 
     def _shortage(self, step: Step) -> str:
-        """Why fewer nodes keep a step than asked for."""
+        """Why fewer nodes keep a step than asked for, and more are not to come; empty: they are not, or they are."""
+        if self._now.fewest(step) >= self._now.copies or not self._now.is_replicated(step):
+            return ""
         refusals = sorted({f"node {node} refused: {reason}" for (_, node), reason in step.refusals.items()})
         return "; ".join(refusals[:3]) or f"{len(self._now.staying())} nodes for {self._now.copies} copies"
 

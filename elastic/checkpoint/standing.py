@@ -52,7 +52,7 @@ class Step:
     age: int = 0
     was_replicated: bool = False
     is_durable: bool = False
-    said: tuple[Rung, int, str] | None = None
+    said: tuple[Rung, str] | None = None
     pulling: set[tuple[int, str]] = field(default_factory=set)
     waiting: set[tuple[int, str]] = field(default_factory=set)
     tries: dict[tuple[int, str], int] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from elastic.control.departing import part
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
-from elastic.control.restoring import fork, has_committed, is_restored, look_for_state
+from elastic.control.restoring import fork, has_committed, is_restored, look_for_state, may_be_saved
 from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
@@ -74,7 +74,7 @@ def try_form(turn: Turn) -> None:
         _wait(turn, "state comes from a checkpoint")
         return
     holders = _holders(turn)
-    if has_committed(turn) and resumable(holders, turn.state.width) is None:
+    if (has_committed(turn) or may_be_saved(turn)) and resumable(holders, turn.state.width) is None:
         if not _ask_suspects(turn):
             _resort_to_tiers(turn)
         return

@@ -85,7 +85,7 @@ def found(turn: Turn, event: ev.RestoreFound) -> bool:
     if event.commit is not None:
         turn.change(restore=replace(restore, commit=event.commit))
         return True
-    turn.change(restore=None)
+    turn.change(restore=None, found_nothing=turn.state.generation)
     if restore.at_most is None and event.error:
         turn.fail(Ending.REPLICAS_LOST, f"the checkpoints of the run cannot be looked at: {event.error}")
     elif restore.at_most is None and has_committed(turn):
@@ -94,6 +94,12 @@ def found(turn: Turn, event: ev.RestoreFound) -> bool:
         steps = ", ".join(str(commit.step) for commit in restore.without)
         turn.fail_lost(f"no saved step can be restored (bad: {steps}): start the run under another name to begin anew")
     return True
+
+
+def may_be_saved(turn: Turn) -> bool:
+    """Whether tiers may hold steps that were never told, by workers that have died since."""
+    is_new = turn.state.found_nothing < turn.state.generation
+    return turn.settings.checkpoint is not None and turn.state.view is not None and is_new
 
 
 def has_committed(turn: Turn) -> bool:

@@ -8,15 +8,17 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
 
+from elastic.checkpoint.reach import Reach
+from elastic.checkpoint.source import Source
 from elastic.control import events as ev
-from elastic.control.values import View
+from elastic.control.values import CommitId, View
 from elastic.settings import RunSettings
 from elastic.train.flight import FlightPage, page_path
 from elastic.train.link import Link
@@ -48,6 +50,7 @@ class WorkerHost:
         host: address of this node for other workers.
         on_orphan: called when no driver was heard for the orphan lease, before the process ends itself.
         dumps, ray_blocks: see `Surroundings`.
+        peers: sources of checkpoints that this process cannot open by itself.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class WorkerHost:
         on_orphan: Callable[[], None] = lambda: None,
         dumps: Callable[[Any], bytes] = pickle.dumps,
         ray_blocks: Callable[[Any, float], Any] | None = None,
+        peers: Callable[[], Sequence[Source]] = tuple,
     ) -> None:
         limits = spec.settings.limits
         torch.set_num_threads(spec.settings.scaling.threads_per_worker)
@@ -67,6 +71,8 @@ class WorkerHost:
         self._told, self._untold = 0, list[ev.Event]()
         if spec.settings.scaling.use_gpu and not torch.cuda.is_available():
             log.warning("Scaling.use_gpu is set and torch sees no GPU on %s: training on its CPU", host)
+        checkpoint = spec.settings.checkpoint
+        sources = Reach(spec.settings.run, checkpoint, peers).sources if checkpoint is not None else tuple
         use_cuda = spec.settings.scaling.use_gpu and torch.cuda.is_available()
         around = Surroundings(
             run=spec.settings.run,
@@ -81,7 +87,8 @@ class WorkerHost:
             ray_blocks=ray_blocks,
             shard=spec.shard,
             width=spec.settings.scaling.workers_per_replica,
-            checkpoint=spec.settings.checkpoint,
+            checkpoint=checkpoint,
+            sources=sources,
             incarnation=spec.settings.incarnation,
         )
         self._heed_sigterm()

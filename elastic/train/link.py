@@ -147,7 +147,7 @@ class Link:
         is_door_open = self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE)
         return is_door_open or self._to_restore is not None
 
-    def restored(self, commit: CommitId, install: Callable[[], None], report: ev.Restored) -> None:
+    def restored(self, commit: CommitId, install: Callable[[], object], report: ev.Restored) -> None:
         """Install what was loaded, under the lock: a freeze sees the state before or after it.
 
         Raises:

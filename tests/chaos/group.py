@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,13 @@ import pytest
 import torch
 
 from elastic.actors.driver import Driver, Finished
+from elastic.actors.fleet import Emit
 from elastic.actors.journal import Journal
 from elastic.actors.process_fleet import ProcessFleet
 from elastic.actors.supervisor import Supervisor
+from elastic.actors.tiers import NoTiers, Tiers
 from elastic.callbacks import Callback, WorkerCallback
+from elastic.checkpoint.reach import Reach
 from elastic.control.outcome import Ending
 from elastic.control.state import RunState, Standing
 from elastic.control.values import StepReport
@@ -123,7 +126,10 @@ def run(
     )
     stable = Stable()
     journal = Journal(folder / "run")
-    driver = Driver(supervisor(RunState(settings=settings), training.policy), journal, [stable])
+    tiers = local_tiers(settings, lambda event: driver.emit(event))
+    incarnation, forks = tiers.begin()
+    settings = replace(settings, incarnation=incarnation)
+    driver = Driver(supervisor(RunState(settings=settings, forks=forks), training.policy), journal, [stable])
     if training.parked:
         (folder / GATE).touch()
     usual = {"folder": folder, "plan": plan, "steps": steps, "micro_batch": micro_batch, "pause_s": pause_s}
@@ -136,7 +142,7 @@ def run(
     for helper in helpers:
         helper.start()
     try:
-        finished = driver.run(fleet)
+        finished = driver.run(fleet, tiers)
     finally:
         fleet.shutdown(keep_memory=training.at_end is not None)
         if training.at_end is not None:
@@ -144,6 +150,7 @@ def run(
         for helper in helpers:
             helper.join(LONG_S)
         journal.close()
+        tiers.close(keep=False)
     return Story(
         finished=finished,
         folder=folder,
@@ -151,6 +158,13 @@ def run(
         lines=read(folder.glob("*.jsonl")),
         journal=read([journal.path]),
     )
+
+
+def local_tiers(settings: RunSettings, emit: Emit) -> Tiers | NoTiers:
+    """This machine's memory, and a store, looked at from this process."""
+    if settings.checkpoint is None:
+        return NoTiers()
+    return Tiers(settings.run, Reach(settings.run, settings.checkpoint), emit, timeout_s=30.0)
 
 
 def _open_gate(folder: Path, journal: Path, parked: int) -> None:

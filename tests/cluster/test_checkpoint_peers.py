@@ -1,7 +1,9 @@
 """Effect. Copies on other nodes: they outlive the node they came from, an actor's death, and a store that is full."""
 
+import functools
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +13,14 @@ import numpy as np
 import pytest
 
 from elastic.checkpoint import rungs
+from elastic.checkpoint.arena import Arena
 from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.memory import MemorySource, scan
 from elastic.checkpoint.rungs import Rung
 from elastic.checkpoint.source import Tier
-from elastic.settings import Checkpoint, RunSettings
-from tests.cluster import slots
+from elastic.checkpoint.vault import open_vault
+from elastic.checkpoint.vault_source import VaultSource
+from elastic.settings import Checkpoint, Interval, RunSettings
 from tests.effects import shards
 from tests.effects.shards import key
 
@@ -26,12 +31,17 @@ CHUNK_BYTES = 1 << 20
 BEAT_S = 0.3
 
 
+def slots_of(root: Path, run: str, node: str) -> MemorySource:
+    return MemorySource(root / node, run)
+
+
 class Crew:
     """Two nodes of their own, x and y, with a keeper; `told` is what the journal would get."""
 
     def __init__(self, cluster: Any, root: Path) -> None:
         self._cluster, self._root = cluster, root
         self.told, self.crashes, self.keepers = [], [], []
+        self.arenas: dict[str, Arena] = {}
         self.nodes = {name: cluster.add_node(num_cpus=0, object_store_memory=STORE_BYTES) for name in "xy"}
 
     def id(self, name: str) -> str:
@@ -40,16 +50,28 @@ class Crew:
     def keeper(self, incarnation: int = 1, **checkpoint: Any) -> Any:
         from elastic.actors.keeper import Keeper
 
-        settings = RunSettings(run=self._root.name, checkpoint=Checkpoint(**checkpoint), incarnation=incarnation)
-        memory = slots.in_folders(self._root)
-        keeper = Keeper(settings, memory, None, self.told.append, self.crashes.append, beat_s=BEAT_S)
+        tiers = Checkpoint(memory=str(self._root), **checkpoint)
+        settings = RunSettings(run=self._root.name, checkpoint=tiers, incarnation=incarnation)
+        memory = functools.partial(slots_of, self._root, self._root.name)
+        keeper = Keeper(settings, self.told.append, self.crashes.append, memory=memory, beat_s=BEAT_S)
         self.keepers.append(keeper)
         keeper.homes({0: {self.id("x")}, 1: {self.id("y")}})
         return keeper
 
+    def arena(self, name: str) -> Arena:
+        """Of the one worker on this node; a folder is a node's memory, since all nodes share this machine."""
+        if name not in self.arenas:
+            folder = self._root / self.id(name)
+            folder.mkdir(exist_ok=True)
+            self.arenas[name] = Arena(folder, self._root.name, 1, "w")
+        return self.arenas[name]
+
     def seal(self, of: ShardKey, name: str, nbytes: int = 5 * CHUNK_BYTES + 77) -> Any:
-        data = shards.payload(of, nbytes)
-        slots.FileMemory(self._root, self.id(name)).seal(shards.manifest(of, data, CHUNK_BYTES, self._root.name), data)
+        data, arena = shards.payload(of, nbytes), self.arena(name)
+        slot = arena.begin(nbytes)
+        assert slot is not None
+        slot.payload[:nbytes] = data
+        arena.seal(slot, shards.manifest(of, data, CHUNK_BYTES, self._root.name))
         self.keepers[-1].staged(self.id(name))
         return data
 
@@ -67,6 +89,8 @@ class Crew:
     def close(self) -> None:
         for keeper in self.keepers:
             keeper.close(keep=False)
+        for arena in self.arenas.values():
+            arena.close()
         for name in list(self.nodes):
             self.remove(name)
         assert self.crashes == []
@@ -76,7 +100,7 @@ class Crew:
 def crew(hosts: Any, tmp_path: Path) -> Iterator[Crew]:
     from ray import cloudpickle
 
-    cloudpickle.register_pickle_by_value(slots)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     crew = Crew(hosts, tmp_path)
     try:
         yield crew
@@ -164,3 +188,21 @@ def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew
         ray.get(source._actor.beat.options(concurrency_group="control").remote(1, []), timeout=30)
     later.close(keep=True)
     wait_until(lambda: keeper.inventory("") == [], "they outlived their lease", within_s=30)
+
+
+def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(crew: Crew, tmp_path: Path) -> None:
+    url, run = str(tmp_path / "store"), tmp_path.name
+    open_vault(url, run).register("test")
+    crew.keeper(persistent=url, persistent_interval=Interval(steps=1))
+    data = {}
+    for step in (1, 2, 3, 4, 5):  # more than there are slots
+        data |= {(step, 0): crew.seal(key(step, 0, 2), "x"), (step, 1): crew.seal(key(step, 1, 2), "y")}
+        wait_until(lambda step=step: crew.rung(step) is not None and crew.rung(step).rung >= Rung.REPLICATED, "stuck")
+        assert {one.manifest.commit.step for one in scan(tmp_path / crew.id("x"), run)} >= {step}
+    wait_until(lambda: crew.rung(5).rung is Rung.DURABLE, f"step 5 is not durable: {crew.told[-5:]}")
+    source = VaultSource(open_vault(url, run))
+    newest = source.manifests()[0]
+    assert newest.commit.same_state(key(5).commit)
+    read = np.frombuffer(bytes(source.read(newest.key, 0, newest.nbytes)), dtype=np.uint8)
+    assert np.array_equal(read, data[5, newest.shard])
+    source.close()

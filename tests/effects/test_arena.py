@@ -122,6 +122,20 @@ def test_a_larger_state_gets_larger_slots_and_loses_nothing_meanwhile(arena: Are
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_slots_that_are_being_written_survive_the_growth_of_the_state(arena: Arena, tmp_path: Path) -> None:
+    stage(arena, 0)
+    slot = arena.begin(NBYTES)
+    assert slot is not None
+    arena.reserve(5 * NBYTES)
+    slot.payload[:NBYTES] = payload_of(1)
+    arena.seal(slot, manifest_of(slot.payload[:NBYTES], 1))
+    assert steps_in(tmp_path) == [1, 0]
+    assert_holds(tmp_path, 1)
+    stage(arena, 2, 5 * NBYTES)
+    assert steps_in(tmp_path) == [2]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_runs_do_not_see_or_remove_each_other(tmp_path: Path) -> None:
     """One name may be the beginning of another."""
     ours, theirs = Arena(tmp_path, RUN, 1, "w0"), Arena(tmp_path, f"{RUN}-1", 1, "w0")

@@ -277,7 +277,7 @@ def test_a_staged_step_that_is_not_stable_yet_cannot_be_read(book: Book) -> None
 def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
     """The others resume from another outcome of the same step."""
 
-    def leave_it(replica: Any, step: Any) -> None:
+    def leave_it(replica: Any, step: Any) -> list[bool]:
         commit = replica.link.state.commit
         theirs = type(commit)(commit.incarnation, commit.generation, 2, commit.step, "another lineage")
         view = View(
@@ -291,8 +291,11 @@ def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
         )
         replica.resume(view)
         replica.snapshots.flush()
+        return [slot.is_busy for slot in replica.snapshots._arena._slots]
 
-    assert staged(replica_of(book.solo(), leave_it)[1]) == [1, 2, 3]
+    busy, ended = replica_of(book.solo(), leave_it)
+    assert busy == [False] * 3
+    assert staged(ended) == [1, 2, 3]
 
 
 def test_slots_are_free_again_after_steps_that_were_dropped(book: Book) -> None:
@@ -404,6 +407,17 @@ def test_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: Path)
     assert staged(ended) == []
 
 
+def test_what_fails_twice_for_want_of_room_is_told_once(book: Book) -> None:
+    def fail_twice(replica: Any, step: Any) -> None:
+        for _ in range(2):
+            replica.snapshots._start(lambda: replica.snapshots._arena.reserve(1 << 60))
+        replica.snapshots.flush()
+
+    _, ended = replica_of(book.solo(), fail_twice)
+    assert len([event for event in ended.events if isinstance(event, ev.TierDegraded)]) == 1
+    assert_like_a_plain_loop(ended)
+
+
 def test_a_snapshot_that_fails_for_another_reason_ends_the_run(book: Book, monkeypatch: Any) -> None:
     """An error nobody hears would leave the run without snapshots for ever (C15)."""
 
@@ -506,6 +520,39 @@ def test_a_state_that_grows_gets_larger_slots(book: Book) -> None:
     assert digest_of(book.source, book.sealed[0]) == book.digests[3]
     state = state_of(book.source, book.sealed[0])
     assert [float(one[0]) for one in state["history"]["all"]] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_between_tensors_there_are_zeros_whatever_was_there_before(book: Book) -> None:
+    """Two replicas whose slots have held other things seal equal bytes."""
+
+    class Changing(Training):
+        def __init__(self, session: Any) -> None:
+            super().__init__(session)
+            self.sizes = [40]
+            session.track(changing=self)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"all": [torch.full((size,), 255, dtype=torch.uint8) for size in self.sizes]}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.sizes = [len(one) for one in state["all"]]
+
+    def train_fn(session: Any) -> None:
+        training = Changing(session)
+        for step in training.steps(8):
+            with step:
+                book.note(step, training, "start")
+                training.compute(step)
+                training.apply(step)
+                training.sizes = [40, 40] if step.index > 4 else [128]
+
+    book.solo().run(train_fn)
+    newest = book.sealed[0]
+    payload = book.source.read(newest.key, 0, newest.nbytes)
+    inside = {n for entry in newest.entries for n in range(entry.begin, entry.begin + entry.nbytes)}
+    gaps = [int(payload[n]) for n in range(newest.nbytes) if n not in inside]
+    assert gaps
+    assert set(gaps) == {0}
 
 
 def test_what_is_sealed_can_be_installed(book: Book) -> None:

@@ -342,3 +342,15 @@ def test_when_uploads_are_due():
     assert due(Interval(seconds=5), elapsed_s=5) and not due(Interval(seconds=5), elapsed_s=4.9, steps=1000)
     assert due(Interval(steps=10, seconds=5), elapsed_s=5) and due(Interval(steps=10, seconds=5), steps=10)
     assert due(Interval(), elapsed_s=60) and not due(Interval(), elapsed_s=60, took_s=31)
+
+
+def test_a_step_that_becomes_durable_late_is_told_of():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.UploadDue())
+    (upload,) = nodes.take(rungs.Upload)
+    nodes.replicate("a", key(2))
+    nodes.take(rungs.CheckpointRung)
+    nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node))
+    nodes.tell(rungs.Committed(commit=key(1).commit, shards=1))
+    assert [(told.commit.step, told.rung) for told in nodes.take(rungs.CheckpointRung)] == [(1, Rung.DURABLE)]

@@ -1,0 +1,53 @@
+"""Effect. Where a process can read checkpoints of a run by itself: its node's memory, and the persistent store."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from elastic.checkpoint.memory import MemorySource
+from elastic.checkpoint.source import Source
+from elastic.checkpoint.vault import Vault, open_vault
+from elastic.checkpoint.vault_source import VaultSource
+from elastic.settings import Checkpoint
+
+NEWEST = 16  # durable steps that a restore looks at
+
+
+class Reach:
+    """Sources that are opened once and kept.
+
+    Args:
+        more: sources that others serve, as things stand when it is called.
+    """
+
+    def __init__(self, run: str, checkpoint: Checkpoint, more: Callable[[], Sequence[Source]] = tuple) -> None:
+        self._run, self._checkpoint, self._more = run, checkpoint, more
+        self._memory = MemorySource(Path(checkpoint.memory), run)
+        self._vault: Vault | None = None
+        self._durable: VaultSource | None = None
+
+    @property
+    def vault(self) -> Vault | None:
+        """The persistent tier, None if there is none.
+
+        Raises:
+            SettingError: its URL cannot be used. StoreError: no credentials.
+        """
+        if self._vault is None and self._checkpoint.persistent is not None:
+            self._vault = open_vault(self._checkpoint.persistent, self._run)
+        return self._vault
+
+    def sources(self) -> list[Source]:
+        """All there are, nearest first."""
+        found: list[Source] = [self._memory, *self._more()]
+        vault = self.vault
+        if vault is not None:
+            self._durable = self._durable or VaultSource(vault, newest=NEWEST)
+            found.append(self._durable)
+        return found
+
+    def close(self) -> None:
+        """Give up leases and connections."""
+        if self._durable is not None:
+            self._durable.close()
+        if self._vault is not None:
+            self._vault.close()
