@@ -5,7 +5,7 @@ consists of boxes can be read by any other: N workers of a replica or M, evenly 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elastic.checkpoint.manifest import Box, Entry, Manifest
@@ -119,11 +119,17 @@ def plan(wants: Sequence[Want], manifests: Sequence[Manifest], own: int | None =
         StateError: something is not there, or is of another dtype or shape; names its path.
     """
     order = sorted(range(len(manifests)), key=lambda shard: (shard != own, shard))
-    index = {shard: _by_path(manifests[shard]) for shard in order}
-    pieces = []
-    for number, want in enumerate(wants):
-        holders = [(shard, index[shard][want.path]) for shard in order if want.path in index[shard]]
-        pieces += _fill(number, want, [(s, e, manifests[s].entries[e]) for s, e in holders])
+    index: dict[int, dict[str, int]] = {}
+
+    def holders(path: str) -> Iterator[tuple[int, int, Entry]]:
+        for shard in order:
+            if shard not in index:  # most workers look at no shard but their own
+                index[shard] = _by_path(manifests[shard])
+            place = index[shard].get(path)
+            if place is not None:
+                yield shard, place, manifests[shard].entries[place]
+
+    pieces = [piece for number, want in enumerate(wants) for piece in _fill(number, want, holders(want.path))]
     return Plan(wants=tuple(wants), pieces=tuple(pieces))
 
 
@@ -146,11 +152,10 @@ def copies(manifests: Sequence[Manifest], reader: int, readers: int) -> list[tup
     return found
 
 
-def _fill(number: int, want: Want, holders: Sequence[tuple[int, int, Entry]]) -> list[Piece]:
-    if not holders:
-        raise StateError(f"the checkpoint holds nothing at {want.path}: restore into the objects it was saved from")
-    rest, pieces = [want.box] if math.prod(extent(want.box)) else [], []
+def _fill(number: int, want: Want, holders: Iterator[tuple[int, int, Entry]]) -> list[Piece]:
+    rest, pieces, is_there = [want.box] if math.prod(extent(want.box)) else [], [], False
     for shard, place, entry in holders:
+        is_there = True
         if not rest:
             break
         _same_tensor(entry, want)
@@ -163,6 +168,8 @@ def _fill(number: int, want: Want, holders: Sequence[tuple[int, int, Entry]]) ->
             pieces.append(Piece(want=number, shard=shard, entry=place, box=common))
             left += without(box, common)
         rest = left
+    if not is_there:
+        raise StateError(f"the checkpoint holds nothing at {want.path}: restore into the objects it was saved from")
     if rest:
         raise StateError(f"no shard of the checkpoint holds {want.path} from {rest[0][0]} to {rest[0][1]}")
     return pieces

@@ -159,7 +159,7 @@ def _agreed(held: Sequence[Holder]) -> tuple[tuple[Holder, ...], list[Holder]]:
 
 
 def _content(manifest: Manifest) -> tuple[Any, ...]:
-    return manifest.skeleton, manifest.entries, manifest.nbytes, manifest.chunk_bytes, manifest.chunks
+    return manifest.skeleton, manifest.nbytes, manifest.chunk_bytes, manifest.chunks
 
 
 def _made(commit: CommitId) -> tuple[int, int, int]:
