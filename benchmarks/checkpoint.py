@@ -260,20 +260,19 @@ def _repetition(bench: Bench, number: int) -> dict[str, float]:
     return {name: variants[name]() for name in names[number % len(names) :] + names[: number % len(names)]}
 
 
-def summarize(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Medians over the repetitions, of seconds and of ratios within one."""
-
-    def ratio(of: Callable[[dict[str, float]], float]) -> float:
-        return statistics.median(of(row) for row in rows)
-
-    summary = {
-        "stall_blocking_vs_memcpy": ratio(lambda row: row["blocking"] / row["memcpy"]),
-        "stall_overlapped_vs_memcpy": ratio(lambda row: row["overlapped"] / row["memcpy"]),
-        "every_step_throughput_ratio": ratio(lambda row: row["plain"] / row["every"]),
-        "survivable_vs_dcp": ratio(lambda row: row["survivable"] / row["dcp"]),
-        "crc_share": ratio(lambda row: (row["every"] - row["no_sums"]) / row["every"]),
+def summarize(rows: list[dict[str, float]]) -> dict[str, Any]:
+    """Medians over the repetitions, of ratios within one and of seconds; and the quartiles of the ratios."""
+    ratios = {
+        "stall_blocking_vs_memcpy": [row["blocking"] / row["memcpy"] for row in rows],
+        "stall_overlapped_vs_memcpy": [row["overlapped"] / row["memcpy"] for row in rows],
+        "every_step_throughput_ratio": [row["plain"] / row["every"] for row in rows],
+        "survivable_vs_dcp": [row["survivable"] / row["dcp"] for row in rows],
+        "crc_share": [(row["every"] - row["no_sums"]) / row["every"] for row in rows],
+        "step_in_memcpys": [row["plain"] / row["memcpy"] for row in rows],
     }
-    return summary | {f"{name}_s": statistics.median(row[name] for row in rows) for name in rows[0]}
+    medians = {name: statistics.median(values) for name, values in ratios.items()}
+    seconds = {f"{name}_s": statistics.median(row[name] for row in rows) for name in rows[0]}
+    return medians | seconds | {"quartiles": {name: statistics.quantiles(ratios[name]) for name in ratios}}
 
 
 def main() -> None:
@@ -294,9 +293,11 @@ def main() -> None:
     result = {"benchmark": "checkpoint", **summary, "repetitions": rows, "settings": told, "provenance": origin}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=2) + "\n")
+    quartiles = summary.pop("quartiles")
     for name, value in summary.items():
         goal = " ".join(map(str, GOALS[name])) if name in GOALS else ""
-        print(f"{name:30} {value:8.4f}   {goal}")
+        spread = "{0:.3f} to {2:.3f}".format(*quartiles[name]) if name in quartiles else ""
+        print(f"{name:30} {value:8.4f}   {spread:20} {goal}")
 
 
 if __name__ == "__main__":
