@@ -119,6 +119,7 @@ def measure(nodes: list[str], path: Path, nbytes: int, rounds: int) -> dict[str,
     giver, taker = nodes
     key = write_shard(path, nbytes)
     equipment = Equipment(
+        incarnation=1,
         run="bench",
         memory=memory_of(giver, path),
         vault=None,

@@ -21,7 +21,6 @@ from ray.exceptions import RayError
 from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.replica import Equipment, PullAnswer, budget_bytes, end_replica, start_replica
 from elastic.checkpoint import rungs
-from elastic.checkpoint.cadence import is_upload_due
 from elastic.checkpoint.ladder import Ladder
 from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.placement import sites
@@ -29,6 +28,7 @@ from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.vault import Vault, open_vault
 from elastic.control.values import CommitId
+from elastic.policies.interval import Measured, cadence
 from elastic.settings import Checkpoint, RunSettings
 
 log = logging.getLogger("elastic")
@@ -191,10 +191,16 @@ class Keeper:
                 hand.asked_s = None
             self._ask_soon(node)
         self._heed(rungs.Beat())
-        steps = self._uploads.newest - self._uploads.at_step
-        elapsed_s, took_s = now_s - self._uploads.began_s, self._uploads.took_s
-        if is_upload_due(self._checkpoint.upload_interval, elapsed_s=elapsed_s, steps=steps, took_s=took_s):
+        if self._is_upload_due(now_s):
             self._heed(rungs.UploadDue())
+
+    def _is_upload_due(self, now_s: float) -> bool:
+        """Uploads stop nobody, so where the interval is measured, the next one begins when the last has arrived."""
+        uploads, checkpoint = self._uploads, self._checkpoint
+        stall_s = None if uploads.at_step < 0 else 0.0
+        measured = Measured(stall_s=stall_s, transfer_s=uploads.took_s, hosts=len(self._hands))
+        due = cadence(checkpoint.upload_interval, measured, checkpoint.overhead)
+        return due.is_due(abs(uploads.newest - uploads.at_step), now_s - uploads.began_s)  # steps may have gone back
 
     def _look_at_nodes(self) -> None:
         """Actors where workers are, and elsewhere if copies need them; nodes that are gone are given up."""

@@ -3,12 +3,10 @@
 from typing import TypeVar
 
 from elastic.checkpoint import rungs
-from elastic.checkpoint.cadence import is_upload_due
 from elastic.checkpoint.ladder import Ladder
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.rungs import Rung
 from elastic.control.values import CommitId
-from elastic.settings import Interval
 
 T = TypeVar("T")
 
@@ -332,16 +330,6 @@ def test_no_peers_no_pulls():
     nodes.replicate("a", key(1))
     assert nodes.copies == {"a": set(), "b": set()} and nodes.rung(1) is Rung.REPLICATED
     assert nodes.take(rungs.Degraded) == []
-
-
-def test_when_uploads_are_due():
-    def due(interval, **since):
-        return is_upload_due(interval, **{"elapsed_s": 0.0, "steps": 0, "took_s": 0.0, **since})
-
-    assert due(Interval(steps=10), steps=10) and not due(Interval(steps=10), steps=9, elapsed_s=1e6)
-    assert due(Interval(seconds=5), elapsed_s=5) and not due(Interval(seconds=5), elapsed_s=4.9, steps=1000)
-    assert due(Interval(steps=10, seconds=5), elapsed_s=5) and due(Interval(steps=10, seconds=5), steps=10)
-    assert due(Interval(), elapsed_s=60) and not due(Interval(), elapsed_s=60, took_s=31)
 
 
 def test_a_step_that_becomes_durable_late_is_told_of():
