@@ -80,7 +80,7 @@ def try_form(turn: Turn) -> None:
             _resort_to_tiers(turn)
         return
     survivors = part(turn, whole_gangs(holders, turn.state.width)[: turn.settings.scaling.bounds[1]])
-    is_enough = len(survivors) >= turn.settings.scaling.bounds[0]
+    is_enough = len(survivors) >= turn.settings.scaling.bounds[0] and _can_go_on_alone(turn, survivors)
     joiners = () if turn.state.survivors_only and is_enough else _trusted_joiners(turn, survivors)
     remediation = _remediate(turn, len(survivors), len(joiners))
     if remediation.kind is Kind.GIVE_UP:
@@ -153,6 +153,15 @@ def _return_unhealed_to_the_door(turn: Turn) -> None:
     for worker in turn.state.standing(Standing.PARKED):
         if worker.tries >= turn.settings.limits.joiner_tries:
             turn.dismiss(worker.name, reason=f"it failed to join {worker.tries} generations")
+
+
+def _can_go_on_alone(turn: Turn, gangs: tuple[Gang, ...]) -> bool:
+    """Whether these replicas hold one commit in every shard.
+
+    One that was healed to a commit, when its neighbour was not yet, may have to wait for a third that holds it too.
+    """
+    workers = tuple(worker for gang in gangs for worker in gang)
+    return not has_committed(turn) or resumable(workers, turn.state.width) is not None
 
 
 def _dismiss_the_trained(turn: Turn) -> None:

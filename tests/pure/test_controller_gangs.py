@@ -298,3 +298,23 @@ def test_a_run_that_begins_anew_begins_with_nobody_who_has_trained():
         if ws.phase is Phase.WAITING and missing:
             ws.join(missing[0])
     assert ws.phase is Phase.FORMING and ws.view.bootstrap and "w0" not in ws.members
+
+
+def test_a_whole_replica_that_lacks_a_shard_of_the_newest_commit_takes_in_the_one_that_has_it():
+    """A forming died half way: w2 was healed to step 5, w3 beside it was not, and w5 is what is left of a replica."""
+    ws = gangs(replicas=(1, 3))
+    ws.break_("w0")
+    ws.answer("w0", 5)
+    ws.answer("w1", 4, prepared=True)
+    for worker in ("w2", "w3", "w4", "w5"):
+        ws.answer(worker, 4)
+    assert ws.view.resume.step == 5
+    ws.form("w2", "w5")
+    ws.die("w0", "w1", "w4")
+    ws.answer("w2", 5)
+    ws.answer("w3", 4)
+    ws.answer("w5", 5)
+    assert ws.phase is Phase.WAITING
+    ws.join(next(one.name for one in ws.state.workers.values() if (one.gang, one.shard) == (2, 0) and one.name != "w4"))
+    assert ws.phase is Phase.FORMING and ws.view.resume.step == 5
+    assert ws.names(ws.view.donors) == ["w2", "w5"] and "w3" in ws.names(ws.view.behind)

@@ -198,7 +198,7 @@ def test_it_is_told_from_which_step_on_and_late_reports_change_nothing():
     ask(ws, lr_factor=0.5)
     stop_all(ws, 4)
     ws.form()
-    told = [replace(report(number, 2), tuning=tuning) for number, tuning in ((5, HALF), (1, NOT_TUNED), (6, HALF))]
+    told = [replace(report(number, 2), tuning=tuning) for number, tuning in ((5, HALF), (4, NOT_TUNED), (6, HALF))]
     for one in told:
         ws.feed(ev.StepStable(worker="w0", report=one))
     assert (ws.state.tuned, ws.state.tuned_from) == (HALF, 5)

@@ -1,0 +1,114 @@
+"""Effect. The tiers of a run on Ray: its keeper is told what happens, and is waited for in the end."""
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elastic.actors.keeper import Keeper
+from elastic.actors.peer_source import peer_sources
+from elastic.actors.tiers import Tiers
+from elastic.checkpoint.reach import Reach
+from elastic.checkpoint.rungs import CheckpointRung, Rung
+from elastic.control import events as ev
+from elastic.control.state import RunState
+from elastic.control.values import CommitId, View
+from elastic.settings import Checkpoint, RunSettings
+
+log = logging.getLogger("elastic")
+
+_FLUSH_S = 600.0
+_POLL_S = 0.05
+_KEPT_METRICS = 256
+_TOLD_S = 5.0
+
+
+class RayTiers(Tiers):
+    """See `Tiers`; `start` comes once the number of this life is known.
+
+    Args:
+        write: takes what is for the journal, from the keeper's thread.
+        crash: takes the error that has ended that thread.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        here: str,
+        emit: Callable[[ev.Event], None],
+        write: Callable[[Any], None],
+        crash: Callable[[Exception], None],
+    ) -> None:
+        checkpoint = settings.checkpoint or Checkpoint()
+        reach = Reach(settings.run, checkpoint, lambda: peer_sources(settings.run, here))
+        super().__init__(settings.run, reach, emit, settings.limits.restore_timeout_s)
+        self._write, self._crash = write, crash
+        self._is_persistent = checkpoint.persistent is not None
+        self._keeper: Keeper | None = None
+        self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
+        self._staged, self._durable = -1, -1
+        self._changed = threading.Condition()
+
+    def start(self, settings: RunSettings) -> None:
+        """Begin to keep; `settings` name this life."""
+        self._keeper = Keeper(settings, self._told, self._crash, self._metrics_of)
+
+    def heed(self, event: ev.Event, state: RunState) -> None:
+        if self._keeper is None:
+            return
+        match event:
+            case ev.ShardStaged() if event.worker in state.workers:
+                self._staged = max(self._staged, event.commit.step)
+                self._keeper.staged(state.workers[event.worker].node)
+            case ev.NodeNotice():
+                self._keeper.notice(event.node, event.reason)
+            case ev.StepStable():
+                self._metrics[event.report.commit.step] = dict(event.report.metrics)
+                if len(self._metrics) > _KEPT_METRICS:
+                    self._metrics.popitem(last=False)
+            case _:
+                pass
+
+    def formed(self, view: View, state: RunState) -> None:
+        super().formed(view, state)
+        if view.restored:
+            self._staged = self._durable = view.resume.step
+        if self._keeper is not None:
+            homes: dict[int, set[str]] = {}
+            for member in state.members:
+                homes.setdefault(member.shard, set()).add(member.node)
+            self._keeper.homes(homes)
+
+    def flush(self) -> None:
+        """Wait until the last staged step is durable, if there is a persistent tier; tell on the way, and if it fails."""
+        if self._keeper is None or not self._is_persistent or self._staged < 0:
+            return
+        self._keeper.redundancy_lost("the run is over")
+        deadline_s, told_s = time.monotonic() + _FLUSH_S, time.monotonic()
+        with self._changed:
+            while self._durable < self._staged and time.monotonic() < deadline_s:
+                self._changed.wait(_POLL_S)
+                if time.monotonic() - told_s > _TOLD_S:
+                    told_s = time.monotonic()
+                    log.warning("step %d is being written to the persistent tier", self._staged)
+        if self._durable < self._staged:
+            log.error(
+                "step %d is not durable after %.0f s; the last one that is: %d", self._staged, _FLUSH_S, self._durable
+            )
+
+    def close(self, keep: bool) -> None:
+        if self._keeper is not None:
+            self._keeper.close(keep)
+        super().close(keep)
+
+    def _told(self, told: Any) -> None:
+        self._write(told)
+        if isinstance(told, CheckpointRung) and told.rung is Rung.DURABLE:
+            with self._changed:
+                self._durable = max(self._durable, told.commit.step)
+                self._changed.notify_all()
+
+    def _metrics_of(self, commit: CommitId) -> Mapping[str, float]:
+        return self._metrics.get(commit.step, {})
