@@ -4,23 +4,31 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import ray
 
 from elastic import errors
 from elastic.actors.brain import RayBrain
 from elastic.actors.cluster import cluster
 from elastic.actors.driver import Driver, Finished
+from elastic.actors.fleet import Emit
+from elastic.actors.former import take_over
 from elastic.actors.journal import Journal
 from elastic.actors.ray_fleet import RayFleet
+from elastic.actors.ray_tiers import RayTiers
+from elastic.actors.tiers import NoTiers
 from elastic.callbacks import Callback, WorkerCallback, by_place
+from elastic.checkpoint.manifest import checked_name
+from elastic.control import events as ev
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.policies import Ladder
 from elastic.progress import Progress
-from elastic.settings import Limits, RunSettings, Scaling
+from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
@@ -31,6 +39,7 @@ def fit(
     scaling: Scaling | None = None,
     callbacks: Sequence[Callback | WorkerCallback] | None = None,
     limits: Limits | None = None,
+    checkpoint: Checkpoint | None = None,
     name: str | None = None,
     seed: int = 0,
     run_dir: str | os.PathLike[str] | None = None,
@@ -45,44 +54,79 @@ def fit(
         callbacks: told of steps, generations and incidents, in this process, or of resizes, on every worker;
             default: a live progress line.
         limits: how long waits may last.
-        name: of the run; default: made up from time and chance.
+        checkpoint: how safe each step is made below the memory of live workers; None: not at all.
+        name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
+            the last one ended.
         seed: base of all random state and of the data order.
         run_dir: where the journal goes; default: `runs/<name>`.
         address: of a Ray cluster; default: RAY_ADDRESS, else a running one, else a local one for this call.
 
     Raises:
         SettingError: a setting cannot work; names it.
+        StoreError: the persistent tier cannot be asked.
         TrainFnError: train_fn, or a callback on a worker, raised; carries its traceback.
         DivergenceError: replicas hold different bits, and nobody can say whose are right.
         NoClusterError, NotEnoughSlotsError, ReplicasLostError, NoProgressError: see `elastic.errors`.
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """
-    name = name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+    is_named = name is not None
+    name = checked_name(name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}", "fit(name=...)")
     directory = Path(run_dir) if run_dir is not None else Path("runs") / name
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
-    settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits())
-    with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling):
-        finished = _drive(
-            with_callbacks(train_fn, on_workers), settings, policy or Ladder(), told, seed, Journal(directory)
-        )
+    settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits(), checkpoint=checkpoint)
+    with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
+        take_over(name)
+        work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed)
+        finished = _drive(work, settings, Journal(directory), may_come_back=is_named and not is_local)
     return _result(finished, directory)
 
 
-def _drive(
-    train_fn: Callable[[Any], Any],
-    settings: RunSettings,
-    policy: Policy,
-    callbacks: Sequence[Callback],
-    seed: int,
-    journal: Journal,
-) -> Finished:
-    with closing(journal), closing(RayBrain(RunState(settings=settings), policy)) as brain:
-        driver = Driver(brain, journal, callbacks)
-        fleet = RayFleet(settings, train_fn, seed, driver.emit, driver.crash)
-        try:
-            return driver.run(fleet)
-        finally:
-            fleet.shutdown()
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run is, beside its settings."""
+
+    train_fn: Callable[[Any], Any]
+    policy: Policy
+    callbacks: Sequence[Callback]
+    seed: int
+
+
+def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: bool) -> Finished:
+    """Args: may_come_back: another life of the run may want what the memory of nodes holds when this one fails."""
+
+    def emit(event: ev.Event) -> None:
+        driver.emit(event)
+
+    def crash(error: Exception) -> None:
+        driver.crash(error)
+
+    tiers = _tiers(settings, emit, lambda told: journal.checkpoint(time.time(), told), crash)
+    incarnation, forks = tiers.begin()
+    settings = replace(settings, incarnation=incarnation)
+    brain = RayBrain(RunState(settings=settings, forks=forks), work.policy)
+    driver = Driver(brain, journal, work.callbacks)
+    fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash)
+    tiers.start(settings)
+    is_kept = may_come_back
+    try:
+        finished = driver.run(fleet, tiers)
+        if finished.outcome.ending is Ending.SUCCEEDED:
+            is_kept = False
+            tiers.flush()
+        return finished
+    finally:
+        fleet.shutdown(keep_memory=is_kept)
+        brain.close()
+        tiers.close(keep=is_kept)
+        journal.close()
+
+
+def _tiers(
+    settings: RunSettings, emit: Emit, write: Callable[[Any], None], crash: Callable[[Exception], None]
+) -> RayTiers | NoTiers:
+    if settings.checkpoint is None:
+        return NoTiers()
+    return RayTiers(settings, ray.get_runtime_context().get_node_id(), emit, write, crash)
 
 
 def _result(finished: Finished, directory: Path) -> Result:

@@ -8,6 +8,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util import list_named_actors
 
 from elastic.actors.cluster import connected
+from elastic.actors.peer_source import namespace
 from elastic.control import events as ev
 from elastic.control.state import RunState
 from elastic.control.tuning import Tuning
@@ -17,11 +18,6 @@ _ANSWER_S = 10.0
 _POLL_S = 0.2
 _GAP_S = 2.0  # between the death of a supervisor and the start of the next one
 _PREFIX, _SUFFIX = "elastic-", "-supervisor"
-
-
-def namespace(run: str) -> str:
-    """Where the actors of a run have their names."""
-    return f"{_PREFIX}{run}"
 
 
 def supervisor_name(run: str) -> str:

@@ -8,8 +8,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from elastic.actors.asking import namespace, supervisor_name
+from elastic.actors.asking import supervisor_name
 from elastic.actors.driver import Observed
+from elastic.actors.peer_source import namespace
 from elastic.actors.supervisor import Supervisor
 from elastic.control import events as ev
 from elastic.control.commands import Command

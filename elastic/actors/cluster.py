@@ -18,8 +18,8 @@ _OBJECT_STORE_BYTES = 256 << 20
 
 
 @contextmanager
-def cluster(address: str | None, scaling: Scaling) -> Iterator[None]:
-    """Be connected to a cluster within the context.
+def cluster(address: str | None, scaling: Scaling) -> Iterator[bool]:
+    """Be connected to a cluster within the context; yields whether it ends with it.
 
     In this order: the connection this process has; `address`; a running cluster on this machine (`ray start`, or the
     one a submitted job runs in); a local one, which ends with the context.
@@ -28,12 +28,14 @@ def cluster(address: str | None, scaling: Scaling) -> Iterator[None]:
         NoClusterError: nothing answers at the address.
     """
     if ray.is_initialized():
-        yield
+        yield False
         return
+    is_local = False
     if address is not None or not _connect("auto"):
+        is_local = address is None
         _require(address, scaling)
     try:
-        yield
+        yield is_local
     finally:
         ray.shutdown()
 

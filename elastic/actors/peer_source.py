@@ -28,6 +28,11 @@ def actor_name(node: str) -> str:
     return f"{_PREFIX}{node}"
 
 
+def is_replica(name: str) -> bool:
+    """Whether an actor of this name is a replica actor."""
+    return name.startswith(_PREFIX)
+
+
 class PeerSource:
     """A replica actor as a `Source`, and as a node's `Peer`; may be carried to other processes.
 
@@ -80,7 +85,7 @@ def peer_sources(run: str, here: str) -> list[PeerSource]:
     """All replica actors of a run in the connected cluster, that of node `here` first; they may not answer."""
     found = []
     for named in ray.util.list_named_actors(all_namespaces=True):
-        if named["namespace"] != namespace(run) or not named["name"].startswith(_PREFIX):
+        if named["namespace"] != namespace(run) or not is_replica(named["name"]):
             continue
         node = named["name"].removeprefix(_PREFIX)
         try:

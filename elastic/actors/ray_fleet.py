@@ -24,6 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from elastic.actors.draining import draining_nodes
 from elastic.actors.fleet import Emit
 from elastic.actors.host_monitors import HostMonitors
+from elastic.actors.peer_source import namespace
 from elastic.actors.worker import start_worker_host
 from elastic.checkpoint import memory
 from elastic.control import events as ev
@@ -99,7 +100,7 @@ class RayFleet:
         resources = {key: amount for key, amount in scaling.resources.items() if key not in ("CPU", "GPU")}
         actor = start_worker_host(
             name=self._name(worker),
-            namespace=f"elastic-{self._settings.run}",
+            namespace=namespace(self._settings.run),
             num_cpus=scaling.resources.get("CPU", 0),
             num_gpus=scaling.resources.get("GPU", 0),
             resources=resources,

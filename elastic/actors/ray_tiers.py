@@ -82,7 +82,7 @@ class RayTiers(Tiers):
             self._keeper.homes(homes)
 
     def flush(self) -> None:
-        """Wait until the last staged step is durable, if there is a persistent tier; tell on the way, and if it fails."""
+        """Wait until the last staged step is durable, if there is a persistent tier; tell on the way."""
         if self._keeper is None or not self._is_persistent or self._staged < 0:
             return
         self._keeper.redundancy_lost("the run is over")
@@ -94,9 +94,8 @@ class RayTiers(Tiers):
                     told_s = time.monotonic()
                     log.warning("step %d is being written to the persistent tier", self._staged)
         if self._durable < self._staged:
-            log.error(
-                "step %d is not durable after %.0f s; the last one that is: %d", self._staged, _FLUSH_S, self._durable
-            )
+            told = "step %d is not durable after %.0f s; the last one that is: %d"
+            log.error(told, self._staged, _FLUSH_S, self._durable)
 
     def close(self, keep: bool) -> None:
         if self._keeper is not None:

@@ -8,6 +8,7 @@ from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
 from elastic.control.remediation import Policy
+from elastic.control.restoring import why_no_rewind
 from elastic.control.retuning import refusal
 from elastic.control.state import RunState
 
@@ -34,9 +35,12 @@ class Supervisor:
             commands += decision.commands
         return tuple(commands), self._state
 
-    def ask(self, wish: ev.TuneAsked) -> str:
+    def ask(self, wish: ev.TuneAsked | ev.RewindAsked) -> str:
         """Somebody outside of the run wants something of it; returns why it is refused, empty if it is passed on."""
-        why_not = refusal(self._state, wish.tuning)
+        if isinstance(wish, ev.TuneAsked):
+            why_not = refusal(self._state, wish.tuning)
+        else:
+            why_not = why_no_rewind(self._state, wish)
         if not why_not:
             self._asked.append(wish)
         return why_not

@@ -17,6 +17,7 @@ from elastic.control import events as ev
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, Fork, View
 from elastic.errors import ElasticError
+from elastic.settings import RunSettings
 
 log = logging.getLogger("elastic")
 
@@ -132,6 +133,12 @@ class NoTiers:
 
     def begin(self) -> tuple[int, tuple[Fork, ...]]:
         return 1, ()
+
+    def start(self, settings: RunSettings) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
 
     def find(self, at_most: int | None, without: Bad) -> None:
         raise RuntimeError("there are no tiers to look at")

@@ -100,7 +100,8 @@ class Manifest:
         """One line of JSON with a sum over all else in it."""
         entries = [{name: getattr(entry, name) for name in Entry.__slots__} for entry in self.entries]
         rest = asdict(replace(self, entries=()))  # asdict copies deeply: ten times slower, and there may be thousands
-        return sealed({**rest, "entries": entries}, VERSION)
+        forks = [{name: value for name, value in asdict(fork).items() if value != (0, 0)} for fork in self.forks]
+        return sealed({**rest, "entries": entries, "forks": forks}, VERSION)
 
     @staticmethod
     def decode(data: bytes) -> "Manifest":
@@ -198,7 +199,7 @@ def _manifest(body: dict[str, Any]) -> Manifest:
             "commit": CommitId(**body["commit"]),
             "entries": entries,
             "chunks": ints(body["chunks"]),
-            "forks": tuple(Fork(**fork) for fork in body["forks"]),
+            "forks": tuple(Fork(**{**fork, "skip": ints(fork.get("skip", (0, 0)))}) for fork in body["forks"]),
         }
     )
     end = max((entry.begin + entry.nbytes for entry in entries), default=0)

@@ -1,7 +1,7 @@
 """Pure. The small objects of the persistent tier, their keys, and what their names alone say.
 
     <run>/incarnations/<incarnation>                    created once: this life of the driver has begun
-    <run>/forks/<incarnation>-<generation>-<step>       created once: steps from <step> on that are older are void
+    <run>/forks/<incarnation>-<generation>-<step>[-skip]  created once: steps from <step> on that are older are void
     <run>/steps/<name>/shard-<i>-of-<n>/chunk-<k>-<crc32c>, manifest-<sha256>
     <run>/commits/<name>                                created last: the step is DURABLE; names each shard's manifest
     <run>/leases/<name>/<holder>                        until when somebody needs the step's objects
@@ -26,7 +26,7 @@ from elastic.errors import CorruptError
 
 VERSION = 1
 _NAME = re.compile(r"(\d{10})-([A-Za-z0-9._]*)-(\d+)-(\d+)")
-_FORK = re.compile(r"(\d{10})-(\d{10})-(\d{10})")
+_FORK = re.compile(r"(\d{10})-(\d{10})-(\d{10})(?:-(\d+)-(\d+))?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -138,7 +138,8 @@ class Keys:
         return f"{self.run}/incarnations/{number:010d}"
 
     def fork(self, fork: Fork) -> str:
-        return f"{self.run}/forks/{fork.incarnation:010d}-{fork.generation:010d}-{fork.step + 1:010d}"
+        skip = f"-{fork.skip[0]}-{fork.skip[1]}" if fork.skip[0] < fork.skip[1] else ""
+        return f"{self.run}/forks/{fork.incarnation:010d}-{fork.generation:010d}-{fork.step + 1:010d}{skip}"
 
     def commit(self, name: str) -> str:
         return f"{self.run}/commits/{name}"
@@ -178,5 +179,5 @@ def parse_fork(key: str) -> Fork | None:
     match = _FORK.fullmatch(key.rpartition("/")[2])
     if match is None:
         return None
-    incarnation, generation, first_void = map(int, match.groups())
-    return Fork(incarnation=incarnation, generation=generation, step=first_void - 1)
+    incarnation, generation, first_void, *skip = (int(part or 0) for part in match.groups())
+    return Fork(incarnation=incarnation, generation=generation, step=first_void - 1, skip=(skip[0], skip[1]))

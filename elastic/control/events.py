@@ -32,9 +32,14 @@ class StopAsked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindAsked(Event):
-    """Somebody wants the run to go on from an older step."""
+    """Somebody wants the run to go on from an older step.
+
+    Attributes:
+        to_step: not from a later one than this. skip: steps [begin, end) that are left out after it.
+    """
 
     to_step: int
+    skip: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

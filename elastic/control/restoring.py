@@ -10,25 +10,44 @@ from dataclasses import replace
 from elastic.control import events as ev
 from elastic.control.commands import FindRestore, Restore
 from elastic.control.outcome import Ending
-from elastic.control.state import IN_STEP, Restoring, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.state import IN_STEP, Phase, Restoring, RunState, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork
 
 _KEPT_BAD = 64
+NEWEST = Restoring()
 SILENCE = 1.5  # times the limit by which a worker gives up by itself
 
 
-def look_for_state(turn: Turn, reason: str, at_most: int | None = None, without: tuple[CommitId, ...] = ()) -> None:
+def look_for_state(turn: Turn, reason: str, wish: Restoring = NEWEST) -> None:
     """Ask for the newest step that can be restored; until it is, nothing is formed."""
-    turn.change(restore=Restoring(at_most=at_most, without=without[-_KEPT_BAD:], since_s=turn.now_s))
-    turn.do(FindRestore(at_most=at_most, without=without[-_KEPT_BAD:], reason=reason))
+    wish = replace(wish, commit=None, without=wish.without[-_KEPT_BAD:], since_s=turn.now_s)
+    turn.change(restore=wish)
+    turn.do(FindRestore(at_most=wish.at_most, without=wish.without, reason=reason))
+
+
+def why_no_rewind(state: RunState, wish: ev.RewindAsked) -> str:
+    """Why this cannot be done, empty if it can be tried."""
+    run = state.settings.run
+    if state.settings.checkpoint is None:
+        return f"the run {run} keeps no checkpoints: nothing can be restored without fit(checkpoint=...)"
+    if state.phase in (Phase.FINISHING, Phase.ENDED):
+        return f"the run {run} has taken its last step"
+    if state.restore is not None:
+        return f"the run {run} is being restored already: ask again when it trains"
+    if not 0 <= wish.to_step <= state.published:
+        return f"step {wish.to_step} is none that the run {run} has made: its last stable step is {state.published}"
+    begin, end = wish.skip
+    if begin > end or (begin < end and begin <= wish.to_step):
+        return f"steps {begin} to {end} cannot be left out: give A:B with {wish.to_step} < A < B"
+    return ""
 
 
 def rewind_asked(turn: Turn, event: ev.RewindAsked) -> None:
     """Look first, while all go on; they stop once there is something to go back to."""
-    is_free = turn.state.restore is None
-    if turn.settings.checkpoint is not None and is_free and 0 <= event.to_step <= turn.state.published:
-        look_for_state(turn, f"rewind to step {event.to_step}", at_most=event.to_step)
+    if not why_no_rewind(turn.state, event):
+        wish = Restoring(at_most=event.to_step, skip=event.skip)
+        look_for_state(turn, f"rewind to step {event.to_step}", wish)
 
 
 def is_restored(turn: Turn) -> bool:
@@ -66,8 +85,8 @@ def _give_up_bad_step(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord
         return
     for worker in parked:
         turn.set_worker(worker.name, restoring=None, refused=False, healed=False)
-    without = (*restore.without, restore.commit)
-    look_for_state(turn, f"step {restore.commit.step} cannot be restored", restore.at_most, without)
+    wish = replace(restore, without=(*restore.without, restore.commit))
+    look_for_state(turn, f"step {restore.commit.step} cannot be restored", wish)
 
 
 def consider_restore(turn: Turn) -> None:
@@ -134,7 +153,9 @@ def _is_expected(worker: WorkerRecord, commit: CommitId) -> bool:
 
 def fork(turn: Turn, resume: CommitId) -> None:
     """The next generation begins a new line of history after this commit."""
-    made = Fork(incarnation=turn.settings.incarnation, generation=turn.state.generation + 1, step=resume.step)
+    skip = turn.state.restore.skip if turn.state.restore is not None else (0, 0)
+    where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
+    made = Fork(**where, step=resume.step, skip=skip)
     turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())
 
 

@@ -124,12 +124,13 @@ class Restoring:
     """A restore under way.
 
     Attributes:
-        at_most: the step that was asked for by somebody; None: the newest.
+        at_most: the step that was asked for by somebody; None: the newest. skip: see `Fork`.
         commit: what is restored, None before it was found. without: commits that proved bad.
         since_s: when it was last looked for.
     """
 
     at_most: int | None = None
+    skip: tuple[int, int] = (0, 0)
     commit: CommitId | None = None
     without: tuple[CommitId, ...] = ()
     since_s: float = 0.0

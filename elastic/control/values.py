@@ -30,11 +30,15 @@ class CommitId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """A new line of history begins: steps past `step` that were committed before (incarnation, generation) are void."""
+    """A new line of history begins: steps past `step` that were committed before (incarnation, generation) are void.
+
+    Attribute `skip`: steps [begin, end) of the new line that are left out: their samples count as consumed.
+    """
 
     incarnation: int
     generation: int
     step: int
+    skip: tuple[int, int] = (0, 0)
 
     def voids(self, commit: CommitId) -> bool:
         """Whether a commit was left behind here."""

@@ -401,6 +401,11 @@ class Replica:
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
             self.snapshots.drop()
 
+    def is_left_out(self, index: int) -> bool:
+        """Whether somebody who has sent the run back does not want this step's batch."""
+        forks = self.view.forks if self.view is not None else ()
+        return any(begin <= index < end for begin, end in (fork.skip for fork in forks))
+
     def forget(self) -> None:
         """Another state is restored: what was applied and is not known to be stable, or not told yet, is void."""
         self._pending = None

@@ -26,7 +26,7 @@ from elastic.train.refuse import refuse, refuse_loop
 from elastic.train.replica import Replica
 from elastic.train.reviving import revive
 from elastic.train.sharded import is_gathering, use_sums
-from elastic.train.step import SKIPPED_ELSEWHERE, Step
+from elastic.train.step import LEFT_OUT, SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.watch import DIGEST_STEPS
 from elastic.train.world import World, open_world
@@ -180,7 +180,11 @@ class Session(DataDoor):
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
             self._has_begun = True
-            yield step
+            if replica.is_left_out(step.index):
+                with step:
+                    step.leave_out(LEFT_OUT)
+            else:
+                yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
             replica.snapshots.at_door()

@@ -38,6 +38,7 @@ OUTSIDE = (
     "a collective can be tried again after a failure only inside `with step:` before step.apply, or in an evaluation "
     "(session.evaluate_every); wrappers that talk when they are built, like DistributedDataParallel, are not needed"
 )
+LEFT_OUT = "left out, as elastic rewind was told"
 SKIPPED_ELSEWHERE = "another replica skipped it"
 _UNEQUAL = (
     "replicas may compute unequal numbers of micro-batches, so one among them would wait for ever: pass "
@@ -247,6 +248,10 @@ class Step:
             raise StepMisuseError(
                 f"step {self.index}: step.skip with equal_rounds=True would leave others waiting for a collective"
             )
+        self.leave_out(reason)
+
+    def leave_out(self, reason: str) -> None:
+        """A skip that all replicas make at once."""
         self.skipped = reason
         self._tally.skip()
         self._replica.mute = ""

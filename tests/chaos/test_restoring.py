@@ -89,9 +89,11 @@ def test_a_second_life_goes_on_where_the_first_one_ended(tmp_path: Path, clean: 
 class Rewinding(Supervisor):
     """Hears somebody ask for step 4 once step 6 is told."""
 
+    skip = (0, 0)
+
     def observe(self, events: list[tuple[float, ev.Event]]) -> tuple[tuple[Command, ...], RunState]:
         if self._state.published >= 6 and not self._state.forks and self._state.restore is None:
-            events = [*events, (events[-1][0], ev.RewindAsked(to_step=4))]
+            events = [*events, (events[-1][0], ev.RewindAsked(to_step=4, skip=self.skip))]
         return super().observe(events)
 
 
@@ -125,3 +127,21 @@ def test_a_run_is_sent_back_while_it_trains(tmp_path: Path, clean: Story) -> Non
     for end in story.of("finished"):
         (begin,) = (line for line in started if line["worker"] == end["worker"])
         assert (begin["pid"], begin["objects"]) == (end["pid"], end["objects"])
+
+
+class LeavingOut(Rewinding):
+    """And wants none of steps 7 and 8."""
+
+    skip = (7, 9)
+
+
+def test_batches_are_left_out_after_a_rewind(tmp_path: Path) -> None:
+    durable = training(tmp_path, persistent=str(tmp_path / "store"))
+    story = run(tmp_path, supervisor=LeavingOut, pause_s=0.1, during=make_durable, training=durable)
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    last_try = {report.commit.step: report for report in story.reports}
+    assert sorted(last_try) == list(range(STEPS))
+    assert [step for step, report in sorted(last_try.items()) if report.skipped] == [7, 8]
+    (fork,) = story.finished.state.forks
+    again = {line["step"] for line in story.of("consumed") if line["generation"] >= fork.generation}
+    assert again == set(range(fork.step + 1, STEPS)) - {7, 8}

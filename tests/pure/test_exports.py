@@ -8,8 +8,11 @@ import elastic
 from elastic import errors
 
 FROZEN = [
+    "Checkpoint",
     "FixedMicroBatches",
     "FollowReplicas",
+    "Interval",
+    "Keep",
     "Limits",
     "Result",
     "Scaling",
