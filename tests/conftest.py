@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 TESTS = Path(__file__).parent
@@ -26,6 +27,11 @@ JOURNAL_LINES, JOURNAL_COLUMNS = 40, 400
 RUN_MARK = ("ELASTIC_TEST_RUN", uuid.uuid4().hex)
 os.environ[RUN_MARK[0]] = RUN_MARK[1]
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+# The same examples in every run; to look for new ones: pytest --hypothesis-profile=search.
+hypothesis.settings.register_profile("repeat", derandomize=True, database=None)
+hypothesis.settings.register_profile("search", database=None)
+hypothesis.settings.load_profile("repeat")
 
 # Helpers that Python keeps, once started, until the interpreter ends.
 PYTHON_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")

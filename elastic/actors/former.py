@@ -1,4 +1,4 @@
-"""Effect. What an earlier life of a run has left on the cluster: workers that wait out their orphan lease, and slots."""
+"""Effect. What an earlier life of a run has left on the cluster: workers that wait out their orphan lease."""
 
 import contextlib
 import time
