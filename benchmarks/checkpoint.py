@@ -38,6 +38,7 @@ from elastic.checkpoint import memory
 from elastic.checkpoint.arena import free_bytes, needed_bytes
 from elastic.checkpoint.manifest import chunk_count
 from elastic.control.values import CommitId, Member, View
+from elastic.policies.sizing import slots_for
 from elastic.settings import Checkpoint, Interval, Limits
 from elastic.train import snapshot
 from elastic.train.flight import FlightPage
@@ -231,7 +232,7 @@ def timed(act: Callable[[], Any]) -> float:
 
 def measure(settings: Settings) -> list[dict[str, float]]:
     """Seconds of each variant, by repetition; the first one warms up, and is not among them."""
-    need = needed_bytes(settings.nbytes) + 2 * settings.nbytes
+    need = needed_bytes(settings.nbytes, slots_for(Checkpoint().peers)) + 2 * settings.nbytes
     if free_bytes(Path(settings.directory)) < need:
         raise SystemExit(f"{settings.directory} needs {need >> 20} MiB free: make --bytes smaller")
     torch.set_num_threads(1)

@@ -24,8 +24,8 @@ import numpy as np
 
 from elastic.checkpoint.manifest import Manifest, checked_name
 from elastic.errors import ElasticError
+from elastic.policies.sizing import SLOTS
 
-SLOTS = 3  # one being written, the newest sealed one, and one that a slow reader may hold
 PAGE_BYTES = 4096
 _MANIFEST_BYTES = 1 << 20  # about; the file grows where one is longer
 _MAGIC = b"elastic1"
@@ -83,8 +83,8 @@ def arena_prefix(run: str) -> str:
     return f"elastic-{checked_name(run, 'the name of a run')}@"
 
 
-def needed_bytes(payload_bytes: int, slots: int = SLOTS) -> int:
-    """What an arena for payloads of this size takes of its directory."""
+def needed_bytes(payload_bytes: int, slots: int) -> int:
+    """What an arena of so many slots for payloads of this size takes of its directory."""
     return slots * (PAGE_BYTES + _padded(payload_bytes) + _MANIFEST_BYTES)
 
 

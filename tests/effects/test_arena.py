@@ -11,13 +11,13 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from elastic.checkpoint import arena as arenas
 from elastic.checkpoint import memory
 from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Arena, NoRoomError, Slot, free_bytes, needed_bytes
 from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_count
 from elastic.checkpoint.store import MissingError
 from elastic.control.values import CommitId
 from elastic.errors import SettingError
+from elastic.policies.sizing import SLOTS
 from tests.effects.helpers import LONG_S, child, hear
 
 NBYTES = 4096
@@ -411,7 +411,7 @@ def test_needed_bytes_is_enough(tmp_path: Path) -> None:
         for step in range(4):
             stage(arena, step, nbytes)
         taken = sum(path.stat().st_blocks * 512 for path in directory.iterdir())
-        assert 0 < taken <= needed_bytes(nbytes) < taken + (5 << 20)
+        assert 0 < taken <= needed_bytes(nbytes, SLOTS) < taken + (5 << 20)
         arena.close()
 
 
@@ -421,4 +421,4 @@ def test_all_pages_are_touched_before_the_first_use(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         assert path.stat().st_blocks * 512 >= 1 << 20
     arena.close()
-    assert arenas.SLOTS == len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == SLOTS == 3
