@@ -49,7 +49,7 @@ class OneShard:
         self._manifest = Manifest.decode(path.with_suffix(".manifest").read_bytes())
         self._array = np.memmap(path, dtype=np.uint8, mode="r")
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self, step: int | None = None) -> list[Manifest]:
         return [self._manifest]
 
     def read(self, key: ShardKey, begin: int, end: int) -> Any:
@@ -61,7 +61,7 @@ class Nothing:
 
     tier, where = Tier.MEMORY, "nothing"
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self, step: int | None = None) -> list[Manifest]:
         return []
 
 

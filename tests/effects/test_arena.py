@@ -99,6 +99,42 @@ def test_what_is_being_written_is_not_seen_and_the_newest_is_not_written(arena: 
     assert arena.begin(NBYTES) in slots
 
 
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Steps whose manifests were decoded."""
+    steps: list[int] = []
+    decode = Manifest.decode
+
+    def counted(data: bytes) -> Manifest:
+        found = decode(data)
+        steps.append(found.commit.step)
+        return found
+
+    monkeypatch.setattr(Manifest, "decode", staticmethod(counted))
+    return steps
+
+
+def test_a_manifest_is_decoded_once_for_each_seal(arena: Arena, tmp_path: Path, decoded: list[int]) -> None:
+    source = memory.MemorySource(tmp_path, RUN)
+    for step in range(3):
+        stage(arena, step)
+    for _ in range(4):
+        assert [one.commit.step for one in source.manifests()] == [2, 1, 0]
+    stage(arena, 3)
+    assert [one.commit.step for one in source.manifests()] == [3, 2, 1]
+    assert sorted(decoded) == [0, 1, 2, 3]
+
+
+def test_who_wants_one_step_decodes_no_other(arena: Arena, tmp_path: Path, decoded: list[int]) -> None:
+    source = memory.MemorySource(tmp_path, RUN)
+    for step in range(3):
+        stage(arena, step)
+    assert [one.commit.step for one in source.manifests(1)] == [1]
+    assert bytes(source.read(manifest_of(payload_of(0), 0).key, 0, 8)) == bytes(payload_of(0)[:8])
+    assert decoded == [1, 0]
+    assert source.manifests(7) == []
+
+
 def test_a_step_back_in_time_after_a_restore_is_the_newest(arena: Arena, tmp_path: Path) -> None:
     for step in (8, 9, 10):
         stage(arena, step)
