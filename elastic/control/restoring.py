@@ -104,7 +104,7 @@ def found(turn: Turn, event: ev.RestoreFound) -> bool:
     if event.commit is not None:
         turn.change(restore=replace(restore, commit=event.commit))
         return True
-    turn.change(restore=None, found_nothing=turn.state.generation)
+    turn.change(restore=None, found_nothing=turn.state.generation, looks_in_vain=turn.state.looks_in_vain + 1)
     if restore.at_most is None and event.error:
         turn.fail(Ending.REPLICAS_LOST, f"the checkpoints of the run cannot be looked at: {event.error}")
     elif restore.at_most is None and has_committed(turn):

@@ -158,7 +158,7 @@ class RunState:
         balanced: the policy wants micro-batches dealt by speed.
         restore: state is to come from a tier before the next generation is formed; None: from live members.
         forks: where the history began anew, oldest first.
-        found_nothing: the generation after which the tiers were looked at in vain, -1 before.
+        found_nothing: the generation after which the tiers were looked at in vain, -1 before. looks_in_vain: how often.
         pause_asked: a member was asked to have all stop at the end of a step.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
@@ -184,6 +184,7 @@ class RunState:
     restore: Restoring | None = None
     forks: tuple[Fork, ...] = ()
     found_nothing: int = -1
+    looks_in_vain: int = 0
     pause_asked: bool = False
     plan: Plan | None = None
     tuning: Tuning = NOT_TUNED
