@@ -65,7 +65,8 @@ class WorkerRecord:
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
         since_s: when its standing last changed.
-        restoring: the commit it was told to load at the door, since restoring_s; refused: it could not.
+        restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
+            what it kept, if that is not None.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
     """
 
@@ -97,6 +98,7 @@ class WorkerRecord:
     restoring: CommitId | None = None
     restoring_s: float = 0.0
     refused: bool = False
+    kept: CommitId | None = None
     slowness: float = 1.0
     slow_steps: int = 0
 
