@@ -319,6 +319,8 @@ def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:
     """One member has completed the closing reduction, so all hold the last step: nobody needs anybody any more."""
     if event.generation != turn.state.generation:
         return  # its generation was replaced, which proves it dead; the new one closes the loop again
+    if turn.state.phase is Phase.WAITING and all(member.standing in OVER for member in turn.state.members):
+        return  # nobody is left to return: whoever restores the last step closes the loop again
     if turn.worker(event.worker).standing is Standing.MEMBER:
         turn.set_worker(event.worker, standing=Standing.FINISHED)
     if turn.state.phase is Phase.FINISHING:

@@ -128,7 +128,7 @@ class Restoring:
     Attributes:
         at_most: the step that was asked for by somebody; None: the newest. skip: see `Fork`.
         commit: what is restored, None before it was found. without: commits that proved bad.
-        since_s: when it was last looked for.
+        since_s: when it was last looked for. enough_s: when enough replicas had loaded it, None before.
     """
 
     at_most: int | None = None
@@ -136,6 +136,7 @@ class Restoring:
     commit: CommitId | None = None
     without: tuple[CommitId, ...] = ()
     since_s: float = 0.0
+    enough_s: float | None = None
 
 
 def whole_gangs(workers: Iterable[WorkerRecord], width: int) -> tuple[Gang, ...]:

@@ -16,6 +16,7 @@ from tests.pure.protocol_parts import Plan, SimWorker
 from tests.pure.protocol_world import LIMITS, PATIENCE, SENSING, World
 
 REWINDS_S = 3.0
+RESTORE = {"restore_timeout_s": 20.0}
 
 
 class TierWorld(World):
@@ -31,7 +32,9 @@ class TierWorld(World):
         self, seed: int, plan: Plan, *, before: int, save: float, bad: float, refuse: float, rewind: float
     ) -> None:
         super().__init__(seed, plan)
-        self.ws = BareController(plan.replicas, plan.spares, checkpoint=Checkpoint(), **LIMITS, **SENSING, **PATIENCE)
+        self.ws = BareController(
+            plan.replicas, plan.spares, checkpoint=Checkpoint(), **LIMITS, **SENSING, **PATIENCE, **RESTORE
+        )
         self.save, self.bad, self.refuse, self.rewind = save, bad, refuse, rewind
         self.saved: list[CommitId] = []
         self.unreadable: set[str] = set()
