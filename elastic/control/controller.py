@@ -281,7 +281,8 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
     """A message may have been lost: say again what was said last."""
     record, state = turn.worker(event.worker), turn.state
     if record.standing is Standing.PARKED and record.is_restoring and record.restoring is not None:
-        turn.do(Restore(workers=(record.name,), commit=record.restoring, reason="the restore was lost"))
+        number, why = turn.state.restores, "the restore was lost"
+        turn.do(Restore(workers=(record.name,), commit=record.restoring, number=number, reason=why))
         return
     if event.generation > state.generation or state.view is None or not turn.is_member(record.name):
         return  # an older generation is right: whoever missed the forming does not know the new number

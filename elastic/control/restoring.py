@@ -22,7 +22,11 @@ SILENCE = 1.5  # times the limit by which a worker gives up by itself
 
 def look_for_state(turn: Turn, reason: str, wish: Restoring = NEWEST) -> None:
     """Ask for the newest step that can be restored; until it is, nothing is formed."""
-    wish = replace(wish, commit=None, enough_s=None, without=wish.without[-_KEPT_BAD:], since_s=turn.now_s)
+    number = turn.state.restores + 1
+    turn.change(restores=number)
+    wish = replace(
+        wish, number=number, commit=None, enough_s=None, without=wish.without[-_KEPT_BAD:], since_s=turn.now_s
+    )
     turn.change(restore=wish)
     turn.do(FindRestore(at_most=wish.at_most, without=wish.without, reason=reason))
 
@@ -62,8 +66,8 @@ def is_restored(turn: Turn) -> bool:
     for name in waiting:
         turn.set_worker(name, restoring=restore.commit, restoring_s=turn.now_s, refused=False)
     if waiting:
-        step = restore.commit.step
-        turn.do(Restore(workers=tuple(waiting), commit=restore.commit, reason=f"the run goes on after step {step}"))
+        reason = f"the run goes on after step {restore.commit.step}"
+        turn.do(Restore(workers=tuple(waiting), commit=restore.commit, number=restore.number, reason=reason))
     parked = turn.state.standing(Standing.PARKED)
     if any(worker.is_restoring for worker in parked) and not _is_late(turn, restore, parked):
         return False

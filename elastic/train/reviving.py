@@ -27,7 +27,9 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
         except (RefusedError, CorruptError, StoreError, DivergenceError) as error:
             held = around.link.state
             kept = held.commit if held.healed else None
-            around.link.post(ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept))
+            around.link.answer_restore(
+                ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept)
+            )
 
 
 def _fetched(replica: Replica, around: Surroundings, commit: CommitId) -> Fetched:

@@ -41,6 +41,7 @@ class TierWorld(World):
         self.refused: set[str] = set()
         self.restored: list[int] = []
         self.rewound = 0
+        self.answers: dict[str, tuple[int, Any]] = {}
         for step in range(before):
             commit = CommitId(incarnation=0, generation=1, attempt=1, step=step, lineage=f"b{step}")
             self.note_stable(commit)
@@ -105,16 +106,33 @@ class TierWorld(World):
         elif self.is_cut(worker, "in"):
             self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
         elif worker.is_alive and not worker.is_hung and worker.state.stage in (Stage.PARKED, Stage.FROZEN):
-            self.restore(worker, command.commit)
+            self.restore(worker, command)
 
-    def restore(self, worker: SimWorker, commit: CommitId) -> None:
+    def form(self, worker: SimWorker) -> None:
+        view, pending = self.ws.view, worker.pending
+        if pending is not None and any(fork.voids(pending) for fork in view.forks):
+            worker.pending = None
+        worker.unpublished = [one for one in worker.unpublished if not any(fork.voids(one) for fork in view.forks)]
+        super().form(worker)
+
+    def restore(self, worker: SimWorker, command: cmd.Restore) -> None:
+        """An order that was answered is only answered again."""
+        number, answer = self.answers.get(worker.name, (0, None))
+        if command.number == number and answer is not None:
+            self.tell(worker, answer[0], **answer[1])
+            return
+        if command.number < number:
+            return
+        commit = command.commit
         worker.since_s = worker.moved_s = self.now_s
         worker.pending, worker.unpublished = None, []
         is_bad = commit.lineage in self.unreadable or self.rng.random() < self.refuse
         if is_bad:
             self.refused.add(commit.lineage)
             kept = worker.state.commit if worker.state.healed else None
-            self.tell(worker, ev.RestoreRefused, commit=commit, reason="bad bytes", kept=kept)
+            answer = ev.RestoreRefused, {"commit": commit, "reason": "bad bytes", "kept": kept}
         else:
             assert self.signal(worker, Signal.RESTORED, commit=commit) is Verdict.DONE
-            self.tell(worker, ev.Restored, commit=commit)
+            answer = ev.Restored, {"commit": commit}
+        self.answers[worker.name] = command.number, answer
+        self.tell(worker, answer[0], **answer[1])
