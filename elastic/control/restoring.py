@@ -10,18 +10,23 @@ from dataclasses import replace
 from elastic.control import events as ev
 from elastic.control.commands import FindRestore, Restore
 from elastic.control.outcome import Ending
-from elastic.control.state import IN_STEP, Phase, Restoring, RunState, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork
 
 _KEPT_BAD = 64
+_GRACE_S = 1.0
 NEWEST = Restoring()
 SILENCE = 1.5  # times the limit by which a worker gives up by itself
 
 
 def look_for_state(turn: Turn, reason: str, wish: Restoring = NEWEST) -> None:
     """Ask for the newest step that can be restored; until it is, nothing is formed."""
-    wish = replace(wish, commit=None, without=wish.without[-_KEPT_BAD:], since_s=turn.now_s)
+    number = turn.state.restores + 1
+    turn.change(restores=number)
+    wish = replace(
+        wish, number=number, commit=None, enough_s=None, without=wish.without[-_KEPT_BAD:], since_s=turn.now_s
+    )
     turn.change(restore=wish)
     turn.do(FindRestore(at_most=wish.at_most, without=wish.without, reason=reason))
 
@@ -61,15 +66,28 @@ def is_restored(turn: Turn) -> bool:
     for name in waiting:
         turn.set_worker(name, restoring=restore.commit, restoring_s=turn.now_s, refused=False)
     if waiting:
-        step = restore.commit.step
-        turn.do(Restore(workers=tuple(waiting), commit=restore.commit, reason=f"the run goes on after step {step}"))
+        reason = f"the run goes on after step {restore.commit.step}"
+        turn.do(Restore(workers=tuple(waiting), commit=restore.commit, number=restore.number, reason=reason))
     parked = turn.state.standing(Standing.PARKED)
-    if any(worker.is_restoring for worker in parked):
+    if any(worker.is_restoring for worker in parked) and not _is_late(turn, restore, parked):
         return False
     if resumable(parked, turn.state.width) is not None:
         return True
     _give_up_bad_step(turn, restore, parked)
     return False
+
+
+def _is_late(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord, ...]) -> bool:
+    """Enough replicas have loaded the step, and the rest takes more than twice as long: it may join later."""
+    held = whole_gangs((worker for worker in parked if worker.held), turn.state.width)
+    if len(held) < turn.settings.scaling.bounds[0]:
+        return False
+    if restore.enough_s is None:
+        restore = replace(restore, enough_s=turn.now_s)
+        turn.change(restore=restore)
+    enough_s = restore.enough_s if restore.enough_s is not None else turn.now_s
+    took_s = enough_s - min(worker.restoring_s for worker in parked if worker.restoring is not None)
+    return turn.now_s - enough_s > max(_GRACE_S, took_s)
 
 
 def _send_to_the_door(turn: Turn) -> None:
@@ -80,8 +98,9 @@ def _send_to_the_door(turn: Turn) -> None:
 
 
 def _give_up_bad_step(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord, ...]) -> None:
-    """All have answered: if whole replicas are there, some part of the step cannot be had from anywhere."""
-    if restore.commit is None or not whole_gangs(parked, turn.state.width):
+    """All have answered, and nobody who might yet is on the way: some part of the step cannot be had from anywhere."""
+    is_last_word = whole_gangs(parked, turn.state.width) and not turn.state.standing(Standing.LOADING)
+    if restore.commit is None or not is_last_word:
         return
     for worker in parked:
         turn.set_worker(worker.name, restoring=None, refused=False, healed=False)
@@ -96,7 +115,7 @@ def consider_restore(turn: Turn) -> None:
         turn.pause(f"step {restore.commit.step} is restored")
 
 
-def found(turn: Turn, event: ev.RestoreFound) -> bool:
+def take_answer(turn: Turn, event: ev.RestoreFound) -> bool:
     """Take in what can be restored, or that nothing can; whether that was waited for."""
     restore = turn.state.restore
     if restore is None or restore.commit is not None:
@@ -104,7 +123,9 @@ def found(turn: Turn, event: ev.RestoreFound) -> bool:
     if event.commit is not None:
         turn.change(restore=replace(restore, commit=event.commit))
         return True
-    turn.change(restore=None, found_nothing=turn.state.generation)
+    turn.change(restore=None, found_nothing=turn.state.generation, looks_in_vain=turn.state.looks_in_vain + 1)
+    if restore.at_most is not None:
+        _go_on_with_what_was_kept(turn)
     if restore.at_most is None and event.error:
         turn.fail(Ending.REPLICAS_LOST, f"the checkpoints of the run cannot be looked at: {event.error}")
     elif restore.at_most is None and has_committed(turn):
@@ -113,6 +134,14 @@ def found(turn: Turn, event: ev.RestoreFound) -> bool:
         steps = ", ".join(str(commit.step) for commit in restore.without)
         turn.fail_lost(f"no saved step can be restored (bad: {steps}): start the run under another name to begin anew")
     return True
+
+
+def _go_on_with_what_was_kept(turn: Turn) -> None:
+    """There is nothing to go back to: who could not load another state still holds its own."""
+    for worker in turn.state.standing(Standing.PARKED):
+        is_void = worker.kept is None or any(fork.voids(worker.kept) for fork in turn.state.forks)
+        if worker.kept is not None and worker.kept.step >= 0 and not worker.healed and not is_void:
+            turn.set_worker(worker.name, answer=worker.kept, healed=True)
 
 
 def may_be_saved(turn: Turn) -> bool:
@@ -128,34 +157,13 @@ def has_committed(turn: Turn) -> bool:
     return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members if not m.outdated)
 
 
-def restored_here(turn: Turn, event: ev.Restored) -> bool:
-    """Take an answer in; whether it was waited for."""
-    worker = turn.worker(event.worker)
-    if not _is_expected(worker, event.commit):
-        return False
-    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, **IN_STEP)
-    return True
-
-
-def refused_here(turn: Turn, event: ev.RestoreRefused) -> bool:
-    """The same, of a worker that could not."""
-    worker = turn.worker(event.worker)
-    if not _is_expected(worker, event.commit):
-        return False
-    turn.set_worker(event.worker, refused=True)
-    return True
-
-
-def _is_expected(worker: WorkerRecord, commit: CommitId) -> bool:
-    is_asked = worker.restoring is not None and worker.restoring.same_state(commit)
-    return is_asked and worker.is_restoring and worker.standing is Standing.PARKED
-
-
 def fork(turn: Turn, resume: CommitId) -> None:
     """The next generation begins a new line of history after this commit."""
     skip = turn.state.restore.skip if turn.state.restore is not None else (0, 0)
     where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
     made = Fork(**where, step=resume.step, skip=skip)
+    for worker in turn.state.standing(Standing.PARKED):  # who is not taken in knows of another state, or of none
+        turn.set_worker(worker.name, restoring=None, refused=False, kept=None)
     turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())
 
 
