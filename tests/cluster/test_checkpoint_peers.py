@@ -210,6 +210,8 @@ def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(
         wait_until(lambda step=step: crew.rung(step) is not None and crew.rung(step).rung >= Rung.REPLICATED, "stuck")
         assert {one.manifest.commit.step for one in scan(tmp_path / crew.id("x"), run)} >= {step}
     wait_until(lambda: crew.rung(5).rung is Rung.DURABLE, f"step 5 is not durable: {crew.told[-5:]}")
+    chosen = rungs.UploadInterval(reason="set to every 1 steps")
+    wait_until(lambda: crew.told.count(chosen) == 1, f"nobody was told how often: {crew.told[-5:]}")
     source = VaultSource(open_vault(url, run))
     newest = source.manifests()[0]
     assert newest.commit.same_state(key(5).commit)
