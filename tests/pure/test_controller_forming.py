@@ -20,6 +20,15 @@ def test_a_spare_takes_the_place_of_a_lost_worker():
     assert ws.state.incidents[0].decision == "swap in a spare: 1 lost, 1 spare ready"
 
 
+def test_members_are_told_how_many_failures_there_were_and_for_how_long_they_were_counted():
+    ws = BareController(2, spares=1).run()
+    assert (ws.view.failures, ws.view.watched_s) == (0, 0.0)
+    ws.tick(after_s=5.0)
+    ws.die("w0")
+    ws.answer("w1", 4)
+    assert ws.view.failures == 1 and 5.0 <= ws.view.watched_s < 6.0
+
+
 def test_without_a_spare_the_group_shrinks():
     ws = BareController((1, 2)).run()
     ws.die("w0")
