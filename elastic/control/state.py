@@ -173,7 +173,7 @@ class RunState:
         leaving: nodes that will be taken away, and why.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         steps_s: how long the last steps took.
-        phase_since_s: when the phase was entered.
+        phase_since_s: when the phase was entered. began_s: when the first generation of this life was begun.
         seen_s: when the last event was taken in, None before the first.
     """
 
@@ -209,6 +209,7 @@ class RunState:
     incidents: tuple[Incident, ...] = ()
     world_sizes: tuple[int, ...] = ()
     phase_since_s: float = 0.0
+    began_s: float | None = None
     seen_s: float | None = None
     outcome: Outcome | None = None
 

@@ -34,8 +34,8 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
 
 def _fetched(replica: Replica, around: Surroundings, commit: CommitId) -> Fetched:
     timeout_s = around.limits.restore_timeout_s
-    inventory = take_inventory(around.sources(), timeout_s)
-    candidate = find(candidates(inventory.holders, around.run), commit)
+    inventory = take_inventory(around.sources(), timeout_s, commit.step)
+    candidate = find(candidates(inventory.holders, around.run), commit, inventory.silent)
     effort = Effort(turn=replica.shard, timeout_s=timeout_s)
     return fetch(replica.tracked, candidate, replica.shard, replica.width, replica.landing, effort)
 
