@@ -1,4 +1,4 @@
-"""Effect. The saboteur's training function, which can also be killed while a step is staged, sealed, read or installed."""
+"""Effect. The saboteur's training function, killed also while a step is staged, sealed, read or installed."""
 
 from pathlib import Path
 from typing import Any

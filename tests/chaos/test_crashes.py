@@ -1,4 +1,4 @@
-"""Effect. C2: everybody dies, the one that stages at each point of its way: what is restored is whole, and as promised."""
+"""Effect. C2: everybody dies, at each point of a snapshot and a restore: what is restored is whole, and as promised."""
 
 import json
 from pathlib import Path

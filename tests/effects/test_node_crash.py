@@ -1,4 +1,4 @@
-"""Effect. C2: what a node's replica core leaves behind that is killed in the middle of a pull, slots and copies alike."""
+"""Effect. C2: what a node's replica core leaves behind that is killed in the middle of a pull."""
 
 import os
 import signal
