@@ -65,7 +65,7 @@ RESTORING = {
 }
 
 
-@pytest.mark.parametrize("plan", thinned(STAGING, 3))
+@pytest.mark.parametrize("plan", thinned(STAGING, 5))
 def test_c02_killed_while_a_step_is_staged(plan: list[Sabotage], tmp_path: Path, clean: Story) -> None:
     story = run(tmp_path, *plan, replicas=(1, 1), slots=3, training=training(tmp_path))
     assert story.fired == {sabotage.name for sabotage in plan} and len(story.killed) == 1

@@ -284,7 +284,7 @@ def played(examples: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_c07_c08_what_is_owed_can_be_restored_at_all_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    played(12, 20, monkeypatch)
+    played(30, 25, monkeypatch)
 
 
 @pytest.mark.slow
