@@ -55,6 +55,51 @@ def tune(
         return _tune(run, wanted, timeout_s)
 
 
+def rewind(
+    run: str,
+    to_step: int,
+    *,
+    skip: tuple[int, int] = (0, 0),
+    timeout_s: float = 600.0,
+    address: str | None = None,
+) -> int:
+    """Send a run that trains back to an older step: the same processes load it, and go on from there.
+
+    Args:
+        run: name given to `fit`.
+        to_step: the newest step at or before this one that can be restored is taken.
+        skip: steps [begin, end) after it whose batches are left out: their samples count as consumed.
+        timeout_s: until all workers have loaded it.
+        address: of the cluster; default: the connection there is, RAY_ADDRESS, the one on this machine.
+
+    Returns:
+        The step after which the run goes on.
+
+    Raises:
+        NoClusterError: nothing answers at the address.
+        ElasticError: no such run trains there, it refuses, no such step is kept, or it took too long.
+    """
+    with connected(address):
+        deadline_s = time.monotonic() + timeout_s
+        before = _call(run, "state", deadline_s)
+        refused = _call(run, "ask", deadline_s, ev.RewindAsked(to_step=to_step, skip=skip))
+        if refused:
+            raise ElasticError(str(refused))
+        while True:
+            state = _call(run, "state", deadline_s)
+            assert isinstance(state, RunState)
+            if len(state.forks) > len(before.forks):
+                return state.forks[-1].step
+            if state.looks_in_vain > before.looks_in_vain:
+                raise ElasticError(
+                    f"the run {run} keeps no step at or before {to_step} and trains on: `elastic ls` shows what there "
+                    "is, Checkpoint.keep says what is kept"
+                )
+            if time.monotonic() > deadline_s:
+                raise ElasticError(f"the run {run} has not gone back within timeout_s={timeout_s:g}; it may yet")
+            time.sleep(_POLL_S)
+
+
 def _tune(run: str, wanted: Tuning, timeout_s: float) -> int:
     """Ask until the state shows that it was heard: a supervisor may die with what it was asked."""
     deadline_s = time.monotonic() + timeout_s

@@ -30,7 +30,7 @@ def take_over(run: str) -> None:
             with contextlib.suppress(ValueError):  # it has ended meanwhile
                 ray.kill(ray.get_actor(name, namespace=namespace(run)))
     for placed in placement_group_table().values():
-        if placed["name"].startswith(f"elastic-{run}-") and placed["state"] != "REMOVED":
+        if placed["name"].startswith(f"elastic-{run}@") and placed["state"] != "REMOVED":
             with contextlib.suppress(ValueError):
                 remove_placement_group(get_placement_group(placed["name"]))
 

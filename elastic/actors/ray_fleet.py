@@ -30,7 +30,7 @@ from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.values import CommitId, View
 from elastic.settings import RunSettings
-from elastic.train.flight import PAGES, page_path
+from elastic.train.flight import PAGES, page_path, page_pattern
 from elastic.train.runner import TrainFn
 
 log = logging.getLogger("elastic")
@@ -112,7 +112,7 @@ class RayFleet:
         self._call(worker, "ready", "control", then=lambda pid: self._came_up(worker, pid))
 
     def _name(self, what: str) -> str:
-        return f"elastic-{self._settings.run}-{self._settings.incarnation}-{what}"
+        return f"elastic-{self._settings.run}@{self._settings.incarnation}-{what}"
 
     def _reserve(self, gang: int) -> PlacementGroup:
         """The slots of a replica: asked for with its first worker, kept as long as it has one."""
@@ -190,7 +190,7 @@ class RayFleet:
         for hand in self._hands.values():
             if not hand.is_over:
                 ray.kill(hand.actor)  # in a way that Ray does not take for a failure
-        pages = page_path(self._settings.run, "*", self._settings.incarnation).name
+        pages = page_pattern(self._settings.run)
         checkpoint = self._settings.checkpoint
         arenas = (checkpoint.memory, self._settings.run) if checkpoint is not None and not keep_memory else None
         self._monitors.end_all(pages, arenas)

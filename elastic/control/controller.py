@@ -36,14 +36,8 @@ from elastic.control.forming import (
 from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
-from elastic.control.restoring import (
-    consider_restore,
-    found,
-    look_for_state,
-    refused_here,
-    restored_here,
-    rewind_asked,
-)
+from elastic.control.restored import found, refused, restored
+from elastic.control.restoring import consider_restore, look_for_state, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.state import IN_STEP, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
@@ -233,8 +227,12 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    is_healed = event.healed and not is_of_old(turn, event.worker, event.commit)
-    told = {"answer": event.commit, "healed": is_healed, "prepared": event.prepared, "doubted": False}
+    if turn.worker(event.worker).standing is Standing.PARKED:
+        return  # it has answered before, and its state is being replaced
+    is_void = any(fork.voids(event.commit) for fork in turn.state.forks)  # it could not restore what the others did
+    is_healed = event.healed and not is_void and not is_of_old(turn, event.worker, event.commit)
+    prepared = None if is_void else event.prepared
+    told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False}
     turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     record = turn.worker(event.worker)
     if record.standing is Standing.SUSPECT and not record.fenced:
@@ -364,33 +362,6 @@ def _joiner_raised(turn: Turn, name: str, summary: str) -> None:
         turn.replenish(f"{name} raised before its first step")
 
 
-# --- state from a tier ------------------------------------------------------------------------------------------------
-
-
-def _found(turn: Turn, event: ev.RestoreFound) -> None:
-    if found(turn, event):
-        _go_on_restoring(turn)
-
-
-def _restored(turn: Turn, event: ev.Restored) -> None:
-    if restored_here(turn, event):
-        _go_on_restoring(turn)
-
-
-def _refused(turn: Turn, event: ev.RestoreRefused) -> None:
-    if refused_here(turn, event):
-        _go_on_restoring(turn)
-
-
-def _go_on_restoring(turn: Turn) -> None:
-    if turn.state.phase is Phase.STARTING:
-        start_if_ready(turn)
-    elif turn.state.phase is Phase.WAITING:
-        try_form(turn)
-    elif turn.state.phase is Phase.RUNNING:
-        consider_restore(turn)
-
-
 def _stop(turn: Turn, event: ev.StopAsked) -> None:
     turn.stop(event.reason)
 
@@ -408,9 +379,9 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),
-    ev.RestoreFound: (_found,) * 5 + (_ignore, _ignore),
-    ev.Restored: (_restored, _ignore, _ignore, _ignore, _restored, _ignore, _ignore),
-    ev.RestoreRefused: (_refused, _ignore, _ignore, _ignore, _refused, _ignore, _ignore),
+    ev.RestoreFound: (found,) * 5 + (_ignore, _ignore),
+    ev.Restored: (restored, _ignore, _ignore, _ignore, restored, _ignore, _ignore),
+    ev.RestoreRefused: (refused, _ignore, _ignore, _ignore, refused, _ignore, _ignore),
     ev.TuneAsked: (tune_asked,) * 5 + (_ignore, _ignore),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),

@@ -222,10 +222,11 @@ class Restored(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRefused(WorkerEvent):
-    """It could not get its part of this commit."""
+    """It could not get its part of this commit; `kept`: the one that it still holds, None if it holds none in full."""
 
     commit: CommitId
     reason: str
+    kept: CommitId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

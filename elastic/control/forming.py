@@ -19,6 +19,7 @@ _NOTHING_SAID: dict[str, Any] = {
     "answer": None,
     "prepared": None,
     "restoring": None,
+    "kept": None,
 }
 
 

@@ -195,6 +195,8 @@ def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[tuple[CommitI
     """
     there = (*before.members, *before.standing(Standing.PARKED))
     held = {m.name: (_named(m.answer, m.prepared), m.healed) for m in there if m.answer is not None}
+    if isinstance(event, ev.RestoreFound) and event.commit is None:  # a rewind that came to nothing
+        held |= {one.name: (_named(one.kept, None), True) for one in there if one.kept is not None}
     if isinstance(event, ev.Restored) and event.worker in before.workers:
         held[event.worker] = ((event.commit,), True)
     if isinstance(event, ev.FreezeAnswered) and event.generation == before.generation:

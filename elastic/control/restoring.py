@@ -10,7 +10,7 @@ from dataclasses import replace
 from elastic.control import events as ev
 from elastic.control.commands import FindRestore, Restore
 from elastic.control.outcome import Ending
-from elastic.control.state import IN_STEP, Phase, Restoring, RunState, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork
 
@@ -80,8 +80,9 @@ def _send_to_the_door(turn: Turn) -> None:
 
 
 def _give_up_bad_step(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord, ...]) -> None:
-    """All have answered: if whole replicas are there, some part of the step cannot be had from anywhere."""
-    if restore.commit is None or not whole_gangs(parked, turn.state.width):
+    """All have answered, and nobody who might yet is on the way: some part of the step cannot be had from anywhere."""
+    is_last_word = whole_gangs(parked, turn.state.width) and not turn.state.standing(Standing.LOADING)
+    if restore.commit is None or not is_last_word:
         return
     for worker in parked:
         turn.set_worker(worker.name, restoring=None, refused=False, healed=False)
@@ -96,7 +97,7 @@ def consider_restore(turn: Turn) -> None:
         turn.pause(f"step {restore.commit.step} is restored")
 
 
-def found(turn: Turn, event: ev.RestoreFound) -> bool:
+def take_answer(turn: Turn, event: ev.RestoreFound) -> bool:
     """Take in what can be restored, or that nothing can; whether that was waited for."""
     restore = turn.state.restore
     if restore is None or restore.commit is not None:
@@ -104,7 +105,9 @@ def found(turn: Turn, event: ev.RestoreFound) -> bool:
     if event.commit is not None:
         turn.change(restore=replace(restore, commit=event.commit))
         return True
-    turn.change(restore=None, found_nothing=turn.state.generation)
+    turn.change(restore=None, found_nothing=turn.state.generation, looks_in_vain=turn.state.looks_in_vain + 1)
+    if restore.at_most is not None:
+        _go_on_with_what_was_kept(turn)
     if restore.at_most is None and event.error:
         turn.fail(Ending.REPLICAS_LOST, f"the checkpoints of the run cannot be looked at: {event.error}")
     elif restore.at_most is None and has_committed(turn):
@@ -113,6 +116,13 @@ def found(turn: Turn, event: ev.RestoreFound) -> bool:
         steps = ", ".join(str(commit.step) for commit in restore.without)
         turn.fail_lost(f"no saved step can be restored (bad: {steps}): start the run under another name to begin anew")
     return True
+
+
+def _go_on_with_what_was_kept(turn: Turn) -> None:
+    """There is nothing to go back to: who could not load another state still holds its own."""
+    for worker in turn.state.standing(Standing.PARKED):
+        if worker.kept is not None and worker.kept.step >= 0 and not worker.healed:
+            turn.set_worker(worker.name, answer=worker.kept, healed=True)
 
 
 def may_be_saved(turn: Turn) -> bool:
@@ -126,29 +136,6 @@ def has_committed(turn: Turn) -> bool:
     resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
     is_told = turn.state.published >= 0 or bool(turn.state.published_ahead)
     return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members if not m.outdated)
-
-
-def restored_here(turn: Turn, event: ev.Restored) -> bool:
-    """Take an answer in; whether it was waited for."""
-    worker = turn.worker(event.worker)
-    if not _is_expected(worker, event.commit):
-        return False
-    turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, **IN_STEP)
-    return True
-
-
-def refused_here(turn: Turn, event: ev.RestoreRefused) -> bool:
-    """The same, of a worker that could not."""
-    worker = turn.worker(event.worker)
-    if not _is_expected(worker, event.commit):
-        return False
-    turn.set_worker(event.worker, refused=True)
-    return True
-
-
-def _is_expected(worker: WorkerRecord, commit: CommitId) -> bool:
-    is_asked = worker.restoring is not None and worker.restoring.same_state(commit)
-    return is_asked and worker.is_restoring and worker.standing is Standing.PARKED
 
 
 def fork(turn: Turn, resume: CommitId) -> None:

@@ -65,7 +65,8 @@ class WorkerRecord:
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
         since_s: when its standing last changed.
-        restoring: the commit it was told to load at the door, since restoring_s; refused: it could not.
+        restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
+            what it kept, if that is not None.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
     """
 
@@ -97,6 +98,7 @@ class WorkerRecord:
     restoring: CommitId | None = None
     restoring_s: float = 0.0
     refused: bool = False
+    kept: CommitId | None = None
     slowness: float = 1.0
     slow_steps: int = 0
 
@@ -158,7 +160,7 @@ class RunState:
         balanced: the policy wants micro-batches dealt by speed.
         restore: state is to come from a tier before the next generation is formed; None: from live members.
         forks: where the history began anew, oldest first.
-        found_nothing: the generation after which the tiers were looked at in vain, -1 before.
+        found_nothing: the generation after which the tiers were looked at in vain, -1 before. looks_in_vain: how often.
         pause_asked: a member was asked to have all stop at the end of a step.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
@@ -184,6 +186,7 @@ class RunState:
     restore: Restoring | None = None
     forks: tuple[Fork, ...] = ()
     found_nothing: int = -1
+    looks_in_vain: int = 0
     pause_asked: bool = False
     plan: Plan | None = None
     tuning: Tuning = NOT_TUNED

@@ -50,7 +50,12 @@ PAGES = Path("/dev/shm")
 
 def page_path(run: str, worker: str, incarnation: int) -> Path:
     """Where a worker's page lies on its node."""
-    return PAGES / f"elastic-{run}-{incarnation}-{worker}"
+    return PAGES / f"elastic-{run}@{incarnation}-{worker}.page"
+
+
+def page_pattern(run: str) -> str:
+    """What the names of a run's pages look like, in all its lives; those of no other run do ('@' is in no name)."""
+    return f"elastic-{run}@*.page"
 
 
 class FlightPage:

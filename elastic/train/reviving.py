@@ -25,7 +25,9 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
             replica.snapshots.fence()
             around.link.restored(commit, fetched.install, _told(around.worker, fetched.report))
         except (RefusedError, CorruptError, StoreError, DivergenceError) as error:
-            around.link.post(ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error)))
+            held = around.link.state
+            kept = held.commit if held.healed else None
+            around.link.post(ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept))
 
 
 def _fetched(replica: Replica, around: Surroundings, commit: CommitId) -> Fetched:

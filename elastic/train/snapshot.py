@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("elastic")
 
+_LAST_S = 30.0
+_POLL_S = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -183,6 +186,8 @@ class Snapshots(NoSnapshots):
                 if snapshot is None and (step.wants_pause or step.number == self._replica.last_number):
                     self.flush()  # nothing comes after it: rather wait for a slot than leave it out
                     snapshot = self._begin(step)
+                if step.number == self._replica.last_number:
+                    snapshot = snapshot or self._begin_soon(step)
             except NoRoomError as error:
                 self._give_up(error)
                 return
@@ -225,6 +230,15 @@ class Snapshots(NoSnapshots):
         self._arena.close()
 
     # --- at the door ---
+
+    def _begin_soon(self, step: "Step") -> Snapshot | None:
+        """Readers let go of a slot within seconds; it is the last chance to stage the result of the run."""
+        deadline_s = time.monotonic() + _LAST_S
+        snapshot = None
+        while snapshot is None and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+            snapshot = self._begin(step)
+        return snapshot
 
     def _begin(self, step: "Step") -> Snapshot | None:
         replica = self._replica

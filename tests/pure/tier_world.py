@@ -81,7 +81,8 @@ class TierWorld(World):
         for member in self.ws.state.members:
             worker = self.workers[member.name]
             in_reach = worker.is_alive and not worker.is_hung and not worker.muted_until_s
-            assert not (in_reach and worker.state.healed and worker.state.commit.step >= 0), f"{member.name} holds it"
+            held = worker.state.commit.step if worker.state.healed else -1
+            assert not (in_reach and held >= max(0, len(self.stable) - 1)), f"{member.name} holds it"
 
     def answer_find(self, command: cmd.FindRestore) -> None:
         bound = command.at_most if command.at_most is not None else 1 << 30
@@ -109,7 +110,8 @@ class TierWorld(World):
         is_bad = commit.lineage in self.unreadable or self.rng.random() < self.refuse
         if is_bad:
             self.refused.add(commit.lineage)
-            self.tell(worker, ev.RestoreRefused, commit=commit, reason="bad bytes")
+            kept = worker.state.commit if worker.state.healed else None
+            self.tell(worker, ev.RestoreRefused, commit=commit, reason="bad bytes", kept=kept)
         else:
             assert self.signal(worker, Signal.RESTORED, commit=commit) is Verdict.DONE
             self.tell(worker, ev.Restored, commit=commit)

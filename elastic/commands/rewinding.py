@@ -1,0 +1,72 @@
+"""Effect. Sending a run back to an older step, while it trains or before its next life."""
+
+import os
+import socket
+
+import click
+
+from elastic.errors import ElasticError
+
+
+class Steps(click.ParamType):
+    """A:B, steps from A to before B."""
+
+    name = "A:B"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        begin, colon, end = str(value).partition(":")
+        if not (colon and begin.isdigit() and end.isdigit() and int(begin) < int(end)):
+            self.fail(f"{value!r} must be A:B, two step numbers with A < B", param, ctx)
+        return int(begin), int(end)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--to-step", type=click.IntRange(min=0), required=True, help="The newest step that may stand.")
+@click.option("--skip-batches", type=Steps(), default=(0, 0), help="Steps to leave out then, A to B-1.")
+@click.option("--persistent", metavar="URL", help="RUN has ended: send its next life back.")
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds until all have gone back.")
+@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
+def rewind(
+    run: str,
+    to_step: int,
+    skip_batches: tuple[int, int],
+    persistent: str | None,
+    timeout: float,
+    address: str | None,
+) -> None:
+    """Have RUN go on from the newest step at or before --to-step that can be restored; later ones are void.
+
+    A run that trains goes back in place: no process is restarted.
+    """
+    if persistent is not None:
+        step = send_back_next_life(run, persistent, to_step, skip_batches)
+    else:
+        from elastic.actors.asking import rewind as rewind_run
+
+        step = rewind_run(run, to_step, skip=skip_batches, timeout_s=timeout, address=address)
+    click.echo(f"{run} goes on after step {step}")
+
+
+def send_back_next_life(run: str, url: str, to_step: int, skip: tuple[int, int]) -> int:
+    """Record a fork in the store of a run that does not train: the next `fit` of this name starts there.
+
+    Raises:
+        ElasticError: no durable step is that old. StoreError.
+    """
+    from elastic.checkpoint.vault import open_vault
+    from elastic.control.values import Fork
+
+    vault = open_vault(url, run)
+    try:
+        old = [one.commit.step for one in vault.commits() if one.commit.step <= to_step]
+        if not old:
+            there = ", ".join(str(one.commit.step) for one in vault.commits()) or "none"
+            raise ElasticError(f"no durable step of the run {run} is at or before {to_step}; there are: {there}")
+        number = vault.register(f"elastic rewind, {socket.gethostname()} {os.getpid()}")
+        vault.fork(Fork(incarnation=number, generation=0, step=old[0], skip=skip))
+        return old[0]
+    finally:
+        vault.close()

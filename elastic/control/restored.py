@@ -1,0 +1,39 @@
+"""Pure. What follows from the answers to a restore: of the tiers, and of workers at the door."""
+
+from elastic.control import events as ev
+from elastic.control.forming import start_if_ready, try_form
+from elastic.control.restoring import consider_restore, take_answer
+from elastic.control.state import IN_STEP, Phase, Standing, WorkerRecord
+from elastic.control.turn import Turn
+from elastic.control.values import CommitId
+
+
+def found(turn: Turn, event: ev.RestoreFound) -> None:
+    if take_answer(turn, event):
+        _go_on(turn)
+
+
+def restored(turn: Turn, event: ev.Restored) -> None:
+    if _is_expected(turn.worker(event.worker), event.commit):
+        turn.set_worker(event.worker, answer=event.commit, prepared=None, healed=True, **IN_STEP)
+        _go_on(turn)
+
+
+def refused(turn: Turn, event: ev.RestoreRefused) -> None:
+    if _is_expected(turn.worker(event.worker), event.commit):
+        turn.set_worker(event.worker, refused=True, kept=event.kept)
+        _go_on(turn)
+
+
+def _is_expected(worker: WorkerRecord, commit: CommitId) -> bool:
+    is_asked = worker.restoring is not None and worker.restoring.same_state(commit)
+    return is_asked and worker.is_restoring and worker.standing is Standing.PARKED
+
+
+def _go_on(turn: Turn) -> None:
+    if turn.state.phase is Phase.STARTING:
+        start_if_ready(turn)
+    elif turn.state.phase is Phase.WAITING:
+        try_form(turn)
+    elif turn.state.phase is Phase.RUNNING:
+        consider_restore(turn)

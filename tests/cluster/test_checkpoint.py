@@ -1,0 +1,133 @@
+"""Effect. Checkpoints of real runs: on disk and at peers; a next life, a lost cluster's memory, and a rewind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elastic
+from elastic.checkpoint.vault import open_vault
+from elastic.control.state import RunState
+from tests.cluster.test_fit import committed_samples
+from tests.cluster.training import At, read_lines, regression, relative_difference
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS = 40
+CLI = "from elastic.cli import main\nmain()\n"
+EVERY = elastic.Interval(steps=1)
+
+
+def checkpoint(folder: Path, **settings: Any) -> elastic.Checkpoint:
+    store = {"persistent": str(folder / "store"), "persistent_interval": EVERY}
+    return elastic.Checkpoint(local_interval=EVERY, **{**store, **settings})
+
+
+def fit(folder: Path, name: str, kept: elastic.Checkpoint, steps: int = STEPS, **options: Any) -> Any:
+    folder.mkdir(exist_ok=True)
+    scaling = elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1})
+    limits = elastic.Limits(start_timeout_s=120, hang_floor_s=30)
+    settings = {"scaling": scaling, "limits": limits, "name": name, "checkpoint": kept, "run_dir": folder / "run"}
+    return elastic.fit(regression(folder, steps=steps), **{**settings, **options})
+
+
+def rungs(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "run" / "journal.jsonl").read_text().splitlines()]
+    return [line for line in lines if line.get("checkpoint") == "CheckpointRung"]
+
+
+def test_the_last_step_is_durable_and_the_next_life_goes_on_from_it(hosts: Any, tmp_path: Path) -> None:
+    """Twice half of the steps is once all of them."""
+    whole = fit(tmp_path / "whole", "whole", checkpoint(tmp_path / "whole"))
+    half = fit(tmp_path / "half", "half", checkpoint(tmp_path / "half"), steps=STEPS // 2)
+    durable = open_vault(str(tmp_path / "half" / "store"), "half").commits()
+    assert (half.steps, durable[0].commit.step) == (STEPS // 2, STEPS // 2 - 1)
+    assert {line["rung"] for line in rungs(tmp_path / "half")} >= {"local", "durable"}
+    rest = fit(tmp_path / "half", "half", checkpoint(tmp_path / "half"))
+    assert rest.steps == STEPS
+    assert relative_difference(rest.value["parameters"], whole.value["parameters"]) < 1e-12
+    assert set(committed_samples(tmp_path / "half").values()) == {1}
+
+
+def test_all_workers_are_killed_and_their_memory_is_enough(hosts: Any, tmp_path: Path) -> None:
+    def kill(state: RunState) -> None:
+        for member in state.members:
+            os.kill(member.pid, signal.SIGKILL)
+
+    saboteur = At(10, kill)
+    result = fit(tmp_path, "mass", checkpoint(tmp_path, persistent=None), callbacks=[saboteur])
+    assert saboteur.fired_s is not None
+    assert result.steps == STEPS
+    assert len([line for line in read_lines(tmp_path) if line["event"] == "started"]) >= 3
+    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    restored = [line for line in journal if line.get("event") == "Restored"]
+    assert restored and all(line["commit"]["step"] >= 8 for line in restored)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+import ray
+from ray import cloudpickle
+from tests.cluster import test_checkpoint, training
+cloudpickle.register_pickle_by_value(training)
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+folder = Path(sys.argv[2])
+test_checkpoint.fit(folder, "lost", test_checkpoint.checkpoint(folder, persistent=None), steps=4000)
+"""
+
+
+def test_the_driver_is_killed_and_its_run_goes_on_from_the_memory_of_nodes(hosts: Any, tmp_path: Path) -> None:
+    """Workers of the first life wait for a driver; the next one ends them, and takes up what is kept of their steps."""
+    command = [sys.executable, "-c", DRIVER, hosts.address, str(tmp_path)]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline_s = time.monotonic() + 120
+        while not any(line.get("step", -1) > 20 for line in read_lines(tmp_path)):
+            assert time.monotonic() < deadline_s and driver.poll() is None
+            time.sleep(0.1)
+    finally:
+        driver.kill()
+        driver.wait()
+    before = max(line["step"] for line in read_lines(tmp_path) if line["event"] == "committed")
+    promised = max(line["commit"]["step"] for line in rungs(tmp_path) if line["rung"] == "replicated")
+    result = fit(tmp_path, "lost", checkpoint(tmp_path, persistent=None), steps=before + 200)
+    assert result.steps == before + 200
+    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    restored = [line for line in journal if line.get("event") == "Restored"]
+    assert restored and all(promised <= line["commit"]["step"] <= before for line in restored)
+
+
+def test_a_run_is_sent_back_from_the_command_line(hosts: Any, tmp_path: Path) -> None:
+    told: list[subprocess.CompletedProcess[str]] = []
+
+    def rewind(state: RunState) -> None:
+        command = [sys.executable, "-c", CLI, "rewind", "back", "--to-step", "8", "--skip-batches", "20:22"]
+        command += ["--address", hosts.address]
+        asking = threading.Thread(
+            target=lambda: told.append(subprocess.run(command, capture_output=True, text=True, timeout=120))
+        )
+        asking.start()
+        asked.append(asking)
+
+    asked: list[threading.Thread] = []
+    saboteur = At(16, rewind)
+    kept = checkpoint(tmp_path, keep=elastic.Keep(last=50))
+    result = fit(tmp_path, "back", kept, steps=400, callbacks=[saboteur])
+    asked[0].join()
+    assert told[0].returncode == 0, told[0].stderr
+    assert "goes on after step" in told[0].stdout
+    assert result.steps == 400
+    steps = [report.commit.step for report in saboteur.reports]
+    turn = next(place for place, (one, then) in enumerate(zip(steps, steps[1:], strict=False)) if then <= one) + 1
+    assert steps[turn] <= 9
+    assert [report.commit.step for report in saboteur.reports[turn:] if report.skipped] == [20, 21]
+    started = [line for line in read_lines(tmp_path) if line["event"] == "started"]
+    assert len(started) == 2, "nobody starts anew"
