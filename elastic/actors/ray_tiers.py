@@ -56,6 +56,7 @@ class RayTiers(Tiers):
         self._keeper = Keeper(settings, self._told, self._crash, self._metrics_of)
 
     def heed(self, event: ev.Event, state: RunState) -> None:
+        super().heed(event, state)
         if self._keeper is None:
             return
         match event:

@@ -7,13 +7,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic.checkpoint.catalog import Candidate, candidates
+from elastic.checkpoint.catalog import Candidate, Start, candidates, next_candidate
+from elastic.checkpoint.catalog import Ending as StartEnding
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import take_inventory
 from elastic.checkpoint.records import parse_name
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.control import events as ev
+from elastic.control.outcome import Ending
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, Fork, View
 from elastic.errors import ElasticError
@@ -23,13 +25,23 @@ log = logging.getLogger("elastic")
 
 Bad = tuple[CommitId, ...]
 
+_TRIES = 3  # lives that a state is given in which training fails soon after it
+_SOON_STEPS = 100
+_STATE_MAY_BE_BAD = (Ending.TRAIN_FN_RAISED, Ending.DIVERGED, Ending.NO_PROGRESS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the tiers hold. forks: where history began anew. silent: a sentence for each that gave no answer."""
+    """What the tiers hold.
+
+    Attributes:
+        forks: where history began anew. starts: those that failed, of the last lives.
+        silent: a sentence for each tier that gave no answer.
+    """
 
     candidates: tuple[Candidate, ...]
     forks: tuple[Fork, ...]
+    starts: tuple[Start, ...]
     incarnation: int
     silent: tuple[str, ...]
 
@@ -44,6 +56,8 @@ class Tiers:
     def __init__(self, run: str, reach: Reach, emit: Callable[[ev.Event], None], timeout_s: float) -> None:
         self._run, self._reach, self._emit, self._timeout_s = run, reach, emit, timeout_s
         self._forks: tuple[Fork, ...] = ()
+        self._start: CommitId | None = None
+        self._failure = ""
 
     # --- before the run ---
 
@@ -68,15 +82,22 @@ class Tiers:
 
     def heed(self, event: ev.Event, state: RunState) -> None:
         """Something happened that the tiers may have to act on."""
+        start, outcome = self._start, state.outcome
+        if start is None or outcome is None or outcome.ending not in _STATE_MAY_BE_BAD:
+            return
+        if state.published - start.step <= _SOON_STEPS:
+            self._failure = outcome.message.partition("\n")[0]
 
     def formed(self, view: View, state: RunState) -> None:
         """A generation is being formed."""
         if view.restored:
+            self._start = view.resume
             self._forks = view.forks
             threading.Thread(target=self._fork, args=(view.forks[-1],), name="elastic-fork", daemon=True).start()
 
     def close(self, keep: bool) -> None:
         """The run is over; keep: what is in memory may be restored by the next life of the driver."""
+        self._blame()
         try:
             self._reach.close()
         except StoreError as error:
@@ -91,13 +112,30 @@ class Tiers:
             told = f"{type(error).__name__}: {error}"
             self._emit(ev.RestoreFound(commit=None, error=told))
             return
-        for one in seen.candidates:
-            is_early = at_most is None or one.commit.step <= at_most
-            if is_early and not any(one.commit.same_state(bad) for bad in without):
-                self._emit(ev.RestoreFound(commit=one.commit))
-                return
+        early = [one for one in seen.candidates if at_most is None or one.commit.step <= at_most]
+        those = [one for one in early if not any(one.commit.same_state(bad) for bad in without)]
+        # Who asks for a step by its number wants it, whatever came of it.
+        choice = next_candidate(those, seen.starts if at_most is None else (), _TRIES)
+        if choice.bad:
+            steps = ", ".join(str(step) for step, _ in choice.bad)
+            log.warning("steps left out, since training failed soon after them in %d lives: %s", _TRIES, steps)
+        if choice.candidate is not None:
+            self._emit(ev.RestoreFound(commit=choice.candidate.commit))
+            return
         silent = "; ".join(seen.silent)
+        if choice.bad:
+            silent = f"training failed {_TRIES} times soon after each step: choose one with elastic rewind --to-step"
         self._emit(ev.RestoreFound(commit=None, reason=silent or "no step is whole", error=silent))
+
+    def _blame(self) -> None:
+        """The persistent tier remembers it for later lives; a state that is in memory alone is never passed over."""
+        vault = self._reach.vault
+        if not self._failure or self._start is None or vault is None:
+            return
+        try:
+            vault.blame(self._start, self._failure)
+        except StoreError as error:
+            log.warning("it is not recorded that training failed soon after step %d: %s", self._start.step, error)
 
     def _look(self) -> Seen:
         vault = self._reach.vault
@@ -106,14 +144,17 @@ class Tiers:
         lives = [manifest.commit.incarnation for manifest in found]
         forks = {*self._forks, *(fork for manifest in found for fork in manifest.forks)}
         quarantined: set[tuple[int, str]] = set()
+        starts: tuple[Start, ...] = ()
         if vault is not None:
             forks |= set(vault.forks())
             lives += vault.incarnations()
             named = [parse_name(name) for name in vault.quarantined()]
             quarantined = {(commit.step, commit.lineage) for commit in named if commit is not None}
+            starts = _failed_starts(vault.blamed(), forks)
         return Seen(
             candidates=candidates(inventory.holders, self._run, forks, quarantined),
             forks=tuple(sorted(forks, key=lambda fork: (fork.incarnation, fork.generation))),
+            starts=starts,
             incarnation=max([0, *lives, *(fork.incarnation for fork in forks)]),
             silent=inventory.silent,
         )
@@ -126,6 +167,14 @@ class Tiers:
                 vault.fork(fork)
         except ElasticError as error:
             log.warning("it is not recorded yet that history began anew after step %d: %s", fork.step, error)
+
+
+def _failed_starts(blamed: list[tuple[CommitId, int]], forks: set[Fork]) -> tuple[Start, ...]:
+    """Since the last life that began from a step and did not fail so, or in which somebody sent the run back."""
+    failed = {life for _, life in blamed}
+    good = max((fork.incarnation for fork in forks if fork.incarnation not in failed), default=0)
+    late = [commit for commit, life in blamed if life > good]
+    return tuple(Start(step=one.step, lineage=one.lineage, ending=StartEnding.FAILED) for one in late)
 
 
 class NoTiers:

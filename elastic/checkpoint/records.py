@@ -7,6 +7,7 @@
     <run>/leases/<name>/<holder>                        until when somebody needs the step's objects
     <run>/clearing/<name>                               somebody is deleting the step's objects
     <run>/quarantine/<name>, <run>/pins/<name>          not to be restored; not to be deleted
+    <run>/failures/<name>/<incarnation>                 created once: training failed soon after this life's start there
     <run>/LATEST                                        a hint for people
 
 A <name> is <step>-<lineage>-<incarnation>-<generation>. Chunks and manifests carry their sums in their keys, so writers
@@ -165,6 +166,9 @@ class Keys:
 
     def quarantine(self, name: str) -> str:
         return f"{self.run}/quarantine/{name}"
+
+    def failure(self, name: str, incarnation: int) -> str:
+        return f"{self.run}/failures/{name}/{incarnation:010d}"
 
     def pin(self, name: str) -> str:
         return f"{self.run}/pins/{name}"

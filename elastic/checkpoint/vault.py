@@ -234,6 +234,22 @@ class Vault:
                 reasons[name] = "not readable"
         return reasons
 
+    def blame(self, commit: CommitId, reason: str) -> None:
+        """Record that training failed soon after this life had begun from a step. The first reason stays."""
+        with contextlib.suppress(TakenError):
+            key = self.keys.failure(name_of(commit), self.incarnation)
+            self.store.create(key, sealed("failure", {"reason": reason}))
+
+    def blamed(self) -> list[tuple[CommitId, int]]:
+        """(commit, the life of the driver that failed after it), oldest life first."""
+        found = []
+        for path in self._names("failures"):
+            name, _, life = path.partition("/")
+            commit = parse_name(name)
+            if commit is not None and life.isdecimal():
+                found.append((commit, int(life)))
+        return sorted(found, key=lambda pair: pair[1])
+
     def pin(self, commit: CommitId) -> None:
         """Keep a step whatever the settings say."""
         self.store.put(self.keys.pin(name_of(commit)), sealed("pin", {}))

@@ -1,0 +1,78 @@
+"""Effect. The saboteur's training function, killed also while a step is staged, sealed, read or installed."""
+
+from pathlib import Path
+from typing import Any
+
+from elastic.checkpoint.arena import Slot
+from elastic.checkpoint.manifest import Manifest
+from elastic.checkpoint.memory import MemorySource
+from elastic.train.session import Session
+from elastic.train.snapshot import Snapshot, Snapshots
+from elastic.train.step import Step
+from tests.chaos import saboteur
+from tests.chaos.saboteur import HalfwayOptimizer, Sabotage, Saboteur
+
+ANY = -1
+
+
+def train(session: Session, *, folder: Path, plan: tuple[Sabotage, ...], **usual: Any) -> str:
+    """See `saboteur.train`. More points, of rank 0 whoever comes there:
+
+    staging, copying, summing, unstamped, stamped: of the step that is staged, from the first byte to the header.
+    reading, installing: of any step that is restored.
+    """
+    points = Saboteur(plan, folder)
+
+    def strike(point: str, step: int = ANY) -> None:
+        points.at(point, 0, step, 0)
+
+    _stage_under(strike)
+    _restore_under(strike)
+    return saboteur.train(session, folder=folder, plan=plan, **usual)
+
+
+def _stage_under(strike: Any) -> None:
+    begin, fence, seal = Snapshots._begin, Snapshots.fence, Snapshots._seal
+    stamp, write = Slot.seal, Slot.write_manifest
+    sealing = [ANY]
+
+    def beginning(self: Snapshots, step: Step) -> Snapshot | None:
+        strike("staging", step.index)
+        return begin(self, step)
+
+    def fencing(self: Snapshots) -> None:
+        if self._copying is not None:
+            strike("copying", self._copying.manifest.commit.step)
+        fence(self)
+
+    def summing(self: Snapshots, snapshot: Snapshot) -> None:
+        sealing[0] = snapshot.manifest.commit.step
+        strike("summing", sealing[0])
+        seal(self, snapshot)
+
+    def writing(self: Slot, data: bytes) -> None:
+        write(self, data)
+        strike("unstamped", sealing[0])
+
+    def stamping(self: Slot, manifest: Manifest, order: int) -> None:
+        stamp(self, manifest, order)
+        strike("stamped", sealing[0])
+
+    Snapshots._begin, Snapshots.fence, Snapshots._seal = beginning, fencing, summing  # type: ignore[method-assign]
+    Slot.seal, Slot.write_manifest = stamping, writing  # type: ignore[method-assign]
+
+
+def _restore_under(strike: Any) -> None:
+    read, load = MemorySource.read, HalfwayOptimizer.load_state_dict
+
+    def reading(self: MemorySource, *what: Any) -> Any:
+        given = read(self, *what)
+        strike("reading")
+        return given
+
+    def loading(self: HalfwayOptimizer, state: Any) -> None:
+        strike("installing")
+        load(self, state)
+        strike("installed")
+
+    MemorySource.read, HalfwayOptimizer.load_state_dict = reading, loading  # type: ignore[method-assign]

@@ -1,0 +1,108 @@
+"""Effect. C6: a state after which training fails again and again is left for an older one; nobody loops for ever."""
+
+from pathlib import Path
+
+import pytest
+
+from elastic.actors.tiers import Tiers
+from elastic.checkpoint.reach import Reach
+from elastic.checkpoint.vault import open_vault
+from elastic.control import events as ev
+from elastic.control.outcome import Ending, Outcome
+from elastic.control.state import RunState
+from elastic.control.values import CommitId, Fork, View
+from elastic.settings import Checkpoint, RunSettings
+from tests.effects.helpers import eventually
+from tests.effects.vault_parts import made_durable
+
+RUN = "night-1"
+SAID = "train_fn raised ValueError: not finite"
+
+
+class Life:
+    """One life of a driver."""
+
+    def __init__(self, folder: Path) -> None:
+        checkpoint = Checkpoint(memory=str(folder / "memory"), persistent=str(folder / "store"))
+        self.told: list[ev.RestoreFound] = []
+        self.tiers = Tiers(RUN, Reach(RUN, checkpoint), self.told.append, timeout_s=30.0)  # type: ignore[arg-type]
+        self.incarnation, self.forks = self.tiers.begin()
+        self.vault = open_vault(str(folder / "store"), RUN)
+
+    def found(self, at_most: int | None = None) -> ev.RestoreFound:
+        self.tiers.find(at_most, ())
+        eventually(lambda: self.told, "the tiers have answered")
+        return self.told.pop()
+
+    def started(self, resume: CommitId) -> None:
+        """Its workers hold that state."""
+        fork = Fork(incarnation=self.incarnation, generation=1, step=resume.step)
+        self.forks = (*self.forks, fork)
+        view = View(
+            run=RUN,
+            incarnation=self.incarnation,
+            generation=1,
+            members=(),
+            resume=resume,
+            donors=(),
+            behind=(),
+            restored=True,
+            forks=self.forks,
+        )
+        self.tiers.formed(view, RunState(settings=RunSettings(run=RUN)))
+        eventually(lambda: fork in self.vault.forks(), "the fork is recorded")
+
+    def ended(self, ending: Ending, published: int) -> None:
+        outcome = Outcome(ending=ending, message=SAID)
+        self.tiers.heed(ev.Tick(), RunState(settings=RunSettings(run=RUN), outcome=outcome, published=published))
+        self.tiers.close(keep=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    vault = open_vault(str(tmp_path / "store"), RUN)
+    vault.register("test")
+    for step in (10, 20):
+        made_durable(vault, step)
+    return tmp_path
+
+
+def failed(folder: Path, ending: Ending = Ending.TRAIN_FN_RAISED, after: int = 3) -> int:
+    """A life that fails some steps after the state it began from; returns that state's step."""
+    life = Life(folder)
+    commit = life.found().commit
+    assert commit is not None
+    life.started(commit)
+    life.ended(ending, published=commit.step + after)
+    return commit.step
+
+
+def test_c06_a_state_that_fails_training_is_left_for_an_older_one(folder: Path, caplog) -> None:
+    endings = (Ending.TRAIN_FN_RAISED, Ending.DIVERGED, Ending.NO_PROGRESS)
+    assert [failed(folder, ending) for ending in endings] == [20, 20, 20]
+    assert "left out" not in caplog.text
+    assert [failed(folder) for _ in range(3)] == [10, 10, 10]
+    assert "steps left out, since training failed soon after them in 3 lives: 20" in caplog.text
+    last = Life(folder)
+    told = last.found()
+    assert told.commit is None and "training failed 3 times soon after each step" in told.error
+    assert "elastic rewind" in told.error
+    asked = last.found(at_most=10)
+    assert asked.commit is not None and asked.commit.step == 10, "who asks for it gets it"
+    last.tiers.close(keep=True)
+
+
+@pytest.mark.parametrize(
+    ("ending", "after"),
+    [(Ending.REPLICAS_LOST, 3), (Ending.STOPPED, 3), (Ending.TRAIN_FN_RAISED, 1000)],
+    ids=["workers were lost", "stopped", "long after"],
+)
+def test_c06_what_is_not_its_fault_does_not_count(folder: Path, ending: Ending, after: int) -> None:
+    assert [failed(folder, ending, after) for _ in range(5)] == [20] * 5
+
+
+def test_c06_a_life_that_went_well_or_a_rewind_wipes_the_slate(folder: Path) -> None:
+    assert [failed(folder), failed(folder)] == [20, 20]
+    assert failed(folder, Ending.SUCCEEDED, after=1000) == 20
+    assert [failed(folder) for _ in range(3)] == [20, 20, 20]
+    assert failed(folder) == 10
