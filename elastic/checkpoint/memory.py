@@ -45,10 +45,11 @@ class Manifests:
         header = Header.decode(data)
         if header is None or header.state is not SlotState.SEALED or step not in (None, header.step):
             return None
+        line = os.pread(fd, header.manifest_bytes, PAGE_BYTES + header.capacity)  # what is known may be damaged since
         known = self._known.get(path)
-        if known is not None and known[0] == data:
+        if known is not None and known[0] == data and google_crc32c.value(line) == header.manifest_crc:
             return known[1]
-        manifest = _decoded(fd, path, header)
+        manifest = _decoded(line, path, header)
         if manifest is not None:
             self._known[path] = (data, manifest)
         return manifest
@@ -169,8 +170,7 @@ def _opened(path: Path) -> Iterator[int | None]:
         os.close(fd)
 
 
-def _decoded(fd: int, path: Path, header: Header) -> Manifest | None:
-    data = os.pread(fd, header.manifest_bytes, PAGE_BYTES + header.capacity)
+def _decoded(data: bytes, path: Path, header: Header) -> Manifest | None:
     try:
         if google_crc32c.value(data) != header.manifest_crc:
             raise CorruptError("the manifest is not the one that was sealed")

@@ -125,6 +125,17 @@ def test_a_manifest_is_decoded_once_for_each_seal(arena: Arena, tmp_path: Path, 
     assert sorted(decoded) == [0, 1, 2, 3]
 
 
+def test_a_slot_that_was_cut_off_is_gone_for_who_has_known_it_too(arena: Arena, tmp_path: Path) -> None:
+    source = memory.MemorySource(tmp_path, RUN)
+    stage(arena, 0)
+    ((key, path),) = [(one.manifest.key, one.path) for one in memory.scan(tmp_path, RUN)]
+    assert len(source.manifests()) == 1
+    os.truncate(path, PAGE_BYTES)
+    assert source.manifests() == []
+    with pytest.raises(MissingError):
+        source.read(key, 0, 8)
+
+
 def test_who_wants_one_step_decodes_no_other(arena: Arena, tmp_path: Path, decoded: list[int]) -> None:
     source = memory.MemorySource(tmp_path, RUN)
     for step in range(3):
