@@ -14,9 +14,13 @@ around it that multiplies small matrices.
     no_sums       the latter without checksums
     survivable    from the door until the slot is sealed: another process could read it if this one died
     dcp           torch.distributed.checkpoint.async_save, one stager with all options False, until its files are there
+
+What restores, uploads, restarts and other nodes cost comes from `checkpoint_tiers.py`, `restart.py` and, where Ray is
+installed, `checkpoint_peers.py`.
 """
 
 import argparse
+import importlib.util
 import itertools
 import json
 import shutil
@@ -33,11 +37,13 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from benchmarks import checkpoint_tiers, restart
 from benchmarks.provenance import provenance
 from elastic.checkpoint import memory
 from elastic.checkpoint.arena import free_bytes, needed_bytes
 from elastic.checkpoint.manifest import chunk_count
 from elastic.control.values import CommitId, Member, View
+from elastic.policies.sizing import slots_for
 from elastic.settings import Checkpoint, Interval, Limits
 from elastic.train import snapshot
 from elastic.train.flight import FlightPage
@@ -54,7 +60,10 @@ GOALS = {
     "every_step_throughput_ratio": (">=", 0.95),
     "survivable_vs_dcp": ("<=", 0.4),
     "crc_share": ("<", 0.03),
+    "restore_local_bytes_per_s": (">=", 5e9),
 }
+PEERS = ("peer_vs_ray_pull", "peer_pull_bytes_per_s", "restore_actor_bytes_per_s", "restore_peer_bytes_per_s")
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +146,15 @@ class Bench:
             checkpoint=checkpoint,
         )
         replica: Any = SimpleNamespace(
-            link=link, page=page, tracked=self.tracked, model=self.model, shard=0, width=1, replicas=1, last_number=-1
+            link=link,
+            page=page,
+            tracked=self.tracked,
+            model=self.model,
+            rank=0,
+            shard=0,
+            width=1,
+            replicas=1,
+            last_number=-1,
         )
         made = Measured(replica, around, checkpoint)
         made.expect(self.tensors, [self.optimizer])
@@ -231,7 +248,7 @@ def timed(act: Callable[[], Any]) -> float:
 
 def measure(settings: Settings) -> list[dict[str, float]]:
     """Seconds of each variant, by repetition; the first one warms up, and is not among them."""
-    need = needed_bytes(settings.nbytes) + 2 * settings.nbytes
+    need = needed_bytes(settings.nbytes, slots_for(Checkpoint().peers)) + 2 * settings.nbytes
     if free_bytes(Path(settings.directory)) < need:
         raise SystemExit(f"{settings.directory} needs {need >> 20} MiB free: make --bytes smaller")
     torch.set_num_threads(1)
@@ -275,20 +292,41 @@ def summarize(rows: list[dict[str, float]]) -> dict[str, Any]:
     return medians | seconds | {"quartiles": {name: statistics.quantiles(ratios[name]) for name in ratios}}
 
 
+def tiers(settings: Settings, disk: Path | None, restarts: int) -> dict[str, Any]:
+    """What the tiers cost beside the training; what needs Ray is left out without it."""
+    directory = Path(settings.directory)
+    found: dict[str, Any] = checkpoint_tiers.measure(directory, disk, settings.nbytes, settings.repeats)
+    found |= restart.measure(directory, settings.nbytes, restarts)
+    if importlib.util.find_spec("ray") is not None:
+        from benchmarks import checkpoint_peers
+
+        peers = checkpoint_peers.figures(min(settings.nbytes, 256 << 20), settings.repeats)
+        found |= {name: peers[name] for name in PEERS}
+    return found
+
+
+def size(text: str) -> int:
+    """Bytes: 64MiB, 1GiB, 4096."""
+    digits = text.rstrip("KMGiB")
+    return int(digits) * UNITS[text.removeprefix(digits)]
+
+
 def main() -> None:
     """Measure, write the result, print a short table."""
     usual = Settings()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file for the result")
-    parser.add_argument("--bytes", type=int, default=usual.nbytes, help="of the state")
+    parser.add_argument("--bytes", type=size, default=usual.nbytes, help="of the state, e.g. 64MiB")
     parser.add_argument("--repeats", type=int, default=usual.repeats)
+    parser.add_argument("--restarts", type=int, default=3, help="of a whole job")
     parser.add_argument("--step", type=float, default=usual.step_memcpys, help="length of a step, in memcpys")
     parser.add_argument("--directory", default=usual.directory, help="a ramdisk")
+    parser.add_argument("--disk", type=Path, help="where durable files go; default: where temporary files do")
     args = parser.parse_args()
     settings = Settings(nbytes=args.bytes, repeats=args.repeats, step_memcpys=args.step, directory=args.directory)
     origin = provenance()
     rows = measure(settings)
-    summary = summarize(rows)
+    summary = summarize(rows) | tiers(settings, args.disk, args.restarts)
     told = {name: getattr(settings, name) for name in settings.__slots__}
     result = {"benchmark": "checkpoint", **summary, "repetitions": rows, "settings": told, "provenance": origin}
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +335,7 @@ def main() -> None:
     for name, value in summary.items():
         goal = " ".join(map(str, GOALS[name])) if name in GOALS else ""
         spread = "{0:.3f} to {2:.3f}".format(*quartiles[name]) if name in quartiles else ""
-        print(f"{name:30} {value:8.4f}   {spread:20} {goal}")
+        print(f"{name:30} {value:14.4g}   {spread:20} {goal}")
 
 
 if __name__ == "__main__":

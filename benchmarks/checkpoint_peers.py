@@ -49,7 +49,7 @@ class OneShard:
         self._manifest = Manifest.decode(path.with_suffix(".manifest").read_bytes())
         self._array = np.memmap(path, dtype=np.uint8, mode="r")
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self, step: int | None = None) -> list[Manifest]:
         return [self._manifest]
 
     def read(self, key: ShardKey, begin: int, end: int) -> Any:
@@ -61,7 +61,7 @@ class Nothing:
 
     tier, where = Tier.MEMORY, "nothing"
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self, step: int | None = None) -> list[Manifest]:
         return []
 
 
@@ -163,6 +163,34 @@ def measure(nodes: list[str], path: Path, nbytes: int, rounds: int) -> dict[str,
     return {name: all_of[WARM_UP:] for name, all_of in seconds.items()}
 
 
+def figures(nbytes: int, rounds: int) -> dict[str, Any]:
+    """In a cluster of its own: speeds, in bytes a second, and the ratio to Ray's own transfer.
+
+    Args:
+        nbytes: of the shard. rounds: of all variants in turns, warm-up not counted.
+    """
+    cluster = Cluster()
+    cluster.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=STORE * nbytes).node_id for _ in range(2)]
+    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    try:
+        with tempfile.TemporaryDirectory(prefix="bench-peers-", dir="/dev/shm") as folder:
+            seconds = measure(nodes, Path(folder) / "shard", nbytes, rounds)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    median = {name: statistics.median(all_of) for name, all_of in seconds.items()}
+    return {
+        "peer_vs_ray_pull": statistics.median(r / p for r, p in zip(seconds["ray"], seconds["peer"], strict=True)),
+        "peer_pull_bytes_per_s": nbytes / median["peer"],
+        "ray_pull_bytes_per_s": nbytes / median["ray"],
+        "restore_actor_bytes_per_s": nbytes / median["restore_local"],
+        "restore_peer_bytes_per_s": nbytes / median["restore_peer"],
+        "bytes": nbytes,
+        "seconds": seconds,
+    }
+
+
 def main() -> None:
     """Measure, write the result, print a short table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -170,31 +198,11 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=256 << 20, help="of the shard")
     parser.add_argument("--rounds", type=int, default=10, help="of all variants in turns, warm-up not counted")
     args = parser.parse_args()
-    origin, cluster = provenance(), Cluster()
-    cluster.add_node(num_cpus=0, include_dashboard=False, object_store_memory=100 << 20)
-    nodes = [cluster.add_node(num_cpus=1, object_store_memory=STORE * args.bytes).node_id for _ in range(2)]
-    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-    try:
-        with tempfile.TemporaryDirectory(prefix="bench-peers-", dir="/dev/shm") as folder:
-            seconds = measure(nodes, Path(folder) / "shard", args.bytes, args.rounds)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    median = {name: statistics.median(all_of) for name, all_of in seconds.items()}
-    result = {
-        "benchmark": "checkpoint_peers",
-        "peer_vs_ray_pull": statistics.median(r / p for r, p in zip(seconds["ray"], seconds["peer"], strict=True)),
-        "peer_pull_bytes_per_s": args.bytes / median["peer"],
-        "ray_pull_bytes_per_s": args.bytes / median["ray"],
-        "restore_local_bytes_per_s": args.bytes / median["restore_local"],
-        "restore_peer_bytes_per_s": args.bytes / median["restore_peer"],
-        "bytes": args.bytes,
-        "seconds": seconds,
-        "provenance": origin,
-    }
+    origin = provenance()
+    result = {"benchmark": "checkpoint_peers", **figures(args.bytes, args.rounds), "provenance": origin}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=2) + "\n")
-    for name in ("peer_pull", "ray_pull", "restore_local", "restore_peer"):
+    for name in ("peer_pull", "ray_pull", "restore_actor", "restore_peer"):
         print(f"{name:14} {result[f'{name}_bytes_per_s'] / 1e9:6.2f} GB/s")
     print(f"{'ratio':14} {result['peer_vs_ray_pull']:6.2f}   speed of a verified pull, times that of Ray's own")
 

@@ -81,13 +81,15 @@ def tune(
 @click.option("--params", type=float, required=True, help="Parameters of the model, e.g. 70e9.")
 @click.option("--hosts", type=int, required=True, help="Hosts that share one copy of the state.")
 @click.option("--bytes-per-param", type=float, default=12, show_default=True, help="Of the state, optimizer included.")
-@click.option("--copies", type=int, default=2, show_default=True, help="Snapshots that a host keeps at once.")
+@click.option("--copies", type=int, help="Snapshots that a host keeps at once; default: as many as a worker has slots.")
 @click.option("--json", "as_json", is_flag=True, help="Bytes, for a program.")
-def size(params: float, hosts: int, bytes_per_param: float, copies: int, as_json: bool) -> None:
+def size(params: float, hosts: int, bytes_per_param: float, copies: int | None, as_json: bool) -> None:
     """How much memory snapshots need on each host."""
-    from elastic.policies.sizing import sizing
+    from elastic.policies.sizing import sizing, slots_for
+    from elastic.settings import Checkpoint
 
-    found = sizing(params, hosts, bytes_per_param, copies)
+    copies = slots_for(Checkpoint().peers) if copies is None else copies
+    found = sizing(params, hosts, copies=copies, bytes_per_param=bytes_per_param)
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return

@@ -32,7 +32,7 @@ _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
     cmd.Go: lambda fleet, worker, c: fleet.go(worker, c.generation),
     cmd.Finish: lambda fleet, worker, c: fleet.finish(worker),
     cmd.Dismiss: lambda fleet, worker, c: fleet.dismiss(worker),
-    cmd.Restore: lambda fleet, worker, c: fleet.restore(worker, c.commit),
+    cmd.Restore: lambda fleet, worker, c: fleet.restore(worker, c.commit, c.number),
 }
 _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
     cmd.StartWorker: lambda fleet, c: fleet.start(c.worker, c.gang, c.shard),

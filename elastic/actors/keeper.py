@@ -28,7 +28,7 @@ from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.vault import Vault, open_vault
 from elastic.control.values import CommitId
-from elastic.policies.interval import Measured, cadence
+from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint, RunSettings
 
 log = logging.getLogger("elastic")
@@ -41,7 +41,7 @@ _DROP_S = 30.0
 _END_S = 10.0
 _ZONE = "ray.io/availability-zone"
 
-Told = rungs.CheckpointRung | rungs.Degraded
+Told = rungs.CheckpointRung | rungs.Degraded | rungs.UploadInterval
 
 
 @dataclass(slots=True)
@@ -56,16 +56,6 @@ class Hand:
     is_up: bool = False
     asked_s: float | None = None  # when it was last asked, while no answer has come
     is_stale: bool = False  # ask again as soon as it has answered
-
-
-@dataclass(slots=True)
-class Uploads:
-    """The last upload of a step: when it began, how long it took, which step it was; and the newest step staged."""
-
-    began_s: float
-    took_s: float = 0.0
-    at_step: int = -1
-    newest: int = -1
 
 
 @dataclass(slots=True)
@@ -105,7 +95,10 @@ class Keeper:
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
         self._calls: list[Call] = []
-        self._uploads = Uploads(began_s=time.monotonic())
+        # Uploads stop nobody: where the interval is measured, the next one begins when the last has arrived.
+        self._uploads = Schedule(checkpoint.upload_interval, checkpoint.overhead, Measured(stall_s=0.0))
+        self._upload_began_s = 0.0
+        self._newest: int | None = None  # step that is staged
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="elastic-checkpoints", daemon=True)
@@ -191,16 +184,8 @@ class Keeper:
                 hand.asked_s = None
             self._ask_soon(node)
         self._heed(rungs.Beat())
-        if self._is_upload_due(now_s):
+        if self._newest not in (None, self._uploads.last_step) and self._uploads.is_due(self._newest, now_s):
             self._heed(rungs.UploadDue())
-
-    def _is_upload_due(self, now_s: float) -> bool:
-        """Uploads stop nobody, so where the interval is measured, the next one begins when the last has arrived."""
-        uploads, checkpoint = self._uploads, self._checkpoint
-        stall_s = None if uploads.at_step < 0 else 0.0
-        measured = Measured(stall_s=stall_s, transfer_s=uploads.took_s, hosts=len(self._hands))
-        due = cadence(checkpoint.upload_interval, measured, checkpoint.overhead)
-        return due.is_due(abs(uploads.newest - uploads.at_step), now_s - uploads.began_s)  # steps may have gone back
 
     def _look_at_nodes(self) -> None:
         """Actors where workers are, and elsewhere if copies need them; nodes that are gone are given up."""
@@ -282,7 +267,7 @@ class Keeper:
             hand.is_up = True
             self._heed(rungs.NodeUp(node=node, domain=hand.domain))
         steps = [key.commit.step for key in holding.slots]
-        self._uploads.newest = max(steps, default=self._uploads.newest)
+        self._newest = max(steps, default=self._newest)
         self._heed(rungs.Held(node=node, holding=holding))
 
     # --- the ladder's orders ---
@@ -291,9 +276,9 @@ class Keeper:
         for order in self._ladder.heed(event):
             match order:
                 case rungs.CheckpointRung():
-                    if order.rung is rungs.Rung.DURABLE and order.commit.step == self._uploads.at_step:
-                        self._uploads.took_s = time.monotonic() - self._uploads.began_s
                     self._tell(order)
+                    if order.rung is rungs.Rung.DURABLE and order.commit.step == self._uploads.last_step:
+                        self._is_uploaded()
                 case rungs.Degraded():
                     log.warning(
                         "checkpoints: %s", f"degraded: {order.reason}" if order.reason else "as asked for again"
@@ -333,8 +318,9 @@ class Keeper:
         self._then(call, _PULL_S, ended, failed)
 
     def _upload(self, order: rungs.Upload, hand: Hand) -> None:
-        if order.key.commit.step != self._uploads.at_step:
-            self._uploads.began_s, self._uploads.at_step = time.monotonic(), order.key.commit.step
+        if order.key.commit.step != self._uploads.last_step:
+            self._upload_began_s = time.monotonic()
+            self._uploads.done(order.key.commit.step, self._upload_began_s)
 
         def ended(answer: tuple[str, str]) -> None:
             digest, reason = answer
@@ -344,6 +330,13 @@ class Keeper:
 
         call = hand.actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key)
         self._then(call, _UPLOAD_S, ended, lambda reason: ended(("", reason)))
+
+    def _is_uploaded(self) -> None:
+        now_s = time.monotonic()
+        self._uploads.arrived(now_s - self._upload_began_s)
+        chosen = self._uploads.news(now_s)
+        if chosen is not None and self._checkpoint.persistent is not None:
+            self._tell(rungs.UploadInterval(reason=chosen.reason))
 
     def _commit(self, order: rungs.Commit, hand: Hand) -> None:
         def ended(reason: str) -> None:

@@ -44,10 +44,10 @@ class PeerSource:
         self._actor, self.node, self.tier = actor, node, tier
         self.where = f"node {node[:12]}"
 
-    def manifests(self) -> Sequence[Manifest]:
+    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
         """See `Source.manifests`; one that was spoilt on its way is left out."""
         found = []
-        for line in self._ask("manifests", "control", FIRST_BYTE_S):
+        for line in self._ask("manifests", "control", FIRST_BYTE_S, step):
             try:
                 found.append(Manifest.decode(line))
             except CorruptError as error:

@@ -86,8 +86,8 @@ class ProcessFleet:
     def form(self, worker: str, view: View) -> None:
         self._say(worker, "form", view)
 
-    def restore(self, worker: str, commit: CommitId) -> None:
-        self._say(worker, "restore", commit)
+    def restore(self, worker: str, commit: CommitId, number: int) -> None:
+        self._say(worker, "restore", commit, number)
 
     def go(self, worker: str, generation: int) -> None:
         self._say(worker, "go", generation)

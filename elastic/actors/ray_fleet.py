@@ -138,8 +138,8 @@ class RayFleet:
     def form(self, worker: str, view: View) -> None:
         self._call(worker, "form", "control", view)
 
-    def restore(self, worker: str, commit: CommitId) -> None:
-        self._call(worker, "restore", "control", commit)
+    def restore(self, worker: str, commit: CommitId, number: int) -> None:
+        self._call(worker, "restore", "control", commit, number)
 
     def go(self, worker: str, generation: int) -> None:
         self._call(worker, "go", "control", generation)

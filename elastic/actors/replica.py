@@ -147,9 +147,9 @@ class CheckpointReplica:
 
     # --- for whoever restores, and for other nodes ---
 
-    def manifests(self) -> list[bytes]:
-        """Of all whole shards here, encoded, newest step first."""
-        return [manifest.encode() for manifest in self._node.manifests()]
+    def manifests(self, step: int | None = None) -> list[bytes]:
+        """Of all whole shards here, or those of one step, encoded, newest step first."""
+        return [manifest.encode() for manifest in self._node.manifests(step)]
 
     def manifest(self, key: ShardKey) -> bytes:
         """Of one shard, encoded. Raises: MissingError."""

@@ -24,12 +24,12 @@ import numpy as np
 
 from elastic.checkpoint.manifest import Manifest, checked_name
 from elastic.errors import ElasticError
+from elastic.policies.sizing import SLOTS
 
-SLOTS = 3  # one being written, the newest sealed one, and one that a slow reader may hold
 PAGE_BYTES = 4096
 _MANIFEST_BYTES = 1 << 20  # about; the file grows where one is longer
-_MAGIC = b"elastic1"
-_FIELDS = struct.Struct("<8sIQQI")
+_MAGIC = b"elastic2"
+_FIELDS = struct.Struct("<8sIQQIq")
 _SUM = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _SUM.size
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
@@ -54,15 +54,17 @@ class Header:
     Attributes:
         capacity: bytes for the payload; the manifest follows after them.
         manifest_bytes, manifest_crc: of the manifest, which is a line of JSON.
+        step: of the commit, so that nobody decodes the manifest of a step that he does not want.
     """
 
     state: SlotState
     capacity: int
     manifest_bytes: int = 0
     manifest_crc: int = 0
+    step: int = -1
 
     def encode(self) -> bytes:
-        fields = _FIELDS.pack(_MAGIC, self.state, self.capacity, self.manifest_bytes, self.manifest_crc)
+        fields = _FIELDS.pack(_MAGIC, self.state, self.capacity, self.manifest_bytes, self.manifest_crc, self.step)
         return fields + _SUM.pack(google_crc32c.value(fields))
 
     @staticmethod
@@ -83,8 +85,8 @@ def arena_prefix(run: str) -> str:
     return f"elastic-{checked_name(run, 'the name of a run')}@"
 
 
-def needed_bytes(payload_bytes: int, slots: int = SLOTS) -> int:
-    """What an arena for payloads of this size takes of its directory."""
+def needed_bytes(payload_bytes: int, slots: int) -> int:
+    """What an arena of so many slots for payloads of this size takes of its directory."""
     return slots * (PAGE_BYTES + _padded(payload_bytes) + _MANIFEST_BYTES)
 
 
@@ -150,7 +152,8 @@ class Slot:
         """
         data = manifest.encode()
         self.write_manifest(data)
-        self.stamp(Header(SlotState.SEALED, self.capacity, len(data), google_crc32c.value(data)))
+        crc, step = google_crc32c.value(data), manifest.commit.step
+        self.stamp(Header(SlotState.SEALED, self.capacity, len(data), crc, step))
         self.order, self.is_busy = order, False
         try_lock(self._fd, fcntl.LOCK_SH)
 

@@ -6,6 +6,8 @@
 A reader that checks each chunk against a manifest, and the manifest against its own sum, can take bytes from anywhere.
 """
 
+import math
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -156,7 +158,7 @@ def laid_out(tensors: Sequence[Entry]) -> tuple[tuple[Entry, ...], int]:
     """Give each tensor its place in the payload; returns them and the payload's length."""
     placed, at = [], 0
     for tensor in tensors:
-        placed.append(Entry(**{**asdict(tensor), "begin": at}))
+        placed.append(replace(tensor, begin=at))
         at += -(-tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES
     return tuple(placed), at
 
@@ -174,20 +176,19 @@ def _is_sound(entry: Entry) -> bool:
     """Whether its bytes can be a tensor of that shape, and its box lies in the whole."""
     if min((entry.begin, entry.nbytes, *entry.shape, *entry.at)) < 0:
         return False
-    whole, dims, items = entry.whole or entry.shape, len(entry.shape), 1
-    for size in entry.shape:
-        items *= size
+    whole, dims, items = entry.whole or entry.shape, len(entry.shape), math.prod(entry.shape)
     if len(whole) != dims or len(entry.at) not in (0, dims):
         return False
     if not items:
         return entry.nbytes == 0
-    is_inside = all(end <= size for end, size in zip(entry.box[1], whole, strict=True))
+    at = entry.at or (0,) * dims
+    is_inside = all(map(operator.le, map(operator.add, at, entry.shape), whole))
     return is_inside and entry.nbytes % items == 0 < entry.nbytes
 
 
 def _manifest(body: dict[str, Any]) -> Manifest:
     def ints(values: Any) -> tuple[int, ...]:
-        return tuple(int(value) for value in values)
+        return tuple(map(int, values))
 
     entries = tuple(
         Entry(**{**entry, "shape": ints(entry["shape"]), "whole": ints(entry["whole"]), "at": ints(entry["at"])})

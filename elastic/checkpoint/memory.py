@@ -6,7 +6,7 @@ import logging
 import mmap
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,46 @@ class Sealed:
     manifest: Manifest
 
 
-def scan(directory: Path, run: str) -> list[Sealed]:
-    """The sealed slots of a run on this node, newest step first; what is being written is left out."""
-    found = []
-    for path in _files(directory, run):
+class Manifests:
+    """Of slots, each decoded once for each seal: one of thousands of tensors takes tens of milliseconds."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[bytes, Manifest]] = {}
+
+    def read(self, fd: int, path: Path, step: int | None = None) -> Manifest | None:
+        """Of a locked slot; None if it is not sealed, torn, not to be understood, or of another step than asked for."""
+        data = os.pread(fd, HEADER_BYTES, 0)
+        header = Header.decode(data)
+        if header is None or header.state is not SlotState.SEALED or step not in (None, header.step):
+            return None
+        known = self._known.get(path)
+        if known is not None and known[0] == data:
+            return known[1]
+        manifest = _decoded(fd, path, header)
+        if manifest is not None:
+            self._known[path] = (data, manifest)
+        return manifest
+
+    def forget_others(self, paths: Iterable[Path]) -> None:
+        """Slots that are gone."""
+        for path in set(self._known).difference(paths):
+            self._known.pop(path, None)
+
+
+def scan(directory: Path, run: str, manifests: Manifests | None = None, step: int | None = None) -> list[Sealed]:
+    """The sealed slots of a run on this node, newest step first; what is being written is left out.
+
+    Args:
+        manifests: what was decoded before. step: leave out all others.
+    """
+    found, paths = [], _files(directory, run)
+    manifests = manifests or Manifests()
+    manifests.forget_others(paths)
+    for path in paths:
         with _opened(path) as fd:
             if fd is None or not try_lock(fd, fcntl.LOCK_SH):
                 continue
-            manifest = _manifest(fd, path)
+            manifest = manifests.read(fd, path, step)
         if manifest is not None and manifest.run == run:
             found.append(Sealed(path, manifest))
     return sorted(found, key=lambda one: (-one.manifest.commit.step, one.manifest.shard, one.path.name))
@@ -58,12 +90,13 @@ def reclaim(directory: Path, run: str, kept: int = KEPT) -> list[Path]:
     That is: slots that were never sealed, or torn, and sealed ones of which this node holds `kept` newer steps of the
     same shard. What has an owner, or a reader, is left alone.
     """
-    sealed, gone = scan(directory, run), []
+    manifests = Manifests()
+    sealed, gone = scan(directory, run, manifests), []
     for path in _files(directory, run):
         with _opened(path) as fd:
             if fd is None or not try_lock(fd, fcntl.LOCK_EX):
                 continue
-            manifest = _manifest(fd, path)
+            manifest = manifests.read(fd, path)
             if manifest is None or len(_newer(manifest, sealed)) >= kept:
                 path.unlink(missing_ok=True)
                 gone.append(path)
@@ -83,12 +116,12 @@ class MemorySource:
     def __init__(self, directory: Path, run: str, where: str = "") -> None:
         self._directory, self._run = directory, run
         self.where = where or f"memory of {socket.gethostname()}"
-        self._known: dict[Path, tuple[bytes, Manifest]] = {}
+        self._manifests = Manifests()
 
-    def manifests(self) -> Sequence[Manifest]:
+    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
         """See `Source.manifests`; one for each sealed shard and commit."""
         kept: list[Manifest] = []
-        for one in scan(self._directory, self._run):
+        for one in scan(self._directory, self._run, self._manifests, step):
             if not any(one.manifest.key.is_same(other.key) for other in kept):
                 kept.append(one.manifest)
         return kept
@@ -103,7 +136,7 @@ class MemorySource:
             with _opened(path) as fd:
                 if fd is None or not try_lock(fd, fcntl.LOCK_SH):
                     continue
-                manifest = self._manifest(fd, path)
+                manifest = self._manifests.read(fd, path, key.commit.step)
                 if manifest is None or not manifest.key.is_same(key):
                     continue
                 if not 0 <= begin <= end <= manifest.nbytes:
@@ -112,17 +145,6 @@ class MemorySource:
                 memory = mmap.mmap(fd, PAGE_BYTES + manifest.nbytes, prot=mmap.PROT_READ)
             return np.frombuffer(memory, dtype=np.uint8)[PAGE_BYTES + begin : PAGE_BYTES + end]
         raise MissingError(f"{self.where} holds no shard {key.shard} of {key.shards} of step {key.commit.step}")
-
-    def _manifest(self, fd: int, path: Path) -> Manifest | None:
-        """Of a locked slot; decoded once for each seal."""
-        header = os.pread(fd, HEADER_BYTES, 0)
-        known = self._known.get(path)
-        if known is not None and known[0] == header:
-            return known[1]
-        manifest = _manifest(fd, path)
-        if manifest is not None:
-            self._known[path] = (header, manifest)
-        return manifest
 
 
 def _files(directory: Path, run: str) -> list[Path]:
@@ -147,11 +169,7 @@ def _opened(path: Path) -> Iterator[int | None]:
         os.close(fd)
 
 
-def _manifest(fd: int, path: Path) -> Manifest | None:
-    """What a locked slot holds; None if it is not sealed, torn, or not to be understood."""
-    header = Header.decode(os.pread(fd, HEADER_BYTES, 0))
-    if header is None or header.state is not SlotState.SEALED:
-        return None
+def _decoded(fd: int, path: Path, header: Header) -> Manifest | None:
     data = os.pread(fd, header.manifest_bytes, PAGE_BYTES + header.capacity)
     try:
         if google_crc32c.value(data) != header.manifest_crc:

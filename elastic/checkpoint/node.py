@@ -119,11 +119,11 @@ class Node:
                 budget_bytes=self._budget_bytes,
             )
 
-    def manifests(self) -> list[Manifest]:
-        """Of all whole shards here, newest step first; each once."""
+    def manifests(self, step: int | None = None) -> list[Manifest]:
+        """Of all whole shards here, or those of one step, newest step first; each once."""
         with self._lock:
-            copied = [one.manifest for one in self._shelf.values()]
-        found = {copy_of(one.key): one for one in (*copied, *self._memory.manifests())}
+            copied = [one.manifest for one in self._shelf.values() if step in (None, one.manifest.commit.step)]
+        found = {copy_of(one.key): one for one in (*copied, *self._memory.manifests(step))}
         return sorted(found.values(), key=lambda one: (-one.commit.step, one.shard))
 
     def manifest(self, key: ShardKey) -> Manifest:
@@ -132,7 +132,7 @@ class Node:
         Raises:
             MissingError: it is not here (any more).
         """
-        found = next((one for one in self.manifests() if one.key.is_same(key)), None)
+        found = next((one for one in self.manifests(key.commit.step) if one.key.is_same(key)), None)
         if found is None:
             raise self._missing(key)
         return found

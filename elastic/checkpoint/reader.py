@@ -86,15 +86,19 @@ class ShardReport:
     failures: tuple[str, ...] = ()
 
 
-def take_inventory(sources: Sequence[Source], timeout_s: float = 60.0) -> Inventory:
-    """Ask all sources at once; those that fail, or give no answer in time, are named and left out."""
+def take_inventory(sources: Sequence[Source], timeout_s: float = 60.0, step: int | None = None) -> Inventory:
+    """Ask all sources at once; those that fail, or give no answer in time, are named and left out.
+
+    Args:
+        step: look at this one alone.
+    """
     found: dict[int, list[Holder]] = {}
     silent: dict[int, str] = {}
 
     def ask(number: int) -> None:
         source = sources[number]
         try:
-            found[number] = [Holder(source=source, manifest=manifest) for manifest in source.manifests()]
+            found[number] = [Holder(source=source, manifest=manifest) for manifest in source.manifests(step)]
         except _FAILURES as error:
             silent[number] = f"{source.where}: {error}"
 

@@ -224,6 +224,13 @@ class Degraded:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadInterval:
+    """Uploads begin as often as `reason` says, which is not as often as before: for the journal."""
+
+    reason: str
+
+
 Order = Pin | Pull | Drop | Upload | Commit | CheckpointRung | Degraded
 
 

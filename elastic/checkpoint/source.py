@@ -25,8 +25,11 @@ class Source(Protocol):
     tier: Tier
     where: str
 
-    def manifests(self) -> Sequence[Manifest]:
+    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
         """Of all shards that are whole here and belong to committed steps, decoded and checked; newest step first.
+
+        Args:
+            step: leave out all others: a manifest of thousands of tensors takes long to send and to decode.
 
         Raises:
             StoreError: the source cannot be asked now.

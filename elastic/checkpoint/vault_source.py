@@ -23,7 +23,7 @@ class VaultSource:
     def __init__(self, vault: Vault, *, newest: int | None = None) -> None:
         """
         Args:
-            newest: look at so many of the newest durable steps only; None: at all.
+            newest: look at so many of the newest durable steps where none is asked for; None: at all.
         """
         self._vault, self._newest = vault, newest
         self.where = vault.where
@@ -32,8 +32,9 @@ class VaultSource:
         self._leases: dict[str, Lease] = {}
         self._lock = threading.Lock()
 
-    def manifests(self) -> Sequence[Manifest]:
-        records = self._vault.commits()[: self._newest]
+    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
+        records = self._vault.commits()
+        records = records[: self._newest] if step is None else [one for one in records if one.commit.step == step]
         wanted = [(record, shard) for record in records for shard in range(record.shards)]
         found = self._vault.all_of(self._manifest, wanted, f"{self.where}: manifests")
         self.troubles = [trouble for trouble in found if isinstance(trouble, str)]

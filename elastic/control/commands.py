@@ -102,10 +102,14 @@ class FindRestore(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore(Command):
-    """These workers, at the door, load their part of a commit; each answers Restored or RestoreRefused."""
+    """These workers, at the door, load their part of a commit; each answers Restored or RestoreRefused.
+
+    Attribute `number`: of the order; who has answered it says the same again.
+    """
 
     workers: tuple[str, ...]
     commit: CommitId
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,7 +281,8 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
     """A message may have been lost: say again what was said last."""
     record, state = turn.worker(event.worker), turn.state
     if record.standing is Standing.PARKED and record.is_restoring and record.restoring is not None:
-        turn.do(Restore(workers=(record.name,), commit=record.restoring, reason="the restore was lost"))
+        number, why = turn.state.restores, "the restore was lost"
+        turn.do(Restore(workers=(record.name,), commit=record.restoring, number=number, reason=why))
         return
     if event.generation > state.generation or state.view is None or not turn.is_member(record.name):
         return  # an older generation is right: whoever missed the forming does not know the new number
@@ -319,6 +320,8 @@ def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:
     """One member has completed the closing reduction, so all hold the last step: nobody needs anybody any more."""
     if event.generation != turn.state.generation:
         return  # its generation was replaced, which proves it dead; the new one closes the loop again
+    if turn.state.phase is Phase.WAITING and all(member.standing in OVER for member in turn.state.members):
+        return  # nobody is left to return: whoever restores the last step closes the loop again
     if turn.worker(event.worker).standing is Standing.MEMBER:
         turn.set_worker(event.worker, standing=Standing.FINISHED)
     if turn.state.phase is Phase.FINISHING:
@@ -405,6 +408,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.StepStable: (_ignore, _stable, _stable, _stable, _stable, _stable, _ignore),
     ev.ShardStaged: (_ignore,) * 7,
     ev.TierDegraded: (_ignore,) * 7,
+    ev.IntervalChosen: (_ignore,) * 7,
     ev.LoopEnded: (_ignore, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _ignore),
     ev.TrainFnReturned: (_returned,) * 6 + (_ignore,),
     ev.TrainFnRaised: (_raised,) * 6 + (_ignore,),

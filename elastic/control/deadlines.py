@@ -131,6 +131,8 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
         turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
     if expired:
         try_form(turn)
+    if turn.state.restore is not None and turn.state.phase is Phase.WAITING:
+        try_form(turn)
     is_restoring = any(worker.is_restoring for worker in turn.state.standing(Standing.PARKED))
     is_waiting = turn.state.phase is Phase.WAITING and not is_restoring
     if is_waiting and turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:

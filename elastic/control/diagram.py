@@ -34,7 +34,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
         _RUNNING: (_FREEZING,),
         _FREEZING: _DECIDED,
         _FORMING: (_FREEZING,),
-        _WAITING: (_ENDED,),
+        _WAITING: (_FORMING, _ENDED),
         _FINISHING: (_ENDED,),
     },
     ev.StopAsked: {phase: (_ENDED,) for phase in _ANYWHERE},

@@ -255,6 +255,14 @@ class TierDegraded(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalChosen(WorkerEvent):
+    """The group's leader writes to a tier as often as `reason` says, which is not as often as before."""
+
+    tier: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopEnded(WorkerEvent):
     """It has left the last step together with all members of `generation`."""
 

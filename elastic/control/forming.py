@@ -214,6 +214,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         donors = tuple(range(turn.state.width))
     else:
         donors = tuple(rank for rank, worker in enumerate(ranked) if worker.holds(resume))
+    began_s = turn.now_s if turn.state.began_s is None else turn.state.began_s
     view = View(
         run=turn.settings.run,
         incarnation=turn.settings.incarnation,
@@ -230,12 +231,14 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         width=turn.state.width,
         tuning=turn.state.tuning,
         replaced=tuple(worker.name for worker in ranked if turn.worker(worker.name).replaced),
+        failures=len(turn.state.incidents),
+        watched_s=turn.now_s - began_s,
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
     for worker in ranked:
         turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **_NOTHING_SAID)
-    turn.change(view=view, generation=view.generation)
+    turn.change(view=view, generation=view.generation, began_s=began_s)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(view.replicas)
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))

@@ -15,13 +15,18 @@ from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork
 
 _KEPT_BAD = 64
+_GRACE_S = 1.0
 NEWEST = Restoring()
 SILENCE = 1.5  # times the limit by which a worker gives up by itself
 
 
 def look_for_state(turn: Turn, reason: str, wish: Restoring = NEWEST) -> None:
     """Ask for the newest step that can be restored; until it is, nothing is formed."""
-    wish = replace(wish, commit=None, without=wish.without[-_KEPT_BAD:], since_s=turn.now_s)
+    number = turn.state.restores + 1
+    turn.change(restores=number)
+    wish = replace(
+        wish, number=number, commit=None, enough_s=None, without=wish.without[-_KEPT_BAD:], since_s=turn.now_s
+    )
     turn.change(restore=wish)
     turn.do(FindRestore(at_most=wish.at_most, without=wish.without, reason=reason))
 
@@ -61,15 +66,28 @@ def is_restored(turn: Turn) -> bool:
     for name in waiting:
         turn.set_worker(name, restoring=restore.commit, restoring_s=turn.now_s, refused=False)
     if waiting:
-        step = restore.commit.step
-        turn.do(Restore(workers=tuple(waiting), commit=restore.commit, reason=f"the run goes on after step {step}"))
+        reason = f"the run goes on after step {restore.commit.step}"
+        turn.do(Restore(workers=tuple(waiting), commit=restore.commit, number=restore.number, reason=reason))
     parked = turn.state.standing(Standing.PARKED)
-    if any(worker.is_restoring for worker in parked):
+    if any(worker.is_restoring for worker in parked) and not _is_late(turn, restore, parked):
         return False
     if resumable(parked, turn.state.width) is not None:
         return True
     _give_up_bad_step(turn, restore, parked)
     return False
+
+
+def _is_late(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord, ...]) -> bool:
+    """Enough replicas have loaded the step, and the rest takes more than twice as long: it may join later."""
+    held = whole_gangs((worker for worker in parked if worker.held), turn.state.width)
+    if len(held) < turn.settings.scaling.bounds[0]:
+        return False
+    if restore.enough_s is None:
+        restore = replace(restore, enough_s=turn.now_s)
+        turn.change(restore=restore)
+    enough_s = restore.enough_s if restore.enough_s is not None else turn.now_s
+    took_s = enough_s - min(worker.restoring_s for worker in parked if worker.restoring is not None)
+    return turn.now_s - enough_s > max(_GRACE_S, took_s)
 
 
 def _send_to_the_door(turn: Turn) -> None:
@@ -121,7 +139,8 @@ def take_answer(turn: Turn, event: ev.RestoreFound) -> bool:
 def _go_on_with_what_was_kept(turn: Turn) -> None:
     """There is nothing to go back to: who could not load another state still holds its own."""
     for worker in turn.state.standing(Standing.PARKED):
-        if worker.kept is not None and worker.kept.step >= 0 and not worker.healed:
+        is_void = worker.kept is None or any(fork.voids(worker.kept) for fork in turn.state.forks)
+        if worker.kept is not None and worker.kept.step >= 0 and not worker.healed and not is_void:
             turn.set_worker(worker.name, answer=worker.kept, healed=True)
 
 
@@ -143,6 +162,8 @@ def fork(turn: Turn, resume: CommitId) -> None:
     skip = turn.state.restore.skip if turn.state.restore is not None else (0, 0)
     where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
     made = Fork(**where, step=resume.step, skip=skip)
+    for worker in turn.state.standing(Standing.PARKED):  # who is not taken in knows of another state, or of none
+        turn.set_worker(worker.name, restoring=None, refused=False, kept=None)
     turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())
 
 

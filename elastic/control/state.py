@@ -126,16 +126,19 @@ class Restoring:
     """A restore under way.
 
     Attributes:
+        number: counts the run's restores.
         at_most: the step that was asked for by somebody; None: the newest. skip: see `Fork`.
         commit: what is restored, None before it was found. without: commits that proved bad.
-        since_s: when it was last looked for.
+        since_s: when it was last looked for. enough_s: when enough replicas had loaded it, None before.
     """
 
+    number: int = 0
     at_most: int | None = None
     skip: tuple[int, int] = (0, 0)
     commit: CommitId | None = None
     without: tuple[CommitId, ...] = ()
     since_s: float = 0.0
+    enough_s: float | None = None
 
 
 def whole_gangs(workers: Iterable[WorkerRecord], width: int) -> tuple[Gang, ...]:
@@ -161,6 +164,7 @@ class RunState:
         restore: state is to come from a tier before the next generation is formed; None: from live members.
         forks: where the history began anew, oldest first.
         found_nothing: the generation after which the tiers were looked at in vain, -1 before. looks_in_vain: how often.
+        restores: how many were begun.
         pause_asked: a member was asked to have all stop at the end of a step.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
@@ -169,7 +173,7 @@ class RunState:
         leaving: nodes that will be taken away, and why.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         steps_s: how long the last steps took.
-        phase_since_s: when the phase was entered.
+        phase_since_s: when the phase was entered. began_s: when the first generation of this life was begun.
         seen_s: when the last event was taken in, None before the first.
     """
 
@@ -187,6 +191,7 @@ class RunState:
     forks: tuple[Fork, ...] = ()
     found_nothing: int = -1
     looks_in_vain: int = 0
+    restores: int = 0
     pause_asked: bool = False
     plan: Plan | None = None
     tuning: Tuning = NOT_TUNED
@@ -204,6 +209,7 @@ class RunState:
     incidents: tuple[Incident, ...] = ()
     world_sizes: tuple[int, ...] = ()
     phase_since_s: float = 0.0
+    began_s: float | None = None
     seen_s: float | None = None
     outcome: Outcome | None = None
 

@@ -75,6 +75,7 @@ class View:
         part: which of the generation's groups this is, where replicas have several workers.
         tuning: what was asked to be changed since the run, or its incarnation, began.
         replaced: members whose last applied update was lost with the rest of their replica, and done again by others.
+        failures: incidents of this life of the driver so far. watched_s: for how long it has lasted.
     """
 
     run: str
@@ -93,6 +94,8 @@ class View:
     part: str = ""
     tuning: Tuning = NOT_TUNED
     replaced: tuple[str, ...] = ()
+    failures: int = 0
+    watched_s: float = 0.0
 
     @property
     def leader(self) -> Member:

@@ -5,13 +5,15 @@ at which both together cost least follows from the cost of one checkpoint and th
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastic.settings import Interval
 
 # One unexpected interruption in so many seconds of one host: 419 of them in 54 days on 2048 hosts of 8 GPUs.
 # Grattafiori et al., "The Llama 3 Herd of Models", 2024, section 3.3.4.
 PRIOR_HOST_S = 54 * 86400 * 2048 / 419
+_SMOOTHING = 0.2
+_TOLD_CHANGE = 1.5  # times as long or as short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,68 @@ class Cadence:
         by_steps = self.steps is not None and steps_since >= self.steps
         by_seconds = self.seconds is not None and seconds_since >= self.seconds
         return steps_since > 0 and (by_steps or by_seconds)
+
+    def is_near(self, other: "Cadence") -> bool:
+        """Whether the two are so much alike that nobody need be told of the change."""
+        if self.seconds is None or other.seconds is None:
+            return (self.steps, self.seconds) == (other.steps, other.seconds)
+        low, high = sorted((self.seconds, other.seconds))
+        return self.steps == other.steps and high <= low * _TOLD_CHANGE
+
+
+class Schedule:
+    """When one tier is written to: its interval, what was measured, and when it was last done.
+
+    Args:
+        interval: what the user has set. overhead: share of the time that a measured interval may cost.
+
+    Attributes:
+        last_step: after which it was last done; None: never, or not since the history went back.
+    """
+
+    def __init__(self, interval: Interval, overhead: float, measured: Measured = Measured()) -> None:
+        self._interval, self._overhead, self._measured = interval, overhead, measured
+        self._last_s = self._watched_from_s = 0.0
+        self._told: Cadence | None = None
+        self.last_step: int | None = None
+
+    def is_due(self, step: int, now_s: float) -> bool:
+        """Whether to do it after this step: at the first that is asked about, and after a step back, at once."""
+        if self.last_step is None or step <= self.last_step:
+            return True
+        return self.cadence(now_s).is_due(step - self.last_step, now_s - self._last_s)
+
+    def cadence(self, now_s: float) -> Cadence:
+        """As things stand."""
+        measured = replace(self._measured, watched_s=max(0.0, now_s - self._watched_from_s))
+        return cadence(self._interval, measured, self._overhead)
+
+    def news(self, now_s: float) -> Cadence | None:
+        """The interval, where it has changed noticeably since it was last told; None where it has not."""
+        found = self.cadence(now_s)
+        if self._told is not None and found.is_near(self._told):
+            return None
+        self._told = found
+        return found
+
+    def done(self, step: int, now_s: float) -> None:
+        """It is being done after this step."""
+        self.last_step, self._last_s = step, now_s
+
+    def stalled(self, seconds: float) -> None:
+        """For how long doing it once has held training up."""
+        before = self._measured.stall_s
+        stall_s = seconds if before is None else before + _SMOOTHING * (seconds - before)
+        self._measured = replace(self._measured, stall_s=stall_s)
+
+    def arrived(self, seconds: float) -> None:
+        """How long one took until it was at the tier."""
+        self._measured = replace(self._measured, transfer_s=seconds)
+
+    def watched(self, *, failures: int, hosts: int, watched_s: float, now_s: float) -> None:
+        """What was seen of the run up to now, in so many seconds."""
+        self._watched_from_s = now_s - watched_s
+        self._measured = replace(self._measured, failures=failures, hosts=hosts)
 
 
 def cadence(interval: Interval, measured: Measured, overhead: float) -> Cadence:

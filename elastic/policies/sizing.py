@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from elastic.errors import SettingError
 
 BYTES_PER_PARAM = 12  # weight, and two moments of Adam, in float32
-COPIES = 2  # one that is whole, and one that is being written
+SLOTS = 3  # one being written, the newest sealed one, and one that a slow reader may hold
 MARGIN = 1.15
 
 
@@ -25,13 +25,18 @@ class Sizing:
     ramdisk_bytes: int
 
 
-def sizing(params: float, hosts: int, bytes_per_param: float = BYTES_PER_PARAM, copies: int = COPIES) -> Sizing:
-    """The rule of Google's multi-tier checkpointing: 12 bytes a parameter, twice the shard, 15 % on top.
+def slots_for(peers: int) -> int:
+    """Snapshots that a worker has room for: nodes that take copies may hold two of them at a time, not just one."""
+    return SLOTS + (peers > 0)
+
+
+def sizing(params: float, hosts: int, *, copies: int, bytes_per_param: float = BYTES_PER_PARAM) -> Sizing:
+    """12 bytes a parameter, so many copies of the shard, 15 % on top (Google's multi-tier checkpointing takes 2).
 
     Args:
         params: of the model. hosts: that share one copy of the state; where each holds a whole copy, 1.
         bytes_per_param: of the state, with the optimizer's.
-        copies: snapshots that a host keeps at once.
+        copies: snapshots that a host keeps at once, see `slots_for`.
 
     Raises:
         SettingError: a number is not positive.

@@ -122,9 +122,9 @@ class WorkerHost:
         self._link.touch()
         return self._link.form(view)
 
-    def restore(self, commit: CommitId) -> None:
+    def restore(self, commit: CommitId, number: int) -> None:
         self._link.touch()
-        self._link.restore(commit)
+        self._link.restore(commit, number)
 
     def go(self, generation: int) -> bool:
         self._link.touch()

@@ -40,6 +40,8 @@ class Link:
         self._contact_s = time.monotonic()
         self._pause_generation = 0
         self._to_restore: CommitId | None = None
+        self._restore_number = 0
+        self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
 
     @property
     def state(self) -> WorkerState:
@@ -78,15 +80,13 @@ class Link:
             self._view = view
             return True
 
-    def restore(self, commit: CommitId) -> None:
-        """Load this commit at the door; said again if it is loaded already."""
+    def restore(self, commit: CommitId, number: int) -> None:
+        """Load this commit at the door; an order that was answered is only answered again."""
         with self._lock:
-            if self._state.stage not in (Stage.PARKED, Stage.FROZEN):
-                return
-            if self._state.healed and self._state.commit.same_state(commit):
-                self.post(ev.Restored(worker=self.worker, commit=commit))
-            else:
-                self._to_restore = commit
+            if number == self._restore_number and self._restore_answer is not None:
+                self.post(self._restore_answer)
+            elif number > self._restore_number and self._state.stage in (Stage.PARKED, Stage.FROZEN):
+                self._to_restore, self._restore_number, self._restore_answer = commit, number, None
                 self._lock.notify_all()
 
     def go(self, generation: int) -> bool:
@@ -147,6 +147,11 @@ class Link:
         is_door_open = self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE)
         return is_door_open or self._to_restore is not None
 
+    def answer_restore(self, answer: ev.Restored | ev.RestoreRefused) -> None:
+        with self._lock:
+            self._restore_answer = answer
+            self.post(answer)
+
     def restored(self, commit: CommitId, install: Callable[[], object], report: ev.Restored) -> None:
         """Install what was loaded, under the lock: a freeze sees the state before or after it.
 
@@ -160,7 +165,7 @@ class Link:
                 self._react(Signal.TEAR)
                 raise
             if self._react(Signal.RESTORED, commit=commit) is Verdict.DONE:
-                self.post(report)
+                self.answer_restore(report)
 
     def is_forming(self, generation: int) -> bool:
         with self._lock:

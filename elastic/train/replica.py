@@ -391,6 +391,11 @@ class Replica:
 
     def resume(self, view: View) -> None:
         """The state of the view's commit is in place."""
+        told = [report for report in self.unpublished if not any(fork.voids(report.commit) for fork in view.forks)]
+        self.unpublished = deque(told, maxlen=_KEPT_REPORTS)
+        if self._pending is not None and any(fork.voids(self._pending.commit) for fork in view.forks):
+            self._pending = None  # the run was sent back behind it, while this worker was out of reach
+            self.snapshots.drop()
         if self._pending is None:
             return
         if self.link.worker in view.replaced:

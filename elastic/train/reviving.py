@@ -27,13 +27,15 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
         except (RefusedError, CorruptError, StoreError, DivergenceError) as error:
             held = around.link.state
             kept = held.commit if held.healed else None
-            around.link.post(ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept))
+            around.link.answer_restore(
+                ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept)
+            )
 
 
 def _fetched(replica: Replica, around: Surroundings, commit: CommitId) -> Fetched:
     timeout_s = around.limits.restore_timeout_s
-    inventory = take_inventory(around.sources(), timeout_s)
-    candidate = find(candidates(inventory.holders, around.run), commit)
+    inventory = take_inventory(around.sources(), timeout_s, commit.step)
+    candidate = find(candidates(inventory.holders, around.run), commit, inventory.silent)
     effort = Effort(turn=replica.shard, timeout_s=timeout_s)
     return fetch(replica.tracked, candidate, replica.shard, replica.width, replica.landing, effort)
 

@@ -27,7 +27,8 @@ from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId, Fork, View
 from elastic.errors import StateError
-from elastic.policies.due import Due
+from elastic.policies.interval import Schedule
+from elastic.policies.sizing import slots_for
 from elastic.settings import Checkpoint
 from elastic.train.copies import Copies, pin
 from elastic.train.landing import expected_bytes
@@ -61,6 +62,7 @@ class Snapshot:
     slot: Slot
     copies: Copies
     manifest: Manifest
+    began_s: float
     stall_s: float = 0.0
 
 
@@ -117,8 +119,8 @@ class Snapshots(NoSnapshots):
 
     def __init__(self, replica: "Replica", around: Surroundings, settings: Checkpoint) -> None:
         self._replica, self._run, self._directory = replica, around.run, Path(settings.memory)
-        self._arena = Arena(self._directory, around.run, around.incarnation, around.worker)
-        self._due = Due(settings.local_interval, settings.overhead)
+        self._arena = Arena(self._directory, around.run, around.incarnation, around.worker, slots_for(settings.peers))
+        self._schedule = Schedule(settings.local_interval, settings.overhead)
         self._timeout_s = around.limits.door_timeout_s
         self.forks: tuple[Fork, ...] = ()
         self.skipped = 0
@@ -134,7 +136,7 @@ class Snapshots(NoSnapshots):
         self._error: Exception | None = None
         self._lock = threading.Lock()
         self._stream: Any = None
-        self._seen_s = 0.0
+        self._transfer_s = 0.0  # until the last one was sealed
 
     # --- which steps, and who ---
 
@@ -144,6 +146,9 @@ class Snapshots(NoSnapshots):
     def joined(self, view: View) -> None:
         """Who stages for the first time reserves its slots beside the first steps."""
         self.forks = view.forks
+        hosts = len({member.host for member in view.members})
+        now_s = time.monotonic()
+        self._schedule.watched(failures=view.failures, hosts=hosts, watched_s=view.watched_s, now_s=now_s)
         self._is_stager = view.is_first_of_its_shard(self._replica.link.worker)
         if self._is_stager and self._reserving is None:
             self._reserving = self._start(self._reserve)
@@ -157,16 +162,12 @@ class Snapshots(NoSnapshots):
             return vote
         if step.number == replica.last_number:
             return replica.replicas + 1.0
-        return vote + self._due.is_due(step.index, time.monotonic())
+        return vote + self._schedule.is_due(step.index, time.monotonic())
 
     def committed(self, step: "Step") -> None:
-        now_s = time.monotonic()
-        if self._seen_s:
-            self._due.took_step(now_s - self._seen_s)
-        self._seen_s = now_s
         if step.is_staged:
             self._wanted = step
-            self._due.done(step.index, now_s)
+            self._schedule.done(step.index, time.monotonic())
 
     # --- the way of a snapshot ---
 
@@ -205,9 +206,12 @@ class Snapshots(NoSnapshots):
         with self._replica.page.during(Flying.SLOW, "waiting for a snapshot"):
             snapshot.copies.fence(self._timeout_s)
         stall_s = snapshot.stall_s + time.perf_counter() - started_s
-        self._seen_s += stall_s  # a step's own time is without it
         if snapshot.stall_s:
-            self._due.stalled(stall_s)
+            self._schedule.stalled(stall_s)
+        self._schedule.arrived(self._transfer_s)
+        if not self._replica.rank and (chosen := self._schedule.news(time.monotonic())) is not None:
+            link = self._replica.link
+            link.post(ev.IntervalChosen(worker=link.worker, tier="memory", reason=chosen.reason))
 
     def stable(self, commit: CommitId) -> None:
         snapshot = self._open
@@ -268,7 +272,7 @@ class Snapshots(NoSnapshots):
             replicas=step.replicas,
             taken_at_s=time.time(),
         )
-        return Snapshot(slot, Copies(now, later, self._side_stream(slot, flat.tensors)), manifest)
+        return Snapshot(slot, Copies(now, later, self._side_stream(slot, flat.tensors)), manifest, time.monotonic())
 
     def _steady(self) -> set[int]:
         """Addresses of what changes inside apply alone: the model's parameters, and the optimizers' state."""
@@ -323,6 +327,7 @@ class Snapshots(NoSnapshots):
         snapshot.copies.wait(self._timeout_s)
         manifest = replace(snapshot.manifest, chunks=sums(snapshot.slot.payload, snapshot.manifest))
         self._arena.seal(snapshot.slot, manifest)
+        self._transfer_s = time.monotonic() - snapshot.began_s
         link, key = self._replica.link, manifest.key
         place = {"shard": key.shard, "shards": key.shards}
         link.post(ev.ShardStaged(worker=link.worker, commit=key.commit, nbytes=manifest.nbytes, **place))

@@ -98,6 +98,11 @@ def thinned(stories: Mapping[str, Any], every: int) -> list[Any]:
     return found
 
 
+def name_of(folder: Path) -> str:
+    """Of the run that is played there."""
+    return f"chaos-{abs(hash(str(folder))) % 10**8}"
+
+
 def run(
     folder: Path,
     *plan: Sabotage,
@@ -119,7 +124,7 @@ def run(
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = RunSettings(
-        run=f"chaos-{abs(hash(str(folder))) % 10**8}",
+        run=name_of(folder),
         scaling=Scaling(replicas=replicas, spares=spares, workers_per_replica=training.width),
         checkpoint=training.checkpoint,
         limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]

@@ -61,8 +61,9 @@ class FakeMemory:
         del self.slots[of]
         return True
 
-    def manifests(self) -> list[Manifest]:
-        return sorted((one for one, _ in self.slots.values()), key=lambda one: -one.commit.step)
+    def manifests(self, step: int | None = None) -> list[Manifest]:
+        found = (one for one, _ in self.slots.values() if step in (None, one.commit.step))
+        return sorted(found, key=lambda one: -one.commit.step)
 
     def read(self, of: ShardKey, begin: int, end: int) -> Any:
         found = next((data for (one, data) in self.slots.values() if one.key.is_same(of)), None)

@@ -36,8 +36,8 @@ class Shelf:
         self.tier, self.where, self.shards, self.spoil = tier, where, list(shards), spoil
         self.reads: list[tuple[int, int, int]] = []
 
-    def manifests(self) -> list[Manifest]:
-        return [manifest for manifest, _ in self.shards]
+    def manifests(self, step: int | None = None) -> list[Manifest]:
+        return [manifest for manifest, _ in self.shards if step in (None, manifest.commit.step)]
 
     def read(self, key: ShardKey, begin: int, end: int) -> Any:
         self.reads.append((key.shard, begin, end))
@@ -59,8 +59,9 @@ class Folder:
         (self.path / f"{name}.payload").write_bytes(payload.tobytes())
         (self.path / f"{name}.manifest").write_bytes(manifest.encode())
 
-    def manifests(self) -> list[Manifest]:
-        return [Manifest.decode(path.read_bytes()) for path in sorted(self.path.glob("*.manifest"))]
+    def manifests(self, step: int | None = None) -> list[Manifest]:
+        wanted = "*" if step is None else f"{step}-*"
+        return [Manifest.decode(path.read_bytes()) for path in sorted(self.path.glob(f"{wanted}.manifest"))]
 
     def read(self, key: ShardKey, begin: int, end: int) -> bytes:
         path = self.path / f"{key.commit.step}-{key.shard}.payload"

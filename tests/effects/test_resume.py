@@ -107,9 +107,9 @@ class Turning(Shelf):
             self.shards = [*self.shards[-1:], shard_of({"thing": {"x": torch.full((600,), float(step))}}, step=step)]
             self.dropped += step > 1
 
-    def manifests(self):
+    def manifests(self, step=None):
         with self.lock:
-            return [manifest for manifest, _ in self.shards]
+            return [manifest for manifest, _ in self.shards if step in (None, manifest.commit.step)]
 
     def read(self, key, begin, end):
         with self.lock:

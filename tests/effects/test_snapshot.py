@@ -39,8 +39,8 @@ class Book:
         self.digests: dict[int, int] = {}
         self.source = memory.MemorySource(directory, RUN)
 
-    def solo(self, interval: Interval = EVERY) -> Solo:
-        checkpoint = Checkpoint(local_interval=interval, memory=str(self.directory))
+    def solo(self, interval: Interval = EVERY, peers: int = 0) -> Solo:
+        checkpoint = Checkpoint(local_interval=interval, memory=str(self.directory), peers=peers)
         return Solo(self.directory, checkpoint=checkpoint, blame_grace_s=0.05)
 
     def note(self, step: Any, training: Training, place: str) -> None:
@@ -334,6 +334,20 @@ def test_only_the_steps_of_the_interval_and_the_last_are_staged(book: Book) -> N
     ended = book.solo(Interval(steps=2)).run(trained(book.note))
     assert staged(ended) == [0, 2, 3]
     book.assert_sealed(3, 2, 0)
+    (told,) = [event for event in ended.events if isinstance(event, ev.IntervalChosen)]
+    assert (told.tier, told.reason) == ("memory", "set to every 2 steps")
+
+
+def test_a_measured_interval_is_told_with_what_it_follows_from(book: Book) -> None:
+    ended = book.solo(Interval()).run(trained(book.note))
+    assert {0, 3} <= set(staged(ended))
+    told = [event.reason for event in ended.events if isinstance(event, ev.IntervalChosen)]
+    assert any("a stall of" in reason and "a failure every" in reason for reason in told), told
+
+
+def test_a_fourth_slot_is_there_where_other_nodes_take_copies(book: Book) -> None:
+    book.solo(peers=1).run(trained(book.note))
+    assert len(list(book.directory.glob("*.slot"))) == 4
 
 
 def test_phases_are_staged_after_the_last_of_a_step(book: Book) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError
 from elastic.errors import SettingError
-from tests.effects.store_parts import STORES, opened_store
+from tests.effects.store_parts import FAKE, STORES, opened_store
 
 BIG = bytes(range(256)) * (36 << 10)  # 9 MiB: above what one request carries
 
@@ -35,7 +35,13 @@ def test_a_big_object_in_any_kind_of_bytes(store):
     store.create("run/big", memoryview(BIG))
     assert store.read("run/big") == BIG
     assert store.read("run/big", len(BIG) - 3) == BIG[-3:]
-    store.create("run/big", BIG)
+
+
+def test_a_big_object_is_created_once(store, request):
+    if FAKE in request.node.name:
+        pytest.skip(f"{FAKE} took no notice of preconditions of resumable uploads before July 2026 (its issue 1967)")
+    for _ in range(2):
+        store.create("run/big", BIG)
     with pytest.raises(TakenError):
         store.create("run/big", BIG[:-1] + b"x")
     assert store.read("run/big", len(BIG) - 1, len(BIG)) == BIG[-1:]

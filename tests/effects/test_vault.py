@@ -335,3 +335,12 @@ def test_uploads_keep_to_their_bandwidth(store, monkeypatch):
     vault._throttle._free_at_s = 0.0
     uploaded(vault, commit_id(10), shards=1)
     assert slept == pytest.approx([0.256, 0.512, 0.768])
+
+
+def test_a_step_that_is_asked_for_is_found_however_old_it_is_and_no_other_is_read(vault):
+    for step in (10, 20, 30):
+        made_durable(vault, step)
+    source = VaultSource(Vault(vault.store, "night-1"), newest=1)
+    assert {one.commit.step for one in source.manifests()} == {30}
+    assert {one.commit.step for one in source.manifests(10)} == {10}
+    assert len({place[0] for place in source._manifests}) == 2

@@ -17,7 +17,7 @@ class Place:
     def __init__(self, tier: Tier, where: str = "") -> None:
         self.tier, self.where = tier, where or tier.name
 
-    def manifests(self):
+    def manifests(self, step=None):
         raise AssertionError("the catalog asks nobody")
 
     def read(self, key, begin, end):

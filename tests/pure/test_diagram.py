@@ -155,6 +155,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.RestoreRefused(worker=worker, commit=commit(0), reason="bad bytes")
         yield ev.ShardStaged(worker=worker, commit=commit(9), shard=0, shards=1, nbytes=64)
         yield ev.TierDegraded(worker=worker, tier="memory", reason="full")
+        yield ev.IntervalChosen(worker=worker, tier="memory", reason="set to every 10 steps")
         yield ev.TrainFnReturned(worker=worker)
         yield ev.TrainFnRaised(worker=worker, summary="ValueError", traceback="line 1")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastic.policies.interval import PRIOR_HOST_S, Cadence, Measured, cadence, optimal_interval_s
+from elastic.policies.interval import PRIOR_HOST_S, Cadence, Measured, Schedule, cadence, optimal_interval_s
 from elastic.settings import Interval
 
 AUTO = Interval()
@@ -95,3 +95,75 @@ def test_due_is_whichever_comes_first_and_never_without_a_new_step():
     assert not found.is_due(49, 599.0)
     assert found.is_due(50, 1.0) and found.is_due(1, 600.0)
     assert not found.is_due(0, 10_000.0)
+
+
+def done_steps(schedule: Schedule, steps: int, stall_s: float = 0.0, step_s: float = 1.0) -> list[int]:
+    """After which steps it is done; each takes step_s, and doing it stall_s."""
+    done, now_s = [], 0.0
+    for step in range(steps):
+        now_s += step_s
+        if schedule.is_due(step, now_s):
+            done.append(step)
+            schedule.done(step, now_s)
+            schedule.stalled(stall_s)
+            now_s += stall_s
+    return done
+
+
+@pytest.mark.parametrize(
+    ("interval", "steps"),
+    [
+        (Interval(steps=4), [0, 4, 8]),
+        (Interval(steps=1), [*range(10)]),
+        (Interval(seconds=2.5), [0, 3, 6, 9]),
+        (Interval(steps=5, seconds=2.0), [0, 2, 4, 6, 8]),
+    ],
+)
+def test_the_first_step_is_taken_and_then_as_the_user_says(interval, steps):
+    assert done_steps(Schedule(interval, 0.03), 10) == steps
+
+
+def test_a_measured_schedule_keeps_the_stalls_within_their_share():
+    often = Schedule(AUTO, 0.03)
+    often.watched(failures=10**6, hosts=1, watched_s=10.0, now_s=0.0)
+    assert done_steps(often, 350, stall_s=0.3) == [*range(0, 350, 10)]
+
+
+def test_a_measured_schedule_follows_the_failures_that_were_seen():
+    schedule = Schedule(AUTO, 0.03)
+    schedule.stalled(0.06)
+    schedule.watched(failures=0, hosts=4, watched_s=0.0, now_s=100.0)
+    assert schedule.cadence(100.0) == cadence(AUTO, Measured(stall_s=0.06, hosts=4), 0.03)
+    schedule.watched(failures=3, hosts=4, watched_s=7200.0, now_s=9000.0)
+    seen = Measured(stall_s=0.06, hosts=4, failures=3, watched_s=7300.0)
+    assert schedule.cadence(9100.0) == cadence(AUTO, seen, 0.03)
+
+
+def test_after_a_restore_to_an_earlier_step_it_is_due_at_once():
+    schedule = Schedule(Interval(steps=100), 0.03)
+    schedule.done(50, 0.0)
+    assert not schedule.is_due(149, 1.0)
+    assert schedule.is_due(150, 1.0)
+    assert schedule.is_due(20, 1.0)
+
+
+def test_a_change_of_the_interval_is_told_once_and_noise_is_not():
+    schedule = Schedule(AUTO, 0.03)
+    assert schedule.news(0.0) == Cadence(steps=1, seconds=None, reason=cadence(AUTO, Measured(), 0.03).reason)
+    assert schedule.news(0.0) is None
+    schedule.stalled(1.0)
+    told = schedule.news(0.0)
+    assert told is not None and "a stall of 1 s" in told.reason
+    schedule.stalled(1.5)
+    assert schedule.news(0.0) is None
+    for _ in range(20):
+        schedule.stalled(5.0)
+    assert schedule.news(0.0) is not None
+
+
+def test_what_the_user_has_set_is_told_once():
+    schedule = Schedule(Interval(steps=10), 0.03)
+    told = schedule.news(0.0)
+    assert told is not None and told.reason == "set to every 10 steps"
+    schedule.stalled(99.0)
+    assert schedule.news(1e6) is None

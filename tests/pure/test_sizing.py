@@ -7,13 +7,17 @@ from click.testing import CliRunner
 
 from elastic.cli import cli
 from elastic.errors import SettingError
-from elastic.policies.sizing import sizing
+from elastic.policies.sizing import sizing, slots_for
 
 
 def test_twelve_bytes_a_parameter_twice_the_shard_and_fifteen_percent():
-    found = sizing(70e9, 32)
+    found = sizing(70e9, 32, copies=2)
     assert (found.state_bytes, found.shard_bytes) == (840_000_000_000, 26_250_000_000)
     assert (found.arena_bytes, found.ramdisk_bytes) == (52_500_000_000, 60_375_000_000)
+
+
+def test_a_worker_has_a_slot_more_where_other_nodes_pull_from_it():
+    assert (slots_for(0), slots_for(1), slots_for(2)) == (3, 4, 4)
 
 
 def test_what_does_not_divide_evenly_is_rounded_up():
@@ -23,12 +27,12 @@ def test_what_does_not_divide_evenly_is_rounded_up():
 @pytest.mark.parametrize("wrong", [{"params": 0}, {"hosts": 0}, {"bytes_per_param": -1}, {"params": float("nan")}])
 def test_nonsense_is_refused_by_name(wrong):
     with pytest.raises(SettingError, match=next(iter(wrong)).replace("_", "-")):
-        sizing(**{"params": 1e9, "hosts": 2, **wrong})
+        sizing(**{"params": 1e9, "hosts": 2, "copies": 4, **wrong})
 
 
 def test_the_command_prints_gibibytes_or_json():
     arguments = ["size", "--params", "70e9", "--hosts", "32"]
     shown = CliRunner().invoke(cli, arguments)
-    assert shown.exit_code == 0 and "56.23 GiB" in shown.output and "48.89 GiB" in shown.output
+    assert shown.exit_code == 0 and "112.46 GiB" in shown.output and "97.79 GiB" in shown.output
     told = CliRunner().invoke(cli, [*arguments, "--copies", "3", "--json"])
     assert json.loads(told.output)["arena_bytes"] == 3 * 26_250_000_000

@@ -16,6 +16,7 @@ from tests.pure.protocol_parts import Plan, SimWorker
 from tests.pure.protocol_world import LIMITS, PATIENCE, SENSING, World
 
 REWINDS_S = 3.0
+RESTORE = {"restore_timeout_s": 20.0}
 
 
 class TierWorld(World):
@@ -31,13 +32,16 @@ class TierWorld(World):
         self, seed: int, plan: Plan, *, before: int, save: float, bad: float, refuse: float, rewind: float
     ) -> None:
         super().__init__(seed, plan)
-        self.ws = BareController(plan.replicas, plan.spares, checkpoint=Checkpoint(), **LIMITS, **SENSING, **PATIENCE)
+        self.ws = BareController(
+            plan.replicas, plan.spares, checkpoint=Checkpoint(), **LIMITS, **SENSING, **PATIENCE, **RESTORE
+        )
         self.save, self.bad, self.refuse, self.rewind = save, bad, refuse, rewind
         self.saved: list[CommitId] = []
         self.unreadable: set[str] = set()
         self.refused: set[str] = set()
         self.restored: list[int] = []
         self.rewound = 0
+        self.answers: dict[str, tuple[int, Any]] = {}
         for step in range(before):
             commit = CommitId(incarnation=0, generation=1, attempt=1, step=step, lineage=f"b{step}")
             self.note_stable(commit)
@@ -102,16 +106,33 @@ class TierWorld(World):
         elif self.is_cut(worker, "in"):
             self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
         elif worker.is_alive and not worker.is_hung and worker.state.stage in (Stage.PARKED, Stage.FROZEN):
-            self.restore(worker, command.commit)
+            self.restore(worker, command)
 
-    def restore(self, worker: SimWorker, commit: CommitId) -> None:
+    def form(self, worker: SimWorker) -> None:
+        view, pending = self.ws.view, worker.pending
+        if pending is not None and any(fork.voids(pending) for fork in view.forks):
+            worker.pending = None
+        worker.unpublished = [one for one in worker.unpublished if not any(fork.voids(one) for fork in view.forks)]
+        super().form(worker)
+
+    def restore(self, worker: SimWorker, command: cmd.Restore) -> None:
+        """An order that was answered is only answered again."""
+        number, answer = self.answers.get(worker.name, (0, None))
+        if command.number == number and answer is not None:
+            self.tell(worker, answer[0], **answer[1])
+            return
+        if command.number < number:
+            return
+        commit = command.commit
         worker.since_s = worker.moved_s = self.now_s
         worker.pending, worker.unpublished = None, []
         is_bad = commit.lineage in self.unreadable or self.rng.random() < self.refuse
         if is_bad:
             self.refused.add(commit.lineage)
             kept = worker.state.commit if worker.state.healed else None
-            self.tell(worker, ev.RestoreRefused, commit=commit, reason="bad bytes", kept=kept)
+            answer = ev.RestoreRefused, {"commit": commit, "reason": "bad bytes", "kept": kept}
         else:
             assert self.signal(worker, Signal.RESTORED, commit=commit) is Verdict.DONE
-            self.tell(worker, ev.Restored, commit=commit)
+            answer = ev.Restored, {"commit": commit}
+        self.answers[worker.name] = command.number, answer
+        self.tell(worker, answer[0], **answer[1])
