@@ -297,7 +297,7 @@ def write_and_die(pipe: Any, directory: Path, method: str, when: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "when", "sealed"), POINTS.values(), ids=POINTS.keys())
-def test_c02_c09_a_killed_writer_leaves_whole_slots_and_the_step_is_saved_again(method: str, when: str, sealed: list[int], tmp_path: Path) -> None:
+def test_c02_c09_killed_and_the_step_is_saved_again(method: str, when: str, sealed: list[int], tmp_path: Path) -> None:
     """What was sealed stays whole; what was not is nothing, goes, and the same step can be saved again (C9)."""
     with child(write_and_die, tmp_path, method, when) as (process, _):
         process.join(LONG_S)
