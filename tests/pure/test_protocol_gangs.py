@@ -10,7 +10,7 @@ from elastic.control.values import CommitId
 from tests.pure.gang_world import GangWorld
 from tests.pure.protocol_parts import Plan, SimWorker
 
-SEEDS, BATCH = 300, 50
+SEEDS, BATCH = 250, 50
 
 
 def plan_of(seed: int) -> tuple[Plan, int]:

@@ -11,7 +11,7 @@ from tests.pure.protocol_parts import Plan
 from tests.pure.test_protocol_random import judge_the_end, plan_of
 from tests.pure.tune_world import TuneWorld
 
-SEEDS, BATCH = 200, 50
+SEEDS, BATCH = 100, 50
 
 
 @functools.cache
