@@ -116,8 +116,8 @@ class Wire:
     def __init__(self, source: Source, tier: Tier, spoil: Callable[[ShardKey, int, Any], Any]) -> None:
         self.tier, self.where, self._source, self._spoil = tier, source.where, source, spoil
 
-    def manifests(self) -> Sequence[Manifest]:
-        return self._source.manifests()
+    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
+        return self._source.manifests(step)
 
     def read(self, key: ShardKey, begin: int, end: int) -> Any:
         return self._spoil(key, begin, self._source.read(key, begin, end))
@@ -131,8 +131,8 @@ class PeerNode:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def manifests(self) -> Sequence[Manifest]:
-        return self._node.manifests()
+    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
+        return self._node.manifests(step)
 
     def read(self, key: ShardKey, begin: int, end: int) -> Any:
         return self._node.read(key, begin, end)

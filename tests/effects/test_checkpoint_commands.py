@@ -94,7 +94,7 @@ def test_ls(call, folder):
 
 
 def test_ls_without_an_answer(call, folder):
-    def fail():
+    def fail(step=None):
         raise StoreError("no credentials for x")
 
     folder.manifests = fail

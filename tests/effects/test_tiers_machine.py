@@ -52,8 +52,8 @@ class Peer:
     def __init__(self, node: Node) -> None:
         self.where, self.node = node.name, node
 
-    def manifests(self) -> list[Manifest]:
-        return self.node.manifests()
+    def manifests(self, step: int | None = None) -> list[Manifest]:
+        return self.node.manifests(step)
 
     def read(self, key: Any, begin: int, end: int) -> Any:
         return self.node.read(key, begin, end)
