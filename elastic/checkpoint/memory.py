@@ -142,6 +142,8 @@ class MemorySource:
                     continue
                 if not 0 <= begin <= end <= manifest.nbytes:
                     raise MissingError(f"{manifest.name} has {manifest.nbytes} bytes, and not [{begin}, {end})")
+                if os.fstat(fd).st_size < PAGE_BYTES + manifest.nbytes:
+                    raise MissingError(f"{manifest.name} has been cut off in {path}")
                 # The map keeps a duplicate of the descriptor, and with it the lock, until the last array on it is gone.
                 memory = mmap.mmap(fd, PAGE_BYTES + manifest.nbytes, prot=mmap.PROT_READ)
             return np.frombuffer(memory, dtype=np.uint8)[PAGE_BYTES + begin : PAGE_BYTES + end]

@@ -133,7 +133,7 @@ def spilled_bytes(asked: str) -> int:
     return reply.store_stats.spilled_bytes_total
 
 
-def test_a_copy_outlives_its_node_and_a_restarted_actor_is_filled_again(crew: Crew) -> None:
+def test_c17_a_copy_outlives_its_node_and_a_restarted_actor_is_filled_again(crew: Crew) -> None:
     keeper = crew.keeper()
     data = [crew.seal(key(1, 0, 2), "x"), crew.seal(key(1, 1, 2), "y")]
     wait_until(lambda: crew.is_replicated(1), f"step 1 was not replicated: {crew.told}")

@@ -308,7 +308,7 @@ def write_and_die(pipe: Any, directory: Path, method: str, when: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "when", "sealed"), POINTS.values(), ids=POINTS.keys())
-def test_killed(method: str, when: str, sealed: list[int], tmp_path: Path) -> None:
+def test_c02_c09_killed_and_the_step_is_saved_again(method: str, when: str, sealed: list[int], tmp_path: Path) -> None:
     """What was sealed stays whole; what was not is nothing, goes, and the same step can be saved again (C9)."""
     with child(write_and_die, tmp_path, method, when) as (process, _):
         process.join(LONG_S)
@@ -415,7 +415,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(directory)], check=True, timeout=LONG_S)
 
 
-def test_a_full_directory_is_said_with_the_knob_and_left_as_it_was(tiny: Path) -> None:
+def test_c18_a_full_directory_is_said_with_the_knob_and_left_as_it_was(tiny: Path) -> None:
     arena = Arena(tiny, RUN, 1, "w0")
     before = free_bytes(tiny)
     for nbytes in (1 << 20, 400 << 10):  # not one slot fits, and two of three

@@ -122,7 +122,7 @@ def test_verify_of_nothing_is_not_sound(call, folder):
     assert call.facts("verify", "other", "--persistent", "x", code=3)["steps"] == []
 
 
-def test_restore_report(call, folder):
+def test_c26_restore_report(call, folder):
     """C26: which step, from where, how much; and why not a newer one."""
     spoil(folder, 8)
     facts = call.facts("restore-report", RUN, "--persistent", "x")

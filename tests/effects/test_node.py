@@ -105,7 +105,7 @@ def test_a_peer_that_tells_of_another_shard_is_not_believed():
         b.pull(key(1), [peer])
 
 
-def test_what_does_not_fit_is_refused_before_a_byte_is_asked_for():
+def test_c18_what_does_not_fit_is_refused_before_a_byte_is_asked_for():
     (a, memory), (b, _) = node("a"), node("b", budget_bytes=15 * CHUNK_BYTES)
     memory.seal(key(1))
     memory.seal(key(2))

@@ -97,7 +97,7 @@ def kinds_of_damage(data: np.ndarray):
     yield "as bytes, cut off", data[:-1].tobytes()
 
 
-def test_c4_no_damage_to_a_payload_passes():
+def test_c04_no_damage_to_a_payload_passes():
     """Each byte of each chunk, padding included, in what any kind of read returns."""
     good = shard_of(state(), chunk_bytes=CHUNK)
     manifest, payload = good
@@ -123,7 +123,7 @@ def test_c4_no_damage_to_a_payload_passes():
     assert tried > len(payload)
 
 
-def test_c4_no_damage_to_a_ranged_read_passes():
+def test_c04_no_damage_to_a_ranged_read_passes():
     """A part of a tensor is read in whole chunks, and each of these is checked."""
     good = shard_of({"x": numbers(64)}, chunk_bytes=CHUNK)
     want = Want(path="/x", dtype="float32", whole=(64,), box=((20,), (21,)))
@@ -134,7 +134,7 @@ def test_c4_no_damage_to_a_ranged_read_passes():
         assert {read[1:] for read in shelf.reads} == {(64, 128)}
 
 
-def test_c4_no_damage_to_a_manifest_passes(tmp_path):
+def test_c04_no_damage_to_a_manifest_passes(tmp_path):
     """In a directory: a manifest is as it was written, or it is not used."""
     folder = Folder(tmp_path)
     folder.put(shard_of({"x": numbers(4)}))
@@ -150,7 +150,7 @@ def test_c4_no_damage_to_a_manifest_passes(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["another step", "another shard", "another run"])
-def test_c3_bytes_of_another_shard_or_step_are_no_substitute(kind):
+def test_c03_bytes_of_another_shard_or_step_are_no_substitute(kind):
     """Files that changed places, of equal size: manifests say whose bytes they are."""
     more = {k: v + 1 for k, v in state().items()}
     mine, other = shard_of(state()), shard_of(more, step=8)
@@ -174,7 +174,7 @@ def bad_on(*chunks: int):
     return spoil
 
 
-def test_c5_a_bad_chunk_comes_from_the_next_holder():
+def test_c05_a_bad_chunk_comes_from_the_next_holder():
     good = shard_of(state(), chunk_bytes=CHUNK)
     near = Shelf([good], Tier.MEMORY, "near", bad_on(0, 3))
     far = Shelf([good], Tier.PERSISTENT, "far")
@@ -189,7 +189,7 @@ def test_c5_a_bad_chunk_comes_from_the_next_holder():
 @pytest.mark.parametrize(
     "error", [MissingError("gone"), StoreError("no route"), CorruptError("torn"), OSError("no memory")]
 )
-def test_c5_a_holder_that_fails_is_passed_over(error):
+def test_c05_a_holder_that_fails_is_passed_over(error):
     good = shard_of(state(), chunk_bytes=CHUNK)
 
     def fail(*_):
@@ -202,7 +202,7 @@ def test_c5_a_holder_that_fails_is_passed_over(error):
         assert len(near.reads) == 3, "it is left alone after a few refusals"
 
 
-def test_c5_what_nobody_gives_is_refused_with_what_each_said():
+def test_c05_what_nobody_gives_is_refused_with_what_each_said():
     good = shard_of(state(), chunk_bytes=CHUNK)
     places = [Shelf([good], Tier.PEER, "n1", bad_on(2)), Shelf([good], Tier.PERSISTENT, "far", bad_on(2))]
     with pytest.raises(

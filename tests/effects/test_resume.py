@@ -131,7 +131,7 @@ class Thing:
 
 
 @pytest.mark.parametrize("readers", [1, 2])
-def test_c8_restoring_while_steps_are_saved_and_dropped(readers):
+def test_c08_restoring_while_steps_are_saved_and_dropped(readers):
     """Each reader ends with one whole step, never with parts of two; a step that was dropped meanwhile is refused."""
     shelf, ending = Turning(), threading.Event()
     shelf.save(0)

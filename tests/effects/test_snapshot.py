@@ -79,7 +79,7 @@ def book(tmp_path: Path) -> Book:
 # --- the state at the door --------------------------------------------------------------------------------------------
 
 
-def test_every_step_is_sealed_as_it_was_at_the_door(book: Book) -> None:
+def test_c01_every_step_is_sealed_as_it_was_at_the_door(book: Book) -> None:
     ended = book.solo().run(trained(book.note))
     assert_like_a_plain_loop(ended)
     assert staged(ended) == list(range(STEPS))
@@ -362,7 +362,7 @@ def test_phases_are_staged_after_the_last_of_a_step(book: Book) -> None:
     assert staged(book.solo().run(train_fn)) == [1, 3, 5]
 
 
-def test_a_loop_that_is_left_early_seals_what_it_has_staged(book: Book) -> None:
+def test_c23_a_loop_that_is_left_early_seals_what_it_has_staged(book: Book) -> None:
     def train_fn(session: Any) -> None:
         training = Training(session)
         for step in training.steps():
@@ -410,7 +410,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(directory)], check=True, timeout=LONG_S)
 
 
-def test_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: Path) -> None:
+def test_c18_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: Path) -> None:
     (tiny / "filler").write_bytes(bytes(40 << 10))
     book = Book(tiny)
     ended = book.solo().run(trained())
@@ -432,7 +432,7 @@ def test_what_fails_twice_for_want_of_room_is_told_once(book: Book) -> None:
     assert_like_a_plain_loop(ended)
 
 
-def test_a_snapshot_that_fails_for_another_reason_ends_the_run(book: Book, monkeypatch: Any) -> None:
+def test_c15_c17_a_snapshot_that_fails_for_another_reason_ends_the_run(book: Book, monkeypatch: Any) -> None:
     """An error nobody hears would leave the run without snapshots for ever (C15)."""
 
     def broken(*_: Any) -> None:

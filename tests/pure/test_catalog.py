@@ -101,7 +101,7 @@ def chosen(choice) -> int | None:
     return choice.candidate.commit.step if choice.candidate else None
 
 
-def test_c6_a_step_that_fails_again_and_again_is_left_behind():
+def test_c06_a_step_that_fails_again_and_again_is_left_behind():
     """A run that restores and fails, for ever, comes to each step at most `tries` times, and then to an end."""
     those: tuple[Candidate, ...] = candidates([holder(FAR, step) for step in (3, 6, 9)], "r")
     history: list[Start] = []
@@ -118,7 +118,7 @@ def test_c6_a_step_that_fails_again_and_again_is_left_behind():
 
 
 @given(st.lists(st.tuples(st.sampled_from((3, 6, 9)), st.sampled_from(list(Ending))), max_size=12), st.integers(1, 3))
-def test_c6_the_newest_that_is_not_to_blame_is_taken(past, tries):
+def test_c06_the_newest_that_is_not_to_blame_is_taken(past, tries):
     those = candidates([holder(FAR, step) for step in (3, 6, 9)], "r")
     history = [Start(step=step, lineage="a", ending=ending) for step, ending in past]
     vain = {s: sum(1 for step, end in past if step == s and end in (Ending.FAILED, Ending.REFUSED)) for s in (3, 6, 9)}
