@@ -4,6 +4,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ def fit(
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
         take_over(name)
         work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed)
-        finished = _drive(work, settings, Journal(directory), may_come_back=is_named and not is_local)
+        with closing(Journal(directory)) as journal:
+            finished = _drive(work, settings, journal, may_come_back=is_named and not is_local)
     return _result(finished, directory)
 
 
@@ -118,7 +120,6 @@ def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: b
         fleet.shutdown(keep_memory=is_kept)
         brain.close()
         tiers.close(keep=is_kept)
-        journal.close()
 
 
 def _tiers(
