@@ -311,13 +311,28 @@ def _kill_all(find: Callable[[], set[int]], whose: str) -> list[int]:
 
 
 def _pids(name: str) -> set[int]:
-    """Processes in the namespaces of a maker, and those that carry its name as their mark."""
+    """Processes in the namespaces of a maker, those that carry its name as their mark, and all their children.
+
+    Who gives itself a title, as Ray's agents do, may write it over its environment, and the mark with it.
+    """
     found = {pid for host in _namespaces(name) for pid in pids_on(host)}
     mark = f"{_MARK}={name}\0".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended
             if mark in path.read_bytes() + b"\0":
                 found.add(int(path.parent.name))
+    parents = _parents()
+    while children := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
+        found |= children
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """The parent of every process."""
+    found: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
     return found
 
 

@@ -107,28 +107,27 @@ def test_the_driver_is_killed_and_its_run_goes_on_from_the_memory_of_nodes(hosts
 
 
 def test_a_run_is_sent_back_from_the_command_line(hosts: Any, tmp_path: Path) -> None:
-    told: list[subprocess.CompletedProcess[str]] = []
+    """To the oldest step that is durable by then."""
+    store, told = open_vault(str(tmp_path / "store"), "back"), list[tuple[int, subprocess.CompletedProcess[str]]]()
 
-    def rewind(state: RunState) -> None:
-        command = [sys.executable, "-c", CLI, "rewind", "back", "--to-step", "8", "--skip-batches", "20:22"]
+    def ask() -> None:
+        step = store.commits()[-1].commit.step
+        command = [sys.executable, "-c", CLI, "rewind", "back", "--to-step", str(step), "--skip-batches", "300:302"]
         command += ["--address", hosts.address]
-        asking = threading.Thread(
-            target=lambda: told.append(subprocess.run(command, capture_output=True, text=True, timeout=120))
-        )
-        asking.start()
-        asked.append(asking)
+        told.append((step, subprocess.run(command, capture_output=True, text=True, timeout=120)))
 
-    asked: list[threading.Thread] = []
-    saboteur = At(16, rewind)
+    asking = threading.Thread(target=ask)
+    saboteur = At(60, lambda state: asking.start())
     kept = checkpoint(tmp_path, keep=elastic.Keep(last=50))
-    result = fit(tmp_path, "back", kept, steps=400, callbacks=[saboteur])
-    asked[0].join()
-    assert told[0].returncode == 0, told[0].stderr
-    assert "goes on after step" in told[0].stdout
-    assert result.steps == 400
+    result = fit(tmp_path, "back", kept, steps=600, callbacks=[saboteur])
+    asking.join()
+    ((step, asked),) = told
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout == f"back goes on after step {step}\n"
+    assert result.steps == 600
     steps = [report.commit.step for report in saboteur.reports]
     turn = next(place for place, (one, then) in enumerate(zip(steps, steps[1:], strict=False)) if then <= one) + 1
-    assert steps[turn] <= 9
-    assert [report.commit.step for report in saboteur.reports[turn:] if report.skipped] == [20, 21]
+    assert steps[turn] == step + 1
+    assert [report.commit.step for report in saboteur.reports[turn:] if report.skipped] == [300, 301]
     started = [line for line in read_lines(tmp_path) if line["event"] == "started"]
     assert len(started) == 2, "nobody starts anew"

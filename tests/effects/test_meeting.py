@@ -15,12 +15,11 @@ from tests.effects.helpers import HOST, LONG_S, Running
 
 NAMELESS = "127.0.0.7"  # no file of the system has a name for it
 FORM = f"""
-from tests.effects.helpers import view_of, in_threads
+from tests.effects.helpers import view_of
 from elastic.train.gloo import GlooGroup
 from elastic.train.meeting import StoreHost
-owns = [StoreHost({NAMELESS!r}) for _ in range(2)]
-groups = [GlooGroup(view_of([(own.host, own.port) for own in owns]), rank, 60.0) for rank in range(2)]
-in_threads(2, lambda rank: groups[rank].form(owns[rank], "same", lambda: False, 60.0))
+own = StoreHost({NAMELESS!r})
+GlooGroup(view_of([(own.host, own.port)]), 0, 60.0).form(own, "same", lambda: False, 60.0)
 print("formed")
 """
 LOOK_UP = f"""
