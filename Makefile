@@ -34,7 +34,7 @@ demo: $(READY) ## train a small model on this machine, break it, and watch it go
 	$(BIN)/elastic demo --out runs/demo $(ARGS)
 
 test: $(READY) ## every test but the slow ones
-	$(BIN)/python -m pytest -m "not slow" --durations=30 $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" --durations=60 $(ARGS)
 
 test-pure: $(READY) ## the pure tests: seconds, no Ray, no torch
 	$(BIN)/python -m pytest tests/pure $(ARGS)

@@ -54,7 +54,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("sabotage", thinned(PLANS, 2))
+@pytest.mark.parametrize("sabotage", thinned(PLANS, 3))
 def test_what_one_replica_gets_wrong_costs_it_its_place_and_nothing_else(sabotage, clean, tmp_path):
     """With a vote before each step nothing wrong is ever summed: the answer is the fault-free run's."""
     story = run(tmp_path, sabotage, training=Training(options={"digest_steps": 1}))
@@ -92,6 +92,7 @@ def test_the_replacement_is_healed_from_the_majority(tmp_path):
     assert len(finished) == 3 and len({line["digest"] for line in finished}) == 1
 
 
+@pytest.mark.slow
 def test_donors_that_differ_are_found_before_anybody_is_healed(tmp_path):
     """Long before the next vote: a joiner comes, and the three who would give to it do not hold the same."""
     flip, kill = Sabotage(point="flip-weight", rank=1, step=4), Sabotage(point="forward", rank=3, step=8)

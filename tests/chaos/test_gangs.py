@@ -77,6 +77,7 @@ def test_who_has_given_its_word_applies_when_it_learns_that_others_have(clean: S
     assert form["view"]["resume"]["step"] == 4 and form["view"]["behind"] == []
 
 
+@pytest.mark.slow
 def test_a_broken_replica_is_made_whole_and_joins_again(tmp_path: Path) -> None:
     """The worker that was left keeps its process and its model, and is healed like the one that comes."""
     plan, steps = [Sabotage(point="forward", rank=1, step=4)], 120

@@ -11,7 +11,7 @@ from elastic.actors.supervisor import Supervisor
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.state import RunState
-from tests.chaos.group import STEPS, Story, Training, assert_promises, run
+from tests.chaos.group import STEPS, Story, Training, assert_promises, run, thinned
 from tests.chaos.saboteur import Sabotage
 
 pytestmark = pytest.mark.timeout(120)
@@ -94,7 +94,7 @@ JOINERS = {
 }
 
 
-@pytest.mark.parametrize("plan", JOINERS.values(), ids=JOINERS.keys())
+@pytest.mark.parametrize("plan", thinned(JOINERS, 2))
 def test_killed_around_a_joiner(plan: list[Sabotage], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A replacement is started, parks, and joins at the end of a step; generation 3 is its first."""
     steps, pause_s = 120, 0.01

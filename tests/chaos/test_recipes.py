@@ -39,7 +39,7 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize(("recipe", "plan"), thinned(STORIES, 2))
+@pytest.mark.parametrize(("recipe", "plan"), thinned(STORIES, 3))
 def test_killed_in_mid_step(recipe: str, plan: list[Sabotage], tmp_path: Path) -> None:
     clean = alone(recipe, tmp_path / "clean")
     story = run(tmp_path / "story", *plan, steps=STEPS, training=Training(function=partial(train, recipe=recipe)))

@@ -57,6 +57,7 @@ def test_a_straggler_is_dealt_less(clean, tmp_path):
     assert_nothing_lost(story, clean)
 
 
+@pytest.mark.slow
 def test_a_straggler_makes_room_for_a_spare(tmp_path, tmp_path_factory):
     steps = 100
     policy = Ladder(straggler=Kind.SWAP)

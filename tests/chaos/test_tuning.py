@@ -132,7 +132,7 @@ def assert_rates(story: Story, sizes: list[tuple[int, int]], rule: Any) -> None:
         assert used[step] == pytest.approx([BASE_RATE * GAMMA**step * pace.factor(step)] * 2, rel=1e-12), f"step {step}"
 
 
-@pytest.mark.parametrize(("plan", "supervisor"), thinned(STORIES, 3))
+@pytest.mark.parametrize(("plan", "supervisor"), thinned(STORIES, 6))
 def test_tuned_in_mid_run(plan: list[Sabotage], supervisor: type[AtAStep], tmp_path: Path) -> None:
     rule = LinearLR()
     training = Training(callbacks=(rule,))

@@ -56,6 +56,7 @@ def test_a_lost_worker_is_replaced_in_its_replica(hosts: Any, tmp_path: Path) ->
     assert_nothing_lost(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_lost_node_takes_its_replica_along(hosts: Any, tmp_path: Path) -> None:
     doomed, stays = (hosts.add_node(num_cpus=2, object_store_memory=80 << 20, resources={"g": 2}) for _ in range(2))
     nodes = {node.node_id: node for node in (doomed, stays)}

@@ -119,6 +119,7 @@ def test_the_command_changes_a_run_that_trains(hosts: Any, tmp_path: Path) -> No
     assert_tuned(tmp_path, result, asking, first, Tuning(lr_factor=0.5, batch_size=32))
 
 
+@pytest.mark.slow
 def test_a_wish_outlives_the_supervisor_that_was_asked(hosts: Any, tmp_path: Path) -> None:
     """From Python, in the process of the driver; the supervisor dies at the same moment."""
 
