@@ -198,7 +198,7 @@ class Checkpoint:
         backup_interval_minutes: the persistent interval under its name in multi-tier checkpointing.
         peers: copies of each shard on other nodes than its own.
         peer_bytes: what a node may hold for others; None: 0.7 of its object store.
-        memory: directory of the node tier: a ramdisk. ssd: a directory for copies that outlive a reboot, or None.
+        memory: directory of the node tier: a ramdisk.
         keep: what the persistent tier keeps.
         upload_bytes_per_s: cap for each node; None: none.
         overhead: share of the time that measured intervals may cost.
@@ -212,7 +212,6 @@ class Checkpoint:
     peers: int = 1
     peer_bytes: int | None = None
     memory: str = "/dev/shm"  # noqa: S108 - where Linux keeps shared memory
-    ssd: str | None = None
     keep: Keep = field(default_factory=Keep)
     upload_bytes_per_s: float | None = None
     overhead: float = 0.03
