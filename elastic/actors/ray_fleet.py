@@ -278,7 +278,9 @@ class RayFleet:
                 self._listen(worker)
 
         hand.is_heard = True
-        self._call(worker, "news", "events", hand.seen, _EVENTS_S, then=heard)
+        limits = self._settings.limits  # each call tells the worker that its driver lives
+        wait_s = min(_EVENTS_S, limits.orphan_lease_s / 4, limits.lease_s / 4)
+        self._call(worker, "news", "events", hand.seen, wait_s, then=heard)
 
     def _lost(self, worker: str, error: Exception) -> None:
         self._hands[worker].is_heard = False

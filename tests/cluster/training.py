@@ -179,13 +179,16 @@ def mistaken(mistake: str) -> Callable[[Any], Any]:
 
 
 def start_python(code: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A Python process that runs `code` from a file, with the repository on its path."""
+    """A Python process that runs `code` from a file, with the repository on its path, and heeds Ctrl-C.
+
+    What a shell has put into the background hands on that it ignores SIGINT.
+    """
     script = folder / "script.py"
     script.write_text(code)
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": str(root), "RAY_AUTH_MODE": "disabled"}
     return subprocess.Popen(
-        [sys.executable, str(script), *arguments],
+        ["env", "--default-signal=INT", sys.executable, str(script), *arguments],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
