@@ -81,6 +81,7 @@ def test_without_votes_a_flipped_bit_stays(tmp_path):
     assert len({line["digest"] for line in story.of("finished")}) == 2
 
 
+@pytest.mark.slow
 def test_the_replacement_is_healed_from_the_majority(tmp_path):
     sabotage = Sabotage(point="flip-weight", rank=1, step=4)
     story = run(

@@ -186,7 +186,8 @@ def test_a_spare_takes_over_what_the_dead_one_had_in_flight(kind: str, clean: di
     assert_holds(story, clean[kind], *plan)
 
 
-@pytest.mark.parametrize("kind", thinned({kind: kind for kind in KINDS}, 4))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_joiner_is_dealt_its_part(kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A replacement is started after a loss, and joins at the end of a step."""
     steps, plan = 160, [Sabotage(point="forward", rank=2, step=4)]

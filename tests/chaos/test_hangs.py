@@ -113,6 +113,7 @@ def test_who_waits_in_a_collective_is_no_culprit(tmp_path: Path) -> None:
     assert story.finished.state.incidents == ()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_of_its_end_wastes_no_attempt(clean: Story, tmp_path: Path) -> None:
     """SIGTERM, and SIGKILL a while later: by then it has left, at the end of a step."""
     plan = [Sabotage(point="forward", rank=1, step=3, signal=signal.SIGTERM)]

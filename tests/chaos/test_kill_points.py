@@ -94,7 +94,7 @@ JOINERS = {
 }
 
 
-@pytest.mark.parametrize("plan", thinned(JOINERS, 2))
+@pytest.mark.parametrize("plan", thinned(JOINERS, 4))
 def test_killed_around_a_joiner(plan: list[Sabotage], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A replacement is started, parks, and joins at the end of a step; generation 3 is its first."""
     steps, pause_s = 120, 0.01

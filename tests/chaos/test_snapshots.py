@@ -115,6 +115,7 @@ def test_killed(plan: list[Sabotage], tmp_path: Path) -> None:
     assert STEPS - 1 in alive
 
 
+@pytest.mark.slow
 def test_all_stop_for_a_joiner_and_the_step_they_stop_at_is_sealed(tmp_path: Path) -> None:
     """Else hardly any is staged: the first one, and the last."""
     steps = 120

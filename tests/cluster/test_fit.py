@@ -102,6 +102,7 @@ def test_a_killed_worker_costs_no_step_and_no_process(clean: Any, tmp_path: Path
     assert [line["event"] for line in lines].count("started") == 1
 
 
+@pytest.mark.slow
 def test_a_spare_takes_over(clean: Any, tmp_path: Path) -> None:
     def kill_leader(state: RunState) -> None:
         os.kill(state.members[0].pid, signal.SIGKILL)
@@ -215,6 +216,7 @@ def control_plane_pids() -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_the_group_grows_when_slots_appear(hosts: Any, clean: Any, tmp_path: Path) -> None:
     """Three replicas are wanted, one slot is there; a node with more comes."""
     added: list[Any] = []

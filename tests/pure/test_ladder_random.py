@@ -18,7 +18,7 @@ from elastic.control.values import CommitId
 
 SLOTS = 3
 SHARDS = 2
-EXAMPLES = 50
+EXAMPLES = 30
 ROOM = 3  # copies that a node takes of each shard
 
 

@@ -12,7 +12,7 @@ import pytest
 from elastic.control.outcome import Ending
 from tests.pure.protocol_world import Plan, World
 
-SEEDS = 250
+SEEDS = 200
 BATCH = 50
 
 
