@@ -111,7 +111,10 @@ def test_a_run_is_sent_back_from_the_command_line(hosts: Any, tmp_path: Path) ->
     store, told = open_vault(str(tmp_path / "store"), "back"), list[tuple[int, subprocess.CompletedProcess[str]]]()
 
     def ask() -> None:
-        step = store.commits()[-1].commit.step
+        deadline_s = time.monotonic() + 60
+        while not (durable := store.commits()) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        step = durable[-1].commit.step
         command = [sys.executable, "-c", CLI, "rewind", "back", "--to-step", str(step), "--skip-batches", "300:302"]
         command += ["--address", hosts.address]
         told.append((step, subprocess.run(command, capture_output=True, text=True, timeout=120)))
@@ -119,12 +122,12 @@ def test_a_run_is_sent_back_from_the_command_line(hosts: Any, tmp_path: Path) ->
     asking = threading.Thread(target=ask)
     saboteur = At(60, lambda state: asking.start())
     kept = checkpoint(tmp_path, keep=elastic.Keep(last=50))
-    result = fit(tmp_path, "back", kept, steps=400, callbacks=[saboteur])
+    result = fit(tmp_path, "back", kept, steps=600, callbacks=[saboteur])
     asking.join()
     ((step, asked),) = told
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout == f"back goes on after step {step}\n"
-    assert result.steps == 400
+    assert result.steps == 600
     steps = [report.commit.step for report in saboteur.reports]
     turn = next(place for place, (one, then) in enumerate(zip(steps, steps[1:], strict=False)) if then <= one) + 1
     assert steps[turn] == step + 1
