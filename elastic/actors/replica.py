@@ -35,6 +35,7 @@ log = logging.getLogger("elastic")
 STORE_SHARE = 0.7  # Ray spills from 0.8 on, silently
 _PARTS = 16  # so that two parts on their way stay below what the budget leaves free
 _LEASE_LOOK_S = 0.5
+_MAP_S = 30.0  # it is in this node's store, and is only mapped
 _GROUPS = {"control": 2, "read": 4, "pull": 2, "upload": 2}
 
 
@@ -208,4 +209,4 @@ def budget_bytes(asked: int | None, store_bytes: float) -> int:
 
 def _put(array: Any) -> tuple[Any, Any]:
     reference = ray.put(array)
-    return reference, ray.get(reference)
+    return reference, ray.get(reference, timeout=_MAP_S)

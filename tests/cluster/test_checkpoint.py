@@ -39,8 +39,14 @@ def fit(folder: Path, name: str, kept: elastic.Checkpoint, steps: int = STEPS, *
 
 
 def rungs(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "run" / "journal.jsonl").read_text().splitlines()]
-    return [line for line in lines if line.get("checkpoint") == "CheckpointRung"]
+    journal = folder / "run" / "journal.jsonl"
+    whole = journal.read_text().rpartition("\n")[0].splitlines() if journal.exists() else []
+    return [line for line in map(json.loads, whole) if line.get("checkpoint") == "CheckpointRung"]
+
+
+def replicated(folder: Path) -> list[int]:
+    """Steps that two nodes have kept, as far as the journal is written."""
+    return [line["commit"]["step"] for line in rungs(folder) if line["rung"] == "replicated"]
 
 
 def test_the_last_step_is_durable_and_the_next_life_goes_on_from_it(hosts: Any, tmp_path: Path) -> None:
@@ -91,14 +97,14 @@ def test_the_driver_is_killed_and_its_run_goes_on_from_the_memory_of_nodes(hosts
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline_s = time.monotonic() + 120
-        while not any(line.get("step", -1) > 20 for line in read_lines(tmp_path)):
+        while not (any(line.get("step", -1) > 20 for line in read_lines(tmp_path)) and replicated(tmp_path)):
             assert time.monotonic() < deadline_s and driver.poll() is None
             time.sleep(0.1)
     finally:
         driver.kill()
         driver.wait()
     before = max(line["step"] for line in read_lines(tmp_path) if line["event"] == "committed")
-    promised = max(line["commit"]["step"] for line in rungs(tmp_path) if line["rung"] == "replicated")
+    promised = max(replicated(tmp_path))
     result = fit(tmp_path, "lost", checkpoint(tmp_path, persistent=None), steps=before + 200)
     assert result.steps == before + 200
     journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
@@ -112,7 +118,8 @@ def test_a_run_is_sent_back_from_the_command_line(hosts: Any, tmp_path: Path) ->
 
     def ask() -> None:
         deadline_s = time.monotonic() + 60
-        while not (durable := store.commits()) and time.monotonic() < deadline_s:
+        while not (durable := store.commits()):
+            assert time.monotonic() < deadline_s, "nothing became durable"
             time.sleep(0.1)
         step = durable[-1].commit.step
         command = [sys.executable, "-c", CLI, "rewind", "back", "--to-step", str(step), "--skip-batches", "300:302"]

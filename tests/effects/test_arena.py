@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from elastic.control.values import CommitId
 from elastic.errors import SettingError
 from elastic.policies.sizing import SLOTS
 from tests.effects.helpers import LONG_S, child, hear
+from tests.effects.tmpfs import mounted
 
 NBYTES = 4096
 RUN = "run-a"
@@ -403,16 +403,8 @@ def test_shards_are_counted_apart(tmp_path: Path) -> None:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 1 MiB."""
-    directory = tmp_path / "tiny"
-    directory.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
-    made = subprocess.run(mounting, capture_output=True, text=True, timeout=LONG_S)
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True, timeout=LONG_S)
+    with mounted(tmp_path, "1m") as directory:
+        yield directory
 
 
 def test_c18_a_full_directory_is_said_with_the_knob_and_left_as_it_was(tiny: Path) -> None:

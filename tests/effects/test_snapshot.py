@@ -1,7 +1,5 @@
 """Effect. Snapshots of one worker: they hold the state at the door, whatever the training does meanwhile."""
 
-import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +24,7 @@ from tests.effects.helpers import LONG_S, eventually
 from tests.effects.idiom import STEPS, Numbers, Training, assert_like_a_plain_loop, once, raised, trained
 from tests.effects.sealed import digest_of, flat_of, state_of
 from tests.effects.solo import Solo
+from tests.effects.tmpfs import mounted
 
 RUN = "solo"
 EVERY = Interval(steps=1)
@@ -398,16 +397,8 @@ def test_without_a_checkpoint_nothing_is_made(tmp_path: Path, monkeypatch: Any) 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 64 KiB, of which the flight page takes 4."""
-    directory = tmp_path / "tiny"
-    directory.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory)]
-    made = subprocess.run(mounting, capture_output=True, text=True, timeout=LONG_S)
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True, timeout=LONG_S)
+    with mounted(tmp_path, "64k") as directory:
+        yield directory
 
 
 def test_c18_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: Path) -> None:
