@@ -89,11 +89,15 @@ class Tiers:
             self._failure = outcome.message.partition("\n")[0]
 
     def formed(self, view: View, state: RunState) -> None:
-        """A generation is being formed."""
+        """A generation is being formed; where the history begins, that is recorded before anything is durable."""
         if view.restored:
             self._start = view.resume
             self._forks = view.forks
-            threading.Thread(target=self._fork, args=(view.forks[-1],), name="elastic-fork", daemon=True).start()
+        elif view.bootstrap:
+            self._forks += (Fork(incarnation=view.incarnation, generation=view.generation, step=-1),)
+        else:
+            return
+        threading.Thread(target=self._fork, args=(self._forks[-1],), name="elastic-fork", daemon=True).start()
 
     def close(self, keep: bool) -> None:
         """The run is over; keep: what is in memory may be restored by the next life of the driver."""
