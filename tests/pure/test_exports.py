@@ -34,6 +34,7 @@ ERRORS = {
     "ElasticError",
     "NoClusterError",
     "NoProgressError",
+    "NoRoomError",
     "NonFiniteLossError",
     "NotEnoughSlotsError",
     "NotStatefulError",
