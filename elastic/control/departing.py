@@ -1,10 +1,11 @@
 """Pure. Notice: a worker or node that will be lost leaves at the end of a step, before it is taken away."""
 
 from elastic.control import events as ev
-from elastic.control.state import OVER, Gang, Standing
+from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
+_SOON_S = 1.0  # a worker that starts competes with the others for processors while they form without the leaving ones
 _AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
 
 
@@ -28,13 +29,13 @@ def notice_if_leaving(turn: Turn, name: str) -> None:
 
 def consider_departure(turn: Turn) -> None:
     """Have all stop at the end of a step once those who stay are enough; notices that come together leave together."""
-    leaving = [member for member in turn.state.members if member.notice]
-    if not leaving or turn.state.pause_asked:
+    leaving = _leaving(turn)
+    if not leaving:
         return
     waited_s = turn.now_s - min(member.notice_s for member in leaving)
-    staying = turn.state.replicas - len({member.gang for member in leaving})
-    is_enough = staying + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
-    if waited_s < turn.settings.limits.notice_window_s or not staying or not is_enough:
+    if waited_s >= _SOON_S:
+        turn.replenish(f"{leaving[0].name} will be lost: {leaving[0].notice}")
+    if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s or not _are_enough(turn):
         return
     for member in leaving:
         turn.signal(IncidentClass.DEPARTURE, f"{member.name} will be lost: {member.notice}", culprit=member.name)
@@ -56,6 +57,16 @@ def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     return staying
 
 
+def _leaving(turn: Turn) -> tuple[WorkerRecord, ...]:
+    return tuple(member for member in turn.state.members if member.notice)
+
+
+def _are_enough(turn: Turn) -> bool:
+    """Whether the run can go on without those who were told that they will be lost."""
+    staying = turn.state.replicas - len({member.gang for member in _leaving(turn)})
+    return staying > 0 and staying + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
+
+
 def newest_step(gangs: tuple[Gang, ...]) -> int:
     """The last step that one of these replicas holds in full, or can apply in full."""
     return max((min(max(one.step for one in worker.held) for worker in gang) for gang in gangs), default=-2)
@@ -71,4 +82,6 @@ def _notice(turn: Turn, name: str, reason: str) -> None:
         turn.set_worker(mate.name, notice=reason, notice_s=turn.now_s)
         if mate.standing in _AT_HOME:
             turn.dismiss(mate.name, reason=reason)
-    turn.replenish(f"{name} will be lost: {reason}")
+    is_soon = turn.state.phase is Phase.RUNNING and bool(_leaving(turn)) and _are_enough(turn)
+    if not is_soon:
+        turn.replenish(f"{name} will be lost: {reason}")
