@@ -90,14 +90,12 @@ def test_a_node_takes_all_its_workers_along_and_gets_no_new_ones():
     ws.place("w3", node="b")
     ws.feed(ev.NodeNotice(node="b", reason="preempted"))
     assert ws.standing("w3") is Standing.GONE, "it has not begun"
+    assert ws.addressees(cmd.StartWorker) == {"w4", "w5", "w6"}, "no step waits for them"
+    ws.place("w4", node="b")
+    assert ws.standing("w4") is Standing.GONE and ws.addressees(cmd.Dismiss) == {"w4"}
     ws.tick(WINDOW_S)
     stop_all(ws)
     assert ws.members == ["w0"]
-    ws.form()
-    ws.stable(10)
-    assert ws.addressees(cmd.StartWorker) == {"w4", "w5", "w6"}
-    ws.place("w4", node="b")
-    assert ws.standing("w4") is Standing.GONE and ws.addressees(cmd.Dismiss) == {"w4"}
 
 
 def test_the_last_copy_does_not_leave():
