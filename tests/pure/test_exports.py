@@ -43,6 +43,7 @@ ERRORS = {
     "SettingError",
     "StateError",
     "StepMisuseError",
+    "SupersededError",
     "TrainFnError",
 }
 SIGNALS = {"AttemptBroken", "Dismissed"}
