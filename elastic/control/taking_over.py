@@ -65,6 +65,8 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
     changes: dict[str, Any] = {"seen_s": now_s}
     if view is not None:
         told = max(view.published, event.published)
+        while told + 1 in event.ahead:
+            told += 1
         ahead = frozenset(step for step in event.ahead if step > told)
         oldest = max(told, view.resume.step, *ahead)
         workers |= {one.worker: _member(one, oldest, now_s) for one in event.found if one.worker in members}

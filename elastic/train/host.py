@@ -52,7 +52,8 @@ class WorkerHost:
     Args:
         spec: who this is.
         host: address of this node for other workers.
-        on_orphan: called when no driver was heard for the orphan lease, before the process ends itself.
+        on_orphan: called when no driver was heard for the orphan lease, and the state is saved in the node's memory,
+            before the process ends itself; with the shards that were saved.
         dumps, ray_blocks: see `Surroundings`.
         peers: sources of checkpoints that this process cannot open by itself.
     """
@@ -61,7 +62,7 @@ class WorkerHost:
         self,
         spec: WorkerSpec,
         host: str,
-        on_orphan: Callable[[], None] = lambda: None,
+        on_orphan: Callable[[list[ev.ShardStaged]], None] = lambda _: None,
         dumps: Callable[[Any], bytes] = pickle.dumps,
         ray_blocks: Callable[[Any, float], Any] | None = None,
         peers: Callable[[], Sequence[Source]] = tuple,
@@ -72,6 +73,7 @@ class WorkerHost:
         self._place = {"gang": spec.gang, "shard": spec.shard, "pid": os.getpid()}
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
+        self._save_s = limits.restore_timeout_s if spec.settings.checkpoint is not None else 0.0
         self._value: Any = None
         self._told, self._untold = 0, list[ev.Event]()
         if spec.settings.scaling.use_gpu and not torch.cuda.is_available():
@@ -183,12 +185,18 @@ class WorkerHost:
         self._value = value
 
     def _watch_for_driver(self) -> None:
-        """A worker without a driver frees its slot by itself."""
+        """A worker without a driver saves its state, and frees its slot by itself."""
         pause = threading.Event()
-        while self._link.silent_s < self._orphan_lease_s:
-            pause.wait(min(_WATCH_S, self._orphan_lease_s / 4))
+        while True:
+            while self._link.silent_s < self._orphan_lease_s:
+                pause.wait(min(_WATCH_S, self._orphan_lease_s / 4))
+            if self._save_s:
+                self._link.forsake(self._save_s)
+            if self._link.silent_s >= self._orphan_lease_s:  # else a driver has come after all
+                break
+        staged = [event for event in self._link.take_events(0) if isinstance(event, ev.ShardStaged)]
         self._page.remove()
-        leaving = threading.Thread(target=self._on_orphan, daemon=True)
+        leaving = threading.Thread(target=self._on_orphan, args=(staged,), daemon=True)
         leaving.start()
-        leaving.join(_LEAVE_S)
+        leaving.join(_LEAVE_S + self._save_s)
         os._exit(1)

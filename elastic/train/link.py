@@ -23,6 +23,10 @@ KEPT_REPORTS = 1 << 14  # more steps than a group makes without a driver, until 
 _LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
 
 
+class Forsaken:
+    """An order of nobody's: no driver is left, so the training thread saves the state that it has at the door."""
+
+
 class Link:
     """One worker's end of the protocol.
 
@@ -53,6 +57,7 @@ class Link:
         self._to_restore: CommitId | None = None
         self._restore_number = 0
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
+        self._is_forsaken = self._has_saved = False
 
     @property
     def state(self) -> WorkerState:
@@ -98,7 +103,7 @@ class Link:
             was, door = self._state.stage, self._parked
             if self._react(Signal.ADOPT, incarnation=incarnation) is not Verdict.DONE:
                 raise _superseded(incarnation, self._state.incarnation)
-            self._contact_s = time.monotonic()
+            self._contact_s, self._is_forsaken = time.monotonic(), False
             waiting, self._events = list(self._events), deque([*self._reports, *self._facts])
             self._events.extend(event for event in waiting if event not in self._facts and event not in self._reports)
             self._is_urgent = True
@@ -112,6 +117,21 @@ class Link:
             cut = self.cut if self._state.stage is Stage.FROZEN else (lambda: None)
         cut()
         return adopted
+
+    def forsake(self, timeout_s: float) -> None:
+        """No driver was heard for long: stop for good, and wait until the state is saved, or a driver comes after all.
+
+        Nothing is saved where there is no state that is worth it.
+        """
+        with self._lock:
+            self._react(Signal.FREEZE, generation=self._state.generation)
+            if self._state.stage is not Stage.FROZEN or not self._state.healed or self._state.commit.step < 0:
+                return
+            self._is_forsaken, self._has_saved, cut = True, False, self.cut
+            self._lock.notify_all()
+        cut()
+        with self._lock:
+            self._lock.wait_for(lambda: self._has_saved or not self._is_forsaken, timeout_s)
 
     def freeze(self, generation: int, incarnation: int = THE_DRIVER) -> ev.FreezeAnswered | None:
         """Stop for good in this generation, and say what is held; None if the order is stale.
@@ -203,7 +223,7 @@ class Link:
             self._parked = parked
             self.post(parked)
 
-    def wait_for_orders(self) -> View | CommitId | None:
+    def wait_for_orders(self) -> View | CommitId | Forsaken | None:
         """Wait at the door; returns the generation to form, the commit to load, or None when the loop is over.
 
         Raises:
@@ -213,6 +233,8 @@ class Link:
             self._await(self._has_orders)
             if self._state.stage is Stage.GONE:
                 raise Dismissed
+            if self._is_left_alone():
+                return Forsaken()
             to_restore, self._to_restore = self._to_restore, None
             if to_restore is not None and self._state.stage in (Stage.PARKED, Stage.FROZEN):
                 return to_restore
@@ -220,7 +242,16 @@ class Link:
 
     def _has_orders(self) -> bool:
         is_door_open = self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE)
-        return is_door_open or self._to_restore is not None
+        return is_door_open or self._to_restore is not None or self._is_left_alone()
+
+    def _is_left_alone(self) -> bool:
+        return self._is_forsaken and not self._has_saved and self._state.stage is Stage.FROZEN
+
+    def saved(self) -> None:
+        """The training thread has done what it could."""
+        with self._lock:
+            self._has_saved = True
+            self._lock.notify_all()
 
     def answer_restore(self, answer: ev.Restored | ev.RestoreRefused) -> None:
         with self._lock:

@@ -407,6 +407,13 @@ class Replica:
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
             self.snapshots.drop()
 
+    def save(self) -> None:
+        """No driver is left: what this replica holds, at rest at the door, is the last that anybody will have of it."""
+        try:
+            self.snapshots.save(self.link.state.commit, self.replicas)
+        finally:
+            self.link.saved()
+
     def is_left_out(self, index: int) -> bool:
         """Whether somebody who has sent the run back does not want this step's batch."""
         forks = self.view.forks if self.view is not None else ()
