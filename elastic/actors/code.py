@@ -93,7 +93,7 @@ def _function_parts(function: types.FunctionType, seen: set[int]) -> Iterator[by
     yield from _parts((held, function.__defaults__, function.__kwdefaults__), seen)
     for name in sorted(names & set(function.__globals__)):
         value = function.__globals__[name]
-        known = isinstance(value, (*_CODE, *_PLAIN, tuple, functools.partial))
+        known = isinstance(value, (*_CODE, *_PLAIN, tuple, frozenset, functools.partial))
         yield from _parts((name, value if known else type(value)), seen)
 
 

@@ -6,6 +6,7 @@ once. It is asked when a driver begins, when it would leave somebody behind, and
 
 import logging
 import time
+from collections.abc import Callable
 
 from ray.experimental import internal_kv
 
@@ -16,6 +17,7 @@ log = logging.getLogger("elastic")
 _NAMESPACE = "elastic"
 _CLAIMS, _BEGUN = "claims", "begun"
 _RETRY_S = 0.5
+_LOOK_S = 1.0
 
 
 def claim(run: str, incarnation: int) -> bool:
@@ -64,6 +66,41 @@ def confirm(run: str, incarnation: int, timeout_s: float) -> None:
                     "on with the workers that are out of reach: Ray's head does not answer"
                 ) from error
             time.sleep(_RETRY_S)
+
+
+class Reign:
+    """One driver's view of it: whether a newer one has begun while it was out of reach, or stood still.
+
+    Args:
+        crash: takes the error, once.
+
+    Attributes:
+        is_over: a newer one has.
+    """
+
+    def __init__(self, run: str, incarnation: int, crash: Callable[[Exception], None]) -> None:
+        self._run, self._incarnation, self._crash = run, incarnation, crash
+        self._looked_s = 0.0
+        self.is_over = False
+
+    def look_now_and_then(self) -> None:
+        if time.monotonic() - self._looked_s > _LOOK_S:
+            self.look()
+
+    def look(self) -> None:
+        self._looked_s = time.monotonic()
+        try:
+            refuse_older(self._run, self._incarnation)
+        except SupersededError as error:
+            self.end(error)
+        except Exception as error:  # whatever Ray raises while its head is out of reach
+            log.debug("the cluster does not say whether this driver is the newest: %s", error)
+
+    def end(self, error: SupersededError) -> None:
+        """Somebody has said so."""
+        if not self.is_over:
+            self.is_over = True
+            self._crash(error)
 
 
 def _put(run: str, kind: str, incarnation: int) -> bool:

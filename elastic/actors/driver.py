@@ -25,6 +25,7 @@ log = logging.getLogger("elastic")
 _TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for
 _STOP_S = 30.0
+_ABSENT_S = 4.0  # a driver that has stood still for a little longer may be taken for dead
 
 # The commands that go to several workers, and to one; EndRun is the driver's own.
 _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
@@ -144,9 +145,13 @@ class Driver:
             control.join(_STOP_S)
 
     def _control(self, fleet: Fleet, value_timeout_s: float) -> None:
+        turned_s = time.monotonic()
         try:
             while not self._is_stopped.is_set():
                 events = self._take()
+                if time.monotonic() - turned_s > _ABSENT_S:
+                    fleet.confirm()  # another driver may have begun; before anything is written, or told to a worker
+                turned_s = time.monotonic()
                 commands, state = self._brain.observe(events)
                 self._state = state
                 for at_s, event in events:

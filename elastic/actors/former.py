@@ -149,7 +149,9 @@ class Former:
                 if ray.get(actor.silent_s.remote(), timeout=_ANSWER_S) > DRIVER_SILENT_S:
                     ray.kill(actor)
             if time.monotonic() > deadline_s:
-                raise ElasticError(f"a run {self._run!r} trains on this cluster already: give fit(name=...) another name")
+                raise ElasticError(
+                    f"a run {self._run!r} trains on this cluster already: give fit(name=...) another name"
+                )
             time.sleep(_POLL_S)
 
     def _actor(self, name: str) -> Any:

@@ -6,7 +6,6 @@ nothing outlives its purpose, a worker that has not heard a driver for its orpha
 
 import logging
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from elastic.actors.fleet import Emit
 from elastic.actors.former import Heirloom
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.peer_source import namespace
+from elastic.actors.probing import Probes
 from elastic.actors.worker import start_worker_host
 from elastic.checkpoint import memory
 from elastic.control import events as ev
@@ -41,9 +41,9 @@ log = logging.getLogger("elastic")
 
 _EVENTS_S = 5.0
 _KEEP_S = 0.05
-_PROBE_S = 1.0
+
 _DRAINS_S = 0.25  # a look costs about 2 ms
-_NEWER_S = 1.0
+
 _NO_GANG = -1
 _END_S = 10.0
 
@@ -85,11 +85,10 @@ class RayFleet:
         self._run, self._incarnation = settings.run, settings.incarnation
         self._train_fn, self._digest = ray.put(train_fn), digest
         self._told = (0, -1)
-        self._looked_s = 0.0
-        self.is_superseded = False
+        self._reign, self._probes = crown.Reign(settings.run, settings.incarnation, crash), Probes(self._emit)
         self._hands: dict[str, Hand] = {}
         self._gangs: dict[int, PlacementGroup] = {}
-        self._unproven: set[str] = set()
+
         period_s = settings.limits.heartbeat_polling_period_s
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s)
         self._draining: set[str] = set()
@@ -140,6 +139,11 @@ class RayFleet:
             self._monitors.need(node)  # it watches those that are known to be there
         for one in left.found:
             self._listen(one.worker)
+
+    @property
+    def is_superseded(self) -> bool:
+        """A newer driver has taken the run over: the workers are its."""
+        return self._reign.is_over
 
     def told(self, generation: int, published: int) -> None:
         self._told = (generation, published)
@@ -201,11 +205,7 @@ class RayFleet:
             self._release(worker)
             self._emit(ev.WorkerDead(worker=worker, proof="it never came to its first step"))
             return
-        with self._lock:
-            if worker in self._unproven:
-                return
-            self._unproven.add(worker)
-        threading.Thread(target=self._probe, args=(worker, hand.address), daemon=True).start()
+        self._probes.begin(worker, hand.address)
 
     def fence(self, worker: str) -> None:
         self._monitors.fence(self._node(worker), worker, lambda proof: self._fenced(worker, proof))
@@ -226,7 +226,8 @@ class RayFleet:
         self._answers.put(lambda: None)
         for thread in self._threads:
             thread.join(_END_S)
-        self._look_for_newer()
+        self._probes.close()
+        self._reign.look()
         if self.is_superseded:
             self._monitors.kill()
             return
@@ -255,7 +256,7 @@ class RayFleet:
         if isinstance(event, ev.WorkerParked):
             self._hands[event.worker].address = (event.host, event.port)
         if isinstance(event, ev.FreezeAnswered):
-            self._unproven.discard(event.worker)
+            self._probes.end(event.worker)
         self._emit_event(event)
         match event:
             case ev.WorkerDead() | ev.WorkerDeparted() | ev.TrainFnRaised() | ev.TrainFnReturned(dismissed=True):
@@ -332,7 +333,7 @@ class RayFleet:
     def _lost(self, worker: str, error: Exception) -> None:
         self._hands[worker].is_heard = False
         if isinstance(error, SupersededError):
-            self._give_way(error)
+            self._reign.end(error)
         elif not self._hands[worker].is_over:
             self._emit(ev.WorkerLost(worker=worker, evidence=_first_line(error)))
 
@@ -347,7 +348,7 @@ class RayFleet:
         """Free its slot; Ray ends whatever still runs there."""
         with self._lock:
             hand = self._hands.get(worker)
-            self._unproven.discard(worker)
+            self._probes.end(worker)
             if hand is None or hand.is_over:
                 return
             hand.is_over = True
@@ -382,7 +383,7 @@ class RayFleet:
             self._remove_released()
             self._monitors.replace(self._has_workers)
             self._heed_drains()
-            self._look_for_newer_now_and_then()
+            self._reign.look_now_and_then()
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in unplaced:
@@ -413,36 +414,6 @@ class RayFleet:
             if node not in self._draining:
                 self._draining.add(node)
                 self._emit(ev.NodeNotice(node=node, reason=reason))
-
-    def _look_for_newer_now_and_then(self) -> None:
-        if time.monotonic() - self._looked_s > _NEWER_S:
-            self._looked_s = time.monotonic()
-            self._look_for_newer()
-
-    def _look_for_newer(self) -> None:
-        """Whether another driver has begun while this one was out of reach, or stood still."""
-        try:
-            crown.refuse_older(self._run, self._incarnation)
-        except SupersededError as error:
-            self._give_way(error)
-        except Exception as error:  # whatever Ray raises while its head is out of reach
-            log.debug("the cluster does not say whether this driver is the newest: %s", error)
-
-    def _give_way(self, error: SupersededError) -> None:
-        if not self.is_superseded:
-            self.is_superseded = True
-            self._crash(error)
-
-    def _probe(self, worker: str, address: tuple[str, int]) -> None:
-        """A refused connection is proof: the kernel of its node answers, and the process that listened is gone."""
-        while worker in self._unproven and not self._is_down.wait(_KEEP_S):
-            try:
-                socket.create_connection(address, timeout=_PROBE_S).close()
-            except ConnectionRefusedError:
-                self._emit(ev.WorkerDead(worker=worker, proof=f"{address[0]}:{address[1]} refuses connections"))
-                return
-            except OSError as error:
-                log.debug("no word from %s at %s: %s", worker, address, error)
 
     def _is_reserved(self, hand: Hand) -> bool:
         if hand.group is None:

@@ -50,7 +50,6 @@ class RayWorkerHost(WorkerHost):
         """See `WorkerHost.adopt`."""
         return replace(super().adopt(incarnation), node=self._node)
 
-
     def _leave(self, staged: list[ev.ShardStaged]) -> None:
         """Nobody is left who drives: have the last state made durable, then free the slot."""
         if staged and self._is_persistent:

@@ -162,7 +162,9 @@ class Vault:
         """Digests of the manifests of a step that are there, by shard; one each, and none of a shard that is not."""
         name, found = name_of(commit), list[str]()
         for shard in range(shards):
-            marks = (item.key.rpartition("/manifest-") for item in self.store.list(self.keys.shard(name, shard, shards)))
+            marks = (
+                item.key.rpartition("/manifest-") for item in self.store.list(self.keys.shard(name, shard, shards))
+            )
             digests = sorted(digest for _, mark, digest in marks if mark)
             found += digests[:1]
         return found

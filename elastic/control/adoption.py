@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elastic.control.data import Plan
-from elastic.control.values import CommitId, View
+from elastic.control.values import View
 from elastic.control.worker_protocol import Stage, WorkerState
 
 # Who is no member and was somewhere else than here has been left behind, and may not come back.

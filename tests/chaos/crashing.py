@@ -6,9 +6,9 @@ from typing import Any
 from elastic.checkpoint.arena import Slot
 from elastic.checkpoint.manifest import Manifest
 from elastic.checkpoint.memory import MemorySource
+from elastic.control.values import CommitId
 from elastic.train.session import Session
 from elastic.train.snapshot import Snapshot, Snapshots
-from elastic.control.values import CommitId
 from tests.chaos import saboteur
 from tests.chaos.saboteur import HalfwayOptimizer, Sabotage, Saboteur
 

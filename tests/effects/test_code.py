@@ -101,7 +101,10 @@ def test_so_do_values() -> None:
     assert digest_of(one) == digest_of(make(3, Path("/b")))  # it does not name its folder
     assert digest_of(one) != digest_of(make(4, Path("/a")))
     assert digest_of(one, 0) != digest_of(one, 1)
-    assert digest_of(functools.partial(one, rate=0.2)) not in (digest_of(one), digest_of(functools.partial(one, rate=0.3)))
+    assert digest_of(functools.partial(one, rate=0.2)) not in (
+        digest_of(one),
+        digest_of(functools.partial(one, rate=0.3)),
+    )
     assert digest_of(functools.partial(one, rate=0.2)) == digest_of(functools.partial(make(3, Path("/a")), rate=0.2))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,12 @@ def test_the_past_is_that_of_the_last_line_of_history(tmp_path: Path) -> None:
 
 
 def test_a_step_is_written_once() -> None:
-    written, state = Written(published=3, ahead={5}), RunState(settings=RunSettings(run=RUN))
+    written = Written(published=3, ahead={5})
     assert [written.is_new(stable(step)) for step in (2, 3, 4, 4, 5, 6)] == [False, False, True, False, False, True]
     assert written.is_new(ev.Tick())
 
 
 def test_after_a_rewind_steps_are_written_again() -> None:
-    from dataclasses import replace
-
     written, state = Written(), RunState(settings=RunSettings(run=RUN))
     for step in range(5):
         assert written.is_new(stable(step))

@@ -1,6 +1,6 @@
 """The seeded world in which drivers die too, at any moment, and new ones go on with the workers that live.
 
-What the dead one had on its way to it is lost, and what it had sent may still arrive. A worker that was adopted heeds it
+What was on its way to the dead one is lost, and what it had sent may still arrive. A worker that was adopted heeds it
 no more. Reports are kept by workers until a driver has them in its journal, which outlives it.
 """
 
@@ -150,7 +150,10 @@ class Succession:
             told = {}
         numbers = {"next_worker": before.next_worker, "next_gang": before.next_gang}
         self.control(ev.RunTakenOver(found=going, **told, **numbers))
-        for worker in (self.workers[one.worker] for one in going):
+        self.hand_mail_over([self.workers[one.worker] for one in going])
+
+    def hand_mail_over(self, going: list[SimWorker]) -> None:
+        for worker in going:
             if worker.is_alive:
                 self.tell_again(worker)
             else:  # it has died since: the first call to it fails

@@ -52,7 +52,7 @@ def test_all_members_go_on_from_what_the_first_of_them_holds():
     assert new.forks == (Fork(incarnation=2, generation=4, step=7),)
     assert not new.restored and not new.bootstrap
     (form,) = ws.given(cmd.Form)
-    assert form.reason == "continue: a new driver goes on with live workers"
+    assert form.reason == "continue in place: a new driver goes on with live workers"
     assert ws.given(cmd.StartWorker) == [] and ws.state.incidents == ()
 
 

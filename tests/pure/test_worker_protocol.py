@@ -34,7 +34,7 @@ SIGNALS = (
 )
 # What becomes of each signal, in the order above, when the driver's number is right.
 VERDICTS: dict[Stage, tuple[Verdict, ...]] = {
-    # arrive formed prepare enter leave forward break tear restored outvoted stop end leave | freeze form go fin dism adopt
+    # arrive formed prepare enter leave fwd break tear restored outvoted stop end leave | freeze form go fin dism adpt
     Stage.LOADING: (D, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D, D),
     Stage.PARKED: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, R, D, D),
     Stage.FORMING: (R, D, R, R, R, R, D, D, R, D, R, R, D, D, R, R, R, D, D),
