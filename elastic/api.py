@@ -3,8 +3,8 @@
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,26 @@ from typing import Any
 import ray
 
 from elastic import errors
+from elastic.actors import crown
 from elastic.actors.brain import RayBrain
 from elastic.actors.cluster import cluster
+from elastic.actors.code import digest_of
 from elastic.actors.driver import Driver, Finished
 from elastic.actors.fleet import Emit
-from elastic.actors.former import take_over
-from elastic.actors.journal import Journal
+from elastic.actors.former import Former, Heirloom
+from elastic.actors.journal import JOURNAL, Journal, Past, read_past
+from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.tiers import NoTiers
 from elastic.callbacks import Callback, WorkerCallback, by_place
 from elastic.checkpoint.manifest import checked_name
+from elastic.checkpoint.vault import open_vault
 from elastic.control import events as ev
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
+from elastic.control.values import Fork
 from elastic.policies import Ladder
 from elastic.progress import Progress
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
@@ -57,7 +62,8 @@ def fit(
         limits: how long waits may last.
         checkpoint: how safe each step is made below the memory of live workers; None: not at all.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
-            the last one ended.
+            the last one ended. Where workers of the last driver live, and code and settings are the same, it goes on
+            with them.
         seed: base of all random state and of the data order.
         run_dir: where the journal goes; default: `runs/<name>`.
         address: of a Ray cluster; default: RAY_ADDRESS, else a running one, else a local one for this call.
@@ -65,6 +71,7 @@ def fit(
     Raises:
         SettingError: a setting cannot work; names it.
         StoreError: the persistent tier cannot be asked.
+        SupersededError: another driver has taken the run over meanwhile; its workers are left to that one.
         TrainFnError: train_fn, or a callback on a worker, raised; carries its traceback.
         DivergenceError: replicas hold different bits, and nobody can say whose are right.
         NoClusterError, NotEnoughSlotsError, ReplicasLostError, NoProgressError: see `elastic.errors`.
@@ -76,10 +83,10 @@ def fit(
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
     settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits(), checkpoint=checkpoint)
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
-        take_over(name)
         work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed)
+        former, past = Former(name), _past(directory / JOURNAL, settings)
         with closing(Journal(directory)) as journal:
-            finished = _drive(work, settings, journal, may_come_back=is_named and not is_local)
+            finished = _drive(work, settings, journal, former, past, may_come_back=is_named and not is_local)
     return _result(finished, directory)
 
 
@@ -93,8 +100,14 @@ class Work:
     seed: int
 
 
-def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: bool) -> Finished:
-    """Args: may_come_back: another life of the run may want what the memory of nodes holds when this one fails."""
+def _drive(
+    work: Work, settings: RunSettings, journal: Journal, former: Former, past: Past, may_come_back: bool
+) -> Finished:
+    """Go on with what an earlier life has left, or begin.
+
+    Args:
+        may_come_back: another life of the run may want what the memory of nodes holds when this one fails.
+    """
 
     def emit(event: ev.Event) -> None:
         driver.emit(event)
@@ -103,23 +116,69 @@ def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: b
         driver.crash(error)
 
     tiers = _tiers(settings, emit, lambda told: journal.checkpoint(time.time(), told), crash)
-    incarnation, forks = tiers.begin()
-    settings = replace(settings, incarnation=incarnation)
+    incarnation, forks = _number(tiers, settings.run, former.incarnation)
+    settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy)
     driver = Driver(brain, journal, work.callbacks)
-    fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash)
-    tiers.start(settings)
+    fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
     is_kept = may_come_back
     try:
-        finished = driver.run(fleet, tiers)
-        if finished.outcome.ending is Ending.SUCCEEDED:
-            is_kept = False
-            tiers.flush()
+        crown.begin(settings.run, incarnation)
+        left = former.hand_over(settings, digest)
+        if left is not None:
+            fleet.adopt(left)
+        tiers.start(settings)
+        with _copied(journal, settings):
+            finished = driver.run(fleet, tiers, opening=_opening(left, past))
+            if finished.outcome.ending is Ending.SUCCEEDED:
+                is_kept = False
+                tiers.flush()
         return finished
     finally:
         fleet.shutdown(keep_memory=is_kept)
         brain.close()
-        tiers.close(keep=is_kept)
+        tiers.close(keep=is_kept or fleet.is_superseded)
+
+
+def _number(tiers: RayTiers | NoTiers, run: str, heeded: int) -> tuple[int, tuple[Fork, ...]]:
+    """A number for this life that no other has, above all that workers have heard of; and the forks so far."""
+    at_least = max(heeded, crown.claimed(run)) + 1
+    while True:
+        incarnation, forks = tiers.begin(at_least)
+        if crown.claim(run, incarnation):
+            return incarnation, forks
+        at_least = incarnation + 1
+
+
+def _opening(left: Heirloom | None, past: Past) -> ev.RunStarted | ev.RunTakenOver:
+    if left is None:
+        return ev.RunStarted()
+    return ev.RunTakenOver(
+        found=left.found,
+        published=past.published,
+        ahead=past.ahead,
+        next_worker=past.next_worker,
+        next_gang=past.next_gang,
+    )
+
+
+def _past(path: Path, settings: RunSettings) -> Past:
+    """What the journal tells of earlier lives; a driver on another machine has it from the persistent tier."""
+    if settings.checkpoint is not None and settings.checkpoint.persistent is not None and not path.exists():
+        with closing(open_vault(settings.checkpoint.persistent, settings.run)) as vault:
+            fetch_journal(path, vault.store, settings.run)
+    return read_past(path)
+
+
+@contextmanager
+def _copied(journal: Journal, settings: RunSettings) -> Iterator[None]:
+    """The journal is copied to the persistent tier, if there is one."""
+    if settings.checkpoint is None or settings.checkpoint.persistent is None:
+        yield
+        return
+    vault = open_vault(settings.checkpoint.persistent, settings.run)
+    with closing(vault), closing(JournalCopy(journal.path, vault.store, settings.run, settings.incarnation)):
+        yield
 
 
 def _tiers(

@@ -16,6 +16,7 @@
     ├── ConservationError         a reduction did not contain exactly what the step is made of
     ├── CorruptError              stored bytes are not those that were written
     ├── RefusedError              a checkpoint that cannot be had, whole and checked, from any source
+    ├── SupersededError           a newer driver of the run has taken its workers over
     ├── NonFiniteLossError        a loss that is nan or infinite, and not because of one replica
     └── DivergenceError           replicas that should hold the same bits do not
 
@@ -94,6 +95,10 @@ class RefusedError(ElasticError):
     """A checkpoint cannot be restored from what can be read now: take an older one. Attribute: `shard`, or None."""
 
     shard: int | None
+
+
+class SupersededError(ElasticError):
+    """A newer driver of the run has taken its workers over, and they do not heed this one any more."""
 
 
 class NonFiniteLossError(ElasticError, ArithmeticError):

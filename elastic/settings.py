@@ -20,6 +20,8 @@ class Scaling:
         resources_per_worker: Ray resources of a worker; replaces the default of `use_gpu`.
         label_selector: Ray node labels a worker's node must carry, e.g. `{"ray.io/market-type": "spot"}`.
         threads_per_worker: torch's intra-op threads in a worker; pinned, since sums change with it.
+        supervisor_labels: labels of a node for the supervisor, such as `{"pool": "cpu"}`. supervisor_resource: a
+            resource that such a node has. Where neither is given, or no node fits, it runs beside the driver.
     """
 
     replicas: int | tuple[int, int] = 1
@@ -30,6 +32,8 @@ class Scaling:
     resources_per_worker: Mapping[str, float] | None = None
     label_selector: Mapping[str, str] | None = None
     threads_per_worker: int = 1
+    supervisor_labels: Mapping[str, str] | None = None
+    supervisor_resource: str = ""
 
     def __post_init__(self) -> None:
         pair = self.replicas if isinstance(self.replicas, tuple) else (self.replicas, self.replicas)

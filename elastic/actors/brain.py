@@ -6,12 +6,10 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from elastic.actors.asking import supervisor_name
+from elastic.actors import crown
 from elastic.actors.driver import Observed
-from elastic.actors.peer_source import namespace
-from elastic.actors.supervisor import Supervisor
+from elastic.actors.supervisor_actor import start_supervisor
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.remediation import Policy
@@ -21,6 +19,7 @@ from elastic.errors import ElasticError
 log = logging.getLogger("elastic")
 
 _ANSWER_S = 30.0
+_FAR_ANSWER_S = 4.0  # it may be out of reach; the next one is beside the driver
 _LIVES = 3
 _NAME_S = 10.0
 _NAME_POLL_S = 0.05
@@ -31,27 +30,27 @@ class RayBrain:
 
     def __init__(self, state: RunState, policy: Policy) -> None:
         self._state, self._policy = state, policy
-        self._actor = self._start()
+        self._start(beside_driver=False)
 
     def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
         last: Exception | None = None
         for _ in range(_LIVES):
             try:
-                commands, self._state = ray.get(self._actor.observe.remote(events), timeout=_ANSWER_S)
+                commands, self._state = ray.get(self._actor.observe.remote(events), timeout=self._answer_s)
                 return commands, self._state
             except (RayActorError, GetTimeoutError) as error:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
                 ray.kill(self._actor)
-                self._actor = self._start()
+                self._start(beside_driver=isinstance(error, GetTimeoutError))
                 last = error
         raise ElasticError(
-            f"{_LIVES} supervisors in a row ended, or did not answer within {_ANSWER_S:.0f} s, over the same events; "
-            f"the last: {last}: if fit(policy=...) is yours, it must be picklable, quick, and must not exit"
+            f"{_LIVES} supervisors in a row ended, or did not answer within {self._answer_s:.0f} s, over the same "
+            f"events; the last: {last}: if fit(policy=...) is yours, it must be picklable, quick, and must not exit"
         )
 
     def asked(self) -> list[ev.Event]:
         try:
-            asked: list[ev.Event] = ray.get(self._actor.asked.remote(), timeout=_ANSWER_S)
+            asked: list[ev.Event] = ray.get(self._actor.asked.remote(), timeout=self._answer_s)
             return asked
         except (RayActorError, GetTimeoutError) as error:  # `observe` finds that out too, and replaces it
             log.debug("the supervisor can not say what it was asked: %s", error)
@@ -60,17 +59,17 @@ class RayBrain:
     def close(self) -> None:
         ray.kill(self._actor)
 
-    def _start(self) -> Any:
-        # Beside the driver: it shares the fate of the one process that cannot do without it.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        run = self._state.settings.run
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": here}
-        options |= {"name": supervisor_name(run), "namespace": namespace(run)}
-        deadline_s = time.monotonic() + _NAME_S
+    def _start(self, beside_driver: bool) -> None:
+        """Raises: SupersededError: a newer driver's supervisor is there."""
+        run, deadline_s = self._state.settings.run, time.monotonic() + _NAME_S
         while True:
             try:
-                return ray.remote(**options)(Supervisor).remote(self._state, self._policy)
+                self._actor: Any
+                self._actor, is_near = start_supervisor(self._state, self._policy, beside_driver)
+                self._answer_s = _ANSWER_S if is_near else _FAR_ANSWER_S
+                return
             except ValueError as error:  # the last one's name is free a moment after its death
+                crown.refuse_older(run, self._state.settings.incarnation)
                 if time.monotonic() > deadline_s:
                     raise ElasticError(
                         f"a run {run!r} trains on this cluster already, or a supervisor of it does not end: give "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from elastic.actors.fleet import Fleet
-from elastic.actors.journal import Journal
+from elastic.actors.journal import Journal, Written
 from elastic.actors.teller import Teller
 from elastic.actors.tiers import NoTiers, Tiers
 from elastic.callbacks import Callback
@@ -18,13 +18,14 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.goodput import Goodput
 from elastic.control.outcome import Outcome
-from elastic.control.state import Phase, RunState
+from elastic.control.state import Phase, RunState, Standing
 
 log = logging.getLogger("elastic")
 
 _TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for
 _STOP_S = 30.0
+_ABSENT_S = 4.0  # a driver that has stood still for a little longer may be taken for dead
 
 # The commands that go to several workers, and to one; EndRun is the driver's own.
 _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
@@ -43,6 +44,7 @@ _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
 }
 
 Observed = list[tuple[float, ev.Event]]
+_OPENING = ev.RunStarted()
 
 
 class Brain(Protocol):
@@ -91,6 +93,8 @@ class Driver:
         self._beats: dict[str, ev.HostBeat] = {}
         self._state: RunState | None = None
         self._issued_generation = 0
+        self._written = Written()
+        self._left_behind: set[str] = set()
         self._ticked_s = clock()
 
     def emit(self, event: ev.Event) -> None:
@@ -104,12 +108,22 @@ class Driver:
         """A thread of the fleet has failed: `run` raises its error, rather than wait for what will not come."""
         self._inbox.put(error)
 
-    def run(self, fleet: Fleet, tiers: Tiers | NoTiers | None = None, value_timeout_s: float = 60.0) -> Finished:
-        """Start the run and stay until it ends; the fleet is still up then.
+    def run(
+        self,
+        fleet: Fleet,
+        tiers: Tiers | NoTiers | None = None,
+        value_timeout_s: float = 60.0,
+        opening: ev.RunStarted | ev.RunTakenOver = _OPENING,
+    ) -> Finished:
+        """Start the run, or go on with it, and stay until it ends; the fleet is still up then.
 
         Control has a thread of its own, so that a callback that takes long, in the calling thread, holds nothing up.
         """
         self._tiers = tiers or self._tiers
+        if isinstance(opening, ev.RunTakenOver):
+            self._issued_generation = opening.generation
+            self._written = Written(opening.published, set(opening.ahead))
+        self.emit(opening)
         control = threading.Thread(
             target=self._control, args=(fleet, value_timeout_s), name="elastic-driver", daemon=True
         )
@@ -131,15 +145,21 @@ class Driver:
             control.join(_STOP_S)
 
     def _control(self, fleet: Fleet, value_timeout_s: float) -> None:
+        turned_s = time.monotonic()
         try:
-            self.emit(ev.RunStarted())
             while not self._is_stopped.is_set():
                 events = self._take()
+                if time.monotonic() - turned_s > _ABSENT_S:
+                    fleet.confirm()  # another driver may have begun; before anything is written, or told to a worker
+                turned_s = time.monotonic()
                 commands, state = self._brain.observe(events)
                 self._state = state
                 for at_s, event in events:
-                    self._journal.event(at_s, event)
+                    if self._written.is_new(event):
+                        self._journal.event(at_s, event)
                     self._tiers.heed(event, state)
+                self._written.follow(state)
+                fleet.told(state.generation, state.published)
                 for command in commands:
                     self._journal.command(self._clock(), command)
                     self._carry_out(fleet, command)
@@ -190,6 +210,7 @@ class Driver:
     def _carry_out(self, fleet: Fleet, command: cmd.Command) -> None:
         kind = type(command)
         if isinstance(command, cmd.Form):
+            self._confirm(fleet)
             self._issue(command.view.generation)
             if self._state is not None:
                 self._tiers.formed(command.view, self._state)
@@ -202,6 +223,14 @@ class Driver:
         elif isinstance(command, cmd.Freeze | cmd.Go | cmd.Finish | cmd.Dismiss | cmd.Restore):
             for worker in command.workers:
                 _TO_MANY[kind](fleet, worker, command)
+
+    def _confirm(self, fleet: Fleet) -> None:
+        """Nobody is left behind alive while another driver may go on with them."""
+        workers = self._state.workers.values() if self._state is not None else ()
+        exiled = {worker.name for worker in workers if worker.standing is Standing.EXILED}
+        if not exiled <= self._left_behind:
+            fleet.confirm()
+            self._left_behind |= exiled
 
     def _issue(self, generation: int) -> None:
         """No number is given out twice, and none is left out, whatever a supervisor asks for."""

@@ -34,6 +34,18 @@ class Fleet(Protocol):
 
     def dismiss(self, worker: str) -> None: ...
 
+    def told(self, generation: int, published: int) -> None:
+        """Workers need not keep what they told of steps up to `published`: the journal has it, as of `generation`."""
+        ...
+
+    def confirm(self) -> None:
+        """Called before members that may be alive are left behind: no other driver goes on with them.
+
+        Raises:
+            SupersededError: one does.
+        """
+        ...
+
     def prove_dead(self, worker: str) -> None: ...
 
     def inspect(self, worker: str) -> None: ...

@@ -1,40 +1,192 @@
-"""Effect. What an earlier life of a run has left on the cluster: workers that wait out their orphan lease."""
+"""Effect. What an earlier life of a run has left on the cluster: workers that wait out their orphan lease.
+
+They are found by name. A new driver whose code and settings are theirs goes on with them; else they are ended, and
+their slots freed. Checkpoint replicas stay either way.
+"""
 
 import contextlib
+import logging
+import re
 import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import ray
-from ray.util import get_placement_group, list_named_actors, placement_group_table, remove_placement_group
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util import list_named_actors, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 
 from elastic.actors.asking import supervisor_name
-from elastic.actors.peer_source import is_replica, namespace
-from elastic.errors import ElasticError
+from elastic.actors.peer_source import namespace
+from elastic.control.adoption import Adopted, who_goes_on
+from elastic.errors import ElasticError, SupersededError
+from elastic.settings import RunSettings
 
-_FREE_S = 10.0
+log = logging.getLogger("elastic")
+
+DRIVER_SILENT_S = 5.0  # a driver tells its supervisor something several times a second
+_LIVES_S = 10.0
 _POLL_S = 0.1
+_ANSWER_S = 10.0
 
 
-def take_over(run: str) -> None:
-    """End the workers of earlier lives, whose driver is gone, and free their slots; checkpoint replicas stay.
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a worker says of itself to whoever asks: whose it is, and what it was started with.
+
+    Attributes:
+        heeded: incarnation of the driver that it heeds. digest: of train_fn and seed.
+    """
+
+    heeded: int
+    settings: RunSettings
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A worker that was found; `born`: the incarnation that has started it."""
+
+    name: str
+    born: int
+    actor: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Heirloom:
+    """What a new driver goes on with.
+
+    Attributes:
+        found: what each worker says; handles: their actors, and of members that did not answer; born: see `Left`.
+        groups: their placement groups, by gang.
+    """
+
+    found: tuple[Adopted, ...]
+    handles: dict[str, Any]
+    born: dict[str, int]
+    groups: dict[int, PlacementGroup]
+
+
+class Former:
+    """Looks once, when it is made.
 
     Raises:
         ElasticError: a driver of this run lives.
     """
-    deadline_s = time.monotonic() + _FREE_S
-    while supervisor_name(run) in (names := _names(run)):  # it ends a moment after its driver
-        if time.monotonic() > deadline_s:
-            raise ElasticError(f"a run {run!r} trains on this cluster already: give fit(name=...) another name")
-        time.sleep(_POLL_S)
-    for name in names:
-        if not is_replica(name):
-            with contextlib.suppress(ValueError):  # it has ended meanwhile
-                ray.kill(ray.get_actor(name, namespace=namespace(run)))
-    for placed in placement_group_table().values():
-        if placed["name"].startswith(f"elastic-{run}@") and placed["state"] != "REMOVED":
-            with contextlib.suppress(ValueError):
-                remove_placement_group(get_placement_group(placed["name"]))
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._end_supervisor()
+        pattern = re.compile(rf"elastic-{re.escape(run)}@(\d+)-(w\d+)")
+        matches = [match for match in map(pattern.fullmatch, _names(run)) if match is not None]
+        self._left = [Left(match[2], int(match[1]), actor) for match in matches if (actor := self._actor(match[0]))]
+        enough = sum(len(placed["bundles"]) for placed in self._gangs().values() if placed["state"] == "CREATED")
+        self._introduced = _ask({left: left.actor.introduce for left in self._left}, enough)
+
+    @property
+    def incarnation(self) -> int:
+        """The highest that one of the workers heeds, 0 if there are none."""
+        return max((one.heeded for one in self._introduced.values()), default=0)
+
+    def hand_over(self, settings: RunSettings, digest: str) -> Heirloom | None:
+        """Have the workers heed this driver, if it means the same by the run; end those it cannot go on with.
+
+        Raises:
+            SupersededError: a newer driver has done so.
+        """
+        is_theirs = all(_is_same(one, settings, digest) for one in self._introduced.values())
+        if not self._introduced or not is_theirs:
+            if self._introduced:
+                log.warning("the run %s goes on with other code or settings: its workers are ended", self._run)
+            self._end(keep=(), gangs=())
+            return None
+        calls = {left: left.actor.adopt for left in self._introduced}
+        answers = _ask(calls, len(calls), settings.incarnation)
+        going, _ = who_goes_on(tuple(answers.values()))
+        if not going:
+            self._end(keep=(), gangs=())
+            return None
+        members = {member.worker for one in going if one.view is not None for member in one.view.members}
+        names = {one.worker for one in going}
+        silent = {left.name: left.actor for left in self._left if left.name in members and left not in answers}
+        gangs = {one.gang for one in going}
+        groups = self._end(keep=names | set(silent), gangs=gangs)
+        left = {one.name: one for one in self._left if one.name in names}
+        return Heirloom(
+            found=tuple(one for one in going if one.gang in groups),
+            handles={name: one.actor for name, one in left.items()} | silent,
+            born={name: one.born for name, one in left.items()},
+            groups=groups,
+        )
+
+    def _end(self, keep: Collection[str], gangs: Collection[int]) -> dict[int, PlacementGroup]:
+        """End all other workers, and free the slots of all other replicas; returns those that are kept, by gang."""
+        for left in self._left:
+            if left.name not in keep:
+                ray.kill(left.actor)
+        kept = {}
+        for number, placed in self._gangs().items():
+            group = PlacementGroup(ray.PlacementGroupID(bytes.fromhex(number)))  # by name only its own job finds it
+            gang = int(placed["name"].rpartition("-gang")[2])
+            if gang in gangs:
+                kept[gang] = group
+            else:
+                remove_placement_group(group)
+        return kept
+
+    def _gangs(self) -> dict[str, dict[str, Any]]:
+        """Placement groups of the run's replicas, by their id."""
+        pattern = re.compile(rf"elastic-{re.escape(self._run)}@\d+-gang\d+")
+        placed = placement_group_table().items()
+        return {key: one for key, one in placed if pattern.fullmatch(one["name"]) and one["state"] != "REMOVED"}
+
+    def _end_supervisor(self) -> None:
+        """A supervisor outlives its driver, and tells for how long it has heard nothing of it."""
+        deadline_s = time.monotonic() + _LIVES_S
+        while (actor := self._actor(supervisor_name(self._run))) is not None:
+            with contextlib.suppress(RayActorError, GetTimeoutError):
+                if ray.get(actor.silent_s.remote(), timeout=_ANSWER_S) > DRIVER_SILENT_S:
+                    ray.kill(actor)
+            if time.monotonic() > deadline_s:
+                raise ElasticError(
+                    f"a run {self._run!r} trains on this cluster already: give fit(name=...) another name"
+                )
+            time.sleep(_POLL_S)
+
+    def _actor(self, name: str) -> Any:
+        try:
+            return ray.get_actor(name, namespace=namespace(self._run))
+        except ValueError:
+            return None  # it has ended meanwhile
 
 
-def _names(run: str) -> list[str]:
+def _ask(methods: dict[Left, Any], enough: int, *arguments: Any) -> dict[Left, Any]:
+    """What all say that answer in time, or as soon as so many have: those who wait for a slot never do.
+
+    Raises:
+        SupersededError: one of them heeds a newer driver.
+    """
+    calls = {left: method.options(concurrency_group="control").remote(*arguments) for left, method in methods.items()}
+    if calls and enough:
+        ray.wait(list(calls.values()), num_returns=min(len(calls), enough), timeout=_ANSWER_S)
+    answers = {}
+    for left, call in calls.items():
+        try:
+            answers[left] = ray.get(call, timeout=0)
+        except RayTaskError as error:
+            if isinstance(error.cause, SupersededError):
+                raise error.cause from None
+            log.warning("%s of an earlier life can not be asked: %s", left.name, error.cause)
+        except RayError as error:
+            log.debug("%s of an earlier life does not answer: %s", left.name, type(error).__name__)
+    return answers
+
+
+def _is_same(one: Introduction, settings: RunSettings, digest: str) -> bool:
+    return one.digest == digest and replace(one.settings, incarnation=settings.incarnation) == settings
+
+
+def _names(run: str) -> Sequence[str]:
     named = list_named_actors(all_namespaces=True)
     return [str(one["name"]) for one in named if one["namespace"] == namespace(run)]

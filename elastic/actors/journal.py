@@ -10,6 +10,10 @@ from typing import Any
 from elastic.checkpoint.rungs import CheckpointRung, Degraded, UploadInterval
 from elastic.control import events as ev
 from elastic.control.commands import Command
+from elastic.control.state import RunState
+
+JOURNAL = "journal.jsonl"
+_HEAD = 64  # the kind of a line is among its first characters
 
 
 class Journal:
@@ -17,8 +21,10 @@ class Journal:
 
     def __init__(self, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
-        self.path = run_dir / "journal.jsonl"
+        self.path = run_dir / JOURNAL
         self._file = self.path.open("a", buffering=1)
+        if self._file.tell() and not self.path.read_bytes()[-1:] == b"\n":
+            self._file.write("\n")  # the last driver was killed in the middle of a line
         self._lock = threading.Lock()
 
     def event(self, at_s: float, event: ev.Event) -> None:
@@ -40,6 +46,79 @@ class Journal:
         with self._lock:
             if not self._file.closed:  # a thread that tells on may end a little later than the run
                 self._file.write(json.dumps(line) + "\n")
+
+
+class Written:
+    """Which stable steps are in the journal: each is written once, however often it is told, and by whom.
+
+    Args:
+        published: all steps up to this one are there. ahead: later ones that are there too.
+    """
+
+    def __init__(self, published: int = -1, ahead: set[int] | None = None) -> None:
+        self._published, self._ahead, self._forks = published, ahead or set(), -1
+
+    def is_new(self, event: ev.Event) -> bool:
+        """Whether an event is to be written."""
+        if not isinstance(event, ev.StepStable):
+            return True
+        step = event.report.commit.step
+        if step <= self._published or step in self._ahead:
+            return False
+        self._ahead.add(step)
+        return True
+
+    def follow(self, state: RunState) -> None:
+        """The controller has taken in what was told; where history begins anew, steps are told again."""
+        if self._forks not in (-1, len(state.forks)):
+            self._ahead = {step for step in self._ahead if step <= state.published}
+        self._forks, self._published = len(state.forks), state.published
+        self._ahead = {step for step in self._ahead if step > state.published}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What a journal tells of the lives before.
+
+    Attributes:
+        published, ahead: stable steps of the last line of history, as in `RunState`; -1 if there are none.
+        next_worker, next_gang: none of this number or a higher one was started.
+    """
+
+    published: int = -1
+    ahead: tuple[int, ...] = ()
+    next_worker: int = 0
+    next_gang: int = 0
+
+
+def read_past(path: Path) -> Past:
+    """Of a journal that a driver has left, maybe in the middle of a line."""
+    steps: set[int] = set()
+    begin, worker, gang = 0, -1, -1
+    try:
+        lines = path.open(errors="replace")
+    except FileNotFoundError:
+        return Past()
+    with lines:
+        for text in lines:
+            if not any(f'": "{kind}"' in text[:_HEAD] for kind in ("StepStable", "Form", "StartWorker")):
+                continue
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if line.get("event") == "StepStable":
+                steps.add(line["report"]["commit"]["step"])
+            elif line.get("command") == "StartWorker":
+                worker, gang = max(worker, int(line["worker"][1:])), max(gang, line["gang"])
+            elif line.get("command") == "Form" and (line["view"]["bootstrap"] or line["view"]["restored"]):
+                begin = line["view"]["resume"]["step"] + 1
+                steps.clear()
+    published = begin - 1
+    while published + 1 in steps:
+        published += 1
+    ahead = tuple(sorted(step for step in steps if step > published))
+    return Past(published=published, ahead=ahead, next_worker=worker + 1, next_gang=gang + 1)
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.node import FIRST_BYTE_S, MIN_BYTES_PER_S
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError, StoreError
+from elastic.control import events as ev
 from elastic.errors import CorruptError
 
 log = logging.getLogger("elastic")
@@ -65,6 +66,18 @@ class PeerSource:
     def fetch(self, key: ShardKey, begin: int, end: int, timeout_s: float) -> Any:
         """See `Peer.fetch`."""
         return self._ask("read", "read", timeout_s, key, begin, end)
+
+    def make_durable(self, incarnation: int, staged: ev.ShardStaged) -> str:
+        """Have a shard that is in this node's memory uploaded, and committed; returns why not, empty if it is durable.
+
+        The workers of the other shards do the same: whoever is the last finds all there.
+        """
+        key = ShardKey(staged.commit, staged.shard, staged.shards)
+        timeout_s = FIRST_BYTE_S + staged.nbytes / MIN_BYTES_PER_S
+        try:
+            return str(self._ask("make_durable", "upload", timeout_s, incarnation, key))
+        except (StoreError, MissingError, CorruptError, RayError) as error:
+            return str(error)
 
     def _ask(self, method: str, group: str, timeout_s: float, *args: Any) -> Any:
         try:

@@ -7,6 +7,7 @@ places of a cluster: a worker that finds none waits until one is free.
 import contextlib
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -25,6 +26,7 @@ from elastic.train.runner import TrainFn
 
 _EVENTS_S = 1.0
 _REAP_S = 0.5
+_TOLD_S = 0.5
 _END_S = 30.0
 
 
@@ -56,7 +58,8 @@ class ProcessFleet:
         self._context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
         self._free = list(slots)
         self._waiting: list[str] = []
-        self._shards: dict[str, int] = {}
+        self._shards: dict[str, tuple[int, int]] = {}
+        self._told_s = 0.0
         self._cut_off: set[str] = set()
         self._lock = threading.Lock()
         self.children: dict[str, Child] = {}
@@ -67,7 +70,7 @@ class ProcessFleet:
 
     def start(self, worker: str, gang: int = 0, shard: int = 0) -> None:
         with self._lock:
-            self._shards[worker] = shard
+            self._shards[worker] = (gang, shard)
             self._waiting.append(worker)
         self._fill_slots()
 
@@ -81,28 +84,37 @@ class ProcessFleet:
         self._cut_off.add(node)
 
     def freeze(self, worker: str, generation: int) -> None:
-        self._say(worker, "freeze", generation)
+        self._order(worker, "freeze", generation)
 
     def form(self, worker: str, view: View) -> None:
-        self._say(worker, "form", view)
+        self._order(worker, "form", view)
 
     def restore(self, worker: str, commit: CommitId, number: int) -> None:
-        self._say(worker, "restore", commit, number)
+        self._order(worker, "restore", commit, number)
 
     def go(self, worker: str, generation: int) -> None:
-        self._say(worker, "go", generation)
+        self._order(worker, "go", generation)
 
     def pause(self, worker: str, generation: int) -> None:
-        self._say(worker, "pause", generation)
+        self._order(worker, "pause", generation)
 
     def finish(self, worker: str) -> None:
-        self._say(worker, "finish")
+        self._order(worker, "finish")
 
     def dismiss(self, worker: str) -> None:
         with self._lock:
             if worker in self._waiting:
                 self._waiting.remove(worker)
-        self._say(worker, "dismiss")
+        self._order(worker, "dismiss")
+
+    def told(self, generation: int, published: int) -> None:
+        if time.monotonic() - self._told_s > _TOLD_S:
+            self._told_s = time.monotonic()
+            for worker in list(self.children):
+                self._say(worker, "told", generation, published)
+
+    def confirm(self) -> None:
+        """No other driver can have these children."""
 
     def prove_dead(self, worker: str) -> None:
         """Nothing to do: the listener waits for the process's end anyway."""
@@ -151,6 +163,9 @@ class ProcessFleet:
                 if node not in self._cut_off:
                     self._emit(ev.HostBeat(node=node, readings=tuple(readings)))
 
+    def _order(self, worker: str, method: str, *arguments: Any) -> None:
+        self._say(worker, method, self.settings.incarnation, *arguments)
+
     def _say(self, worker: str, method: str, *arguments: Any) -> None:
         if worker in self.children:
             self.children[worker].say(method, *arguments)
@@ -165,7 +180,7 @@ class ProcessFleet:
     def _spawn(self, worker: str, node: str) -> None:
         ours, theirs = self._context.Pipe()
         spec = {"worker": worker, "seed": self._seed, "settings": self.settings, "train_fn": self._train_fn}
-        spec["shard"] = self._shards[worker]
+        spec["gang"], spec["shard"] = self._shards[worker]
         # Not a daemon: those may not have children, and a worker may want loader processes.
         process = self._context.Process(target=serve, args=(theirs, spec), name=f"elastic-{worker}")
         process.start()
@@ -214,7 +229,7 @@ def serve(pipe: Connection, spec: dict[str, Any]) -> None:
 
     threading.Thread(target=push_events, daemon=True).start()
     methods: dict[str, Callable[..., Any]] = {
-        name: getattr(host, name) for name in ("form", "restore", "go", "pause", "finish", "dismiss")
+        name: getattr(host, name) for name in ("form", "restore", "go", "pause", "finish", "dismiss", "told")
     }
     with contextlib.suppress(EOFError, OSError):
         while True:

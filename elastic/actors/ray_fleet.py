@@ -6,7 +6,6 @@ nothing outlives its purpose, a worker that has not heard a driver for its orpha
 
 import logging
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -21,14 +20,19 @@ from ray.util import placement_group, placement_group_table, remove_placement_gr
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from elastic.actors import crown
 from elastic.actors.draining import draining_nodes
 from elastic.actors.fleet import Emit
+from elastic.actors.former import Heirloom
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.peer_source import namespace
+from elastic.actors.probing import Probes
 from elastic.actors.worker import start_worker_host
 from elastic.checkpoint import memory
 from elastic.control import events as ev
+from elastic.control.adoption import newest_view
 from elastic.control.values import CommitId, View
+from elastic.errors import SupersededError
 from elastic.settings import RunSettings
 from elastic.train.flight import PAGES, page_path, page_pattern
 from elastic.train.runner import TrainFn
@@ -37,19 +41,22 @@ log = logging.getLogger("elastic")
 
 _EVENTS_S = 5.0
 _KEEP_S = 0.05
-_PROBE_S = 1.0
+
 _DRAINS_S = 0.25  # a look costs about 2 ms
+
+_NO_GANG = -1
 _END_S = 10.0
 
 
 @dataclass(slots=True)
 class Hand:
-    """What the driver holds of one worker."""
+    """What the driver holds of one worker; of a member that an earlier driver left, maybe no more than its address."""
 
-    group: PlacementGroup
+    group: PlacementGroup | None
     actor: Any
     gang: int = 0
     shard: int = 0
+    born: int = 0  # incarnation that started it
     node: str = ""
     pid: int = 0
     address: tuple[str, int] | None = None
@@ -72,12 +79,16 @@ class RayFleet:
         seed: int,
         emit: Emit,
         crash: Callable[[Exception], None],
+        digest: str = "",
     ) -> None:
         self._settings, self._seed, self._emit_event, self._crash = settings, seed, emit, crash
-        self._train_fn = ray.put(train_fn)
+        self._run, self._incarnation = settings.run, settings.incarnation
+        self._train_fn, self._digest = ray.put(train_fn), digest
+        self._told = (0, -1)
+        self._reign, self._probes = crown.Reign(settings.run, settings.incarnation, crash), Probes(self._emit)
         self._hands: dict[str, Hand] = {}
         self._gangs: dict[int, PlacementGroup] = {}
-        self._unproven: set[str] = set()
+
         period_s = settings.limits.heartbeat_polling_period_s
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s)
         self._draining: set[str] = set()
@@ -105,11 +116,40 @@ class RayFleet:
             num_gpus=scaling.resources.get("GPU", 0),
             resources=resources,
             strategy=PlacementGroupSchedulingStrategy(group, shard),
-            arguments=(worker, self._seed, self._settings, self._train_fn, shard),
+            arguments=(worker, self._seed, self._settings, self._train_fn, gang, shard, self._digest),
         )
         with self._lock:
-            self._hands[worker] = Hand(group, actor, gang, shard)
+            self._hands[worker] = Hand(group, actor, gang, shard, born=self._incarnation)
         self._call(worker, "ready", "control", then=lambda pid: self._came_up(worker, pid))
+
+    def adopt(self, left: Heirloom) -> None:
+        """Go on with workers that heed this driver from now on; of members that did not answer, look for a proof."""
+        view = newest_view(left.found)
+        with self._lock:
+            self._gangs |= left.groups
+            for member in view.members if view is not None else ():
+                hand = self._hands[member.worker] = Hand(None, left.handles.get(member.worker), _NO_GANG)
+                hand.address = (member.host, member.port)
+            for one in left.found:
+                hand = Hand(left.groups[one.gang], left.handles[one.worker], one.gang, one.shard)
+                hand.born, hand.node, hand.pid = left.born[one.worker], one.node, one.pid
+                hand.address = (one.host, one.port) if one.port else None
+                self._hands[one.worker] = hand
+        for node in {one.node for one in left.found}:
+            self._monitors.need(node)  # it watches those that are known to be there
+        for one in left.found:
+            self._listen(one.worker)
+
+    @property
+    def is_superseded(self) -> bool:
+        """A newer driver has taken the run over: the workers are its."""
+        return self._reign.is_over
+
+    def told(self, generation: int, published: int) -> None:
+        self._told = (generation, published)
+
+    def confirm(self) -> None:
+        crown.confirm(self._run, self._incarnation, self._settings.limits.lease_s)
 
     def _name(self, what: str) -> str:
         return f"elastic-{self._settings.run}@{self._settings.incarnation}-{what}"
@@ -133,22 +173,22 @@ class RayFleet:
             if answer is not None:
                 self._emit(answer)
 
-        self._call(worker, "freeze", "control", generation, then=answered)
+        self._order(worker, "freeze", generation, then=answered)
 
     def form(self, worker: str, view: View) -> None:
-        self._call(worker, "form", "control", view)
+        self._order(worker, "form", view)
 
     def restore(self, worker: str, commit: CommitId, number: int) -> None:
-        self._call(worker, "restore", "control", commit, number)
+        self._order(worker, "restore", commit, number)
 
     def go(self, worker: str, generation: int) -> None:
-        self._call(worker, "go", "control", generation)
+        self._order(worker, "go", generation)
 
     def pause(self, worker: str, generation: int) -> None:
-        self._call(worker, "pause", "control", generation)
+        self._order(worker, "pause", generation)
 
     def finish(self, worker: str) -> None:
-        self._call(worker, "finish", "control")
+        self._order(worker, "finish")
 
     def dismiss(self, worker: str) -> None:
         """Ask it to leave; its slot is freed when it has left, or when it never came up."""
@@ -156,7 +196,7 @@ class RayFleet:
         if hand is None or not hand.pid:
             self._release(worker)
         else:
-            self._call(worker, "dismiss", "control")
+            self._order(worker, "dismiss")
 
     def prove_dead(self, worker: str) -> None:
         """Watch for proof: its listening port refuses connections once the process is gone."""
@@ -165,11 +205,7 @@ class RayFleet:
             self._release(worker)
             self._emit(ev.WorkerDead(worker=worker, proof="it never came to its first step"))
             return
-        with self._lock:
-            if worker in self._unproven:
-                return
-            self._unproven.add(worker)
-        threading.Thread(target=self._probe, args=(worker, hand.address), daemon=True).start()
+        self._probes.begin(worker, hand.address)
 
     def fence(self, worker: str) -> None:
         self._monitors.fence(self._node(worker), worker, lambda proof: self._fenced(worker, proof))
@@ -182,13 +218,21 @@ class RayFleet:
         return ray.get(reference, timeout=timeout_s)
 
     def shutdown(self, keep_memory: bool = False) -> None:
-        """End workers, monitors and the reservations, and see that the processes are gone; see `Fleet`."""
+        """End workers, monitors and the reservations, and see that the processes are gone; see `Fleet`.
+
+        Of a driver that was superseded: leave the workers to the newer one.
+        """
         self._is_down.set()
         self._answers.put(lambda: None)
         for thread in self._threads:
             thread.join(_END_S)
+        self._probes.close()
+        self._reign.look()
+        if self.is_superseded:
+            self._monitors.kill()
+            return
         for hand in self._hands.values():
-            if not hand.is_over:
+            if not hand.is_over and hand.actor is not None:
                 ray.kill(hand.actor)  # in a way that Ray does not take for a failure
         pages = page_pattern(self._settings.run)
         checkpoint = self._settings.checkpoint
@@ -212,7 +256,7 @@ class RayFleet:
         if isinstance(event, ev.WorkerParked):
             self._hands[event.worker].address = (event.host, event.port)
         if isinstance(event, ev.FreezeAnswered):
-            self._unproven.discard(event.worker)
+            self._probes.end(event.worker)
         self._emit_event(event)
         match event:
             case ev.WorkerDead() | ev.WorkerDeparted() | ev.TrainFnRaised() | ev.TrainFnReturned(dismissed=True):
@@ -220,9 +264,13 @@ class RayFleet:
             case ev.FreezeAnswered() if not self._hands[event.worker].is_heard:
                 self._listen(event.worker)  # contact was lost, and is back
 
+    def _order(self, worker: str, method: str, *args: Any, then: Callable[[Any], Any] | None = None) -> None:
+        """Heeded as long as no newer driver has adopted the worker."""
+        self._call(worker, method, "control", self._incarnation, *args, then=then)
+
     def _call(self, worker: str, method: str, group: str, *args: Any, then: Callable[[Any], Any] | None = None) -> None:
         hand = self._hands.get(worker)
-        if hand is None or hand.is_over:
+        if hand is None or hand.is_over or hand.actor is None:
             return
         reference = getattr(hand.actor, method).options(concurrency_group=group).remote(*args)
         self._then(reference, then or (lambda _: None), lambda error: self._lost(worker, error))
@@ -255,7 +303,7 @@ class RayFleet:
     def _put_under_watch(self, worker: str) -> None:
         hand = self._hands[worker]
         if hand.pid:
-            page = page_path(self._settings.run, worker, self._settings.incarnation)
+            page = page_path(self._settings.run, worker, hand.born)
             self._monitors.watch(hand.node, worker, hand.pid, page)
 
     def _watch_all_on(self, node: str) -> None:
@@ -280,11 +328,13 @@ class RayFleet:
         hand.is_heard = True
         limits = self._settings.limits  # each call tells the worker that its driver lives
         wait_s = min(_EVENTS_S, limits.orphan_lease_s / 4, limits.lease_s / 4)
-        self._call(worker, "news", "events", hand.seen, wait_s, then=heard)
+        self._call(worker, "news", "events", self._incarnation, hand.seen, wait_s, self._told, then=heard)
 
     def _lost(self, worker: str, error: Exception) -> None:
         self._hands[worker].is_heard = False
-        if not self._hands[worker].is_over:
+        if isinstance(error, SupersededError):
+            self._reign.end(error)
+        elif not self._hands[worker].is_over:
             self._emit(ev.WorkerLost(worker=worker, evidence=_first_line(error)))
 
     def _fenced(self, worker: str, proof: str) -> None:
@@ -298,7 +348,7 @@ class RayFleet:
         """Free its slot; Ray ends whatever still runs there."""
         with self._lock:
             hand = self._hands.get(worker)
-            self._unproven.discard(worker)
+            self._probes.end(worker)
             if hand is None or hand.is_over:
                 return
             hand.is_over = True
@@ -306,9 +356,9 @@ class RayFleet:
             if is_last:
                 self._gangs.pop(hand.gang, None)
         self._monitors.forget(hand.node, worker)
-        if is_last:
+        if is_last and hand.group is not None:
             self._releases.put(hand.group)
-        else:
+        elif hand.actor is not None:
             ray.kill(hand.actor)  # the slots of its replica are kept for the others, and for who takes its place
 
     # --- the threads ---
@@ -333,6 +383,7 @@ class RayFleet:
             self._remove_released()
             self._monitors.replace(self._has_workers)
             self._heed_drains()
+            self._reign.look_now_and_then()
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in unplaced:
@@ -340,6 +391,8 @@ class RayFleet:
 
     def _look_for(self, worker: str, hand: Hand) -> None:
         """Tell where its slot is, if that is known, and news."""
+        if hand.group is None:
+            return
         try:
             table = placement_group_table(hand.group)
         except RayError as error:
@@ -362,18 +415,9 @@ class RayFleet:
                 self._draining.add(node)
                 self._emit(ev.NodeNotice(node=node, reason=reason))
 
-    def _probe(self, worker: str, address: tuple[str, int]) -> None:
-        """A refused connection is proof: the kernel of its node answers, and the process that listened is gone."""
-        while worker in self._unproven and not self._is_down.wait(_KEEP_S):
-            try:
-                socket.create_connection(address, timeout=_PROBE_S).close()
-            except ConnectionRefusedError:
-                self._emit(ev.WorkerDead(worker=worker, proof=f"{address[0]}:{address[1]} refuses connections"))
-                return
-            except OSError as error:
-                log.debug("no word from %s at %s: %s", worker, address, error)
-
     def _is_reserved(self, hand: Hand) -> bool:
+        if hand.group is None:
+            return False
         try:
             return placement_group_table(hand.group).get("state") not in ("REMOVED", None)
         except RayError:

@@ -138,6 +138,19 @@ class CheckpointReplica:
             log.warning("old steps are not deleted now: %s", error)
         return ""
 
+    def make_durable(self, incarnation: int, key: ShardKey) -> str:
+        """No driver is left: upload a shard, and commit its step if all shards are there; returns why it is not."""
+        _, reason = self.upload(incarnation, key)
+        if reason:
+            return reason
+        try:
+            digests = self._opened().uploaded(key.commit, key.shards)
+        except ElasticError as error:
+            return f"node {self._node.name}: {error}"
+        if len(digests) < key.shards:
+            return f"of {key.shards} shards {len(digests)} are uploaded so far"
+        return self.commit(incarnation, key.commit, digests, {})
+
     def _obey(self, incarnation: int) -> None:
         """Raises: StoreError: a newer driver has taken over."""
         if incarnation < self._equipment.incarnation:

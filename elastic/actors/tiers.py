@@ -61,18 +61,18 @@ class Tiers:
 
     # --- before the run ---
 
-    def begin(self) -> tuple[int, tuple[Fork, ...]]:
-        """Take the number of this life of the driver; returns it, and where history began anew so far.
+    def begin(self, at_least: int = 1) -> tuple[int, tuple[Fork, ...]]:
+        """Take a number for this life of the driver; returns it, and where history began anew so far.
 
         Raises:
             StoreError: a tier cannot be asked. SettingError: it cannot be used.
         """
         seen = self._look()
         self._forks = seen.forks
-        vault = self._reach.vault
+        vault, number = self._reach.vault, max(at_least, seen.incarnation + 1)
         if vault is None:
-            return seen.incarnation + 1, seen.forks
-        return vault.register(f"{socket.gethostname()} {os.getpid()}", at_least=seen.incarnation + 1), seen.forks
+            return number, seen.forks
+        return vault.register(f"{socket.gethostname()} {os.getpid()}", at_least=number), seen.forks
 
     # --- during the run; none of these waits ---
 
@@ -95,6 +95,8 @@ class Tiers:
             self._forks = view.forks
         elif view.bootstrap:
             self._forks += (Fork(incarnation=view.incarnation, generation=view.generation, step=-1),)
+        elif view.forks and view.forks[-1] not in self._forks:  # this life goes on with live workers of another
+            self._forks = view.forks
         else:
             return
         threading.Thread(target=self._fork, args=(self._forks[-1],), name="elastic-fork", daemon=True).start()
@@ -184,8 +186,8 @@ def _failed_starts(blamed: list[tuple[CommitId, int]], forks: set[Fork]) -> tupl
 class NoTiers:
     """Nothing is kept below the memory of live workers."""
 
-    def begin(self) -> tuple[int, tuple[Fork, ...]]:
-        return 1, ()
+    def begin(self, at_least: int = 1) -> tuple[int, tuple[Fork, ...]]:
+        return at_least, ()
 
     def start(self, settings: RunSettings) -> None:
         pass

@@ -1,16 +1,24 @@
 """Effect. The worker's actor: a WorkerHost whose control calls answer while training runs."""
 
+import logging
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
 from ray import cloudpickle
 from ray.util import get_current_placement_group, get_node_ip_address, remove_placement_group
 
+from elastic.actors.former import Introduction
 from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.ray_data import RayBlocks
+from elastic.control import events as ev
+from elastic.control.adoption import Adopted
 from elastic.settings import RunSettings
 from elastic.train.host import WorkerHost, WorkerSpec
 from elastic.train.runner import TrainFn
+
+log = logging.getLogger("elastic")
 
 # `events` waits for news in its own group, so that a freeze is never queued behind it.
 _GROUPS = {"control": 4, "events": 1}
@@ -19,15 +27,38 @@ _GROUPS = {"control": 4, "events": 1}
 class RayWorkerHost(WorkerHost):
     """A WorkerHost in an actor; an orphan removes its own placement group, which frees its slot."""
 
-    def __init__(self, worker: str, seed: int, settings: RunSettings, train_fn: TrainFn, shard: int) -> None:
-        spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn, shard=shard)
+    def __init__(
+        self, worker: str, seed: int, settings: RunSettings, train_fn: TrainFn, gang: int, shard: int, digest: str
+    ) -> None:
+        spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn, gang=gang, shard=shard)
+        self._introduction = partial(Introduction, settings=settings, digest=digest)
+        self._node = ray.get_runtime_context().get_node_id()
 
         def peers() -> list[PeerSource]:
             return peer_sources(settings.run, ray.get_runtime_context().get_node_id())
 
         super().__init__(
-            spec, get_node_ip_address(), _free_slot, dumps=cloudpickle.dumps, ray_blocks=RayBlocks, peers=peers
+            spec, get_node_ip_address(), self._leave, dumps=cloudpickle.dumps, ray_blocks=RayBlocks, peers=peers
         )
+        self._peers, self._is_persistent = peers, bool(settings.checkpoint and settings.checkpoint.persistent)
+
+    def introduce(self) -> Introduction:
+        """Who this is, for a driver that may want to go on with it."""
+        return self._introduction(heeded=self.heeded())
+
+    def adopt(self, incarnation: int) -> Adopted:
+        """See `WorkerHost.adopt`."""
+        return replace(super().adopt(incarnation), node=self._node)
+
+    def _leave(self, staged: list[ev.ShardStaged]) -> None:
+        """Nobody is left who drives: have the last state made durable, then free the slot."""
+        if staged and self._is_persistent:
+            last = max(staged, key=lambda event: event.commit.step)
+            here = [peer for peer in self._peers() if peer.node == self._node]
+            why_not = here[0].make_durable(self.heeded(), last) if here else "there is no replica actor on this node"
+            if why_not:
+                log.warning("step %d is in the memory of this node, and not durable: %s", last.commit.step, why_not)
+        _free_slot()
 
 
 def _free_slot() -> None:

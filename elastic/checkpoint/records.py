@@ -8,6 +8,7 @@
     <run>/clearing/<name>                               somebody is deleting the step's objects
     <run>/quarantine/<name>, <run>/pins/<name>          not to be restored; not to be deleted
     <run>/failures/<name>/<incarnation>                 created once: training failed soon after this life's start there
+    <run>/journal/<incarnation>-<number>                created once: lines of the driver's journal, in order
     <run>/LATEST                                        a hint for people
 
 A <name> is <step>-<lineage>-<incarnation>-<generation>. Chunks and manifests carry their sums in their keys, so writers
@@ -169,6 +170,9 @@ class Keys:
 
     def failure(self, name: str, incarnation: int) -> str:
         return f"{self.run}/failures/{name}/{incarnation:010d}"
+
+    def journal(self, incarnation: int, number: int) -> str:
+        return f"{self.run}/journal/{incarnation:010d}-{number:010d}"
 
     def pin(self, name: str) -> str:
         return f"{self.run}/pins/{name}"

@@ -158,6 +158,17 @@ class Vault:
         self.store.create(self.keys.manifest(name, manifest.shard, manifest.shards, digest), data)
         return digest
 
+    def uploaded(self, commit: CommitId, shards: int) -> list[str]:
+        """Digests of the manifests of a step that are there, by shard; one each, and none of a shard that is not."""
+        name, found = name_of(commit), list[str]()
+        for shard in range(shards):
+            marks = (
+                item.key.rpartition("/manifest-") for item in self.store.list(self.keys.shard(name, shard, shards))
+            )
+            digests = sorted(digest for _, mark, digest in marks if mark)
+            found += digests[:1]
+        return found
+
     def commit(self, commit: CommitId, digests: Sequence[str], metrics: Mapping[str, float] | None = None) -> Committed:
         """Make a step durable whose shards are all uploaded. Doing it again is success.
 

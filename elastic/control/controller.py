@@ -43,6 +43,7 @@ from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.state import IN_STEP, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
+from elastic.control.taking_over import taken_over
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 from elastic.control.watching import heard, stack_seen
@@ -324,6 +325,8 @@ def _returned(turn: Turn, event: ev.TrainFnReturned) -> None:
     if event.dismissed or not turn.is_member(record.name):
         if record.standing not in OVER:
             turn.set_worker(record.name, standing=Standing.GONE)
+            if turn.state.phase is Phase.FREEZING and turn.is_member(record.name):  # an earlier driver dismissed it
+                settle(turn)
         return
     if turn.state.phase is not Phase.FINISHING:
         turn.enter(Phase.FINISHING)
@@ -364,6 +367,7 @@ Handler = Callable[[Turn, Any], None]
 _PHASES = (Phase.STARTING, Phase.RUNNING, Phase.FREEZING, Phase.FORMING, Phase.WAITING, Phase.FINISHING, Phase.ENDED)
 _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RunStarted: (_started, None, None, None, None, None, None),
+    ev.RunTakenOver: (taken_over, None, None, None, None, None, None),
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),

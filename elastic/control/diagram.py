@@ -37,6 +37,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
         _WAITING: (_FORMING, _ENDED),
         _FINISHING: (_ENDED,),
     },
+    ev.RunTakenOver: {_STARTING: _BREAKS},
     ev.StopAsked: {phase: (_ENDED,) for phase in _ANYWHERE},
     ev.RestoreFound: {_STARTING: (_FORMING, _ENDED), _WAITING: (_FORMING, _ENDED), _FREEZING: (_ENDED,)},
     ev.Restored: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},
@@ -56,7 +57,11 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     ev.Formed: {_FORMING: (_RUNNING,)},
     ev.FormingFailed: {_FORMING: (_FREEZING,)},
     ev.LoopEnded: {phase: (_FINISHING,) for phase in _TRAINS},
-    ev.TrainFnReturned: {**{phase: (_FINISHING, _ENDED) for phase in _TRAINS}, _FINISHING: (_ENDED,)},
+    ev.TrainFnReturned: {
+        **{phase: (_FINISHING, _ENDED) for phase in _TRAINS},
+        _FREEZING: (_FINISHING, *_DECIDED),
+        _FINISHING: (_ENDED,),
+    },
     ev.TrainFnRaised: {phase: (_ENDED,) for phase in _ANYWHERE},
 }
 _CERTAIN = {(_STARTING, ev.TrainFnRaised), *((phase, ev.StopAsked) for phase in _ANYWHERE)}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from elastic.control.adoption import Adopted, last_generation
 from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.tuning import Tuning
@@ -16,6 +17,29 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     """The driver is ready to start workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTakenOver(Event):
+    """The driver is ready to go on with live workers of an earlier one; comes instead of RunStarted.
+
+    Attributes:
+        found: workers that heed it from now on.
+        published: all stable steps up to this one are told, as the journal has it, -1 if it has none. ahead: later
+            ones that are told too.
+        next_worker, next_gang: no worker, or replica, of this number or a higher one has been there.
+    """
+
+    found: tuple[Adopted, ...]
+    published: int = -1
+    ahead: tuple[int, ...] = ()
+    next_worker: int = 0
+    next_gang: int = 0
+
+    @property
+    def generation(self) -> int:
+        """The last one that may have been numbered before."""
+        return last_generation(self.found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from elastic.control.departing import part
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
-from elastic.control.restoring import fork, has_committed, is_restored, look_for_state, may_be_saved
+from elastic.control.restoring import fork, has_committed, inherit, is_restored, look_for_state, may_be_saved
 from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
@@ -188,11 +188,18 @@ def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
     incident, last = turn.open_incident(), turn.state.view
     if incident is None and last is not None and last.tuning != turn.state.tuning:
         return Remediation(kind=Kind.CONTINUE, reason=f"tuned: {turn.state.tuning}")
+    if incident is None and _is_of_an_earlier_life(turn):
+        return Remediation(kind=Kind.CONTINUE, reason="a new driver goes on with live workers")
     if incident is None:
         return Remediation(kind=Kind.SWAP, reason="joiners are ready")
     remediation = turn.policy(incident, turn.cluster_view(survivors, spares))
     turn.decide_incident(f"{remediation.kind.value}: {remediation.reason}")
     return remediation
+
+
+def _is_of_an_earlier_life(turn: Turn) -> bool:
+    """The last generation was another driver's."""
+    return turn.state.view is not None and turn.state.view.incarnation != turn.settings.incarnation
 
 
 def _wait(turn: Turn, reason: str) -> None:
@@ -209,6 +216,8 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     is_fork = turn.state.restore is not None and resume is not None
     if is_fork and resume is not None:
         fork(turn, resume)
+    elif resume is not None and _is_of_an_earlier_life(turn):
+        inherit(turn, resume)
     _leave_out(turn, {worker.name for worker in ranked})
     if resume is None:
         donors = tuple(range(turn.state.width))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from elastic.control import events as ev
 from elastic.control.commands import Command, EndRun, Form, Freeze, Go
 from elastic.control.state import OVER, Phase, RunState, Standing, WorkerRecord
+from elastic.control.taking_over import as_found
 from elastic.control.values import NOTHING_COMMITTED, CommitId, View
 
 _HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
@@ -21,6 +22,8 @@ def check(state: RunState) -> list[str]:
 
 def check_step(before: RunState, event: ev.Event, after: RunState, commands: tuple[Command, ...]) -> list[str]:
     """The laws that one step of the controller breaks."""
+    if isinstance(event, ev.RunTakenOver):  # what it has found is where it begins
+        before = as_found(before, event, after.seen_s or 0.0)
     broken = [*_monotone(before, after), *_ending(before, after, commands), *_addressed(after, commands)]
     broken += _exiled(before, event, after)
     forms = [command.view for command in commands if isinstance(command, Form)]

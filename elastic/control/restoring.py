@@ -179,6 +179,15 @@ def fork(turn: Turn, resume: CommitId) -> None:
     turn.change(verified=min(turn.state.verified, resume.step))
 
 
+def inherit(turn: Turn, resume: CommitId) -> None:
+    """A new driver goes on with live workers: its line of history begins with what they hold, and leaves nothing out.
+
+    Whatever an older driver, cut off with some of them, commits after that is void.
+    """
+    where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
+    turn.change(forks=(*turn.state.forks, Fork(**where, step=resume.step)))
+
+
 def expire_restores(turn: Turn) -> bool:
     """Who takes too long is ended; False if nobody could even say what there is."""
     limit_s, restore = SILENCE * turn.settings.limits.restore_timeout_s, turn.state.restore

@@ -4,6 +4,8 @@ Two threads meet here. The training thread arrives at the door, steps, applies, 
 the driver says. Whoever comes first under the lock wins, and the loser learns it from the verdict. A freeze is
 irrevocable: a worker that has answered one can never apply in that generation again, whatever its training thread is
 doing, because entering apply goes through the same lock and the same table.
+
+So is an adoption: from then on the worker heeds the driver of that incarnation, or of a later one, and no older one.
 """
 
 from dataclasses import dataclass, replace
@@ -49,6 +51,7 @@ class Signal(Enum):
     GO = "go"
     FINISH = "finish"
     DISMISS = "dismiss"
+    ADOPT = "adopt"
 
 
 class Verdict(Enum):
@@ -68,6 +71,7 @@ class WorkerState:
         commit: the last step it applied; healed: its state is the one that `commit` names.
         frozen_at: the highest generation it has stopped in for good.
         prepared: the update it could apply yet, for which the other workers of its replica were waited for.
+        incarnation: of the driver that it heeds. outvoted: its bits, or its arithmetic, are wrong.
     """
 
     stage: Stage = Stage.LOADING
@@ -76,6 +80,8 @@ class WorkerState:
     healed: bool = False
     frozen_at: int = 0
     prepared: CommitId | None = None
+    incarnation: int = 0
+    outvoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +121,24 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     **{(stage, _G.FINISH): _S.FINISHED for stage in (_S.STEPPING, _S.BROKEN, _S.FROZEN, _S.FINISHED)},
     **{(stage, _G.DISMISS): _S.GONE for stage in Stage if stage is not _S.APPLYING},
     **{(stage, _G.LEAVE): _S.GONE for stage in Stage},
+    **{(stage, _G.ADOPT): stage for stage in (_S.LOADING, _S.PARKED, _S.FROZEN, _S.FINISHED, _S.GONE)},
+    **{(stage, _G.ADOPT): _S.FROZEN for stage in (_S.FORMING, _S.READY, _S.STEPPING, _S.BROKEN)},
 }
-DEFERRED = frozenset({(_S.APPLYING, _G.FREEZE), (_S.APPLYING, _G.FINISH), (_S.APPLYING, _G.DISMISS)})
+_OF_DRIVERS = (_G.FREEZE, _G.FINISH, _G.DISMISS, _G.ADOPT)
+DEFERRED = frozenset((_S.APPLYING, signal) for signal in _OF_DRIVERS)
 _NUMBERED = frozenset({_G.FREEZE, _G.FORM, _G.GO})
+_COMMANDS = frozenset({*_OF_DRIVERS, *_NUMBERED})
+THE_DRIVER = 1 << 62  # whoever speaks is the newest there is
 
 
-def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: CommitId | None = None) -> Reaction:
+def react(
+    state: WorkerState,
+    signal: Signal,
+    *,
+    generation: int = 0,
+    commit: CommitId | None = None,
+    incarnation: int = THE_DRIVER,
+) -> Reaction:
     """Take one signal in.
 
     Args:
@@ -129,7 +147,10 @@ def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: Co
         generation: of the driver's message, for FREEZE, FORM and GO; older ones are refused (fencing).
         commit: for LEAVE_APPLY the step just applied, for FORMED and RESTORED the state received, for PREPARE what may
             be applied, for FORM what all resume from: whoever is prepared for something else drops it.
+        incarnation: of the driver that says so; older ones than the one that is heeded are refused (fencing).
     """
+    if signal in _COMMANDS and not _heeds(state, signal, incarnation):
+        return Reaction(state, Verdict.REFUSED)
     if signal in _NUMBERED and _is_stale(state, signal, generation):
         return Reaction(state, Verdict.REFUSED)
     if (state.stage, signal) in DEFERRED:
@@ -139,7 +160,14 @@ def react(state: WorkerState, signal: Signal, *, generation: int = 0, commit: Co
         return Reaction(state, Verdict.REFUSED)
     if signal is Signal.ROLL_FORWARD and state.prepared is None:
         return Reaction(state, Verdict.REFUSED)
+    if signal is Signal.ADOPT:
+        state, generation = replace(state, incarnation=incarnation), state.generation
     return Reaction(_after(replace(state, stage=stage), signal, generation, commit), Verdict.DONE)
+
+
+def _heeds(state: WorkerState, signal: Signal, incarnation: int) -> bool:
+    """Whether a driver is listened to; it adopts a worker once."""
+    return incarnation > state.incarnation if signal is Signal.ADOPT else incarnation >= state.incarnation
 
 
 def _after(state: WorkerState, signal: Signal, generation: int, commit: CommitId | None) -> WorkerState:
@@ -154,7 +182,7 @@ def _after(state: WorkerState, signal: Signal, generation: int, commit: CommitId
     if signal in (Signal.FORMED, Signal.RESTORED) and commit is not None:
         return replace(state, commit=commit, healed=True, prepared=None)
     if signal in (Signal.TEAR, Signal.OUTVOTED):
-        return replace(state, healed=False)
+        return replace(state, healed=False, outvoted=state.outvoted or signal is Signal.OUTVOTED)
     if signal is Signal.LEAVE_APPLY and commit is not None:
         return replace(state, commit=commit, prepared=None)
     if state.stage is Stage.FROZEN:

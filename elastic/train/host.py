@@ -18,6 +18,7 @@ import torch
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.source import Source
 from elastic.control import events as ev
+from elastic.control.adoption import Adopted
 from elastic.control.values import CommitId, View
 from elastic.settings import RunSettings
 from elastic.train.flight import FlightPage, page_path
@@ -33,22 +34,26 @@ _LEAVE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What a worker is started with."""
+    """What a worker is started with; `gang`: the replica that it is started for."""
 
     worker: str
     seed: int
     settings: RunSettings
     train_fn: TrainFn
     shard: int = 0
+    gang: int = 0
 
 
 class WorkerHost:
-    """The methods that the driver calls; each returns at once, except `events`, which waits for news.
+    """The methods that the driver calls; each returns at once, except `news`, which waits for some.
+
+    `incarnation` is the driver's; one that is not heeded any more is told so by a SupersededError.
 
     Args:
         spec: who this is.
         host: address of this node for other workers.
-        on_orphan: called when no driver was heard for the orphan lease, before the process ends itself.
+        on_orphan: called when no driver was heard for the orphan lease, and the state is saved in the node's memory,
+            before the process ends itself; with the shards that were saved.
         dumps, ray_blocks: see `Surroundings`.
         peers: sources of checkpoints that this process cannot open by itself.
     """
@@ -57,16 +62,18 @@ class WorkerHost:
         self,
         spec: WorkerSpec,
         host: str,
-        on_orphan: Callable[[], None] = lambda: None,
+        on_orphan: Callable[[list[ev.ShardStaged]], None] = lambda _: None,
         dumps: Callable[[Any], bytes] = pickle.dumps,
         ray_blocks: Callable[[Any, float], Any] | None = None,
         peers: Callable[[], Sequence[Source]] = tuple,
     ) -> None:
         limits = spec.settings.limits
         torch.set_num_threads(spec.settings.scaling.threads_per_worker)
-        self._link = Link(spec.worker, limits.lease_s)
+        self._link = Link(spec.worker, limits.lease_s, spec.settings.incarnation)
+        self._place = {"gang": spec.gang, "shard": spec.shard, "pid": os.getpid()}
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
+        self._save_s = limits.restore_timeout_s if spec.settings.checkpoint is not None else 0.0
         self._value: Any = None
         self._told, self._untold = 0, list[ev.Event]()
         if spec.settings.scaling.use_gpu and not torch.cuda.is_available():
@@ -101,43 +108,60 @@ class WorkerHost:
         self._link.touch()
         return os.getpid()
 
+    def heeded(self) -> int:
+        """Incarnation of the driver that this worker heeds."""
+        return self._link.state.incarnation
+
+    def adopt(self, incarnation: int) -> Adopted:
+        """Heed this driver from now on, and no older one; see `Link.adopt`."""
+        return self._link.adopt(incarnation, **self._place)
+
     def events(self, timeout_s: float) -> list[ev.Event]:
         """News for the controller; waits for some, at most `timeout_s`. Renews the lease."""
         self._link.touch()
         return self._link.take_events(timeout_s)
 
-    def news(self, seen: int, timeout_s: float) -> tuple[int, list[ev.Event]]:
-        """Like `events`, with a number; what the caller has not `seen`, since an answer was lost, is told again."""
-        self._link.touch()
+    def news(self, incarnation: int, seen: int, timeout_s: float, told: tuple[int, int]) -> tuple[int, list[ev.Event]]:
+        """Like `events`, with a number; what the caller has not `seen`, since an answer was lost, is told again.
+
+        Args:
+            told: (generation, step): all stable steps up to this one are in the journal.
+        """
+        self._link.touch(incarnation)
+        self._link.told(*told)
         if seen == self._told:
-            self._untold = self._link.take_events(timeout_s)
+            self._untold = self._link.take_events(timeout_s, incarnation)
             self._told += 1
         return self._told, self._untold
 
-    def freeze(self, generation: int) -> ev.FreezeAnswered | None:
-        self._link.touch()
-        return self._link.freeze(generation)
+    def told(self, generation: int, published: int) -> None:
+        """See `news`."""
+        self._link.told(generation, published)
 
-    def form(self, view: View) -> bool:
-        self._link.touch()
+    def freeze(self, incarnation: int, generation: int) -> ev.FreezeAnswered | None:
+        self._link.touch(incarnation)
+        return self._link.freeze(generation, incarnation)
+
+    def form(self, incarnation: int, view: View) -> bool:
+        self._link.touch(incarnation)
         return self._link.form(view)
 
-    def restore(self, commit: CommitId, number: int) -> None:
-        self._link.touch()
-        self._link.restore(commit, number)
+    def restore(self, incarnation: int, commit: CommitId, number: int) -> None:
+        self._link.touch(incarnation)
+        self._link.restore(commit, number, incarnation)
 
-    def go(self, generation: int) -> bool:
-        self._link.touch()
-        return self._link.go(generation)
+    def go(self, incarnation: int, generation: int) -> bool:
+        self._link.touch(incarnation)
+        return self._link.go(generation, incarnation)
 
-    def pause(self, generation: int) -> None:
-        self._link.pause(generation)
+    def pause(self, incarnation: int, generation: int) -> None:
+        self._link.pause(generation, incarnation)
 
-    def finish(self) -> None:
-        self._link.finish()
+    def finish(self, incarnation: int) -> None:
+        self._link.finish(incarnation)
 
-    def dismiss(self) -> None:
-        self._link.dismiss()
+    def dismiss(self, incarnation: int) -> None:
+        self._link.dismiss(incarnation)
 
     def end(self) -> None:
         """The process is about to end: take the flight page away."""
@@ -161,12 +185,18 @@ class WorkerHost:
         self._value = value
 
     def _watch_for_driver(self) -> None:
-        """A worker without a driver frees its slot by itself."""
+        """A worker without a driver saves its state, and frees its slot by itself."""
         pause = threading.Event()
-        while self._link.silent_s < self._orphan_lease_s:
-            pause.wait(min(_WATCH_S, self._orphan_lease_s / 4))
+        while True:
+            while self._link.silent_s < self._orphan_lease_s:
+                pause.wait(min(_WATCH_S, self._orphan_lease_s / 4))
+            if self._save_s:
+                self._link.forsake(self._save_s)
+            if self._link.silent_s >= self._orphan_lease_s:  # else a driver has come after all
+                break
+        staged = [event for event in self._link.take_events(0) if isinstance(event, ev.ShardStaged)]
         self._page.remove()
-        leaving = threading.Thread(target=self._on_orphan, daemon=True)
+        leaving = threading.Thread(target=self._on_orphan, args=(staged,), daemon=True)
         leaving.start()
-        leaving.join(_LEAVE_S)
+        leaving.join(_LEAVE_S + self._save_s)
         os._exit(1)

@@ -8,16 +8,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from elastic.control import events as ev
+from elastic.control.adoption import Adopted
 from elastic.control.values import CommitId, View
-from elastic.control.worker_protocol import Signal, Stage, Verdict, WorkerState, react
-from elastic.errors import AttemptBroken, Dismissed
+from elastic.control.worker_protocol import THE_DRIVER, Signal, Stage, Verdict, WorkerState, react
+from elastic.errors import AttemptBroken, Dismissed, SupersededError
 
 _OVERDUE_S = 3.0
 _OVERDUE_MAX_S = 30.0
 _REPORTS_S = 0.5  # a message a step would cost more than it tells
+KEPT_REPORTS = 1 << 14  # more steps than a group makes without a driver, until its lease is over
 _LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
+
+
+class Forsaken:
+    """An order of nobody's: no driver is left, so the training thread saves the state that it has at the door."""
 
 
 class Link:
@@ -26,13 +33,21 @@ class Link:
     Args:
         worker: name of the worker.
         lease_s: a member without contact for this long (less a margin) does not apply.
+        incarnation: of the driver that has started it.
+
+    Attributes:
+        published: the driver has told all stable steps up to this one.
     """
 
-    def __init__(self, worker: str, lease_s: float) -> None:
+    def __init__(self, worker: str, lease_s: float, incarnation: int = 0) -> None:
         self.worker = worker
         self.cut: Callable[[], None] = lambda: None
         self._lease_s = lease_s
-        self._state = WorkerState()
+        self.published = -1
+        self._state = WorkerState(incarnation=incarnation)
+        self._parked: ev.WorkerParked | None = None
+        self._facts: list[ev.Event] = []  # what every driver has to hear
+        self._reports: deque[ev.StepStable] = deque(maxlen=KEPT_REPORTS)  # told, and not in the journal yet
         self._view: View | None = None
         self._lock = threading.Condition(threading.RLock())
         self._events: deque[ev.Event] = deque()
@@ -42,6 +57,7 @@ class Link:
         self._to_restore: CommitId | None = None
         self._restore_number = 0
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
+        self._is_forsaken = self._has_saved = False
 
     @property
     def state(self) -> WorkerState:
@@ -55,19 +71,75 @@ class Link:
 
     # --- what the driver says (control thread) ---
 
-    def touch(self) -> None:
-        """The driver was heard."""
+    def touch(self, incarnation: int = THE_DRIVER) -> None:
+        """The driver was heard.
+
+        Raises:
+            SupersededError: another one has adopted this worker since.
+        """
         with self._lock:
+            self._refuse_older(incarnation)
             self._contact_s = time.monotonic()
             self._lock.notify_all()
 
-    def freeze(self, generation: int) -> ev.FreezeAnswered | None:
+    def told(self, generation: int, published: int) -> None:
+        """All stable steps up to this one are in the journal; as the driver saw it in `generation`."""
+        with self._lock:
+            if self._view is None or generation >= self._view.generation:
+                self._have_published(published)
+
+    def adopt(self, incarnation: int, **place: int) -> Adopted:
+        """Heed this driver from now on, and no older one; stop for good wherever this worker is, and say where.
+
+        Waits while an apply is under way. What a driver must know is told to this one anew.
+
+        Args:
+            place: gang, shard and pid of the worker.
+
+        Raises:
+            SupersededError: it heeds this one or a newer one already.
+        """
+        with self._lock:
+            was, door = self._state.stage, self._parked
+            if self._react(Signal.ADOPT, incarnation=incarnation) is not Verdict.DONE:
+                raise _superseded(incarnation, self._state.incarnation)
+            self._contact_s, self._is_forsaken = time.monotonic(), False
+            waiting, self._events = list(self._events), deque([*self._reports, *self._facts])
+            self._events.extend(event for event in waiting if event not in self._facts and event not in self._reports)
+            self._is_urgent = True
+            notices = [fact.reason for fact in self._facts if isinstance(fact, ev.WorkerNotice)]
+            told: dict[str, Any] = {"view": self._view, "restores": self._restore_number, **place}
+            if door is not None:
+                told |= {"host": door.host, "port": door.port, "layout": door.layout, "plan": door.plan}
+            adopted = Adopted(
+                worker=self.worker, was=was, state=self._state, notice=notices[0] if notices else "", **told
+            )
+            cut = self.cut if self._state.stage is Stage.FROZEN else (lambda: None)
+        cut()
+        return adopted
+
+    def forsake(self, timeout_s: float) -> None:
+        """No driver was heard for long: stop for good, and wait until the state is saved, or a driver comes after all.
+
+        Nothing is saved where there is no state that is worth it.
+        """
+        with self._lock:
+            self._react(Signal.FREEZE, generation=self._state.generation)
+            if self._state.stage is not Stage.FROZEN or not self._state.healed or self._state.commit.step < 0:
+                return
+            self._is_forsaken, self._has_saved, cut = True, False, self.cut
+            self._lock.notify_all()
+        cut()
+        with self._lock:
+            self._lock.wait_for(lambda: self._has_saved or not self._is_forsaken, timeout_s)
+
+    def freeze(self, generation: int, incarnation: int = THE_DRIVER) -> ev.FreezeAnswered | None:
         """Stop for good in this generation, and say what is held; None if the order is stale.
 
         Waits while an apply is under way: its lock is the same.
         """
         with self._lock:
-            if self._react(Signal.FREEZE, generation=generation) is not Verdict.DONE:
+            if self._react(Signal.FREEZE, generation=generation, incarnation=incarnation) is not Verdict.DONE:
                 return None
             answer, cut = self._answer(), self.cut
         cut()
@@ -75,43 +147,56 @@ class Link:
 
     def form(self, view: View) -> bool:
         with self._lock:
-            if self._react(Signal.FORM, generation=view.generation, commit=view.resume) is not Verdict.DONE:
+            told = {"generation": view.generation, "commit": view.resume, "incarnation": view.incarnation}
+            if self._react(Signal.FORM, **told) is not Verdict.DONE:
                 return False
             self._view = view
+            self._have_published(view.published)
             return True
 
-    def restore(self, commit: CommitId, number: int) -> None:
+    def restore(self, commit: CommitId, number: int, incarnation: int = THE_DRIVER) -> None:
         """Load this commit at the door; an order that was answered is only answered again."""
         with self._lock:
+            self._refuse_older(incarnation)
             if number == self._restore_number and self._restore_answer is not None:
                 self.post(self._restore_answer)
             elif number > self._restore_number and self._state.stage in (Stage.PARKED, Stage.FROZEN):
                 self._to_restore, self._restore_number, self._restore_answer = commit, number, None
                 self._lock.notify_all()
 
-    def go(self, generation: int) -> bool:
-        return self._react(Signal.GO, generation=generation) is Verdict.DONE
+    def go(self, generation: int, incarnation: int = THE_DRIVER) -> bool:
+        return self._react(Signal.GO, generation=generation, incarnation=incarnation) is Verdict.DONE
 
-    def pause(self, generation: int) -> None:
+    def pause(self, generation: int, incarnation: int = THE_DRIVER) -> None:
         """Have all members stop at the end of a step: the wish travels with the next reduction."""
         with self._lock:
+            self._refuse_older(incarnation)
             self._pause_generation = max(self._pause_generation, generation)
 
-    def finish(self) -> None:
-        self._react_and_cut(Signal.FINISH)
+    def finish(self, incarnation: int = THE_DRIVER) -> None:
+        self._react_and_cut(Signal.FINISH, incarnation)
 
-    def dismiss(self) -> None:
-        self._react_and_cut(Signal.DISMISS)
+    def dismiss(self, incarnation: int = THE_DRIVER) -> None:
+        self._react_and_cut(Signal.DISMISS, incarnation)
 
     def notice(self, reason: str) -> None:
         """This process will be ended soon: leave at the end of a step."""
-        self.post(ev.WorkerNotice(worker=self.worker, reason=reason))
+        self._post_fact(ev.WorkerNotice(worker=self.worker, reason=reason))
 
-    def take_events(self, timeout_s: float) -> list[ev.Event]:
-        """Events for the controller: at once if one is urgent, reports of steps some at a time, none at the timeout."""
+    def take_events(self, timeout_s: float, incarnation: int = THE_DRIVER) -> list[ev.Event]:
+        """Events for the controller: at once if one is urgent, reports of steps some at a time, none at the timeout.
+
+        Raises:
+            SupersededError: another driver has adopted this worker; it gets them.
+        """
+
+        def is_older() -> bool:
+            return incarnation < self._state.incarnation
+
         with self._lock:
-            if self._lock.wait_for(lambda: bool(self._events), timeout_s):
-                self._lock.wait_for(lambda: self._is_urgent, _REPORTS_S)
+            if self._lock.wait_for(lambda: bool(self._events) or is_older(), timeout_s):
+                self._lock.wait_for(lambda: self._is_urgent or is_older(), _REPORTS_S)
+            self._refuse_older(incarnation)
             taken, self._is_urgent = list(self._events), False
             self._events.clear()
             return taken
@@ -121,14 +206,24 @@ class Link:
     def post(self, event: ev.Event) -> None:
         with self._lock:
             self._events.append(event)
+            if isinstance(event, ev.StepStable):
+                self._reports.append(event)
             self._is_urgent |= not isinstance(event, ev.StepStable | ev.ShardStaged)
             self._lock.notify_all()
 
-    def arrive(self, parked: ev.WorkerParked) -> None:
-        self._react(Signal.ARRIVE)
-        self.post(parked)
+    def _post_fact(self, event: ev.Event) -> None:
+        """A driver that comes later must hear it too."""
+        with self._lock:
+            self._facts.append(event)
+            self.post(event)
 
-    def wait_for_orders(self) -> View | CommitId | None:
+    def arrive(self, parked: ev.WorkerParked) -> None:
+        with self._lock:
+            self._react(Signal.ARRIVE)
+            self._parked = parked
+            self.post(parked)
+
+    def wait_for_orders(self) -> View | CommitId | Forsaken | None:
         """Wait at the door; returns the generation to form, the commit to load, or None when the loop is over.
 
         Raises:
@@ -138,6 +233,8 @@ class Link:
             self._await(self._has_orders)
             if self._state.stage is Stage.GONE:
                 raise Dismissed
+            if self._is_left_alone():
+                return Forsaken()
             to_restore, self._to_restore = self._to_restore, None
             if to_restore is not None and self._state.stage in (Stage.PARKED, Stage.FROZEN):
                 return to_restore
@@ -145,7 +242,16 @@ class Link:
 
     def _has_orders(self) -> bool:
         is_door_open = self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE)
-        return is_door_open or self._to_restore is not None
+        return is_door_open or self._to_restore is not None or self._is_left_alone()
+
+    def _is_left_alone(self) -> bool:
+        return self._is_forsaken and not self._has_saved and self._state.stage is Stage.FROZEN
+
+    def saved(self) -> None:
+        """The training thread has done what it could."""
+        with self._lock:
+            self._has_saved = True
+            self._lock.notify_all()
 
     def answer_restore(self, answer: ev.Restored | ev.RestoreRefused) -> None:
         with self._lock:
@@ -221,7 +327,7 @@ class Link:
             if self._state.stage in (Stage.STEPPING, Stage.FORMING):
                 self._react(Signal.OUTVOTED if self.worker in culprits else Signal.BREAK)
                 generation = self._state.generation
-                self.post(
+                self._post_fact(
                     ev.CorruptionFound(worker=self.worker, generation=generation, culprits=culprits, evidence=evidence)
                 )
 
@@ -274,25 +380,36 @@ class Link:
         with self._lock:
             state = self._state
             self._react(Signal.END_LOOP)
-            self.post(ev.LoopEnded(worker=self.worker, generation=state.generation, commit=state.commit))
+            self._post_fact(ev.LoopEnded(worker=self.worker, generation=state.generation, commit=state.commit))
 
     def leave(self, event: ev.Event) -> None:
         """The training thread is over."""
-        self._react(Signal.LEAVE)
-        self.post(event)
+        with self._lock:
+            self._react(Signal.LEAVE)
+            self._post_fact(event)
 
     # --- inside ---
 
-    def _react(self, signal: Signal, *, generation: int = 0, commit: CommitId | None = None) -> Verdict:
+    def _react(self, signal: Signal, **details: Any) -> Verdict:
         with self._lock:
-            reaction = react(self._state, signal, generation=generation, commit=commit)
+            reaction = react(self._state, signal, **details)
             self._state = reaction.state
             self._lock.notify_all()
             return reaction.verdict
 
-    def _react_and_cut(self, signal: Signal) -> None:
+    def _have_published(self, published: int) -> None:
+        self.published = published
+        while self._reports and self._reports[0].report.commit.step <= published:
+            self._reports.popleft()
+
+    def _refuse_older(self, incarnation: int) -> None:
+        """Raises: SupersededError: a newer driver has adopted this worker."""
+        if incarnation < self._state.incarnation:
+            raise _superseded(incarnation, self._state.incarnation)
+
+    def _react_and_cut(self, signal: Signal, incarnation: int) -> None:
         with self._lock:
-            verdict, cut = self._react(signal), self.cut
+            verdict, cut = self._react(signal, incarnation=incarnation), self.cut
         if verdict is Verdict.DONE:
             cut()
 
@@ -318,3 +435,10 @@ class Link:
 
     def _has_lease(self) -> bool:
         return self.silent_s < self._lease_s * _LEASE_MARGIN
+
+
+def _superseded(incarnation: int, newest: int) -> SupersededError:
+    return SupersededError(
+        f"the driver of incarnation {incarnation} is not heeded: one of incarnation {newest} has taken the run over, "
+        "since fit(name=...) was called again while this one seemed dead"
+    )

@@ -20,6 +20,7 @@ from elastic.train.data import Source
 from elastic.train.evaluation import Evaluator
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
+from elastic.train.link import KEPT_REPORTS
 from elastic.train.reducer import Reducer
 from elastic.train.sharded import reset
 from elastic.train.snapshot import make_snapshots
@@ -33,7 +34,6 @@ _CURSOR = "elastic.cursor"  # no name that session.track can be given
 Result = TypeVar("Result")
 
 _POLL_S = 0.001
-_KEPT_REPORTS = 256  # more than a leader that dies can owe: it tells of each step as it becomes stable
 
 
 class Replica:
@@ -61,7 +61,7 @@ class Replica:
         self.phases = 1
         self.evaluator: Evaluator | None = None
         self.mute = OUTSIDE  # why a collective of the user is refused now; empty where it is welcome
-        self.unpublished: deque[StepReport] = deque(maxlen=_KEPT_REPORTS)
+        self.unpublished: deque[StepReport] = deque(maxlen=KEPT_REPORTS)
         self.on_report: Callable[[StepReport], None] = lambda report: None
         self._tuning = NOT_TUNED
         self._retired: list[GlooGroup] = []
@@ -391,13 +391,14 @@ class Replica:
             tuning=self.cursor.tuning,
             voted=step.voted,
         )
+        self.drop_published(self.link.published)
         self.unpublished.append(report)
         self.on_report(report)
 
     def resume(self, view: View) -> None:
         """The state of the view's commit is in place."""
         told = [report for report in self.unpublished if not any(fork.voids(report.commit) for fork in view.forks)]
-        self.unpublished = deque(told, maxlen=_KEPT_REPORTS)
+        self.unpublished = deque(told, maxlen=KEPT_REPORTS)
         if self._pending is not None and any(fork.voids(self._pending.commit) for fork in view.forks):
             self._pending = None  # the run was sent back behind it, while this worker was out of reach
             self.snapshots.drop()
@@ -410,6 +411,13 @@ class Replica:
         elif not self._pending.commit.same_state(view.resume):
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
             self.snapshots.drop()
+
+    def save(self) -> None:
+        """No driver is left: what this replica holds, at rest at the door, is the last that anybody will have of it."""
+        try:
+            self.snapshots.save(self.link.state.commit, self.replicas)
+        finally:
+            self.link.saved()
 
     def is_left_out(self, index: int) -> bool:
         """Whether somebody who has sent the run back does not want this step's batch."""

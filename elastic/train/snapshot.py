@@ -99,6 +99,9 @@ class NoSnapshots:
     def drop(self) -> None:
         """The staged step will never be stable: its attempt was replaced."""
 
+    def save(self, commit: CommitId, replicas: int) -> None:
+        """Stage and seal what is at rest, the result of this commit, whether or not it is known to be stable."""
+
     def flush(self) -> None:
         """Wait until what is stable is sealed."""
 
@@ -185,12 +188,12 @@ class Snapshots(NoSnapshots):
                 self._reserving.join(self._timeout_s)
             started_s = time.perf_counter()
             try:
-                snapshot = self._begin(step)
+                snapshot = self._begin(step.commit, step.replicas)
                 if snapshot is None and (step.wants_pause or step.number == self._replica.last_number):
                     self.flush()  # nothing comes after it: rather wait for a slot than leave it out
-                    snapshot = self._begin(step)
+                    snapshot = self._begin(step.commit, step.replicas)
                 if step.number == self._replica.last_number:
-                    snapshot = snapshot or self._begin_soon(step)
+                    snapshot = snapshot or self._begin_soon(step.commit, step.replicas)
             except NoRoomError as error:
                 self._give_up(error)
                 return
@@ -226,6 +229,25 @@ class Snapshots(NoSnapshots):
         if snapshot is not None:
             self._start(lambda: self._abandon(snapshot))
 
+    def save(self, commit: CommitId, replicas: int) -> None:
+        if self.is_off or not self._is_stager:
+            return
+        self.drop()
+        self._copying = None
+        if self._reserving is not None:
+            self._reserving.join(self._timeout_s)
+        with self._replica.page.during(Flying.SLOW, "saving the state, since no driver is left"):
+            self.flush()
+            try:
+                snapshot = self._begin_soon(commit, replicas)
+            except NoRoomError as error:
+                self._give_up(error)
+                return
+            if snapshot is not None:
+                snapshot.copies.fence(self._timeout_s)
+                self._start(lambda: self._seal(snapshot))
+            self.flush()
+
     def flush(self) -> None:
         if self._last_thread is not None:
             self._last_thread.join(self._timeout_s)
@@ -237,16 +259,16 @@ class Snapshots(NoSnapshots):
 
     # --- at the door ---
 
-    def _begin_soon(self, step: "Step") -> Snapshot | None:
+    def _begin_soon(self, commit: CommitId, replicas: int) -> Snapshot | None:
         """Readers let go of a slot within seconds; it is the last chance to stage the result of the run."""
         deadline_s = time.monotonic() + _LAST_S
         snapshot = None
         while snapshot is None and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
-            snapshot = self._begin(step)
+            snapshot = self._begin(commit, replicas)
         return snapshot
 
-    def _begin(self, step: "Step") -> Snapshot | None:
+    def _begin(self, commit: CommitId, replicas: int) -> Snapshot | None:
         replica = self._replica
         flat = replica.tracked.flatten()
         layout = self._layout = laid_out_as(flat, self._layout)
@@ -262,7 +284,7 @@ class Snapshots(NoSnapshots):
         now = [pair for pair in pairs if pair[1].data_ptr() not in steady]
         manifest = Manifest(
             run=self._run,
-            commit=step.commit,
+            commit=commit,
             shard=replica.shard,
             shards=replica.width,
             layout=model_layout(replica.model),
@@ -271,7 +293,7 @@ class Snapshots(NoSnapshots):
             nbytes=layout.nbytes,
             chunks=(),
             forks=self.forks,
-            replicas=step.replicas,
+            replicas=replicas,
             taken_at_s=time.time(),
         )
         return Snapshot(slot, Copies(now, later, self._side_stream(slot, flat.tensors)), manifest, time.monotonic())

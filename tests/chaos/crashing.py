@@ -6,9 +6,9 @@ from typing import Any
 from elastic.checkpoint.arena import Slot
 from elastic.checkpoint.manifest import Manifest
 from elastic.checkpoint.memory import MemorySource
+from elastic.control.values import CommitId
 from elastic.train.session import Session
 from elastic.train.snapshot import Snapshot, Snapshots
-from elastic.train.step import Step
 from tests.chaos import saboteur
 from tests.chaos.saboteur import HalfwayOptimizer, Sabotage, Saboteur
 
@@ -36,9 +36,9 @@ def _stage_under(strike: Any) -> None:
     stamp, write = Slot.seal, Slot.write_manifest
     sealing = [ANY]
 
-    def beginning(self: Snapshots, step: Step) -> Snapshot | None:
-        strike("staging", step.index)
-        return begin(self, step)
+    def beginning(self: Snapshots, commit: CommitId, replicas: int) -> Snapshot | None:
+        strike("staging", commit.step)
+        return begin(self, commit, replicas)
 
     def fencing(self: Snapshots) -> None:
         if self._copying is not None:

@@ -202,8 +202,9 @@ def test_training_survives_its_supervisor_and_monitors(clean: Any, tmp_path: Pat
     assert_nothing_lost(tmp_path, clean, result)
 
 
-def control_plane_pids() -> list[int]:
-    """Supervisor and host monitors of this session's clusters, by the names Ray gives their processes."""
+def control_plane_pids(*titles: str) -> list[int]:
+    """Supervisor and host monitors of this session's clusters, or one of these, by the names Ray gives processes."""
+    titles = titles or ("ray::Supervisor", "ray::HostMonitor")
     found, ours = [], "=".join(RUN_MARK).encode()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -211,7 +212,7 @@ def control_plane_pids() -> list[int]:
             is_ours = ours in path.with_name("environ").read_bytes()
         except OSError:
             continue
-        if is_ours and title.startswith(("ray::Supervisor", "ray::HostMonitor")):
+        if is_ours and title.startswith(titles):
             found.append(int(path.parent.name))
     return found
 

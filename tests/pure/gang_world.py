@@ -111,7 +111,7 @@ class GangWorld(World):
         self.make_stable(worker)
         if number < self.plan.steps:
             lineage = f"{hash32(parent.lineage, generation, number):08x}"
-            commit = CommitId(1, generation, 1, number, lineage)
+            commit = CommitId(view.incarnation, generation, 1, number, lineage)
             assert self.signal(worker, Signal.PREPARE, commit=commit) is Verdict.DONE
         decision = self.deciding[worker.name] = (*place, view.rank_of(worker.name) // self.width)
         self.agreements[decision].add(worker.name)

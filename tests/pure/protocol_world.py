@@ -327,7 +327,8 @@ class World:
     def reduced(self, worker: SimWorker, key: tuple[int, int]) -> None:
         """All have contributed, so all have applied the step before."""
         (generation, number), parent = key, worker.state.commit
-        if worker.view is not None and self.finds_corruption(worker, key, range(len(worker.view.members))):
+        assert worker.view is not None
+        if self.finds_corruption(worker, key, range(len(worker.view.members))):
             return
         assert self.parents.setdefault(key, parent.lineage) == parent.lineage, f"{key} began from different states"
         self.note_stable(parent)
@@ -340,7 +341,7 @@ class World:
             assert self.signal(worker, Signal.ENTER_APPLY) is Verdict.DONE
             assert (worker.name, generation) not in self.answered, f"{worker.name} applies in a generation it has left"
             lineage = f"{hash32(parent.lineage, generation, number):08x}"
-            worker.applying = CommitId(1, generation, 1, number, lineage)
+            worker.applying = CommitId(worker.view.incarnation, generation, 1, number, lineage)
             worker.wants_pause = key in self.pauses
 
     def finds_corruption(self, worker: SimWorker, key: Any, ranks: Any) -> bool:

@@ -14,9 +14,11 @@ BASES = {ev.Event, ev.WorkerEvent}
 EVENTS = {kind for kind in vars(ev).values() if isinstance(kind, type) and issubclass(kind, ev.Event)} - BASES
 WORKER_EVENTS = {kind for kind in EVENTS if issubclass(kind, ev.WorkerEvent)}
 # Events that cannot happen in a phase: whoever sends one is broken.
-ILLEGAL = {(phase, ev.RunStarted) for phase in Phase if phase is not Phase.STARTING}
+OPENINGS = {ev.RunStarted, ev.RunTakenOver}
+ILLEGAL = {(phase, kind) for kind in OPENINGS for phase in Phase if phase is not Phase.STARTING}
 EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.RunStarted: ev.RunStarted(),
+    ev.RunTakenOver: ev.RunTakenOver(found=()),
     ev.Tick: ev.Tick(),
     ev.StopAsked: ev.StopAsked(reason="ctrl-c"),
     ev.RewindAsked: ev.RewindAsked(to_step=3),
@@ -71,7 +73,7 @@ def test_there_is_an_example_of_every_event():
     assert all(type(example) is kind for kind, example in EXAMPLES.items())
 
 
-@pytest.mark.parametrize("kind", sorted(EVENTS - {ev.RunStarted}, key=str), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sorted(EVENTS - OPENINGS, key=str), ids=lambda kind: kind.__name__)
 def test_nothing_follows_after_the_end(kind):
     ws = BareController().run()
     ws.feed(ev.StopAsked(reason="ctrl-c"))

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from elastic.control import events as ev
+from elastic.control.adoption import Adopted
 from elastic.control.controller import TABLE, step
 from elastic.control.diagram import EDGES, render_phases, render_stages
 from elastic.control.flight import Flying
 from elastic.control.remediation import Kind, Policy, Remediation
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.tuning import Tuning
-from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage
+from elastic.control.values import Member, View
+from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage, WorkerState
 from elastic.policies import Ladder
 from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit, report, trained
@@ -132,6 +134,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
     yield ev.RestoreFound(commit=None, reason="nothing is there")
     if state.phase is Phase.STARTING:
         yield ev.RunStarted()
+        yield from take_overs(state.settings.scaling.bounds[0])
     at = state.generation
     for worker in state.workers:
         yield ev.WorkerPlaced(worker=worker, node="node-w0")
@@ -160,8 +163,30 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.ShardStaged(worker=worker, commit=commit(9), shard=0, shards=1, nbytes=64)
         yield ev.TierDegraded(worker=worker, tier="memory", reason="full")
         yield ev.IntervalChosen(worker=worker, tier="memory", reason="set to every 10 steps")
-        yield ev.TrainFnReturned(worker=worker)
+        yield from (ev.TrainFnReturned(worker=worker), ev.TrainFnReturned(worker=worker, dismissed=True))
         yield ev.TrainFnRaised(worker=worker, summary="ValueError", traceback="line 1")
+
+
+def take_overs(low: int) -> Iterator[ev.Event]:
+    """Workers of an earlier driver: at the door, members, some of them missing, too few, or without state."""
+    names = [f"w{number}" for number in range(low)]
+    members = tuple(Member(name, "h", 1) for name in names)
+    told = {"run": "r", "incarnation": 1, "generation": 3, "resume": commit(4), "donors": (0,), "behind": ()}
+    view = View(members=members, **told)
+
+    def found(name: str, healed: bool = True, view: View | None = view) -> Adopted:
+        stage = Stage.PARKED if view is None else Stage.FROZEN
+        held = WorkerState(stage=stage, generation=3 if view else 0, commit=commit(5), healed=healed, incarnation=2)
+        return Adopted(worker=name, gang=int(name[1:]), shard=0, pid=1, was=stage, state=held, view=view)
+
+    whole = tuple(found(name) for name in names)
+    yield ev.RunTakenOver(found=tuple(found(name, view=None) for name in names))
+    yield ev.RunTakenOver(found=whole)
+    yield ev.RunTakenOver(found=tuple(found(name, healed=False) for name in names))
+    wider = replace(view, members=(*members, Member("w9", "h", 1)))
+    yield ev.RunTakenOver(found=(found("w0", view=wider),))
+    if low > 1:
+        yield ev.RunTakenOver(found=(found("w0", view=replace(view, members=members[:1])),))
 
 
 def seen_edges() -> dict[tuple[Phase, type[ev.Event]], frozenset[Phase]]:

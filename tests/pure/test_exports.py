@@ -44,6 +44,7 @@ ERRORS = {
     "SettingError",
     "StateError",
     "StepMisuseError",
+    "SupersededError",
     "TrainFnError",
 }
 SIGNALS = {"AttemptBroken", "Dismissed"}

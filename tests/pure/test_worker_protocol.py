@@ -30,20 +30,21 @@ SIGNALS = (
     Signal.GO,
     Signal.FINISH,
     Signal.DISMISS,
+    Signal.ADOPT,
 )
 # What becomes of each signal, in the order above, when the driver's number is right.
 VERDICTS: dict[Stage, tuple[Verdict, ...]] = {
-    # arrive formed prepare enter leave forward break tear restored outvoted stop end leave | freeze form go fin. dism.
-    Stage.LOADING: (D, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
-    Stage.PARKED: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, R, D),
-    Stage.FORMING: (R, D, R, R, R, R, D, D, R, D, R, R, D, D, R, R, R, D),
-    Stage.READY: (R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, D, R, D),
-    Stage.STEPPING: (R, R, D, D, R, R, D, R, R, D, D, D, D, D, R, R, D, D),
-    Stage.APPLYING: (R, R, R, R, D, R, R, R, R, R, R, R, D, L, R, R, L, L),
-    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, R, D, D),
-    Stage.FROZEN: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, D, D),
-    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, D, D),
-    Stage.GONE: (R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D),
+    # arrive formed prepare enter leave fwd break tear restored outvoted stop end leave | freeze form go fin dism adpt
+    Stage.LOADING: (D, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D, D),
+    Stage.PARKED: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, R, D, D),
+    Stage.FORMING: (R, D, R, R, R, R, D, D, R, D, R, R, D, D, R, R, R, D, D),
+    Stage.READY: (R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, D, R, D, D),
+    Stage.STEPPING: (R, R, D, D, R, R, D, R, R, D, D, D, D, D, R, R, D, D, D),
+    Stage.APPLYING: (R, R, R, R, D, R, R, R, R, R, R, R, D, L, R, R, L, L, L),
+    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, R, D, D, D),
+    Stage.FROZEN: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, D, D, D),
+    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, D, D, D),
+    Stage.GONE: (R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D, D),
 }
 CASES = [
     (stage, signal, verdict) for stage, row in VERDICTS.items() for signal, verdict in zip(SIGNALS, row, strict=True)
@@ -254,3 +255,28 @@ def test_a_checkpoint_replaces_what_a_worker_at_the_door_holds(stage):
 
 def test_who_is_gone_stays_gone():
     assert {after.stage for before, _, after in STEPS if before.stage is Stage.GONE} == {Stage.GONE}
+
+
+COMMANDS = (Signal.FREEZE, Signal.FORM, Signal.GO, Signal.FINISH, Signal.DISMISS, Signal.ADOPT)
+
+
+@pytest.mark.parametrize("stage", Stage, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("signal", COMMANDS, ids=lambda signal: signal.name)
+def test_an_older_driver_than_the_one_that_is_heeded_is_refused(stage, signal):
+    state = at(stage, incarnation=3)
+    reaction = react(state, signal, generation=right_number(signal, state), incarnation=2)
+    assert (reaction.verdict, reaction.state) == (Verdict.REFUSED, state)
+
+
+@pytest.mark.parametrize("stage", Stage, ids=lambda stage: stage.name)
+def test_who_is_adopted_has_stopped_for_good_and_heeds_the_newest(stage):
+    state = at(stage, incarnation=2)
+    if stage is Stage.APPLYING:
+        state = react(state, Signal.LEAVE_APPLY, commit=commit(8)).state
+    adopted = react(state, Signal.ADOPT, incarnation=3)
+    assert (adopted.verdict, adopted.state.incarnation) == (Verdict.DONE, 3)
+    assert (adopted.state.commit, adopted.state.healed) == (state.commit, state.healed)
+    assert react(adopted.state, Signal.ENTER_APPLY).verdict is Verdict.REFUSED
+    assert react(adopted.state, Signal.ADOPT, incarnation=3).verdict is Verdict.REFUSED, "once"
+    if adopted.state.stage is Stage.FROZEN:
+        assert react(adopted.state, Signal.FORM, generation=5, incarnation=3).verdict is Verdict.DONE

@@ -1,0 +1,163 @@
+"""Pure. A new driver goes on with live workers of an earlier one: no process is started anew, no stable step is lost.
+
+The workers have stopped for good in whatever generation they were, since they were adopted, and each has named what it
+holds. So what comes next is what follows every freeze: members that were not found must be proven dead, or left behind
+like any that are out of reach, and the next generation resumes from the highest commit that a live, healed one holds.
+It is of the new incarnation, and its number is above all that any of them has heard of.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from elastic.control import events as ev
+from elastic.control.adoption import Adopted, newest_view
+from elastic.control.forming import settle
+from elastic.control.restoring import look_for_state
+from elastic.control.state import Phase, RunState, Standing, WorkerRecord
+from elastic.control.turn import Turn
+from elastic.control.values import View
+from elastic.control.worker_protocol import Stage
+
+_STANDING = {
+    Stage.LOADING: Standing.LOADING,
+    Stage.PARKED: Standing.PARKED,
+    Stage.FROZEN: Standing.PARKED,
+}
+_HELD = (Standing.LOADING, Standing.PARKED, Standing.MEMBER)
+
+
+def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
+    turn.change(**_taken_over(turn.state, event, turn.now_s))
+    _dismiss_surplus(turn)
+    if turn.state.view is None:
+        turn.enter(Phase.STARTING)
+        turn.replenish("a new driver goes on with workers that have not trained yet")
+        if turn.settings.checkpoint is not None:
+            look_for_state(turn, "the run starts")
+        return
+    for member in turn.state.members:
+        if member.standing is Standing.SUSPECT:
+            turn.doubt(member.name, "a new driver has not found it")
+    settle(turn)
+
+
+def _dismiss_surplus(turn: Turn) -> None:
+    """Some that were to be ended, and were replaced, are there with those who replace them."""
+    scaling = turn.settings.scaling
+    held = [worker for worker in turn.state.standing(*_HELD) if not worker.notice]
+    members = {worker.gang for worker in held if turn.is_member(worker.name)}
+    others = sorted({worker.gang for worker in held} - members)
+    room = scaling.bounds[1] + scaling.spares - len(members)
+    for worker in held:
+        if worker.gang in others[max(0, room) :]:
+            turn.dismiss(worker.name, reason="there are enough without it")
+
+
+def as_found(state: RunState, event: ev.RunTakenOver, now_s: float) -> RunState:
+    """Where the run stands before anything follows from it."""
+    return replace(state, **_taken_over(state, event, now_s))
+
+
+def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[str, Any]:
+    view = newest_view(event.found)
+    members = {member.worker for member in view.members} if view is not None else set()
+    workers = {one.worker: _record(one, now_s) for one in event.found if one.worker not in members}
+    changes: dict[str, Any] = {"seen_s": now_s}
+    if view is not None:
+        told = max(view.published, event.published)
+        while told + 1 in event.ahead:
+            told += 1
+        ahead = frozenset(step for step in event.ahead if step > told)
+        oldest = max(told, view.resume.step, *ahead)
+        workers |= {one.worker: _member(one, oldest, now_s) for one in event.found if one.worker in members}
+        workers |= _missing(view, workers, max(event.next_gang, _first_free(one.gang for one in event.found)), now_s)
+        changes |= {
+            "phase": Phase.FREEZING,
+            "phase_since_s": now_s,
+            "view": replace(view, generation=event.generation),
+            "generation": event.generation,
+            "published": told,
+            "published_ahead": ahead,
+            "forks": tuple(sorted({*state.forks, *view.forks}, key=lambda one: (one.incarnation, one.generation))),
+            "tuning": view.tuning,
+            "balanced": view.balanced,
+            "heard_s": {one.node: now_s for one in workers.values() if one.standing is Standing.SUSPECT},
+        }
+    names = [name for name in workers if name[1:].isdecimal()]
+    return changes | {
+        "workers": workers,
+        "plan": next((one.plan for one in event.found if one.plan is not None), None),
+        "next_worker": max(event.next_worker, _first_free(int(name[1:]) for name in names)),
+        "next_gang": max(event.next_gang, _first_free(one.gang for one in workers.values())),
+        "restores": max((one.restores for one in event.found), default=0),
+    }
+
+
+def _record(one: Adopted, now_s: float) -> WorkerRecord:
+    """Of one that is no member: it stands at the door, or comes there.
+
+    What it may hold, of a replica that was left out, is behind the run, or off it: it is a joiner, and tells nothing.
+    """
+    is_left = one.was is Stage.FROZEN and one.state.commit.step >= 0
+    return WorkerRecord(
+        **_place(one, now_s),
+        standing=_STANDING[one.was],
+        left_with=one.state.commit if is_left else None,
+        outdated=is_left,
+        replaced=is_left,
+    )
+
+
+def _member(one: Adopted, oldest: int, now_s: float) -> WorkerRecord:
+    """Of a member: adopting it has frozen it. What is older than what was told was loaded at the door, for a rewind."""
+    is_frozen = one.state.stage in (Stage.FROZEN, Stage.PARKED)
+    last = one.state.prepared or one.state.commit
+    return WorkerRecord(
+        **_place(one, now_s),
+        standing=Standing.MEMBER,
+        answer=one.state.commit if is_frozen else None,
+        prepared=one.state.prepared if is_frozen else None,
+        healed=one.state.healed and last.step >= oldest,
+    )
+
+
+def _missing(view: View, found: dict[str, WorkerRecord], free: int, now_s: float) -> dict[str, WorkerRecord]:
+    """Members that did not answer; the address stands for a node of which nothing is heard."""
+    missing: dict[str, WorkerRecord] = {}
+    for rank, member in enumerate(view.members):
+        if member.worker in found:
+            continue
+        mates = [found.get(mate.worker) or missing.get(mate.worker) for mate in view.gang(rank // view.width)]
+        gang = next((mate.gang for mate in mates if mate is not None), free + rank // view.width)
+        missing[member.worker] = WorkerRecord(
+            name=member.worker,
+            gang=gang,
+            shard=rank % view.width,
+            standing=Standing.SUSPECT,
+            healed=True,  # as far as anybody knows
+            node=member.host,
+            host=member.host,
+            port=member.port,
+            since_s=now_s,
+        )
+    return missing
+
+
+def _place(one: Adopted, now_s: float) -> dict[str, Any]:
+    return {
+        "name": one.worker,
+        "gang": one.gang,
+        "shard": one.shard,
+        "node": one.node,
+        "host": one.host,
+        "port": one.port,
+        "pid": one.pid,
+        "layout": one.layout,
+        "since_s": now_s,
+        "notice": one.notice,
+        "notice_s": now_s if one.notice else 0.0,
+    }
+
+
+def _first_free(numbers: Any) -> int:
+    return max(numbers, default=-1) + 1

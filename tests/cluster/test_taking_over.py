@@ -1,0 +1,236 @@
+"""Effect. The driver dies, or stands still: `fit` with the same name goes on with its workers, or finds their state."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elastic
+from elastic.checkpoint.vault import open_vault
+from tests.cluster import training
+from tests.cluster.test_fit import committed_samples, control_plane_pids
+from tests.cluster.training import read_lines, relative_difference
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS = 250
+EVERY = elastic.Interval(steps=10)
+DRIVER = """
+import sys
+from pathlib import Path
+import ray
+from ray import cloudpickle
+from tests.cluster import test_taking_over, training
+cloudpickle.register_pickle_by_value(training)
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+test_taking_over.fit(Path(sys.argv[2]), sys.argv[3], **eval(sys.argv[4]))
+"""
+
+
+def fit(folder: Path, name: str, persistent: bool = False, orphan_lease_s: float = 60.0, steps: int = STEPS) -> Any:
+    """What all drivers of a run call: their code and settings are the same."""
+    checkpoint = None
+    if persistent:
+        store = {"persistent": str(folder / "store"), "persistent_interval": elastic.Interval(seconds=1000)}
+        checkpoint = elastic.Checkpoint(local_interval=elastic.Interval(seconds=1000), peers=0, **store)
+    return elastic.fit(
+        training.regression(folder, steps=steps),
+        scaling=elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1}, supervisor_labels={"pool": "b"}),
+        limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30, orphan_lease_s=orphan_lease_s),
+        checkpoint=checkpoint,
+        name=name,
+        run_dir=folder / "run",
+    )
+
+
+class Driver:
+    """`fit` in a process of its own, once its workers have committed some steps; killed at the end of the context."""
+
+    def __init__(self, hosts: Any, folder: Path, name: str, after: int = 20, **options: Any) -> None:
+        command = [sys.executable, "-c", DRIVER, hosts.address, str(folder), name, repr(options)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        deadline_s = time.monotonic() + 120
+        try:
+            while last_step(folder) < after:
+                assert time.monotonic() < deadline_s and self.process.poll() is None, self.process.stderr
+                time.sleep(0.05)
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> "Driver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def last_step(folder: Path) -> int:
+    """That was committed by somebody."""
+    try:
+        return max((line["step"] for line in read_lines(folder) if line["event"] == "committed"), default=-1)
+    except ValueError:  # a line is being written
+        return -1
+
+
+def pids(folder: Path) -> dict[str, int]:
+    return {line["node"]: line["pid"] for line in read_lines(folder) if line["event"] == "started"}
+
+
+def journal(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (folder / "run" / "journal.jsonl").read_text().splitlines()]
+
+
+def assert_nothing_lost(folder: Path, result: Any, steps: int = STEPS) -> None:
+    """All steps once, told once, all samples once."""
+    assert result.steps == steps
+    told = Counter(line["report"]["commit"]["step"] for line in journal(folder) if line.get("event") == "StepStable")
+    assert told == Counter(range(steps)), "a stable step is missing in the journal, or is there twice"
+    assert set(committed_samples(folder).values()) == {1}
+
+
+def kill_the_driver(hosts: Any, folder: Path, name: str) -> int:
+    """SIGKILL in mid-run; the last step that was committed by then."""
+    with Driver(hosts, folder, name) as driver:
+        os.kill(driver.process.pid, signal.SIGKILL)
+        driver.process.wait()
+        return last_step(folder)
+
+
+def test_a_new_driver_goes_on_with_the_same_processes(hosts: Any, tmp_path: Path) -> None:
+    kill_the_driver(hosts, tmp_path, "heirs")
+    before = pids(tmp_path)
+    result = fit(tmp_path, "heirs")
+    assert len(before) == 2 and pids(tmp_path) == before, "nobody was started anew"
+    started = [line for line in read_lines(tmp_path) if line["event"] == "started"]
+    assert len(started) == 2
+    (taken,) = [line for line in journal(tmp_path) if line.get("event") == "RunTakenOver"]
+    assert {one["worker"] for one in taken["found"]} == set(before)
+    assert_nothing_lost(tmp_path, result)
+    digests = {line["digest"] for line in read_lines(tmp_path) if line["event"] == "finished"}
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+def test_it_comes_to_the_same_parameters(hosts: Any, tmp_path: Path) -> None:
+    (tmp_path / "clean").mkdir()
+    (tmp_path / "heirs").mkdir()
+    clean = fit(tmp_path / "clean", "clean")
+    kill_the_driver(hosts, tmp_path / "heirs", "twice-driven")
+    result = fit(tmp_path / "heirs", "twice-driven")
+    assert_nothing_lost(tmp_path / "heirs", result)
+    assert relative_difference(result.value["parameters"], clean.value["parameters"]) < 1e-12
+
+
+@pytest.mark.slow
+def test_a_worker_dies_with_the_driver(hosts: Any, tmp_path: Path) -> None:
+    """The fault is handled by the driver that comes."""
+    with Driver(hosts, tmp_path, "both") as driver:
+        before = pids(tmp_path)
+        killed = sorted(before)[0]
+        os.kill(before[killed], signal.SIGKILL)
+        os.kill(driver.process.pid, signal.SIGKILL)
+    result = fit(tmp_path, "both")
+    survivor = sorted(before)[1]
+    assert pids(tmp_path)[survivor] == before[survivor]
+    assert any(line.get("event") == "WorkerDead" and line["worker"] == killed for line in journal(tmp_path))
+    assert_nothing_lost(tmp_path, result)
+
+
+class KillsAtTheIncident(training.At):
+    """Kills a worker, and the moment that is told, those who sense or decide."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(10, lambda state: os.kill(state.members[1].pid, signal.SIGKILL))
+        self.title = title
+        self.killed: list[int] = []
+
+    def on_incident(self, incident: Any) -> None:
+        if not self.killed:
+            self.killed = control_plane_pids(self.title)
+            for pid in self.killed:
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", ["ray::Supervisor", "ray::HostMonitor"])
+def test_who_decides_or_senses_dies_while_a_fault_is_handled(hosts: Any, tmp_path: Path, title: str) -> None:
+    saboteur = KillsAtTheIncident(title)
+    result = elastic.fit(**as_fit(tmp_path, f"killed-{title[5:10].lower()}"), callbacks=[saboteur])
+    assert saboteur.fired_s is not None and saboteur.killed
+    assert len(result.incidents) == 1
+    assert_nothing_lost(tmp_path, result)
+
+
+@pytest.mark.slow
+def test_a_driver_that_stood_still_leaves_its_workers_to_the_next(hosts: Any, tmp_path: Path) -> None:
+    with Driver(hosts, tmp_path, "still", after=5) as driver:
+        before = pids(tmp_path)
+        os.kill(driver.process.pid, signal.SIGSTOP)
+        time.sleep(6)  # a supervisor on another node knows of it by its silence
+        waked: list[str] = []
+
+        def wake(state: Any) -> None:
+            os.kill(driver.process.pid, signal.SIGCONT)
+            _, stderr = driver.process.communicate(timeout=60)
+            waked.append(stderr)
+
+        saboteur = training.At(last_step(tmp_path) + 5, wake)
+        result = elastic.fit(**as_fit(tmp_path, "still"), callbacks=[saboteur])
+    assert "SupersededError" in waked[0]
+    assert pids(tmp_path) == before
+    assert_nothing_lost(tmp_path, result)
+
+
+def as_fit(folder: Path, name: str) -> dict[str, Any]:
+    """The arguments that `fit` gives to `elastic.fit`."""
+    given: dict[str, Any] = {}
+    original, elastic.fit = elastic.fit, lambda train_fn, **rest: given.update(train_fn=train_fn, **rest)
+    try:
+        fit(folder, name)
+    finally:
+        elastic.fit = original
+    return given
+
+
+@pytest.mark.slow
+def test_orphans_make_their_state_durable_and_leave(hosts: Any, tmp_path: Path) -> None:
+    """No driver comes: what they hold when the lease is over is found by whoever comes later."""
+    options = {"persistent": True, "orphan_lease_s": 5.0, "steps": 4000}
+    with Driver(hosts, tmp_path, "orphans", **options) as driver:
+        before = pids(tmp_path)
+        os.kill(driver.process.pid, signal.SIGKILL)
+        driver.process.wait()
+        deadline_s = time.monotonic() + 60
+        while any(Path(f"/proc/{pid}").exists() for pid in before.values()):
+            assert time.monotonic() < deadline_s, "they have not left"
+            time.sleep(0.1)
+    held = last_step(tmp_path)
+    durable = open_vault(str(tmp_path / "store"), "orphans").commits()
+    assert durable and durable[0].commit.step in (held - 1, held), "the last one may not have been everybody's yet"
+    result = fit(tmp_path, "orphans", **{**options, "steps": held + 50})
+    assert result.steps == held + 50
+    (restored,) = {line["commit"]["step"] for line in journal(tmp_path) if line.get("event") == "Restored"}
+    assert restored == durable[0].commit.step
+    assert set(committed_samples(tmp_path).values()) == {1}
+
+
+@pytest.mark.slow
+def test_who_trains_other_code_begins_from_what_is_saved(hosts: Any, tmp_path: Path) -> None:
+    kill_the_driver(hosts, tmp_path, "other")
+    before = pids(tmp_path)
+    result = fit(tmp_path, "other", steps=60)
+    assert result.steps == 60
+    started = {line["pid"] for line in read_lines(tmp_path) if line["event"] == "started"}
+    assert len(started) == 4 and not any(Path(f"/proc/{pid}").exists() for pid in before.values())

@@ -1,0 +1,149 @@
+"""Effect. A worker changes its driver: what the new one is told, and that the old one is heeded no more."""
+
+import pytest
+
+from elastic.control import events as ev
+from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, StepReport, View
+from elastic.control.worker_protocol import Stage
+from elastic.errors import SupersededError
+from elastic.train.link import Forsaken, Link
+from tests.effects.helpers import LONG_S, Running
+
+MOMENT_S = 0.05
+PLACE = {"gang": 3, "shard": 0, "pid": 7}
+
+
+def view(generation: int, incarnation: int = 1, published: int = -1) -> View:
+    return View(
+        run="r",
+        incarnation=incarnation,
+        generation=generation,
+        members=(Member("w0", "h", 1),),
+        resume=NOTHING_COMMITTED,
+        donors=(0,),
+        behind=(),
+        bootstrap=True,
+        published=published,
+    )
+
+
+def stable(step: int) -> ev.StepStable:
+    commit = CommitId(1, 1, 1, step, f"s{step}")
+    told = {"metrics": {}, "replicas": 1, "samples": 1, "started_at_s": 0.0, "committed_at_s": 0.0}
+    return ev.StepStable(worker="w0", report=StepReport(commit=commit, **told))
+
+
+def stepping() -> Link:
+    """In the middle of step 1 of generation 1, under the driver of incarnation 1."""
+    link = Link("w0", lease_s=LONG_S, incarnation=1)
+    link.arrive(ev.WorkerParked(worker="w0", host="h", port=9, pid=7, layout="l"))
+    assert link.form(view(1))
+    forming = Running(lambda: link.formed(view(1), lambda: None))
+    while not link.go(1, 1):
+        pass
+    assert forming.result()
+    with link.applying(CommitId(1, 1, 1, 0, "s0")):
+        pass
+    link.take_events(0)
+    return link
+
+
+def test_who_is_adopted_has_stopped_and_says_what_it_holds() -> None:
+    link = stepping()
+    cuts: list[int] = []
+    link.cut = lambda: cuts.append(1)
+    adopted = link.adopt(2, **PLACE)
+    assert (adopted.was, adopted.state.stage) == (Stage.STEPPING, Stage.FROZEN)
+    assert (adopted.worker, adopted.gang, adopted.pid) == ("w0", 3, 7)
+    assert (adopted.host, adopted.port, adopted.layout) == ("h", 9, "l")
+    assert adopted.state.commit.step == 0 and adopted.state.healed and adopted.view == view(1)
+    assert cuts == [1], "whoever waits in a reduction with it is freed"
+    assert not link.is_stepping()
+
+
+def test_the_old_driver_is_heeded_no_more() -> None:
+    link = stepping()
+    link.adopt(2, **PLACE)
+    for say in (
+        lambda: link.touch(1),
+        lambda: link.take_events(0, 1),
+        lambda: link.restore(NOTHING_COMMITTED, 1, 1),
+        lambda: link.pause(1, 1),
+        lambda: link.adopt(2, **PLACE),
+    ):
+        with pytest.raises(SupersededError, match="one of incarnation 2 has taken the run over"):
+            say()
+    assert link.freeze(1, 1) is None
+    assert not link.form(view(2, incarnation=1))
+    link.finish(1)
+    link.dismiss(1)
+    assert link.state.stage is Stage.FROZEN
+    assert link.form(view(2, incarnation=2))
+
+
+def test_the_old_drivers_call_ends_at_once_and_takes_nothing_with_it() -> None:
+    link = stepping()
+    waiting = Running(lambda: link.take_events(LONG_S, 1))
+    adopting = Running(lambda: link.adopt(2, **PLACE))
+    adopting.result()
+    with pytest.raises(SupersededError):
+        waiting.result()
+    link.post(ev.AtDoor(worker="w0", generation=2))
+    assert link.take_events(0, 2) == [ev.AtDoor(worker="w0", generation=2)]
+
+
+def test_reports_are_told_again_until_the_journal_has_them() -> None:
+    link = stepping()
+    for step in range(4):
+        link.post(stable(step))
+    assert link.take_events(0) == [stable(step) for step in range(4)], "the old driver has them, and dies"
+    link.told(1, 1)
+    link.post(stable(4))
+    link.adopt(2, **PLACE)
+    assert link.take_events(0) == [stable(2), stable(3), stable(4)]
+    link.told(1, 3)
+    link.adopt(3, **PLACE)
+    assert link.take_events(0) == [stable(4)]
+    link.form(view(2, incarnation=3, published=4))
+    link.told(1, 2)  # of the generation before: it says nothing of this one
+    link.adopt(4, **PLACE)
+    assert link.take_events(0) == []
+
+
+def test_what_every_driver_must_hear_is_told_again_once() -> None:
+    link = stepping()
+    link.notice("SIGTERM")
+    assert link.take_events(0) == [ev.WorkerNotice(worker="w0", reason="SIGTERM")]
+    link.end_loop()
+    raised = ev.TrainFnRaised(worker="w0", summary="ValueError", traceback="")
+    link.leave(raised)
+    adopted = link.adopt(2, **PLACE)
+    assert adopted.notice == "SIGTERM"
+    assert adopted.was is Stage.GONE
+    told = link.take_events(0)
+    assert [type(event) for event in told] == [ev.WorkerNotice, ev.LoopEnded, ev.TrainFnRaised]
+
+
+def test_who_is_forsaken_saves_its_state_and_leaves() -> None:
+    link = stepping()
+    forsaking = Running(lambda: link.forsake(LONG_S))
+    assert isinstance(link.wait_for_orders(), Forsaken)
+    assert link.state.stage is Stage.FROZEN
+    link.saved()
+    forsaking.result()
+
+
+def test_a_driver_that_comes_while_the_state_is_saved_has_the_worker() -> None:
+    link = stepping()
+    forsaking = Running(lambda: link.forsake(LONG_S))
+    assert isinstance(link.wait_for_orders(), Forsaken)
+    link.adopt(2, **PLACE)
+    forsaking.result()
+    assert link.silent_s < LONG_S
+    assert link.form(view(2, incarnation=2))
+
+
+def test_who_holds_nothing_saves_nothing() -> None:
+    link = Link("w0", lease_s=LONG_S)
+    link.arrive(ev.WorkerParked(worker="w0", host="h", port=9, pid=7, layout="l"))
+    Running(lambda: link.forsake(LONG_S)).result()

@@ -1,0 +1,147 @@
+"""Effect. The journal in the persistent tier: what a driver on another machine finds there."""
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from elastic.actors.journal import JOURNAL, Journal, Past, Written, read_past
+from elastic.actors.journal_copy import JournalCopy, fetch_journal
+from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.stores.directory import DirectoryStore
+from elastic.control import events as ev
+from elastic.control.commands import Form, StartWorker
+from elastic.control.state import RunState
+from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Member, StepReport, View
+from elastic.settings import RunSettings
+
+RUN = "r"
+SOON_S = 0.01
+
+
+def stable(step: int) -> ev.StepStable:
+    told = {"metrics": {"loss": 0.5}, "replicas": 1, "samples": 1, "started_at_s": 0.0, "committed_at_s": 0.0}
+    return ev.StepStable(worker="w0", report=StepReport(commit=CommitId(1, 1, 1, step, f"s{step}"), **told))
+
+
+def form(resume: int, restored: bool = False) -> Form:
+    commit = CommitId(1, 1, 1, resume, "s") if resume >= 0 else NOTHING_COMMITTED
+    told = {"run": RUN, "incarnation": 1, "generation": 2, "members": (Member("w0", "h", 1),)}
+    lead = {"donors": (0,), "behind": (), "bootstrap": resume < 0, "restored": restored}
+    return Form(view=View(**told, resume=commit, **lead), reason="of a test")
+
+
+def write(folder: Path, *lines: Any) -> Path:
+    journal = Journal(folder)
+    for line in lines:
+        journal.event(1.0, line) if isinstance(line, ev.Event) else journal.command(1.0, line)
+    journal.close()
+    return journal.path
+
+
+def copy(path: Path, store: Any, incarnation: int = 1) -> None:
+    JournalCopy(path, store, RUN, incarnation, period_s=SOON_S).close()
+
+
+def test_a_driver_elsewhere_finds_all_lives(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    path = write(tmp_path / "here", form(-1), stable(0))
+    copy(path, store)
+    there = tmp_path / "there" / JOURNAL
+    assert fetch_journal(there, store, RUN)
+    write(there.parent, stable(1), stable(2))
+    copy(there, store, incarnation=2)
+    last = tmp_path / "last" / JOURNAL
+    assert fetch_journal(last, store, RUN)
+    assert last.read_text() == there.read_text() != path.read_text()
+    assert read_past(last).published == 2
+    assert not fetch_journal(last, store, RUN), "a journal that is there is left alone"
+    assert not fetch_journal(tmp_path / "none" / JOURNAL, store, "another")
+
+
+def test_it_is_copied_while_it_is_written(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    journal = Journal(tmp_path)
+    copying = JournalCopy(journal.path, store, RUN, 1, period_s=SOON_S)
+    try:
+        for step in range(200):
+            journal.event(1.0, stable(step))
+            threading.Event().wait(0.001)
+    finally:
+        copying.close()
+        journal.close()
+    assert len(list(store.list(f"{RUN}/journal/"))) > 1
+    fetch_journal(tmp_path / "there", store, RUN)
+    assert (tmp_path / "there").read_bytes() == journal.path.read_bytes()
+
+
+def test_half_a_line_waits_for_its_end_and_spoils_none(tmp_path: Path) -> None:
+    """A driver was killed while it wrote; the next one begins a line of its own."""
+    store = DirectoryStore(tmp_path / "store")
+    path = write(tmp_path, stable(0))
+    with path.open("a") as file:
+        file.write('{"t": 1, "event": "StepSt')
+    copy(path, store)
+    write(tmp_path, stable(1))
+    copy(path, store, incarnation=2)
+    fetch_journal(tmp_path / "there", store, RUN)
+    assert (tmp_path / "there").read_bytes() == path.read_bytes()
+    assert len(path.read_text().splitlines()) == 3
+    assert read_past(path).published == 1
+
+
+def test_what_could_not_be_copied_is_copied_later(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    failures = [3]
+    create = store.create
+
+    def creating(key: str, data: Any) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise StoreError("no contact")
+        create(key, data)
+
+    store.create = creating  # type: ignore[method-assign]
+    path = write(tmp_path, *(stable(step) for step in range(5)))
+    copying = JournalCopy(path, store, RUN, 1, period_s=SOON_S)
+    while failures[0]:
+        threading.Event().wait(SOON_S)
+    copying.close()
+    fetch_journal(tmp_path / "there", store, RUN)
+    assert (tmp_path / "there").read_bytes() == path.read_bytes()
+
+
+def test_the_past_is_that_of_the_last_line_of_history(tmp_path: Path) -> None:
+    assert read_past(tmp_path / "none") == Past()
+    lines = [form(-1), *(stable(step) for step in range(6))]
+    assert read_past(write(tmp_path / "a", *lines)) == Past(published=5)
+    assert read_past(write(tmp_path / "b", *lines, form(2, restored=True), stable(3))) == Past(published=3)
+    assert read_past(write(tmp_path / "c", *lines, form(-1), stable(0), stable(2))) == Past(published=0, ahead=(2,))
+    started = StartWorker(worker="w11", gang=4, reason="of a test")
+    past = read_past(write(tmp_path / "d", started, form(-1)))
+    assert (past.next_worker, past.next_gang, past.published) == (12, 5, -1)
+
+
+def test_a_step_is_written_once() -> None:
+    written = Written(published=3, ahead={5})
+    assert [written.is_new(stable(step)) for step in (2, 3, 4, 4, 5, 6)] == [False, False, True, False, False, True]
+    assert written.is_new(ev.Tick())
+
+
+def test_after_a_rewind_steps_are_written_again() -> None:
+    written, state = Written(), RunState(settings=RunSettings(run=RUN))
+    for step in range(5):
+        assert written.is_new(stable(step))
+    written.follow(replace(state, published=4))
+    assert not written.is_new(stable(4))
+    written.follow(replace(state, published=2, forks=(Fork(incarnation=1, generation=2, step=2),)))
+    assert written.is_new(stable(3)) and not written.is_new(stable(2))
+
+
+def test_each_line_is_json(tmp_path: Path) -> None:
+    path = write(tmp_path, form(-1), stable(0))
+    assert [set(json.loads(line)) & {"event", "command"} for line in path.read_text().splitlines()] == [
+        {"command"},
+        {"event"},
+    ]
