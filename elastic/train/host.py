@@ -66,6 +66,7 @@ class WorkerHost:
         torch.set_num_threads(spec.settings.scaling.threads_per_worker)
         self._link = Link(spec.worker, limits.lease_s)
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
+        page.visible(os.environ.get("CUDA_VISIBLE_DEVICES", "") if spec.settings.scaling.use_gpu else "")
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
         self._value: Any = None
         self._told, self._untold = 0, list[ev.Event]()
