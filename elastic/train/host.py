@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -18,7 +19,9 @@ import torch
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.source import Source
 from elastic.control import events as ev
+from elastic.control.hardware import Finding
 from elastic.control.values import CommitId, View
+from elastic.hosts.nvrx import Sections
 from elastic.settings import RunSettings
 from elastic.train.flight import FlightPage, page_path
 from elastic.train.link import Link
@@ -64,7 +67,7 @@ class WorkerHost:
     ) -> None:
         limits = spec.settings.limits
         torch.set_num_threads(spec.settings.scaling.threads_per_worker)
-        self._link = Link(spec.worker, limits.lease_s)
+        self._link, self._host = Link(spec.worker, limits.lease_s), host
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
         page.visible(os.environ.get("CUDA_VISIBLE_DEVICES", "") if spec.settings.scaling.use_gpu else "")
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
@@ -91,6 +94,7 @@ class WorkerHost:
             checkpoint=checkpoint,
             sources=sources,
             incarnation=spec.settings.incarnation,
+            section=Sections(self._tell).section if use_cuda else nullcontext,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)
@@ -157,6 +161,11 @@ class WorkerHost:
 
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, heed)
+
+    def _tell(self, finding: Finding) -> None:
+        """What a profiler in this process says of its device."""
+        told = {"device": finding.device, "kind": finding.kind, "severity": finding.severity, "detail": finding.detail}
+        self._link.post(ev.HardwareFinding(node=self._host, workers=(self._link.worker,), **told))
 
     def _keep(self, value: Any) -> None:
         self._value = value
