@@ -153,7 +153,9 @@ def main() -> None:
     for who in ("empty", "monitor"):
         one = measured[who]
         print(f"{who:8} {one['core_share']:.3%} of a core, {one['rss']:.1f} MiB resident, {one['uss']:.1f} its own")
-    print(f"beyond   {beyond['core_share']:.3%} of a core, {beyond['rss']:.1f} MiB resident, {beyond['uss']:.1f} its own")
+    print(
+        f"beyond   {beyond['core_share']:.3%} of a core, {beyond['rss']:.1f} MiB resident, {beyond['uss']:.1f} its own"
+    )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from elastic.actors.stacks import dump_stacks
 from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.flight import Reading
+from elastic.control.hardware import GpuReading, HostReading
 from elastic.hosts.health import check_node
 from elastic.hosts.peers import lend
 from elastic.hosts.sensing import Claim, Senses
@@ -197,6 +198,11 @@ class HostMonitor:
         if self._cloud is not None:
             self._cloud.close()
         self._thread.join(_LEAVE_S)
+
+    def hardware(self) -> tuple[list[GpuReading], HostReading | None]:
+        """What was last read of the GPUs and of the host."""
+        senses = self._senses
+        return (senses.gpus(0.0) or [], senses.host) if senses is not None else ([], None)
 
     def flights(self) -> dict[str, tuple[str, Flight | None]]:
         """For each worker its process state (R, S, T, Z, ...) and the last reading of its page."""

@@ -136,7 +136,7 @@ def compare_gpu(before: GpuReading | None, now: GpuReading, health: Health) -> l
         return [] if before.lost else [_on(now, FindingKind.GPU_LOST, Severity.NODE_MUST_GO, f"is lost: {now.lost}")]
     found = [*_states(before, now), *_counted(before, now), *_links(before, now), *_heat(before, now, health)]
     if before.lost:
-        found.append(_on(now, FindingKind.GPU_LOST, Severity.INFORMATIONAL, "is back"))
+        found.append(_on(now, FindingKind.GPU_LOST, Severity.INFORMATIONAL, "is back", "back"))
     return found
 
 
@@ -176,7 +176,7 @@ def _links(before: GpuReading, now: GpuReading) -> Iterator[Finding]:
     for link in sorted(before.links_up - now.links_up):
         yield _on(now, FindingKind.NVLINK, Severity.RESET_NEEDED, f"has lost NVLink {link}", f"link {link}")
     for link in sorted(now.links_up - before.links_up):
-        yield _on(now, FindingKind.NVLINK, Severity.INFORMATIONAL, f"has NVLink {link} back", f"link {link}")
+        yield _on(now, FindingKind.NVLINK, Severity.INFORMATIONAL, f"has NVLink {link} back", f"link {link} back")
 
 
 def _heat(before: GpuReading, now: GpuReading, health: Health) -> Iterator[Finding]:
@@ -239,17 +239,17 @@ def _room(before: HostReading, now: HostReading, health: Health) -> Iterator[Fin
 def _network(before: HostReading, now: HostReading) -> Iterator[Finding]:
     for name, link in now.links.items():
         last = before.links.get(name, link)
-        says = []
+        says = {}
         if link.downs > last.downs or (last.is_up and not link.is_up):
-            says.append(f"went down ({link.downs} times so far)" if link.is_up else "is down")
+            says["down"] = f"went down ({link.downs} times so far)" if link.is_up else "is down"
         elif link.is_up and not last.is_up:
-            says.append("is up again")
+            says["up"] = "is up again"
         if link.errors > last.errors:
-            says.append(f"counts {link.errors - last.errors} more errors: {link.errors}")
-        for number, sentence in enumerate(says):
+            says["errors"] = f"counts {link.errors - last.errors} more errors: {link.errors}"
+        for code, sentence in says.items():
             detail = f"{name} {sentence}"
             yield Finding(
-                device=name, kind=FindingKind.NETWORK, severity=Severity.INFORMATIONAL, detail=detail, code=number
+                device=name, kind=FindingKind.NETWORK, severity=Severity.INFORMATIONAL, detail=detail, code=code
             )
 
 

@@ -24,8 +24,8 @@ _RULES = {
     ),
     FindingKind.NETWORK: (
         r"NETDEV WATCHDOG: (\w+)",
-        r"(\w+): (?:NIC )?Link is [Dd]own",
-        r"mlx5_core ([0-9a-f:.]+)[: ].*(?:[Ll]ink down|health (?:poll failed|compromised)|device's health|Fatal error)",
+        r"(\w+):? (?:NIC )?Link is [Dd]own",
+        r"mlx5_core ([0-9a-f:.]*[0-9a-f])[: ].*(?:[Ll]ink down|health (?:poll fail|comprom)|device's health|Fatal err)",
     ),
     FindingKind.BUS: (
         r"EDAC (\w+): \d+ UE",
@@ -34,13 +34,14 @@ _RULES = {
     ),
 }
 _COMPILED = tuple((re.compile(pattern), kind) for kind, patterns in _RULES.items() for pattern in patterns)
+_HEX = re.compile("[0-9a-f]{1,8}")
 _KEPT_CHARS = 200
 
 
 def pci_address(text: str) -> str:
     """ "00000000:17:00.0", "0000:17:00" and "17:00.0" are one: domain, bus and device, as in the kernel log."""
     *domain, bus, device = text.lower().split(":")
-    number = int(domain[0], 16) if domain and domain[0] else 0
+    number = int(domain[0], 16) if domain and _HEX.fullmatch(domain[0]) else 0
     return f"PCI:{number:04x}:{bus}:{device.partition('.')[0]}"
 
 

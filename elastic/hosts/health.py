@@ -43,13 +43,13 @@ def check_node(
     """All checks that are asked for, within `Health.check_timeout_s`.
 
     Args:
-        gpus: what was last seen of the GPUs, waiting so long for the first look; None if it does not come.
+        gpus: what was last seen of the GPUs, waiting so long for the first look; None if that does not end.
         peer: where another node of the run lends its bytes.
     """
 
     def check() -> list[str]:
         found = list(short_of(machine.look((health.ramdisk, health.disk)), health).values())
-        found += check_gpus(gpus(health.check_timeout_s))
+        found += check_gpus(gpus(health.check_timeout_s / 2))
         found += _speed("a copy in memory", copy_bytes_per_s(), health.memory_bytes_per_s, "memory_bytes_per_s")
         found += _speed("SHA-256", hash_bytes_per_s(), health.hash_bytes_per_s, "hash_bytes_per_s")
         found += check_matmul(health.check_timeout_s) if health.matmul else []

@@ -34,7 +34,8 @@ from elastic.settings import Health
 log = logging.getLogger("elastic")
 
 _WAIT_S = 0.5  # for events: how long a thread may take to notice that it is to end
-_SELDOM = 5  # links, processes, and a driver that was lost: every so many looks
+_SELDOM = 5  # links and processes: every so many looks
+_REOPEN = 30  # a driver of which a GPU is lost
 _CHECKS = 30
 _LEAVE_S = 2.0
 _LATE_S = 0.2  # time in which the judge itself did not run does not count
@@ -97,8 +98,10 @@ class Senses:
         self._gpu_look = Look()
         self._is_closed = threading.Event()
         self._threads = [
-            threading.Thread(target=self._watch_gpus, name="elastic-gpus", daemon=True),
-            threading.Thread(target=self._watch_host, name="elastic-host", daemon=True),
+            threading.Thread(target=self._guarded, args=(self._watch_gpus, "GPUs"), name="elastic-gpus", daemon=True),
+            threading.Thread(
+                target=self._guarded, args=(self._watch_host, "the host"), name="elastic-host", daemon=True
+            ),
         ]
         for thread in self._threads:
             thread.start()
@@ -114,10 +117,9 @@ class Senses:
             self._found(Finding(device="", kind=FindingKind.DRIVER_HUNG, severity=Severity.NODE_MUST_GO, detail=detail))
         elif look.is_told and look.lasted_s == 0.0:
             look.is_told = False
-            detail = "the GPU driver answers again"
-            self._found(
-                Finding(device="", kind=FindingKind.DRIVER_HUNG, severity=Severity.INFORMATIONAL, detail=detail)
-            )
+            detail, kind = "the GPU driver answers again", FindingKind.DRIVER_HUNG
+            well = Finding(device="", kind=kind, severity=Severity.INFORMATIONAL, detail=detail, code="again")
+            self._found(well)
 
     def gpus(self, timeout_s: float) -> list[GpuReading] | None:
         """What was last seen of each GPU, none if there are none; None if the first look does not end in time."""
@@ -126,11 +128,25 @@ class Senses:
         with self._lock:
             return list(self._gpus.values())
 
+    @property
+    def host(self) -> HostReading | None:
+        """What was last seen of the rest; None before the first look."""
+        return self._host
+
     def close(self) -> None:
         """Stop looking; a thread that hangs in the driver is left behind."""
         self._is_closed.set()
         for thread in self._threads:
             thread.join(_LEAVE_S)
+
+    def _guarded(self, watch: Callable[[], None], what: str) -> None:
+        """A sense that fails is lost, and is said to be: the monitor has other work."""
+        try:
+            watch()
+        except Exception as error:
+            log.exception("the senses of node %s fail", self._node)
+            self._blind(f"{what}: {type(error).__name__}: {error}")
+            self._has_looked.set()
 
     # --- the thread that talks to the driver ---
 
@@ -173,7 +189,7 @@ class Senses:
             number += 1
             self._has_looked.set()
             self._wait_for_events(gpus)
-            if number >= _SELDOM and any(gpu.lost or gpu.needs_reset for gpu in self._gpus.values()):
+            if number >= _REOPEN and any(gpu.lost or gpu.needs_reset for gpu in self._gpus.values()):
                 return
 
     def _look_at(self, gpus: Gpus, with_links: bool) -> None:

@@ -164,8 +164,16 @@ class WorkerHost:
 
     def _tell(self, finding: Finding) -> None:
         """What a profiler in this process says of its device."""
-        told = {"device": finding.device, "kind": finding.kind, "severity": finding.severity, "detail": finding.detail}
-        self._link.post(ev.HardwareFinding(node=self._host, workers=(self._link.worker,), **told))
+        self._link.post(
+            ev.HardwareFinding(
+                node=self._host,
+                device=finding.device,
+                kind=finding.kind,
+                severity=finding.severity,
+                detail=finding.detail,
+                workers=(self._link.worker,),
+            )
+        )
 
     def _keep(self, value: Any) -> None:
         self._value = value

@@ -1,4 +1,4 @@
-"""Effect. The kernel's log, memory, space, network, clock; and the checks that a node passes before its workers join."""
+"""Effect. The kernel log, memory, space, network, clock; and the checks that a node passes before workers join."""
 
 import os
 import shutil
@@ -57,7 +57,7 @@ def monitor_findings(monitor: HostMonitor, mark: str, count: int = 1) -> list[ev
 @pytest.fixture
 def monitor():
     monitor = HostMonitor("n1", health=QUICK)
-    eventually(lambda: monitor._senses._host is not None, "the host is looked at")
+    eventually(lambda: monitor.hardware()[1] is not None, "the host is looked at")
     yield monitor
     monitor.close()
 
@@ -197,7 +197,7 @@ def test_a_disk_that_fills_up_is_told(tmp_path):
         pytest.skip("nothing can be mounted in this container")
     try:
         monitor = HostMonitor("n1", health=Health(period_s=0.05, disk=str(mount), space_free=0.2))
-        eventually(lambda: monitor._senses._host is not None, "the host is looked at")
+        eventually(lambda: monitor.hardware()[1] is not None, "the host is looked at")
         assert monitor.check_health() == []
         (mount / "file").write_bytes(bytes(1 << 20))
         (found,) = monitor_findings(monitor, str(mount))
@@ -232,10 +232,8 @@ def healthy_gpu(**seen) -> GpuReading:
     return GpuReading(**{"device": "GPU-1", "index": 3, "pci": "PCI:0000:17:00", **seen})
 
 
-def test_a_healthy_node_passes_quickly():
-    began_s = time.thread_time()
+def test_a_healthy_node_passes():
     assert check_node(Health(), lambda _: [healthy_gpu()]) == []
-    assert time.thread_time() - began_s < 5
 
 
 @pytest.mark.parametrize(
@@ -293,7 +291,9 @@ def test_a_matrix_product_is_checked_in_a_process_of_its_own(monkeypatch):
     ):
         run = subprocess.run
         monkeypatch.setattr(
-            health_module.subprocess, "run", lambda command, script=script, run=run, **how: run([command[0], "-c", script], **how)
+            health_module.subprocess,
+            "run",
+            lambda command, script=script, run=run, **how: run([command[0], "-c", script], **how),
         )
         assert health_module.check_matmul(LONG_S) == found
         monkeypatch.undo()

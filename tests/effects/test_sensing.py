@@ -73,7 +73,7 @@ def on_gpu(heard: Heard, page: Path, visible: str, name: str = "w0") -> None:
 
 
 def test_a_healthy_gpu_is_read_and_nothing_is_told(heard):
-    (first, second) = heard.monitor._senses.gpus(LONG_S)
+    first, second = heard.monitor.hardware()[0]
     assert (first.device, second.device) == tuple(UUIDS)
     assert (first.pci, second.pci) == ("PCI:ee9a:17:00", "PCI:ee9a:18:00")
     assert (first.temperature_c, first.hot_at_c, first.power_w, first.utilization) == (45, 90, 350.0, 97)
@@ -212,7 +212,7 @@ def test_where_there_is_no_gpu_the_rest_is_seen(library, tmp_path, monkeypatch, 
     heard = Heard(QUICK)
     assert "GPUs: " in heard.first(FindingKind.BLIND, "GPUs").detail
     heard.has_looked()
-    eventually(lambda: heard.monitor._senses._host is not None, "the host is looked at")
+    eventually(lambda: heard.monitor.hardware()[1] is not None, "the host is looked at")
     assert heard.monitor.check_health() == []
     heard.monitor.close()
 

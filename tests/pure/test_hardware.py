@@ -129,7 +129,7 @@ def test_severities_are_ordered():
             0,
         ),
         (
-            "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate.",
+            "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset GPU.",
             FindingKind.XID,
             Severity.INFORMATIONAL,
             "PCI:0000:10:1c",
@@ -180,7 +180,11 @@ def test_a_line_is_read(line, kind, severity, device, pid):
         ("EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: reading", FindingKind.DISK, "sda1"),
         ("EXT4-fs (sda1): error count since last fsck: 3", FindingKind.DISK, "sda1"),
         ("EXT4-fs (sda1): mounted filesystem with ordered data mode", None, ""),
-        ("XFS (nvme0n1): Corruption of in-memory data detected.  Shutting down filesystem", FindingKind.DISK, "nvme0n1"),
+        (
+            "XFS (nvme0n1): Corruption of in-memory data detected.  Shutting down filesystem",
+            FindingKind.DISK,
+            "nvme0n1",
+        ),
         ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", FindingKind.DISK, "nvme0"),
         ("NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out", FindingKind.NETWORK, "eth0"),
         ("igb 0000:01:00.0 eno1: igb: eno1 NIC Link is Down", FindingKind.NETWORK, "eno1"),
@@ -201,7 +205,12 @@ def test_other_hardware_is_told_and_noise_is_not(line, kind, device):
 
 @given(st.text(max_size=300))
 def test_any_line_can_be_read(text):
-    for line in (text, f"NVRM: Xid (PCI:0000:38:00): 79, {text}", f"NVRM: Xid (PCI:{text}): 13, x", f"SXid (PCI:{text}"):
+    for line in (
+        text,
+        f"NVRM: Xid (PCI:0000:38:00): 79, {text}",
+        f"NVRM: Xid (PCI:{text}): 13, x",
+        f"SXid (PCI:{text}",
+    ):
         read_line(line)
 
 
@@ -250,7 +259,9 @@ def test_a_look_without_links_knows_them_still():
     assert second.links_up == frozenset({0, 1}) and second.pids == (7,)
     assert dict(second.counters) == {"NVLink replays": 3, "corrected ECC errors": 0}
     third = carried(second, gpu(links_up=frozenset({0}), counters={"NVLink replays": 3}))
-    assert [finding.detail for finding in compare_gpu(second, third, HEALTH)] == ["GPU 3 (PCI:0000:17:00) has lost NVLink 1"]
+    assert [finding.detail for finding in compare_gpu(second, third, HEALTH)] == [
+        "GPU 3 (PCI:0000:17:00) has lost NVLink 1"
+    ]
 
 
 def test_a_lost_gpu_says_nothing_else():
@@ -274,7 +285,10 @@ def test_who_was_given_a_gpu(visible, is_seen):
 
 
 def test_too_little_room_is_told_when_it_becomes_too_little():
-    fine, short = HostReading(memory_free=0.5, space_free={"/d": 0.5}), HostReading(memory_free=0.01, space_free={"/d": 0.001})
+    fine, short = (
+        HostReading(memory_free=0.5, space_free={"/d": 0.5}),
+        HostReading(memory_free=0.01, space_free={"/d": 0.001}),
+    )
     found = compare_host(fine, short, HEALTH)
     assert [(one.kind, one.device) for one in found] == [(FindingKind.MEMORY, ""), (FindingKind.SPACE, "/d")]
     assert "1.0% of memory is free, less than Health.memory_free=0.03" in found[0].detail
@@ -285,9 +299,13 @@ def test_too_little_room_is_told_when_it_becomes_too_little():
 
 def test_links_that_go_down_or_count_errors_are_told():
     up, down = Link(is_up=True), Link(is_up=False, downs=1)
-    said = [one.detail for one in compare_host(HostReading(links={"ib0": up}), HostReading(links={"ib0": down}), HEALTH)]
+    said = [
+        one.detail for one in compare_host(HostReading(links={"ib0": up}), HostReading(links={"ib0": down}), HEALTH)
+    ]
     assert said == ["ib0 is down"]
-    said = [one.detail for one in compare_host(HostReading(links={"ib0": down}), HostReading(links={"ib0": up}), HEALTH)]
+    said = [
+        one.detail for one in compare_host(HostReading(links={"ib0": down}), HostReading(links={"ib0": up}), HEALTH)
+    ]
     assert said == ["ib0 is up again"]
     flapped = HostReading(links={"ib0": Link(is_up=True, downs=2, errors=5)})
     said = [one.detail for one in compare_host(HostReading(links={"ib0": up}), flapped, HEALTH)]

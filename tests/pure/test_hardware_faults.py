@@ -13,9 +13,22 @@ from tests.pure.bare_controller import BareController, trained
 HARMED = [Severity.RESTARTABLE, Severity.RESET_NEEDED]
 
 
-def find(ws: BareController, severity: Severity, *workers: str, node: str = "node-w1", **told) -> tuple[cmd.Command, ...]:
+def find(
+    ws: BareController, severity: Severity, *workers: str, node: str = "node-w1", **told
+) -> tuple[cmd.Command, ...]:
     usual = {"device": "GPU-1", "kind": FindingKind.XID, "detail": "XID 94 on GPU 3"}
     return ws.feed(ev.HardwareFinding(node=node, severity=severity, workers=workers, **{**usual, **told}))
+
+
+def on_two_nodes() -> BareController:
+    """w0 trains on node a, w1 and w2 on node b."""
+    ws = BareController((1, 3))
+    ws.start()
+    ws.place("w0", node="a")
+    ws.place("w1", "w2", node="b")
+    ws.park("w0", "w1", "w2")
+    ws.form()
+    return ws
 
 
 def test_what_is_informational_changes_nothing():
@@ -116,15 +129,13 @@ def test_what_train_fn_raises_comes_with_what_the_host_says():
     find(ws, Severity.USER_ERROR, "w1", detail="XID 31: a memory page fault")
     ws.raise_("w1")
     assert ws.state.outcome is not None
-    assert "ValueError: no on rank 1 (w1); its host monitor says: XID 31: a memory page fault" in ws.state.outcome.message
+    assert (
+        "ValueError: no on rank 1 (w1); its host monitor says: XID 31: a memory page fault" in ws.state.outcome.message
+    )
 
 
 def test_a_node_that_must_go_leaves_at_the_end_of_a_step():
-    ws = BareController((1, 3))
-    ws.start()
-    ws.join("w0", node="a")
-    ws.join("w1", "w2", node="b")
-    ws.form()
+    ws = on_two_nodes()
     find(ws, Severity.NODE_MUST_GO, node="b", device="", kind=FindingKind.DRIVER_HUNG, detail="the driver hangs")
     assert ws.given(cmd.Fence) == [] and ws.addressees(cmd.StartWorker) == {"w3", "w4"}
     ws.tick(0.2)
@@ -138,11 +149,7 @@ def test_a_node_that_must_go_leaves_at_the_end_of_a_step():
 
 def test_a_worker_on_a_lost_gpu_does_not_wait_for_the_end_of_a_step():
     """It can not finish one; its neighbours leave with the generation that follows."""
-    ws = BareController((1, 3))
-    ws.start()
-    ws.join("w0", node="a")
-    ws.join("w1", "w2", node="b")
-    ws.form()
+    ws = on_two_nodes()
     find(ws, Severity.NODE_MUST_GO, "w1", node="b", detail="GPU 3 is lost")
     assert ws.addressees(cmd.Fence) == {"w1"} and ws.phase is Phase.FREEZING
     ws.answer("w0", 9)
