@@ -19,7 +19,7 @@ from elastic.train.flight import page_path
 from tests.chaos.group import LONG_S, STEPS, Story, assert_promises, run
 from tests.effects.nvml_standin import Standin, compiled, install
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 LONGER = 3 * STEPS
 
 
