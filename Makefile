@@ -11,7 +11,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead bench-recovery bench-reproducible bench-checkpoint diagram clean
+.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-hosts diagram clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,9 @@ bench-reproducible: $(READY) ## what a step costs with sums in one fixed order
 
 bench-checkpoint: $(READY) ## what a snapshot costs
 	$(BIN)/python -m benchmarks.checkpoint --out runs/checkpoint.json $(ARGS)
+
+bench-hosts: $(READY) ## what a host monitor costs
+	$(BIN)/python -m benchmarks.host_monitor --out runs/host_monitor.json $(ARGS)
 
 diagram: $(READY) ## write the state diagram into ARCHITECTURE.md
 	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md

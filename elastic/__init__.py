@@ -13,6 +13,7 @@ _HOME = {
     "FollowReplicas": "elastic.control.batch_size",
     "Scaling": "elastic.settings",
     "Checkpoint": "elastic.settings",
+    "Health": "elastic.settings",
     "Interval": "elastic.settings",
     "Keep": "elastic.settings",
     "Limits": "elastic.settings",

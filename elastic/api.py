@@ -34,11 +34,11 @@ from elastic.control.state import RunState
 from elastic.control.values import Fork
 from elastic.policies import Ladder
 from elastic.progress import Progress
-from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
+from elastic.settings import Checkpoint, Health, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
-def fit(
+def fit(  # noqa: PLR0913 - each has a default, and a name that callers write
     train_fn: Callable[[Any], Any],
     *,
     policy: Policy | None = None,
@@ -46,6 +46,7 @@ def fit(
     callbacks: Sequence[Callback | WorkerCallback] | None = None,
     limits: Limits | None = None,
     checkpoint: Checkpoint | None = None,
+    health: Health | None = None,
     name: str | None = None,
     seed: int = 0,
     run_dir: str | os.PathLike[str] | None = None,
@@ -61,6 +62,7 @@ def fit(
             default: a live progress line.
         limits: how long waits may last.
         checkpoint: how safe each step is made below the memory of live workers; None: not at all.
+        health: what is sensed of the hardware, and what a node must show before its workers join.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
             the last one ended. Where workers of the last driver live, and code and settings are the same, it goes on
             with them.
@@ -81,7 +83,13 @@ def fit(
     name = checked_name(name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}", "fit(name=...)")
     directory = Path(run_dir) if run_dir is not None else Path("runs") / name
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
-    settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits(), checkpoint=checkpoint)
+    settings = RunSettings(
+        run=name,
+        scaling=scaling or Scaling(),
+        limits=limits or Limits(),
+        checkpoint=checkpoint,
+        health=health or Health(),
+    )
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
         work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed)
         former, past = Former(name), _past(directory / JOURNAL, settings)

@@ -239,6 +239,59 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What host monitors sense of the hardware, and what a node must show before its workers may join.
+
+    Attributes:
+        sensing: look at GPUs, kernel log, memory, space, network and clock.
+        period_s: between two looks. XIDs and lines of the kernel log come at once.
+        driver_timeout_s: a look at the GPUs that takes longer means that their driver hangs.
+        cooldown_s: the same finding on the same device is told once in so long; what comes meanwhile is counted.
+        heat_margin_c: a GPU this close to the temperature at which it slows down is told to be hot, in degrees.
+        memory_free: least share of the host's, or container's, memory that should be free.
+        space_free: the same for the ramdisk and for `disk`.
+        ramdisk: directory in shared memory. disk: a path on the disk that is watched.
+        clock_offset_s: how far the clock may be off, as the kernel's time discipline estimates.
+        checks: check a node before its first worker may join; a node that fails is told, and left out.
+        check_timeout_s: a check that takes longer has failed.
+        recheck_s: a node that failed is checked again after so long.
+        memory_bytes_per_s: least speed of a copy in host memory. hash_bytes_per_s: of one core's SHA-256; 0: any.
+        matmul: multiply matrices on each GPU (or the CPU) and compare with the exact result; needs seconds, to load
+            torch in a process of its own.
+        peer_bytes_per_s: least speed from another node of the run; 0: not measured.
+    """
+
+    sensing: bool = True
+    period_s: float = 2.0
+    driver_timeout_s: float = 60.0
+    cooldown_s: float = 60.0
+    heat_margin_c: float = 3.0
+    memory_free: float = 0.03
+    space_free: float = 0.01
+    ramdisk: str = "/dev/shm"  # noqa: S108 - where Linux keeps shared memory
+    disk: str = "/tmp"  # noqa: S108 - where Ray keeps its sessions
+    clock_offset_s: float = 0.1
+    checks: bool = True
+    check_timeout_s: float = 60.0
+    recheck_s: float = 60.0
+    memory_bytes_per_s: float = 2e8
+    hash_bytes_per_s: float = 2e7
+    matmul: bool = False
+    peer_bytes_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("period_s", "driver_timeout_s", "cooldown_s", "clock_offset_s", "check_timeout_s", "recheck_s"):
+            if getattr(self, name) <= 0:
+                raise SettingError(f"Health.{name}={getattr(self, name)} must be positive")
+        for name in ("memory_free", "space_free"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"Health.{name}={getattr(self, name)} is a share: at least 0, below 1")
+        for name in ("heat_margin_c", "memory_bytes_per_s", "hash_bytes_per_s", "peer_bytes_per_s"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"Health.{name}={getattr(self, name)} must not be negative; 0 asks for nothing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """Everything the control plane needs to know about a run before it starts."""
 
@@ -246,4 +299,5 @@ class RunSettings:
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)
     checkpoint: Checkpoint | None = None
+    health: Health = field(default_factory=Health)
     incarnation: int = 1

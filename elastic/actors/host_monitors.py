@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from elastic.actors.admission import Admission
 from elastic.actors.fleet import Emit
 from elastic.actors.monitor import HostMonitor
 from elastic.control import events as ev
 from elastic.control.flight import Reading
+from elastic.settings import Health
 
 log = logging.getLogger("elastic")
 
@@ -36,10 +38,14 @@ class HostMonitors:
         then: goes on with an answer, or an error, of a call to Ray, in a thread that may call Ray.
         on_new: called with a node whose monitor is new and knows of no worker.
         period_s: how often each is asked.
+        health: what they sense, and check.
+
+    Attribute `admission`: which nodes may have workers.
     """
 
-    def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], period_s: float) -> None:
-        self._emit, self._then, self._on_new, self._period_s = emit, then, on_new, period_s
+    def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], period_s: float, health: Health) -> None:
+        self._emit, self._then, self._on_new, self._period_s, self._health = emit, then, on_new, period_s, health
+        self.admission = Admission(health, emit, self._check)
         self._monitors: dict[str, Any] = {}
         self._replacements: dict[str, float] = {}
 
@@ -48,11 +54,12 @@ class HostMonitors:
         if node in self._monitors:
             return
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2}}
+        options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2, "health": 2}}
         actor_class = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy)
-        self._monitors[node] = actor_class.remote(node, True)
+        self._monitors[node] = actor_class.remote(node, True, self._health)
         self._listen(node)
         self._on_new(node)
+        self.admission.begin(node)
 
     def replace(self, is_needed: Callable[[str], bool]) -> None:
         """A monitor may die alone; as long as its node has workers, it gets another one."""
@@ -61,6 +68,7 @@ class HostMonitors:
                 del self._replacements[node]
                 if is_needed(node):
                     self.need(node)
+        self.admission.recheck()
 
     def watch(self, node: str, worker: str, pid: int, page: Path) -> None:
         if node in self._monitors:
@@ -101,6 +109,30 @@ class HostMonitors:
     def kill(self) -> None:
         for monitor in self._monitors.values():
             ray.kill(monitor)
+
+    def _check(
+        self, node: str, done: Callable[[list[str]], Any], failed: Callable[[Exception], Any], peer: Any = None
+    ) -> None:
+        """Ask a monitor for the health of its node; measured from another node, if that is wanted and there is one."""
+        monitor = self._monitors.get(node)
+        other = next((one for one in self._monitors if one != node), None)
+        if monitor is None:
+            return
+        if self._health.peer_bytes_per_s and peer is None and other is not None:
+            self._borrow(other, lambda address: self._check(node, done, failed, address), failed)
+            return
+
+        def not_answered(error: Exception) -> None:
+            if not isinstance(error, RayActorError):  # a monitor that is lost is replaced, and asked again
+                failed(error)
+
+        self._then(monitor.check_health.options(concurrency_group="health").remote(peer), done, not_answered)
+
+    def _borrow(self, node: str, use: Callable[[Any], Any], failed: Callable[[Exception], Any]) -> None:
+        """Have a node lend its bytes; `use` gets its address and port."""
+        address = next((one["NodeManagerAddress"] for one in ray.nodes() if one["NodeID"] == node), "")
+        lending = self._monitors[node].lend.options(concurrency_group="health").remote(address)
+        self._then(lending, lambda port: use((address, port)), failed)
 
     def _listen(self, node: str) -> None:
         def heard(beat: tuple[list[ev.Event], tuple[Reading, ...]]) -> None:

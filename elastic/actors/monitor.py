@@ -19,7 +19,12 @@ from elastic.actors.stacks import dump_stacks
 from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.flight import Reading
-from elastic.train.flight import PAGES, Flight, read_page
+from elastic.control.hardware import GpuReading, HostReading
+from elastic.hosts.health import check_node
+from elastic.hosts.peers import lend
+from elastic.hosts.sensing import Claim, Senses
+from elastic.settings import Health
+from elastic.train.flight import PAGES, Flight, read_page, read_visible
 
 _READ_S = 0.1
 _LATE_S = 2 * _READ_S
@@ -115,14 +120,18 @@ class HostMonitor:
     Args:
         node: its name in what is told.
         heeds_cloud: pass on the cloud's notice that this machine will be taken away.
+        health: what is sensed of the hardware, and checked; None: nothing.
     """
 
-    def __init__(self, node: str = "", heeds_cloud: bool = False) -> None:
+    def __init__(self, node: str = "", heeds_cloud: bool = False, health: Health | None = None) -> None:
         self._node = node
         self._watched: dict[str, Watched] = {}
         self._news: list[ev.Event] = []
         self._lock = threading.Condition()
         self._is_closed = threading.Event()
+        self._health = health
+        is_sensing = health is not None and health.sensing
+        self._senses = Senses(node, health, self._tell, self._claims) if health is not None and is_sensing else None
         self._thread = threading.Thread(target=self._watch, name="elastic-monitor", daemon=True)
         self._thread.start()
         self._cloud = PreemptionWatch(self._notice) if heeds_cloud else None
@@ -166,12 +175,34 @@ class HostMonitor:
         """News as soon as there are any, else none after the timeout; and what is seen of the workers."""
         return self.events(timeout_s), self.readings()
 
+    def check_health(self, peer: tuple[str, int] | None = None) -> list[str]:
+        """Why no worker should join from here; nothing, if all is well.
+
+        Args:
+            peer: where another node lends its bytes, if their speed is to be measured.
+        """
+        if self._health is None:
+            return []
+        senses = self._senses
+        return check_node(self._health, senses.gpus if senses is not None else lambda _: [], peer)
+
+    def lend(self, host: str) -> int:
+        """Send bytes to whoever connects next, on the port that is returned."""
+        return lend(host)
+
     def close(self) -> None:
         """Stop watching."""
         self._is_closed.set()
+        if self._senses is not None:
+            self._senses.close()
         if self._cloud is not None:
             self._cloud.close()
         self._thread.join(_LEAVE_S)
+
+    def hardware(self) -> tuple[list[GpuReading], HostReading | None]:
+        """What was last read of the GPUs and of the host."""
+        senses = self._senses
+        return (senses.gpus(0.0) or [], senses.host) if senses is not None else ([], None)
 
     def flights(self) -> dict[str, tuple[str, Flight | None]]:
         """For each worker its process state (R, S, T, Z, ...) and the last reading of its page."""
@@ -217,14 +248,24 @@ class HostMonitor:
                 self._look(elapsed_s)
 
     def _look(self, elapsed_s: float) -> None:
+        if self._senses is not None:
+            self._senses.judge(elapsed_s)
         with self._lock:
             for watched in self._watched.values():
                 watched.look(elapsed_s)
 
     def _notice(self, reason: str) -> None:
+        self._tell(ev.NodeNotice(node=self._node, reason=reason))
+
+    def _tell(self, event: ev.Event) -> None:
         with self._lock:
-            self._news.append(ev.NodeNotice(node=self._node, reason=reason))
+            self._news.append(event)
             self._lock.notify_all()
+
+    def _claims(self) -> dict[str, Claim]:
+        with self._lock:
+            watched = {name: (one.pid, one.page) for name, one in self._watched.items()}
+        return {name: Claim(pid, read_visible(page)) for name, (pid, page) in watched.items()}
 
     def _report_death(self, name: str) -> None:
         with self._lock:

@@ -90,7 +90,7 @@ class RayFleet:
         self._gangs: dict[int, PlacementGroup] = {}
 
         period_s = settings.limits.heartbeat_polling_period_s
-        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s)
+        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s, settings.health)
         self._draining: set[str] = set()
         self._drains_due_s = 0.0
         self._lock = threading.RLock()
@@ -157,6 +157,7 @@ class RayFleet:
     def _reserve(self, gang: int) -> PlacementGroup:
         """The slots of a replica: asked for with its first worker, kept as long as it has one."""
         scaling, width = self._settings.scaling, self._settings.scaling.workers_per_replica
+        selector = self._monitors.admission.selector(scaling.label_selector)
         with self._lock:
             if gang not in self._gangs:
                 self._gangs[gang] = placement_group(
@@ -164,7 +165,7 @@ class RayFleet:
                     strategy="STRICT_PACK" if scaling.nodes_per_replica == 1 else "STRICT_SPREAD",
                     name=self._name(f"gang{gang}"),
                     lifetime="detached",
-                    bundle_label_selector=[dict(scaling.label_selector)] * width if scaling.label_selector else None,
+                    bundle_label_selector=[selector] * width if selector else None,
                 )
             return self._gangs[gang]
 
@@ -255,6 +256,9 @@ class RayFleet:
     def _emit(self, event: ev.Event) -> None:
         if isinstance(event, ev.WorkerParked):
             self._hands[event.worker].address = (event.host, event.port)
+            if self._monitors.admission.must_wait(self._node(event.worker), event):
+                return
+        self._monitors.admission.heed(event)
         if isinstance(event, ev.FreezeAnswered):
             self._probes.end(event.worker)
         self._emit_event(event)

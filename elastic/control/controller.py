@@ -35,6 +35,7 @@ from elastic.control.forming import (
     try_form,
 )
 from elastic.control.growth import consider_growth
+from elastic.control.hardware_faults import hardware_found
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
@@ -378,6 +379,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),
+    ev.HardwareFinding: (hardware_found,) * 5 + (_ignore, _ignore),
     ev.WorkerPlaced: (_placed, _placed, _placed, _placed, _placed, _ignore, _ignore),
     ev.WorkerParked: (
         _parked_at_start, _parked_while_running, _parked, _parked, _parked_while_waiting, _parked_too_late, _ignore,

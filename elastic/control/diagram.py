@@ -53,6 +53,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
         _FORMING: (_FREEZING, _ENDED),
         _WAITING: (_ENDED,),
     },
+    ev.HardwareFinding: {_RUNNING: (_FREEZING,), _FORMING: (_FREEZING,)},
     ev.FreezeAnswered: {_RUNNING: (_FREEZING, _FORMING, _WAITING), _FREEZING: _DECIDED, _WAITING: (_FORMING, _ENDED)},
     ev.Formed: {_FORMING: (_RUNNING,)},
     ev.FormingFailed: {_FORMING: (_FREEZING,)},

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from elastic.control.adoption import Adopted, last_generation
 from elastic.control.data import Plan
 from elastic.control.flight import Reading
+from elastic.control.hardware import FindingKind
 from elastic.control.tuning import Tuning
 from elastic.control.values import CommitId, StepReport
+from elastic.control.xid import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,23 @@ class HostBeat(Event):
 
     node: str
     readings: tuple[Reading, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareFinding(Event):
+    """A host monitor has found something on its node, or has checked it.
+
+    Attributes:
+        device: a GPU's UUID, an address on the PCI bus, an interface, a path; empty: the node.
+        workers: those that the device was given to, or whose process is concerned.
+    """
+
+    node: str
+    device: str
+    kind: FindingKind
+    severity: Severity
+    detail: str
+    workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ class WorkerRecord:
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
+        finding: what its node's sensors say it did wrong, empty if nothing.
         since_s: when its standing last changed.
         restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
             what it kept, if that is not None.
@@ -94,6 +95,7 @@ class WorkerRecord:
     notice_s: float = 0.0
     inspected: bool = False
     stack: str = ""
+    finding: str = ""
     since_s: float = 0.0
     restoring: CommitId | None = None
     restoring_s: float = 0.0

@@ -198,10 +198,11 @@ class Turn:
                 replicas_before=self.state.replicas,
             )
             self.change(incidents=(*self.state.incidents, incident))
-        culprits = incident.culprits if not culprit or culprit in incident.culprits else (*incident.culprits, culprit)
-        evidence_so_far = (
-            incident.evidence if len(incident.evidence) >= _MAX_EVIDENCE else (*incident.evidence, evidence)
-        )
+        culprits, said = incident.culprits, [evidence]
+        if culprit and culprit not in culprits:
+            culprits = (*culprits, culprit)
+            said += [finding] if (finding := self.worker(culprit).finding) and finding != evidence else []
+        evidence_so_far = (*incident.evidence, *said)[: max(_MAX_EVIDENCE, len(incident.evidence))]
         kind = max(incident.kind, kind, key=_SPECIFIC.index)
         self._set_incident(replace(incident, kind=kind, culprits=culprits, evidence=evidence_so_far))
 
@@ -273,9 +274,10 @@ class Turn:
 
     def fail_raised(self, worker: str, rank: int | None, summary: str, traceback: str) -> None:
         where = f"rank {rank} ({worker})" if rank is not None else f"{worker}, before its first step"
+        finding = f"; its host monitor says: {found}" if (found := self.worker(worker).finding) else ""
         self.fail(
             Ending.TRAIN_FN_RAISED,
-            f"train_fn raised {summary} on {where}\n\n{traceback}",
+            f"train_fn raised {summary} on {where}{finding}\n\n{traceback}",
             worker=worker,
             rank=rank,
             traceback=traceback,

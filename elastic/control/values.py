@@ -156,6 +156,7 @@ class IncidentClass(Enum):
     NODE_LOST = "node lost"
     HOST_SILENT = "host silent"
     SILENT_CORRUPTION = "silent corruption"
+    GPU_FAULT = "GPU fault"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

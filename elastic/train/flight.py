@@ -17,6 +17,7 @@ from elastic.control.flight import Flying
 
 _FORMAT = struct.Struct("<qqqqqqqdddd")
 _REMARK_BYTES = 128
+_VISIBLE_BYTES = 1024
 _SIZE = 4096
 _PHASES = frozenset(map(int, Flying))
 
@@ -90,6 +91,12 @@ class FlightPage:
         data = text.encode()[:_REMARK_BYTES].ljust(_REMARK_BYTES, b"\0")
         self._memory[_FORMAT.size : _FORMAT.size + _REMARK_BYTES] = data
 
+    def visible(self, devices: str) -> None:
+        """The GPUs that were given to this process, as CUDA_VISIBLE_DEVICES has them."""
+        data = devices.encode()[:_VISIBLE_BYTES].ljust(_VISIBLE_BYTES, b"\0")
+        begin = _FORMAT.size + _REMARK_BYTES
+        self._memory[begin : begin + _VISIBLE_BYTES] = data
+
     def note(self, phase: Flying, micro_batch: int = -1) -> None:
         """Write what is done now: a few microseconds, no system call but the clock."""
         self._count()
@@ -125,6 +132,15 @@ class FlightPage:
         """Take the page away, at a clean exit."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
+
+
+def read_visible(path: Path) -> str:
+    """The GPUs that were given to the worker of this page, empty if none were, or there is no page."""
+    try:
+        data = path.read_bytes()[_FORMAT.size + _REMARK_BYTES :][:_VISIBLE_BYTES]
+    except FileNotFoundError:
+        return ""
+    return data.rstrip(b"\0").decode(errors="replace")
 
 
 def read_page(path: Path) -> Flight | None:

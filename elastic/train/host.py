@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -19,7 +20,9 @@ from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.source import Source
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
+from elastic.control.hardware import Finding
 from elastic.control.values import CommitId, View
+from elastic.hosts.nvrx import Sections
 from elastic.settings import RunSettings
 from elastic.train.flight import FlightPage, page_path
 from elastic.train.link import Link
@@ -69,9 +72,10 @@ class WorkerHost:
     ) -> None:
         limits = spec.settings.limits
         torch.set_num_threads(spec.settings.scaling.threads_per_worker)
-        self._link = Link(spec.worker, limits.lease_s, spec.settings.incarnation)
+        self._link, self._host = Link(spec.worker, limits.lease_s, spec.settings.incarnation), host
         self._place = {"gang": spec.gang, "shard": spec.shard, "pid": os.getpid()}
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
+        page.visible(os.environ.get("CUDA_VISIBLE_DEVICES", "") if spec.settings.scaling.use_gpu else "")
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
         self._save_s = limits.restore_timeout_s if spec.settings.checkpoint is not None else 0.0
         self._value: Any = None
@@ -97,6 +101,7 @@ class WorkerHost:
             checkpoint=checkpoint,
             sources=sources,
             incarnation=spec.settings.incarnation,
+            section=Sections(self._tell).section if use_cuda else nullcontext,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)
@@ -180,6 +185,19 @@ class WorkerHost:
 
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, heed)
+
+    def _tell(self, finding: Finding) -> None:
+        """What a profiler in this process says of its device."""
+        self._link.post(
+            ev.HardwareFinding(
+                node=self._host,
+                device=finding.device,
+                kind=finding.kind,
+                severity=finding.severity,
+                detail=finding.detail,
+                workers=(self._link.worker,),
+            )
+        )
 
     def _keep(self, value: Any) -> None:
         self._value = value

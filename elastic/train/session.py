@@ -185,7 +185,8 @@ class Session(DataDoor):
                 with step:
                     step.leave_out(LEFT_OUT)
             else:
-                yield step
+                with self._around.section():
+                    yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
             replica.snapshots.at_door()

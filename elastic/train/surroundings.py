@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ class Surroundings:
         checkpoint: which snapshots are taken, and where; None: none.
         incarnation: life of the driver that started this worker.
         sources: where checkpoints of the run can be read from here, as things stand when it is called.
+        section: a context around each step, for profilers.
     """
 
     run: str
@@ -45,3 +47,4 @@ class Surroundings:
     checkpoint: Checkpoint | None = None
     incarnation: int = 1
     sources: Callable[[], Sequence[Source]] = tuple
+    section: Callable[[], AbstractContextManager[None]] = nullcontext

@@ -5,8 +5,10 @@ import pytest
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.controller import TABLE, IllegalEventError, step
+from elastic.control.hardware import FindingKind
 from elastic.control.state import Phase, RunState
 from elastic.control.tuning import Tuning
+from elastic.control.xid import Severity
 from elastic.policies import Ladder
 from tests.pure.bare_controller import BareController, below_minimum, commit, report
 
@@ -29,6 +31,14 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.MonitorLost: ev.MonitorLost(node="node-w0"),
     ev.NodeNotice: ev.NodeNotice(node="node-w0", reason="preempted"),
     ev.HostBeat: ev.HostBeat(node="node-w0"),
+    ev.HardwareFinding: ev.HardwareFinding(
+        node="node-w0",
+        device="GPU-1",
+        kind=FindingKind.XID,
+        severity=Severity.RESTARTABLE,
+        detail="XID 94",
+        workers=("w0",),
+    ),
     ev.WorkerPlaced: ev.WorkerPlaced(worker="w0", node="node-w0"),
     ev.WorkerParked: ev.WorkerParked(worker="w0", host="h", port=1, pid=1, layout="l"),
     ev.WorkerLost: ev.WorkerLost(worker="w0", evidence="silence"),

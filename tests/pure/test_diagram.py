@@ -12,11 +12,13 @@ from elastic.control.adoption import Adopted
 from elastic.control.controller import TABLE, step
 from elastic.control.diagram import EDGES, render_phases, render_stages
 from elastic.control.flight import Flying
+from elastic.control.hardware import FindingKind
 from elastic.control.remediation import Kind, Policy, Remediation
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.tuning import Tuning
 from elastic.control.values import Member, View
 from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage, WorkerState
+from elastic.control.xid import Severity
 from elastic.policies import Ladder
 from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit, report, trained
@@ -129,6 +131,9 @@ def events(state: RunState) -> Iterator[ev.Event]:
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
     yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
     yield ev.NodeNotice(node="node-w0", reason="preempted")
+    for severity in Severity:
+        found = {"node": "node-w0", "device": "GPU-1", "detail": "XID 94", "kind": FindingKind.XID}
+        yield ev.HardwareFinding(severity=severity, workers=tuple(state.workers)[:1], **found)
     yield ev.RewindAsked(to_step=0)
     yield from (ev.RestoreFound(commit=commit(0)), ev.RestoreFound(commit=None, error="no contact"))
     yield ev.RestoreFound(commit=None, reason="nothing is there")

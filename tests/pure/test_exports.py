@@ -11,6 +11,7 @@ FROZEN = [
     "Checkpoint",
     "FixedMicroBatches",
     "FollowReplicas",
+    "Health",
     "Interval",
     "Keep",
     "Limits",

@@ -1,0 +1,85 @@
+"""Effect. Which nodes may have workers of this run: those whose monitor has found them healthy.
+
+Workers on a node that is being checked stand at the door unannounced; a node that fails, or must go, gets no new ones.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elastic.actors.fleet import Emit
+from elastic.control import events as ev
+from elastic.control.hardware import FindingKind
+from elastic.control.xid import Severity
+from elastic.settings import Health
+
+log = logging.getLogger("elastic")
+
+
+class Admission:
+    """See the module; called from the fleet's threads, one at a time for each node.
+
+    Args:
+        emit: takes what is told of nodes, and workers that may be announced now.
+        check: asks the monitor of a node for its health; the callbacks get the sentences, or the error of the call.
+    """
+
+    def __init__(
+        self,
+        health: Health,
+        emit: Emit,
+        check: Callable[[str, Callable[[list[str]], Any], Callable[[Exception], Any]], None],
+    ) -> None:
+        self._health, self._emit, self._check = health, emit, check
+        self._waiting: dict[str, list[ev.WorkerParked]] = {}
+        self._unhealthy: dict[str, float] = {}  # when it is checked again
+        self._shunned: set[str] = set()
+
+    def begin(self, node: str) -> None:
+        """Its first worker was placed there, or its monitor is a new one."""
+        if self._health.checks:
+            self._waiting.setdefault(node, [])
+            self._check(node, lambda found: self._answered(node, found), lambda error: self._failed(node, error))
+
+    def must_wait(self, node: str, event: ev.WorkerParked) -> bool:
+        """Whether this is told only once the node was checked."""
+        waiting = self._waiting.get(node)
+        if waiting is None:
+            return False
+        waiting.append(event)
+        return True
+
+    def heed(self, event: ev.Event) -> None:
+        """A node that must go for another reason gets no new workers either."""
+        if isinstance(event, ev.HardwareFinding) and event.severity is Severity.NODE_MUST_GO:
+            self._shunned.add(event.node)
+
+    def selector(self, wanted: Mapping[str, str] | None) -> dict[str, str] | None:
+        """Labels for the next placement: what the user wants, and none of the nodes that are left out."""
+        if not self._shunned:
+            return dict(wanted) if wanted else None
+        return {**(wanted or {}), "ray.io/node-id": f"!in({','.join(sorted(self._shunned))})"}
+
+    def recheck(self) -> None:
+        """Nodes that have failed, from time to time."""
+        for node, due_s in list(self._unhealthy.items()):
+            if time.monotonic() >= due_s:
+                del self._unhealthy[node]
+                self.begin(node)
+
+    def _answered(self, node: str, found: list[str]) -> None:
+        severity = Severity.NODE_MUST_GO if found else Severity.INFORMATIONAL
+        if found:
+            self._unhealthy[node] = time.monotonic() + self._health.recheck_s
+        else:
+            self._shunned.discard(node)
+        detail = "; ".join(found) or "healthy"
+        self._emit(ev.HardwareFinding(node=node, device="", kind=FindingKind.HEALTH, severity=severity, detail=detail))
+        for event in self._waiting.pop(node, []):
+            self._emit(event)
+
+    def _failed(self, node: str, error: Exception) -> None:
+        """A monitor that is lost is replaced, and asked again; any other error is the node's."""
+        log.debug("the health of node %s is not known: %s", node, error)
+        self._answered(node, [f"it could not be checked: {type(error).__name__}"])

@@ -1,0 +1,57 @@
+"""Pure. What follows from a finding on a host: nothing, evidence, a worker replaced, a node that leaves."""
+
+from elastic.control import events as ev
+from elastic.control.departing import node_noticed
+from elastic.control.forming import freeze, harden
+from elastic.control.hardware import FindingKind
+from elastic.control.state import OVER, Phase, Standing
+from elastic.control.turn import Turn
+from elastic.control.values import IncidentClass
+from elastic.control.xid import Severity
+
+UNHEALTHY = "it fails its health check: "
+_HARMED = (Severity.RESTARTABLE, Severity.RESET_NEEDED, Severity.NODE_MUST_GO)
+
+
+def hardware_found(turn: Turn, event: ev.HardwareFinding) -> None:
+    """A worker on a GPU that failed is fenced at once: what it computes, or raises, is not the user's doing."""
+    harmed = [name for name in event.workers if name in turn.state.workers]
+    if event.severity is Severity.USER_ERROR:
+        for name in harmed:
+            _remember(turn, name, event.detail)
+    if event.severity in _HARMED:
+        _replace(turn, harmed, event.detail)
+    if event.severity is Severity.NODE_MUST_GO:
+        is_check = event.kind is FindingKind.HEALTH
+        node_noticed(turn, ev.NodeNotice(node=event.node, reason=f"{UNHEALTHY if is_check else ''}{event.detail}"))
+    elif event.kind is FindingKind.HEALTH:
+        _readmit(turn, event.node)
+
+
+def _replace(turn: Turn, names: list[str], evidence: str) -> None:
+    """Members are culprits of an incident; others are only not to be taken in."""
+    alive = [name for name in names if turn.worker(name).standing not in OVER and not turn.worker(name).fenced]
+    members = [name for name in alive if turn.is_member(name) and turn.worker(name).standing is not Standing.FINISHED]
+    for name in members:
+        turn.signal(IncidentClass.GPU_FAULT, evidence, culprit=name)
+    for name in alive:
+        turn.fence(name, evidence)
+    if members and turn.state.phase in (Phase.RUNNING, Phase.FORMING):
+        freeze(turn, evidence)
+    elif members and turn.state.phase is Phase.FREEZING:
+        harden(turn, evidence)
+
+
+def _remember(turn: Turn, name: str, evidence: str) -> None:
+    """What a worker did wrong on its device: evidence of the incident that it has caused, or is about to cause."""
+    turn.set_worker(name, finding=evidence)
+    incident = turn.open_incident()
+    if incident is not None and name in incident.culprits and evidence not in incident.evidence:
+        turn.signal(incident.kind, evidence)
+
+
+def _readmit(turn: Turn, node: str) -> None:
+    """A node that failed its check passes it now."""
+    if turn.state.leaving.get(node, "").startswith(UNHEALTHY):
+        turn.change(leaving={name: why for name, why in turn.state.leaving.items() if name != node})
+        turn.replenish(f"node {node} passes its health check")

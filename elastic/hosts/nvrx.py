@@ -1,0 +1,133 @@
+"""Effect. NVIDIA's resiliency extension, where it is installed (extra `nvidia`): its checks and its straggler sections.
+
+It is imported only here, and only when asked for. Its checks say "healthy" where they can not look (no driver, or one
+that is too old), so they are asked only where NVML was seen; its names have moved between versions 0.4 and 0.6.
+"""
+
+import contextlib
+import importlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from elastic.control.hardware import Finding, FindingKind
+from elastic.control.xid import Severity
+
+log = logging.getLogger("elastic")
+
+_HEALTH = "nvidia_resiliency_ext.shared_utils.health_check"
+_STRAGGLER = ("nvidia_resiliency_ext.attribution.straggler", "nvidia_resiliency_ext.straggler")
+_SLOW_SCORE = 0.75  # the extension's own threshold for a GPU against its best self
+_REPORT_STEPS = 100
+_PROFILED = 10  # every so many sections
+
+
+class Checks:
+    """The extension's checks of GPUs, of the adapters nearest to them, and of NVLinks; none if it is not installed."""
+
+    def __init__(self, gpus: int) -> None:
+        self._checks: list[tuple[str, FindingKind, Callable[[], Any]]] = []
+        self._failing: set[str] = set()
+        try:
+            module = importlib.import_module(_HEALTH)
+        except ImportError as error:
+            log.debug("the checks of nvidia-resiliency-ext are not there: %s", error)
+            return
+        kinds = (("GPUHealthCheck", FindingKind.HEALTH), ("NicHealthCheck", FindingKind.NETWORK))
+        for name, kind in (*kinds, ("NVLHealthCheck", FindingKind.NVLINK)):
+            check = getattr(module, name, None)
+            if check is not None:
+                for index in range(gpus):
+                    self._add(f"{name} of GPU {index}", kind, check, index)
+
+    @property
+    def are_there(self) -> bool:
+        return bool(self._checks)
+
+    def run(self) -> list[Finding]:
+        """What fails now and did not the last time."""
+        found = []
+        for name, kind, check in self._checks:
+            try:
+                says = check()
+            except Exception as error:  # a stranger's code, in any version: it may fail, we may not
+                log.debug("%s of nvidia-resiliency-ext failed: %s", name, error)
+                continue
+            is_new = says is False and name not in self._failing
+            (self._failing.add if says is False else self._failing.discard)(name)
+            if is_new:
+                detail = f"{name} of nvidia-resiliency-ext fails"
+                finding_kind = FindingKind.RECOVERY_ACTION if kind is FindingKind.HEALTH else kind
+                found.append(
+                    Finding(
+                        device="",
+                        kind=finding_kind,
+                        severity=Severity.INFORMATIONAL,
+                        detail=detail,
+                        code=f"nvrx {name}",
+                    )
+                )
+        return found
+
+    def _add(self, name: str, kind: FindingKind, check: Callable[..., Any], index: int) -> None:
+        try:
+            self._checks.append((name, kind, check(device_index=index)))
+        except Exception as error:  # version 0.4 knows no device_index for some of them
+            log.debug("%s of nvidia-resiliency-ext can not be made: %s", name, error)
+
+
+class Sections:
+    """The extension's straggler sections around a worker's computing: how its GPU does against its own best.
+
+    Args:
+        tell: called with a finding when the score falls below the extension's threshold.
+        every: sections between two reports.
+    """
+
+    def __init__(self, tell: Callable[[Finding], None], every: int = _REPORT_STEPS) -> None:
+        self._tell, self._every, self._count = tell, every, 0
+        self._detector = _detector()
+
+    @property
+    def are_there(self) -> bool:
+        return self._detector is not None
+
+    @contextlib.contextmanager
+    def section(self) -> Iterator[None]:
+        """Around the computing of one step."""
+        if self._detector is None:
+            yield
+            return
+        with self._detector.detection_section("elastic-step", profile_cuda=True):
+            yield
+        self._count += 1
+        if self._count % self._every == 0:
+            self._report()
+
+    def _report(self) -> None:
+        try:
+            report = self._detector.generate_report()
+            scores = dict(getattr(report, "gpu_individual_perf_scores", None) or {})
+        except Exception as error:
+            log.debug("no report of nvidia-resiliency-ext: %s", error)
+            self._detector = None
+            return
+        slow = [float(score) for score in scores.values() if float(score) < _SLOW_SCORE]
+        if slow:
+            detail = f"its GPU computes at {min(slow):.2f} of its best speed, says nvidia-resiliency-ext"
+            self._tell(Finding(device="", kind=FindingKind.GPU_SLOW, severity=Severity.INFORMATIONAL, detail=detail))
+
+
+def _detector() -> Any:
+    """The extension's detector, initialized; None if it is not installed or can not work here (it needs CUPTI)."""
+    for name in _STRAGGLER:
+        try:
+            detector = importlib.import_module(name).Detector
+            # Scores against its own past need no word from other ranks: no collective may come in between.
+            detector.initialize(
+                scores_to_compute=["individual_perf_scores"], gather_on_rank0=False, profiling_interval=_PROFILED
+            )
+            return detector
+        except Exception as error:
+            log.debug("the straggler sections of nvidia-resiliency-ext are not there: %s", error)
+    return None

@@ -1,0 +1,318 @@
+"""Effect. The senses of a host monitor: what its node's hardware says, told as findings.
+
+Two threads of their own: one calls the GPU driver, the other reads the kernel's log and looks at memory, space, network
+and clock. The monitor's loop waits for neither; it only counts how long a look lasts, so a hung driver is a finding.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from elastic.control import events as ev
+from elastic.control.hardware import (
+    Cooldown,
+    Finding,
+    FindingKind,
+    GpuReading,
+    HostReading,
+    carried,
+    compare_gpu,
+    compare_host,
+    sees,
+)
+from elastic.control.kernel_lines import read_line
+from elastic.control.xid import Severity, classify
+from elastic.hosts import machine
+from elastic.hosts.kernel_log import KMSG, KernelLog
+from elastic.hosts.nvml import Gpus, NoGpusError
+from elastic.hosts.nvrx import Checks
+from elastic.settings import Health
+
+log = logging.getLogger("elastic")
+
+_WAIT_S = 0.5  # for events: how long a thread may take to notice that it is to end
+_SELDOM = 5  # links and processes: every so many looks
+_REOPEN = 30  # a driver of which a GPU is lost
+_CHECKS = 30
+_LEAVE_S = 2.0
+_LATE_S = 0.2  # time in which the judge itself did not run does not count
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a worker of this node runs on. visible: its CUDA_VISIBLE_DEVICES."""
+
+    pid: int
+    visible: str = ""
+
+
+class Look:
+    """A thread is inside a look while the number is odd; whoever judges it counts how long it stays the same."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._seen = 0
+        self.lasted_s = 0.0
+        self.is_told = False
+
+    def __enter__(self) -> None:
+        self.number += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.number += 1
+
+    def judge(self, elapsed_s: float) -> None:
+        """So much time has passed since the last call."""
+        is_same = self.number == self._seen and self.number % 2 == 1
+        self._seen = self.number
+        self.lasted_s = self.lasted_s + min(elapsed_s, _LATE_S) if is_same else 0.0
+
+
+class Senses:
+    """Looks, compares, and tells.
+
+    Args:
+        node: its name in findings.
+        tell: takes what is found, from any thread.
+        claims: the node's workers and what they run on.
+        kmsg: the kernel's log.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        health: Health,
+        tell: Callable[[ev.HardwareFinding], None],
+        claims: Callable[[], Mapping[str, Claim]],
+        kmsg: Path = KMSG,
+    ) -> None:
+        self._node, self._health, self._tell, self._claims, self._kmsg = node, health, tell, claims, kmsg
+        self._cooldown = Cooldown(health.cooldown_s)
+        self._lock = threading.Lock()
+        self._gpus: dict[str, GpuReading] = {}
+        self._host: HostReading | None = None
+        self._has_looked = threading.Event()
+        self._gpu_look = Look()
+        self._is_closed = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(self._watch_gpus, "GPUs"), name="elastic-gpus", daemon=True),
+            threading.Thread(
+                target=self._guarded, args=(self._watch_host, "the host"), name="elastic-host", daemon=True
+            ),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def judge(self, elapsed_s: float) -> None:
+        """Called by the monitor's loop: the one wait for the driver is here, and costs a comparison."""
+        look = self._gpu_look
+        look.judge(elapsed_s)
+        limit_s = self._health.driver_timeout_s
+        if look.lasted_s >= limit_s and not look.is_told:
+            look.is_told = True
+            detail = f"the GPU driver has not answered within Health.driver_timeout_s={limit_s:g}"
+            self._found(Finding(device="", kind=FindingKind.DRIVER_HUNG, severity=Severity.NODE_MUST_GO, detail=detail))
+        elif look.is_told and look.lasted_s == 0.0:
+            look.is_told = False
+            detail, kind = "the GPU driver answers again", FindingKind.DRIVER_HUNG
+            well = Finding(device="", kind=kind, severity=Severity.INFORMATIONAL, detail=detail, code="again")
+            self._found(well)
+
+    def gpus(self, timeout_s: float) -> list[GpuReading] | None:
+        """What was last seen of each GPU, none if there are none; None if the first look does not end in time."""
+        if not self._has_looked.wait(timeout_s):
+            return None
+        with self._lock:
+            return list(self._gpus.values())
+
+    @property
+    def host(self) -> HostReading | None:
+        """What was last seen of the rest; None before the first look."""
+        return self._host
+
+    def close(self) -> None:
+        """Stop looking; a thread that hangs in the driver is left behind."""
+        self._is_closed.set()
+        for thread in self._threads:
+            thread.join(_LEAVE_S)
+
+    def _guarded(self, watch: Callable[[], None], what: str) -> None:
+        """A sense that fails is lost, and is said to be: the monitor has other work."""
+        try:
+            watch()
+        except Exception as error:
+            log.exception("the senses of node %s fail", self._node)
+            self._blind(f"{what}: {type(error).__name__}: {error}")
+            self._has_looked.set()
+
+    # --- the thread that talks to the driver ---
+
+    def _watch_gpus(self) -> None:
+        is_first = True
+        while not self._is_closed.is_set():
+            gpus: Gpus | None = None
+            try:
+                with self._gpu_look:
+                    gpus = Gpus()
+                self._watch(gpus, is_first)
+            except NoGpusError as error:
+                if is_first:
+                    self._blind(f"GPUs: {error}")
+                    self._has_looked.set()
+                    return
+                log.debug("the GPU driver was taken down: %s", error)
+                self._is_closed.wait(_SELDOM * self._health.period_s)
+            finally:
+                if gpus is not None:
+                    with self._gpu_look:
+                        gpus.close()
+            is_first = False
+
+    def _watch(self, gpus: Gpus, is_first: bool) -> None:
+        """Until the driver is taken down, or a GPU is lost: then all are found anew, as one may have been reset.
+
+        Raises:
+            NoGpusError: the driver was taken down.
+        """
+        checks, number = Checks(len(gpus.devices)), 0
+        while not self._is_closed.is_set():
+            with self._gpu_look:
+                self._look_at(gpus, with_links=number % _SELDOM == 0)
+            if number == 0 and is_first and gpus.unseen:
+                self._blind(f"of the GPUs: {', '.join(gpus.unseen)}")
+            if number % _CHECKS == _CHECKS - 1 and checks.are_there:
+                with self._gpu_look:
+                    self._tell_all(checks.run())
+            number += 1
+            self._has_looked.set()
+            self._wait_for_events(gpus)
+            if number >= _REOPEN and any(gpu.lost or gpu.needs_reset for gpu in self._gpus.values()):
+                return
+
+    def _look_at(self, gpus: Gpus, with_links: bool) -> None:
+        for now in gpus.read(with_links):
+            before = self._gpus.get(now.device)
+            now = carried(before, now)
+            with self._lock:
+                self._gpus[now.device] = now
+            self._tell_all(compare_gpu(before, now, self._health))
+
+    def _wait_for_events(self, gpus: Gpus) -> None:
+        """XIDs as they come, until the next look is due."""
+        due_s = time.monotonic() + self._health.period_s
+        while not self._is_closed.is_set() and (left_s := due_s - time.monotonic()) > 0:
+            with self._gpu_look:
+                news = gpus.wait(min(left_s, _WAIT_S))
+            if news is None:
+                continue
+            device, code = news
+            if code == 0:
+                return  # something has changed that the next look shows
+            severity, sentence = classify(code)
+            reading = self._gpus.get(device)
+            detail = f"{reading.name if reading else 'a GPU'}: {sentence}"
+            self._found(Finding(device=device, kind=FindingKind.XID, severity=severity, detail=detail, code=code))
+
+    # --- the thread that looks at everything else ---
+
+    def _watch_host(self) -> None:
+        kernel = self._open_kernel_log()
+        paths = (self._health.ramdisk, self._health.disk)
+        due_s = 0.0
+        try:
+            while not self._is_closed.is_set():
+                if time.monotonic() >= due_s:
+                    due_s = time.monotonic() + self._health.period_s
+                    self._look_at_host(paths)
+                if kernel is None:
+                    self._is_closed.wait(min(_WAIT_S, self._health.period_s))
+                    continue
+                for line in kernel.lines(min(_WAIT_S, self._health.period_s)):
+                    self._heed(line)
+                if kernel.lost:
+                    kernel.lost = 0
+                    self._blind("lines of the kernel log that were overwritten before they were read")
+        finally:
+            if kernel is not None:
+                kernel.close()
+
+    def _look_at_host(self, paths: tuple[str, ...]) -> None:
+        now = machine.look(paths)
+        if self._host is None and (missing := machine.unseen(now)):
+            self._blind(", ".join(missing))
+        self._tell_all(compare_host(self._host, now, self._health))
+        self._host = now
+        with self._lock:
+            overdue = list(self._cooldown.overdue(time.monotonic()))
+        for finding, workers in overdue:
+            self._emit(finding, workers)
+
+    def _open_kernel_log(self) -> KernelLog | None:
+        try:
+            return KernelLog(self._kmsg)
+        except OSError as error:
+            self._blind(f"the kernel log: {error}")
+            return None
+
+    def _heed(self, line: str) -> None:
+        """A line may be about the GPU of somebody else on the same host: then it is only told."""
+        finding = read_line(line)
+        if finding is None:
+            return
+        if finding.kind is FindingKind.XID:
+            with self._lock:
+                known = {gpu.pci: gpu.device for gpu in self._gpus.values()}
+            is_ours = finding.device in known or finding.pid in {claim.pid for claim in self._claims().values()}
+            finding = replace(finding, device=known.get(finding.device, finding.device))
+            if not is_ours:
+                detail = f"{finding.detail} (no GPU that is seen here)"
+                finding = replace(finding, severity=Severity.INFORMATIONAL, detail=detail)
+        elif finding.kind is FindingKind.OUT_OF_MEMORY and not self._on(finding):
+            finding = replace(finding, severity=Severity.INFORMATIONAL)
+        self._found(finding)
+
+    # --- telling ---
+
+    def _blind(self, what: str) -> None:
+        """Said once: nobody can say whether that is well."""
+        detail = f"not seen on this node: {what}"
+        self._found(
+            Finding(device="", kind=FindingKind.BLIND, severity=Severity.INFORMATIONAL, detail=detail, code=what)
+        )
+
+    def _tell_all(self, findings: list[Finding]) -> None:
+        for finding in findings:
+            self._found(finding)
+
+    def _found(self, finding: Finding) -> None:
+        workers = self._on(finding)
+        with self._lock:
+            is_news = self._cooldown.is_news(finding, workers, time.monotonic())
+        if is_news:
+            self._emit(finding, workers)
+
+    def _emit(self, finding: Finding, workers: tuple[str, ...]) -> None:
+        self._tell(
+            ev.HardwareFinding(
+                node=self._node,
+                device=finding.device,
+                kind=finding.kind,
+                severity=finding.severity,
+                detail=finding.detail,
+                workers=workers,
+            )
+        )
+
+    def _on(self, finding: Finding) -> tuple[str, ...]:
+        """Workers whose process is named, or that were given this GPU, or compute on it."""
+        with self._lock:
+            gpu = self._gpus.get(finding.device)
+        found = set()
+        for name, claim in self._claims().items():
+            is_given = gpu is not None and (sees(claim.visible, gpu.index, gpu.device) or claim.pid in gpu.pids)
+            if is_given or (finding.pid and claim.pid == finding.pid):
+                found.add(name)
+        return tuple(sorted(found))

@@ -1,0 +1,85 @@
+"""Effect. Workers are announced once their node was checked, and a node that fails gets no more of them."""
+
+from typing import Any
+
+import pytest
+
+from elastic.actors.admission import Admission
+from elastic.control import events as ev
+from elastic.control.hardware import FindingKind
+from elastic.control.xid import Severity
+from elastic.settings import Health
+
+PARKED = ev.WorkerParked(worker="w0", host="h", port=1, pid=1, layout="l")
+
+
+class Checked:
+    """An admission, what it told, and the checks that it has asked for."""
+
+    def __init__(self, **health: Any) -> None:
+        self.told: list[ev.Event] = []
+        self.asked: list[tuple[str, Any, Any]] = []
+        check = lambda node, done, failed: self.asked.append((node, done, failed))  # noqa: E731
+        self.admission = Admission(Health(**health), self.told.append, check)
+
+    def answer(self, *found: str) -> None:
+        node, done, _ = self.asked.pop(0)
+        done(list(found))
+
+
+def test_a_worker_waits_for_the_check_of_its_node():
+    checked = Checked()
+    checked.admission.begin("a")
+    assert checked.admission.must_wait("a", PARKED) and not checked.admission.must_wait("b", PARKED)
+    assert checked.told == []
+    checked.answer()
+    finding, parked = checked.told
+    assert (finding.kind, finding.severity, finding.node) == (FindingKind.HEALTH, Severity.INFORMATIONAL, "a")
+    assert parked is PARKED and not checked.admission.must_wait("a", PARKED)
+    assert checked.admission.selector(None) is None
+
+
+def test_a_node_that_fails_is_told_first_and_gets_no_more_workers():
+    checked = Checked(recheck_s=1e-6)
+    checked.admission.begin("a")
+    checked.admission.must_wait("a", PARKED)
+    checked.answer("no memory", "no space")
+    finding, _ = checked.told
+    assert (finding.severity, finding.detail) == (Severity.NODE_MUST_GO, "no memory; no space")
+    checked.admission.heed(finding)  # as the fleet does with all that passes
+    assert checked.admission.selector({"pool": "x"}) == {"pool": "x", "ray.io/node-id": "!in(a)"}
+    checked.admission.recheck()
+    checked.answer()
+    assert checked.told[-1].severity is Severity.INFORMATIONAL
+    assert checked.admission.selector({"pool": "x"}) == {"pool": "x"}
+
+
+def test_a_node_that_must_go_for_another_reason_gets_no_more_workers():
+    checked = Checked()
+    lost = {"device": "GPU-1", "kind": FindingKind.GPU_LOST, "detail": "lost"}
+    checked.admission.heed(ev.HardwareFinding(node="b", severity=Severity.NODE_MUST_GO, **lost))
+    checked.admission.heed(ev.HardwareFinding(node="c", severity=Severity.RESET_NEEDED, **lost))
+    checked.admission.heed(ev.NodeNotice(node="d", reason="drained"))
+    assert checked.admission.selector(None) == {"ray.io/node-id": "!in(b)"}
+
+
+def test_a_check_that_can_not_be_made_is_a_failed_one():
+    checked = Checked()
+    checked.admission.begin("a")
+    _, _, failed = checked.asked.pop()
+    failed(ValueError("odd"))
+    assert checked.told[0].detail == "it could not be checked: ValueError"
+
+
+def test_a_run_without_checks_lets_everybody_in():
+    checked = Checked(checks=False)
+    checked.admission.begin("a")
+    assert checked.asked == [] and not checked.admission.must_wait("a", PARKED)
+
+
+@pytest.mark.parametrize("setting", [{"period_s": 0.0}, {"memory_free": 1.0}, {"peer_bytes_per_s": -1.0}], ids=str)
+def test_health_that_cannot_work_names_its_field(setting):
+    from elastic.errors import SettingError
+
+    with pytest.raises(SettingError, match=f"^Health.{next(iter(setting))}="):
+        Health(**setting)

@@ -1,0 +1,324 @@
+"""Effect. What a host monitor senses: GPUs through the real `pynvml` and a stand-in for the driver's library."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elastic.actors.monitor import HostMonitor
+from elastic.control import events as ev
+from elastic.control.flight import Flying
+from elastic.control.hardware import FindingKind
+from elastic.control.xid import Severity
+from elastic.hosts import nvrx
+from elastic.hosts.nvml import Gpus, NoGpusError
+from elastic.settings import Health
+from elastic.train.flight import FlightPage, read_page, read_visible
+from tests.effects.helpers import LONG_S, eventually
+from tests.effects.nvml_standin import STATE, Standin, compiled, install
+
+QUICK = Health(period_s=0.05, driver_timeout_s=0.4, cooldown_s=0.6)
+UUIDS = [f"GPU-0000000{index}-aaaa-bbbb-cccc-000000000000" for index in range(2)]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def standin(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
+    """Two GPUs of which all is well."""
+    return install(library, tmp_path, monkeypatch, count=2)
+
+
+class Heard:
+    """A monitor that senses, and the findings that it told."""
+
+    def __init__(self, health: Health) -> None:
+        self.monitor = HostMonitor("n1", health=health)
+        self.found: list[ev.HardwareFinding] = []
+
+    def of(self, *kinds: FindingKind) -> list[ev.HardwareFinding]:
+        self.found += [event for event in self.monitor.events(0) if isinstance(event, ev.HardwareFinding)]
+        return [event for event in self.found if event.kind in kinds]
+
+    def first(self, kind: FindingKind, what: str = "") -> ev.HardwareFinding:
+        """The first finding of this kind that says so, as soon as it is there."""
+        return eventually(lambda: next((one for one in self.of(kind) if what in one.detail), None), f"{kind} {what}")
+
+    def has_looked(self) -> None:
+        assert self.monitor._senses is not None
+        assert self.monitor._senses.gpus(LONG_S) is not None
+
+
+@pytest.fixture
+def heard(standin: Standin) -> Iterator[Heard]:
+    heard = Heard(QUICK)
+    heard.has_looked()
+    yield heard
+    heard.monitor.close()
+
+
+def on_gpu(heard: Heard, page: Path, visible: str, name: str = "w0") -> None:
+    """This process is watched as a worker that was given these GPUs."""
+    FlightPage(page).visible(visible)
+    assert heard.monitor.watch(name, os.getpid(), page)
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_gpu_is_read_and_nothing_is_told(heard):
+    first, second = heard.monitor.hardware()[0]
+    assert (first.device, second.device) == tuple(UUIDS)
+    assert (first.pci, second.pci) == ("PCI:ee9a:17:00", "PCI:ee9a:18:00")
+    assert (first.temperature_c, first.hot_at_c, first.power_w, first.utilization) == (45, 90, 350.0, 97)
+    assert (first.memory_used_bytes, first.memory_bytes) == (50 << 30, 80 << 30)
+    assert first.links_up == frozenset(range(18)) and first.recovery_action == 0
+    assert first.counters["uncorrected ECC errors"] == 0
+    gpu_kinds = set(FindingKind) - {FindingKind.BLIND, FindingKind.CLOCK, FindingKind.SPACE, FindingKind.MEMORY}
+    assert heard.of(*(gpu_kinds - {FindingKind.NETWORK})) == []
+
+
+def test_an_xid_comes_at_once_and_names_the_workers_on_its_gpu(heard, standin, tmp_path):
+    on_gpu(heard, tmp_path / "page0", "0")
+    on_gpu(heard, tmp_path / "page1", UUIDS[1][:12], "w1")
+    standin.xid(94, gpu=1)
+    found = heard.first(FindingKind.XID)
+    assert (found.node, found.device, found.severity) == ("n1", UUIDS[1], Severity.RESTARTABLE)
+    assert found.workers == ("w1",) and "XID 94 (ROBUST_CHANNEL_CONTAINED_ERROR)" in found.detail
+    standin.xid(79)
+    lost = heard.first(FindingKind.XID, "XID 79")
+    assert (lost.device, lost.severity, lost.workers) == (UUIDS[0], Severity.NODE_MUST_GO, ("w0",))
+
+
+def test_a_worker_without_a_claim_is_known_by_its_process(standin, tmp_path):
+    standin["gpu1.pid"] = os.getpid()
+    heard = Heard(QUICK)
+    heard.has_looked()
+    on_gpu(heard, tmp_path / "page", "")
+    standin.xid(31, gpu=1)
+    found = heard.first(FindingKind.XID)
+    assert (found.severity, found.workers) == (Severity.USER_ERROR, ("w0",))
+    heard.monitor.close()
+
+
+def test_the_same_xid_is_counted_until_the_cooldown_is_over(heard, standin):
+    for _ in range(3):
+        standin.xid(31)
+    again = heard.first(FindingKind.XID, "2 times within 0.6 s")
+    assert again.severity is Severity.INFORMATIONAL
+    assert len(heard.of(FindingKind.XID)) == 2
+    standin.xid(31, gpu=1)
+    eventually(lambda: len(heard.of(FindingKind.XID)) == 3, "another GPU has a cooldown of its own")
+
+
+def test_ecc_errors_that_count_up_are_told(heard, standin):
+    standin["gpu1.ecc.sbe.vol"] = 5
+    corrected = heard.first(FindingKind.ECC)
+    assert corrected.severity is Severity.INFORMATIONAL
+    assert "counts 5 more corrected ECC errors: 5" in corrected.detail and corrected.device == UUIDS[1]
+    standin["gpu1.ecc.dbe.vol"] = 1
+    assert heard.first(FindingKind.ECC, "more uncorrected").severity is Severity.RESTARTABLE
+
+
+def test_an_nvlink_that_goes_down_is_told_and_when_it_is_back(heard, standin):
+    standin["gpu0.link.4"] = 0
+    down = heard.first(FindingKind.NVLINK, "has lost NVLink 4")
+    assert (down.severity, down.device) == (Severity.RESET_NEEDED, UUIDS[0])
+    standin["gpu0.link.4"] = 1
+    assert heard.first(FindingKind.NVLINK, "has NVLink 4 back").severity is Severity.INFORMATIONAL
+    standin["gpu0.nvlink.replay"] = 7
+    assert "counts 7 more NVLink replays: 7" in heard.first(FindingKind.NVLINK, "replays").detail
+
+
+def test_heat_throttling_and_remapped_rows_are_told(heard, standin):
+    standin["gpu0.temp"] = 89
+    assert "is at 89 C, and slows down at 90 C" in heard.first(FindingKind.TEMPERATURE).detail
+    standin["gpu0.throttle"] = 0x40 | 0x80
+    assert "heat (hardware), power brake" in heard.first(FindingKind.THROTTLE).detail
+    standin["gpu1.remap.pending"] = 1
+    assert heard.first(FindingKind.ROW_REMAP).severity is Severity.INFORMATIONAL
+    standin["gpu1.remap.failure"] = 1
+    assert heard.first(FindingKind.ROW_REMAP, "could not").severity is Severity.RESET_NEEDED
+
+
+def test_what_the_driver_asks_for_is_told(heard, standin):
+    standin["gpu1.action"] = 1
+    found = heard.first(FindingKind.RECOVERY_ACTION)
+    assert (found.severity, found.device) == (Severity.RESET_NEEDED, UUIDS[1]) and "GPU Reset" in found.detail
+    standin["gpu0.reset"] = 1
+    assert heard.first(FindingKind.RECOVERY_ACTION, "says its driver").device == UUIDS[0]
+
+
+def test_a_lost_gpu_is_told_once_and_when_it_is_back(heard, standin, tmp_path):
+    on_gpu(heard, tmp_path / "page", "1")
+    standin["gpu1.lost"] = 1
+    lost = heard.first(FindingKind.GPU_LOST)
+    assert (lost.severity, lost.device, lost.workers) == (Severity.NODE_MUST_GO, UUIDS[1], ("w0",))
+    standin["gpu0.temp"] = 89
+    heard.first(FindingKind.TEMPERATURE)  # the other one is looked at all the same
+    assert len(heard.of(FindingKind.GPU_LOST)) == 1
+    standin["gpu1.lost"] = 0
+    assert heard.first(FindingKind.GPU_LOST, "is back").severity is Severity.INFORMATIONAL
+    standin.xid(31, gpu=1)
+    heard.first(FindingKind.XID)
+
+
+def test_a_driver_that_hangs_is_a_finding_and_blocks_nobody(heard, standin, tmp_path):
+    page = FlightPage(tmp_path / "page")
+    assert heard.monitor.watch("w0", os.getpid(), tmp_path / "page")
+    standin["gpu0.hang"] = 1
+    hung = heard.first(FindingKind.DRIVER_HUNG)
+    assert hung.severity is Severity.NODE_MUST_GO and "driver_timeout_s=0.4" in hung.detail
+    page.note(Flying.COMPUTING, micro_batch=3)
+    eventually(lambda: heard.monitor.readings()[0].micro_batch == 3, "pages are read while the driver hangs")
+    standin["gpu0.hang"] = 0
+    assert heard.first(FindingKind.DRIVER_HUNG, "answers again").severity is Severity.INFORMATIONAL
+
+
+def test_a_driver_that_hangs_from_the_start_fails_the_check(standin):
+    standin["hang"] = 1
+    heard = Heard(QUICK)
+    try:
+        assert heard.monitor._senses.gpus(0.2) is None
+        heard.first(FindingKind.DRIVER_HUNG)
+    finally:
+        standin["hang"] = 0
+        heard.has_looked()
+        heard.monitor.close()
+
+
+def test_what_a_gpu_does_not_tell_is_said_once(standin):
+    standin["no.ecc"] = standin["no.events"] = 1
+    heard = Heard(QUICK)
+    blind = heard.first(FindingKind.BLIND, "of the GPUs")
+    assert "ECC errors" in blind.detail and "XIDs as events" in blind.detail
+    standin["gpu0.temp"] = 89
+    heard.first(FindingKind.TEMPERATURE)
+    assert len([one for one in heard.of(FindingKind.BLIND) if "of the GPUs" in one.detail]) == 1
+    heard.monitor.close()
+
+
+@pytest.mark.parametrize("state", [{}, {"count": 0}, {"count": 2, "init_rc": 9}], ids=["no file", "none", "no driver"])
+def test_where_there_is_no_gpu_the_rest_is_seen(library, tmp_path, monkeypatch, state):
+    install(library, tmp_path, monkeypatch, **state)
+    if not state:
+        monkeypatch.delenv(STATE)
+    heard = Heard(QUICK)
+    assert "GPUs: " in heard.first(FindingKind.BLIND, "GPUs").detail
+    heard.has_looked()
+    eventually(lambda: heard.monitor.hardware()[1] is not None, "the host is looked at")
+    assert heard.monitor.check_health() == []
+    heard.monitor.close()
+
+
+def test_the_library_is_found_by_its_name(library, tmp_path):
+    """As on a machine with a driver: nothing of the process is patched."""
+    Standin(tmp_path / "state", count=3)
+    code = "from elastic.hosts.nvml import Gpus; print(len(Gpus().read(True)))"
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent), STATE: str(tmp_path / "state")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LONG_S)
+    assert (done.stdout.strip(), done.returncode) == ("3", 0), done.stderr
+
+
+def test_a_driver_that_is_taken_down_is_a_kind_of_no_gpus(standin):
+    gpus = Gpus()
+    standin["init_rc"] = 9
+    gpus.close()
+    with pytest.raises(NoGpusError, match="no driver library of NVIDIA answers"):
+        Gpus()
+
+
+def test_the_gpus_of_a_worker_are_read_from_its_page(tmp_path):
+    page = FlightPage(tmp_path / "page")
+    assert read_visible(tmp_path / "page") == ""
+    page.visible("GPU-1,GPU-2")
+    page.remark("x" * 200)
+    page.note(Flying.COMPUTING)
+    assert read_visible(tmp_path / "page") == "GPU-1,GPU-2"
+    assert read_page(tmp_path / "page").remark == "x" * 128
+    assert read_visible(tmp_path / "nothing") == ""
+
+
+# --- NVIDIA's resiliency extension, by a stand-in with the names of its versions 0.4 and 0.6 --------------------------
+
+HEALTH_CHECK = """
+class GPUHealthCheck:
+    answers = {0: True, 1: False}
+    def __init__(self, device_index=None, interval=60, on_failure=None):
+        self.index = device_index
+    def __call__(self):
+        return self.answers[self.index]
+class NicHealthCheck:
+    def __init__(self, interval=60):
+        pass
+class NVLHealthCheck(GPUHealthCheck):
+    def __call__(self):
+        raise RuntimeError("no library")
+"""
+STRAGGLER = """
+import contextlib
+class Report:
+    gpu_individual_perf_scores = {0: 0.5}
+class Detector:
+    told = []
+    @classmethod
+    def initialize(cls, scores_to_compute, gather_on_rank0, profiling_interval):
+        cls.told = [scores_to_compute, gather_on_rank0]
+    @classmethod
+    @contextlib.contextmanager
+    def detection_section(cls, name, profile_cuda):
+        cls.told.append(name)
+        yield
+    @classmethod
+    def generate_report(cls):
+        return Report
+"""
+
+
+@pytest.fixture
+def extension(tmp_path, monkeypatch):
+    """The extension is installed, as far as we use it."""
+    package = tmp_path / "nvidia_resiliency_ext"
+    for name, text in (("shared_utils/health_check", HEALTH_CHECK), ("straggler", STRAGGLER)):
+        path = package / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        (path.parent / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in [name for name in sys.modules if name.startswith("nvidia_resiliency_ext")]:
+        del sys.modules[name]
+
+
+def test_checks_of_the_extension_feed_the_same_findings(extension):
+    checks = nvrx.Checks(gpus=2)
+    assert checks.are_there
+    (found,) = checks.run()
+    assert found.kind is FindingKind.RECOVERY_ACTION
+    assert found.detail == "GPUHealthCheck of GPU 1 of nvidia-resiliency-ext fails"
+    assert checks.run() == [], "told once"
+
+
+def test_straggler_sections_of_the_extension_feed_the_same_findings(extension):
+    told = []
+    sections = nvrx.Sections(told.append, every=2)
+    assert sections.are_there
+    for _ in range(3):
+        with sections.section():
+            pass
+    (found,) = told
+    assert found.kind is FindingKind.GPU_SLOW and "0.50 of its best speed" in found.detail
+
+
+def test_without_the_extension_nothing_breaks():
+    assert not nvrx.Checks(gpus=8).are_there and nvrx.Checks(gpus=8).run() == []
+    sections = nvrx.Sections(lambda finding: pytest.fail(str(finding)))
+    with sections.section():
+        pass
+    assert not sections.are_there
