@@ -23,8 +23,8 @@ class Journal:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / JOURNAL
         self._file = self.path.open("a", buffering=1)
-        if self._file.tell() and not self.path.read_bytes()[-1:] == b"\n":
-            self._file.write("\n")  # the last driver was killed in the middle of a line
+        if not _ends_with_a_line(self.path):
+            self._file.write("\n")  # the last driver was killed in the middle of one
         self._lock = threading.Lock()
 
     def event(self, at_s: float, event: ev.Event) -> None:
@@ -46,6 +46,13 @@ class Journal:
         with self._lock:
             if not self._file.closed:  # a thread that tells on may end a little later than the run
                 self._file.write(json.dumps(line) + "\n")
+
+
+def _ends_with_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        file.seek(max(0, end - 1))
+        return file.read() in (b"", b"\n")
 
 
 class Written:

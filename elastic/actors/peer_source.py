@@ -72,7 +72,7 @@ class PeerSource:
 
         The workers of the other shards do the same: whoever is the last finds all there.
         """
-        key = ShardKey(staged.commit, staged.shard, staged.shards)
+        key = ShardKey(commit=staged.commit, shard=staged.shard, shards=staged.shards)
         timeout_s = FIRST_BYTE_S + staged.nbytes / MIN_BYTES_PER_S
         try:
             return str(self._ask("make_durable", "upload", timeout_s, incarnation, key))

@@ -20,7 +20,7 @@ class Adopted:
         host, port, layout, plan: as it told when it came to the door; empty before.
         was: its stage before it was adopted. state: after that; FROZEN wherever it could have stepped.
         view: the last one that it was to form, None if none.
-        restores: the last order to load a checkpoint that it had. notice: why it will be lost soon, empty if it will not.
+        restores: the last order to load a checkpoint that it had. notice: why it will be lost soon, if it will.
     """
 
     worker: str
@@ -52,7 +52,7 @@ def last_generation(found: Sequence[Adopted]) -> int:
 
 
 def who_goes_on(found: Sequence[Adopted]) -> tuple[tuple[Adopted, ...], tuple[Adopted, ...]]:
-    """(those who may train on, those who are to be ended): the former are members, and who is at the door, or before."""
+    """(those who may train on, those who are to be ended): the former are members, and who is at the door or before."""
     view = newest_view(found)
     members = {member.worker for member in view.members} if view is not None else set()
     going = tuple(one for one in found if not one.state.outvoted and (one.worker in members or one.was in _AT_THE_DOOR))

@@ -184,8 +184,9 @@ def inherit(turn: Turn, resume: CommitId) -> None:
 
     Whatever an older driver, cut off with some of them, commits after that is void.
     """
-    where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
-    turn.change(forks=(*turn.state.forks, Fork(**where, step=resume.step)))
+    incarnation, generation = turn.settings.incarnation, turn.state.generation + 1
+    begun = Fork(incarnation=incarnation, generation=generation, step=resume.step)
+    turn.change(forks=(*turn.state.forks, begun))
 
 
 def expire_restores(turn: Turn) -> bool:

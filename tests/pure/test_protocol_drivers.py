@@ -39,6 +39,8 @@ def judge_the_end(world: DriverWorld) -> None:
         return
     test_protocol_random.judge_the_end(world)
     state = world.ws.state
+    if not world.faults - ALONE:
+        assert world.fenced == [], "a healthy worker was killed"
     if state.outcome.ending is Ending.SUCCEEDED and not world.faults - ALONE:
         assert state.published == world.plan.steps - 1, "a stable step was not told"
 
