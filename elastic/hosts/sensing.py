@@ -214,7 +214,11 @@ class Senses:
             severity, sentence = classify(code)
             reading = self._gpus.get(device)
             detail = f"{reading.name if reading else 'a GPU'}: {sentence}"
-            self._found(Finding(device=device, kind=FindingKind.XID, severity=severity, detail=detail, code=code))
+            finding = Finding(device=device, kind=FindingKind.XID, severity=severity, detail=detail, code=code)
+            if not self._on(finding):  # a process may have come since the processes were last looked at
+                with self._gpu_look:
+                    self._look_at(gpus, with_links=True)
+            self._found(finding)
 
     # --- the thread that looks at everything else ---
 

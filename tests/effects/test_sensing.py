@@ -97,10 +97,11 @@ def test_an_xid_comes_at_once_and_names_the_workers_on_its_gpu(heard, standin, t
 
 
 def test_a_worker_without_a_claim_is_known_by_its_process(standin, tmp_path):
-    standin["gpu1.pid"] = os.getpid()
+    """Even if it came after the last look at processes."""
     heard = Heard(QUICK)
     heard.has_looked()
     on_gpu(heard, tmp_path / "page", "")
+    standin["gpu1.pid"] = os.getpid()
     standin.xid(31, gpu=1)
     found = heard.first(FindingKind.XID)
     assert (found.severity, found.workers) == (Severity.USER_ERROR, ("w0",))
