@@ -31,13 +31,15 @@ _GONE: _Moves = {
 _MOVES: dict[type[ev.Event], _Moves] = {
     ev.Tick: {
         _STARTING: (_FORMING, _ENDED),
-        _RUNNING: (_FREEZING,),
+        _RUNNING: (_FREEZING, _ENDED),
         _FREEZING: _DECIDED,
         _FORMING: (_FREEZING,),
         _WAITING: (_FORMING, _ENDED),
         _FINISHING: (_ENDED,),
     },
     ev.StopAsked: {phase: (_ENDED,) for phase in _ANYWHERE},
+    ev.ResumeAsked: {_WAITING: (_FORMING, _ENDED)},
+    ev.RungReached: {_RUNNING: (_ENDED,)},
     ev.RestoreFound: {_STARTING: (_FORMING, _ENDED), _WAITING: (_FORMING, _ENDED)},
     ev.Restored: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},
     ev.RestoreRefused: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},

@@ -15,7 +15,7 @@ from elastic.control.remediation import Kind, Policy, Remediation
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.tuning import Tuning
 from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage
-from elastic.policies import Ladder
+from elastic.policies import ExitOnNotice, Ladder
 from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit, report, trained
 from tests.pure.protocol_world import Plan, World
@@ -64,7 +64,33 @@ def states() -> list[RunState]:
             world = World(seed, plan)
             world.ws.on_state = lambda state: found.setdefault(shape(state), state)
             world.play()
-    return [*found.values(), waits_by_choice(), hangs(), *restores()]
+    return [*found.values(), waits_by_choice(), hangs(), on_hold(), exits(), *restores()]
+
+
+def on_hold() -> RunState:
+    """The policy has paused the run; it would go on."""
+    ws = BareController((1, 2), policy=lambda incident, view: Remediation(kind=Kind.PAUSE, reason="by choice")).run()
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    assert ws.phase is Phase.WAITING
+    return ws.state
+
+
+def exits() -> RunState:
+    """The run saves before it exits: all have stopped, and train once more."""
+    ws = BareController((1, 2), policy=ExitOnNotice(), checkpoint=Checkpoint())
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=None))
+    ws.join("w0", "w1")
+    ws.form()
+    ws.stable(3)
+    ws.feed(ev.WorkerNotice(worker="w1", reason="SIGTERM"))
+    ws.tick(0.5)
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.form()
+    return ws.state
 
 
 def waits_by_choice() -> RunState:
@@ -123,6 +149,11 @@ def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
     yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
+    yield from (
+        ev.ResumeAsked(),
+        ev.GpuReset(node="node-w0", gpus=("0",)),
+        ev.RungReached(commit=commit(9), rung="local"),
+    )
     yield ev.NodeNotice(node="node-w0", reason="preempted")
     yield ev.RewindAsked(to_step=0)
     yield from (ev.RestoreFound(commit=commit(0)), ev.RestoreFound(commit=None, error="no contact"))
