@@ -18,16 +18,18 @@ from elastic.actors.driver import Driver, Finished
 from elastic.actors.fleet import Emit
 from elastic.actors.former import take_over
 from elastic.actors.journal import Journal
+from elastic.actors.policy_file import load_policy
 from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.tiers import NoTiers
 from elastic.callbacks import Callback, WorkerCallback, by_place
 from elastic.checkpoint.manifest import checked_name
+from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import events as ev
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
-from elastic.policies import Ladder
+from elastic.policies import policy_of
 from elastic.progress import Progress
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
@@ -36,7 +38,7 @@ from elastic.train.runner import with_callbacks
 def fit(
     train_fn: Callable[[Any], Any],
     *,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     scaling: Scaling | None = None,
     callbacks: Sequence[Callback | WorkerCallback] | None = None,
     limits: Limits | None = None,
@@ -50,7 +52,8 @@ def fit(
 
     Args:
         train_fn: takes an `elastic.Session`; runs on every worker.
-        policy: `(incident, view) -> Remediation`; default: `elastic.policies.Ladder()`.
+        policy: `(incident, view) -> Remediation`, an object with a method `event_policy`, or where such a one is:
+            "file.py:function"; default: `elastic.policies.Ladder()`.
         scaling: how many replicas, on what; default: one on one CPU.
         callbacks: told of steps, generations and incidents, in this process, or of resizes, on every worker;
             default: a live progress line.
@@ -67,6 +70,7 @@ def fit(
         StoreError: the persistent tier cannot be asked.
         TrainFnError: train_fn, or a callback on a worker, raised; carries its traceback.
         DivergenceError: replicas hold different bits, and nobody can say whose are right.
+        ExitedError: the policy had the run save and exit.
         NoClusterError, NotEnoughSlotsError, ReplicasLostError, NoProgressError: see `elastic.errors`.
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """
@@ -77,7 +81,8 @@ def fit(
     settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits(), checkpoint=checkpoint)
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
         take_over(name)
-        work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed)
+        chosen = policy_of(load_policy(policy) if isinstance(policy, str) else policy)
+        work = Work(with_callbacks(train_fn, on_workers), chosen, told, seed)
         with closing(Journal(directory)) as journal:
             finished = _drive(work, settings, journal, may_come_back=is_named and not is_local)
     return _result(finished, directory)
@@ -102,7 +107,12 @@ def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: b
     def crash(error: Exception) -> None:
         driver.crash(error)
 
-    tiers = _tiers(settings, emit, lambda told: journal.checkpoint(time.time(), told), crash)
+    def keep(told: Any) -> None:
+        journal.checkpoint(time.time(), told)
+        if isinstance(told, CheckpointRung):
+            emit(ev.RungReached(commit=told.commit, rung=told.rung.name.lower()))
+
+    tiers = _tiers(settings, emit, keep, crash)
     incarnation, forks = tiers.begin()
     settings = replace(settings, incarnation=incarnation)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy)
@@ -112,8 +122,8 @@ def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: b
     is_kept = may_come_back
     try:
         finished = driver.run(fleet, tiers)
-        if finished.outcome.ending is Ending.SUCCEEDED:
-            is_kept = False
+        is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
+        if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
             tiers.flush()
         return finished
     finally:

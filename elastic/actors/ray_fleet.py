@@ -40,6 +40,7 @@ _KEEP_S = 0.05
 _PROBE_S = 1.0
 _DRAINS_S = 0.25  # a look costs about 2 ms
 _END_S = 10.0
+_NODE_ID = "ray.io/node-id"  # a label that each node of Ray carries
 
 
 @dataclass(slots=True)
@@ -95,8 +96,8 @@ class RayFleet:
 
     # --- what the driver says ---
 
-    def start(self, worker: str, gang: int, shard: int) -> None:
-        scaling, group = self._settings.scaling, self._reserve(gang)
+    def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
+        scaling, group = self._settings.scaling, self._reserve(gang, avoid, node)
         resources = {key: amount for key, amount in scaling.resources.items() if key not in ("CPU", "GPU")}
         actor = start_worker_host(
             name=self._name(worker),
@@ -114,9 +115,14 @@ class RayFleet:
     def _name(self, what: str) -> str:
         return f"elastic-{self._settings.run}@{self._settings.incarnation}-{what}"
 
-    def _reserve(self, gang: int) -> PlacementGroup:
+    def _reserve(self, gang: int, avoid: frozenset[str], node: str) -> PlacementGroup:
         """The slots of a replica: asked for with its first worker, kept as long as it has one."""
         scaling, width = self._settings.scaling, self._settings.scaling.workers_per_replica
+        labels = dict(scaling.label_selector or {})
+        if node:
+            labels[_NODE_ID] = node
+        elif avoid:
+            labels[_NODE_ID] = f"!in({','.join(sorted(avoid))})"
         with self._lock:
             if gang not in self._gangs:
                 self._gangs[gang] = placement_group(
@@ -124,7 +130,7 @@ class RayFleet:
                     strategy="STRICT_PACK" if scaling.nodes_per_replica == 1 else "STRICT_SPREAD",
                     name=self._name(f"gang{gang}"),
                     lifetime="detached",
-                    bundle_label_selector=[dict(scaling.label_selector)] * width if scaling.label_selector else None,
+                    bundle_label_selector=[labels] * width if labels else None,
                 )
             return self._gangs[gang]
 
@@ -176,6 +182,9 @@ class RayFleet:
 
     def inspect(self, worker: str) -> None:
         self._monitors.inspect(self._node(worker), worker)
+
+    def reset_gpu(self, node: str, gpus: tuple[str, ...]) -> None:
+        self._monitors.reset_gpus(node, gpus, self._settings.limits.gpu_reset_timeout_s)
 
     def value(self, worker: str, timeout_s: float) -> Any:
         reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()

@@ -7,7 +7,6 @@ old (an answer of a replaced generation, a second death) needs no refusal: the h
 import types
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import cache
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -19,6 +18,7 @@ from elastic.control.state import RunState
 from elastic.control.values import CommitId, StepReport
 
 _KNOWN = {kind for _, kind in TABLE}
+_HINTS: dict[type, dict[str, Any]] = {kind: get_type_hints(kind) for kind in (*_KNOWN, CommitId, StepReport)}
 
 
 def admitted(state: RunState, event: Any) -> tuple[ev.Event | None, str]:
@@ -47,7 +47,7 @@ def misplaced(node: str, event: ev.Event, watched: Mapping[str, str]) -> str:
 
 def malformed(value: Any, where: str = "") -> str:
     """Which field of a value of the vocabulary does not hold what it should; empty if all do."""
-    hints = _hints(type(value))
+    hints = _HINTS[type(value)]
     for field in fields(value):
         one, path = getattr(value, field.name), f"{where}{field.name}"
         if not _fits(one, hints[field.name]):
@@ -55,11 +55,6 @@ def malformed(value: Any, where: str = "") -> str:
         if isinstance(one, CommitId | StepReport) and (inside := malformed(one, f"{path}.")):
             return inside
     return ""
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -227,8 +227,8 @@ class Turn:
             incident.evidence if len(incident.evidence) >= _MAX_EVIDENCE else (*incident.evidence, evidence)
         )
         kind = max(incident.kind, kind, key=_SPECIFIC.index)
-        seen = {"evidence": evidence_so_far, "suspects": tuple(dict.fromkeys((*incident.suspects, *suspects)))}
-        self._set_incident(replace(incident, kind=kind, culprits=culprits, **seen))
+        among = tuple(dict.fromkeys((*incident.suspects, *suspects)))
+        self._set_incident(replace(incident, kind=kind, culprits=culprits, suspects=among, evidence=evidence_so_far))
 
     def classify_incident(self) -> None:
         """What all signals together say, before it is decided."""

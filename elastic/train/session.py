@@ -310,6 +310,7 @@ class Session(DataDoor):
                 pid=os.getpid(),
                 layout=self._replica.layout,
                 plan=self._replica.batches.outline,
+                gpus=self._around.gpus,
             )
         )
 

@@ -1,5 +1,6 @@
 """Effect. What a worker's process gives to its session."""
 
+import os
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,3 +46,11 @@ class Surroundings:
     checkpoint: Checkpoint | None = None
     incarnation: int = 1
     sources: Callable[[], Sequence[Source]] = tuple
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """What this process was given, as indices or UUIDs of its node; nothing where it trains on a CPU."""
+        if self.device.type != "cuda":
+            return ()
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return tuple(map(str, range(torch.cuda.device_count()))) if given is None else tuple(given.split(","))
