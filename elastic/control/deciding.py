@@ -50,7 +50,8 @@ def _carry_out(turn: Turn, incident: Incident, wanted: Remediation) -> Remediati
     why_not = act(turn, incident, wanted)
     if not why_not:
         return wanted
-    return replace(wanted, kind=Kind.CONTINUE, reason=f"no {wanted.kind.value}, since {why_not}; {wanted.reason}")
+    instead = f"instead of {wanted.kind.value!r}, since {why_not}"
+    return replace(wanted, kind=Kind.CONTINUE, reason=f"{instead}; {wanted.reason}")
 
 
 # --- who is meant -----------------------------------------------------------------------------------------------------

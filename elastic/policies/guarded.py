@@ -2,7 +2,6 @@
 
 import inspect
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Any
 
 from elastic.control.remediation import ClusterView, Kind, Policy, Remediation
@@ -44,7 +43,7 @@ def fault_in(answer: Any) -> str:
         return "the policy gave no reason"
     if not isinstance(answer.targets, tuple) or not all(isinstance(name, str) for name in answer.targets):
         return f"the policy's targets {answer.targets!r:.80} are no tuple of names"
-    if answer.for_s is not None and not (isinstance(answer.for_s, int | float) and isfinite(answer.for_s)):
+    if answer.for_s is not None and not (isinstance(answer.for_s, int | float) and answer.for_s >= 0):
         return f"the policy's for_s={answer.for_s!r:.80} is no number of seconds"
     return ""
 
