@@ -111,7 +111,7 @@ class Limits:
         budget_refill_s: one of them is forgotten after so long.
         quarantine_s: how long a node that the policy puts in quarantine gets no worker.
         place_timeout_s: a worker that is to start on one certain node is started on any if there is no room by then.
-        leave_timeout_s: a worker that was told to leave and has not left by then is ended.
+        pod_termination_threshold_s: a worker that was told to leave and has not left by then is ended.
         gpu_reset_timeout_s: how long the reset of a GPU may take, the end of its workers included.
         hold_timeout_s: a run that the policy has paused goes on by itself after so long.
         exit_timeout_s: how long a run that saves and exits may take to save.
@@ -152,7 +152,7 @@ class Limits:
     budget_refill_s: float = 600.0
     quarantine_s: float = 300.0
     place_timeout_s: float = 60.0
-    leave_timeout_s: float = 120.0
+    pod_termination_threshold_s: float = 60.0
     gpu_reset_timeout_s: float = 60.0
     hold_timeout_s: float = 3600.0
     exit_timeout_s: float = 25.0

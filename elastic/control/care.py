@@ -82,7 +82,6 @@ class Care:
         resets: of GPUs. hold: the run is paused. leaving: it is about to save and exit.
         grow_now: whoever is ready joins at once.
         noticed: workers that will be lost, about whom the policy was asked.
-        dismissed: by worker that was told to leave and has not left, since when.
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
@@ -101,7 +100,6 @@ class Care:
     leaving: Leaving | None = None
     grow_now: bool = False
     noticed: frozenset[str] = frozenset()
-    dismissed: Mapping[str, float] = field(default_factory=dict)
 
     def moved_by(self, absent_s: float) -> "Care":
         """All times later by so much."""
@@ -114,7 +112,6 @@ class Care:
             ),
             hold=None if self.hold is None else replace(self.hold, until_s=self.hold.until_s + absent_s),
             leaving=None if self.leaving is None else replace(self.leaving, until_s=self.leaving.until_s + absent_s),
-            dismissed={name: since_s + absent_s for name, since_s in self.dismissed.items()},
         )
 
     def quarantined(self, node: str, until_s: float) -> "Care":

@@ -55,7 +55,7 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
         then="said again when a worker asks; who stands still is killed",
     ),
     cmd.Finish: Completion(by=_LEFT, within=("finish_timeout_s",), then="said again when a worker asks; then killed"),
-    cmd.Dismiss: Completion(by=_LEFT, within=("leave_timeout_s",), then="killed"),
+    cmd.Dismiss: Completion(by=_LEFT, within=("pod_termination_threshold_s",), then="killed"),
     cmd.ProveDead: Completion(
         by=(ev.WorkerDead, ev.FreezeAnswered), within=("freeze_timeout_s", "lease_s"), then="see Freeze"
     ),

@@ -35,6 +35,7 @@ from elastic.control.forming import (
     try_form,
 )
 from elastic.control.growth import consider_growth
+from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
@@ -74,8 +75,8 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
     if isinstance(event, ev.WorkerEvent) and event.worker not in state.workers:
         return Decision(state, ())  # a worker of an earlier incarnation
     turn = Turn(state, now_s, policy)
-    if isinstance(event, _LEAVES) and state.phase is not Phase.ENDED:
-        turn.note_left(event.worker)
+    if isinstance(event, HAS_LEFT):
+        note_left(turn, event.worker)
     handler(turn, event)
     if isinstance(event, ev.Tick) and turn.state.phase not in (Phase.FINISHING, Phase.ENDED):
         tend(turn)
@@ -385,7 +386,6 @@ def _ignore(turn: Turn, event: ev.Event) -> None:
 
 
 Handler = Callable[[Turn, Any], None]
-_LEAVES = (ev.TrainFnReturned, ev.TrainFnRaised, ev.WorkerDead, ev.WorkerDeparted)
 
 # One row an event; one column a phase. A missing entry (None) is illegal.
 _PHASES = (Phase.STARTING, Phase.RUNNING, Phase.FREEZING, Phase.FORMING, Phase.WAITING, Phase.FINISHING, Phase.ENDED)

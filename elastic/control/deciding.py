@@ -58,15 +58,21 @@ def _carry_out(turn: Turn, incident: Incident, wanted: Remediation) -> Remediati
 
 
 def _targets(turn: Turn, incident: Incident, wanted: Remediation) -> list[WorkerRecord]:
-    """Workers; unknown names mean nobody."""
-    names = wanted.targets or incident.culprits or incident.suspects
-    workers = turn.state.workers.values()
-    return [worker for worker in workers if worker.name in names or (worker.node and worker.node in names)]
+    """Workers that are there, or were lost just now; unknown names mean nobody."""
+    return [
+        worker for worker in _named(turn, incident, wanted) if worker.standing not in OVER or worker.name in incident.culprits
+    ]
 
 
 def _nodes(turn: Turn, incident: Incident, wanted: Remediation) -> list[str]:
-    """Nodes, those that are named themselves among them if some worker was ever there."""
-    return sorted({worker.node for worker in _targets(turn, incident, wanted) if worker.node})
+    """Nodes on which a worker was ever placed."""
+    return sorted({worker.node for worker in _named(turn, incident, wanted) if worker.node})
+
+
+def _named(turn: Turn, incident: Incident, wanted: Remediation) -> list[WorkerRecord]:
+    names = wanted.targets or incident.culprits or incident.suspects
+    workers = turn.state.workers.values()
+    return [worker for worker in workers if worker.name in names or (worker.node and worker.node in names)]
 
 
 # --- what is done -----------------------------------------------------------------------------------------------------

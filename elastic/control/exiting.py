@@ -45,7 +45,7 @@ def see_off(turn: Turn) -> None:
     tiers = turn.state.care.tier_steps
     saved = max((tiers.get(rung, -1) for rung in SAVED), default=-1)
     if leaving.step is not None and saved >= leaving.step:
-        _end(turn, f"step {saved} is saved")
+        _end(turn, f"step {saved} is saved" if saved >= 0 else "there was nothing to save yet")
     elif turn.now_s > leaving.until_s:
         within = f"Limits.exit_timeout_s={turn.settings.limits.exit_timeout_s}"
         kept = f"step {saved} is the newest one saved" if saved >= 0 else "no step is saved"

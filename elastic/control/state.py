@@ -68,6 +68,7 @@ class WorkerRecord:
         since_s: when its standing last changed.
         avoid: nodes on which it must not be placed. pinned: the only one on which it may be, empty: any other.
         gpus: that it was given, as it sees them.
+        is_dismissed: it was told to leave, and is not known to have left.
         restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
             what it kept, if that is not None.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
@@ -107,6 +108,7 @@ class WorkerRecord:
     avoid: frozenset[str] = frozenset()
     pinned: str = ""
     gpus: tuple[str, ...] = ()
+    is_dismissed: bool = False
 
     @property
     def held(self) -> tuple[CommitId, ...]:

@@ -7,10 +7,11 @@ one certain node have found room there, a pause is over, a lost order is said ag
 from dataclasses import replace
 
 from elastic.control import events as ev
-from elastic.control.commands import Fence, ResetGpu
+from elastic.control.commands import ResetGpu
 from elastic.control.deciding import on_gpus
 from elastic.control.exiting import see_off
 from elastic.control.forming import try_form
+from elastic.control.leaving import expire_leaving
 from elastic.control.state import OVER, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 
@@ -22,7 +23,7 @@ def tend(turn: Turn) -> None:
     """Once a tick."""
     _release_nodes(turn)
     _see_to_resets(turn)
-    _end_the_overdue(turn)
+    expire_leaving(turn)
     _ask_anew(turn)
     _remind_of_pause(turn)
     hold = turn.state.care.hold
@@ -78,21 +79,13 @@ def _see_to_resets(turn: Turn) -> None:
 
 
 def _are_leaving(turn: Turn, node: str) -> bool:
-    return any(turn.worker(name).node == node for name in turn.state.care.dismissed)
+    return any(worker.is_dismissed and worker.node == node for worker in turn.state.standing(Standing.GONE))
 
 
 def _release_nodes(turn: Turn) -> None:
     over = [node for node, until_s in turn.state.care.quarantine.items() if turn.now_s >= until_s]
     if over:
         turn.change(care=turn.state.care.released(*over))
-
-
-def _end_the_overdue(turn: Turn) -> None:
-    limit_s = turn.settings.limits.leave_timeout_s
-    for name, since_s in turn.state.care.dismissed.items():
-        if turn.now_s - since_s > limit_s:
-            turn.note_left(name)
-            turn.do(Fence(worker=name, reason=f"{name} has not left within Limits.leave_timeout_s={limit_s}"))
 
 
 def _ask_anew(turn: Turn) -> None:

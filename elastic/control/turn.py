@@ -154,18 +154,11 @@ class Turn:
         return f"nothing was heard of {', '.join(names)} on {', '.join(nodes)} for Limits.heartbeat_timeout_s={limit_s}"
 
     def dismiss(self, name: str, reason: str) -> None:
-        before = self.worker(name).standing
-        if before not in OVER:
-            self.set_worker(name, standing=Standing.GONE)
-            if before is not Standing.REQUESTED:  # what never was anywhere leaves nothing
-                self.tend(dismissed={**self.state.care.dismissed, name: self.now_s})
+        standing = self.worker(name).standing
+        if standing not in OVER:
+            has_begun = standing is not Standing.REQUESTED
+            self.set_worker(name, standing=Standing.GONE, is_dismissed=has_begun)
         self.do(Dismiss(workers=(name,), reason=reason))
-
-    def note_left(self, name: str) -> None:
-        """A worker that was told to leave has left, or will be ended."""
-        dismissed = self.state.care.dismissed
-        if name in dismissed:
-            self.tend(dismissed={one: since_s for one, since_s in dismissed.items() if one != name})
 
     def count_start_failure(self, name: str, evidence: str) -> None:
         self.change(start_failures=self.state.start_failures + 1)

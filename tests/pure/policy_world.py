@@ -22,7 +22,7 @@ from tests.pure.tier_world import TierWorld
 DEADLINES = {
     "quarantine_s": 6.0,
     "place_timeout_s": 3.0,
-    "leave_timeout_s": 10.0,
+    "pod_termination_threshold_s": 10.0,
     "gpu_reset_timeout_s": 5.0,
     "hold_timeout_s": 6.0,
     "exit_timeout_s": 8.0,
@@ -112,7 +112,8 @@ class Policies(World):
         care, limits = state.care, state.settings.limits
         if state.phase in (Phase.FINISHING, Phase.ENDED) or self.now_s < self.stalled_until_s:
             return
-        assert all(now_s - since_s <= limits.leave_timeout_s for since_s in care.dismissed.values())
+        leaving = [worker for worker in state.standing(Standing.GONE) if worker.is_dismissed]
+        assert all(now_s - worker.since_s <= limits.pod_termination_threshold_s for worker in leaving)
         assert all(now_s - reset.since_s <= limits.gpu_reset_timeout_s for reset in care.resets)
         assert all(until_s > now_s for until_s in care.quarantine.values())
         assert care.hold is None or care.hold.until_s > now_s

@@ -64,7 +64,7 @@ def states() -> list[RunState]:
             world = World(seed, plan)
             world.ws.on_state = lambda state: found.setdefault(shape(state), state)
             world.play()
-    return [*found.values(), waits_by_choice(), hangs(), on_hold(), exits(), *restores()]
+    return [*found.values(), waits_by_choice(), hangs(), on_hold(), *exits(), *restores()]
 
 
 def on_hold() -> RunState:
@@ -77,9 +77,9 @@ def on_hold() -> RunState:
     return ws.state
 
 
-def exits() -> RunState:
-    """The run saves before it exits: all have stopped, and train once more."""
-    ws = BareController((1, 2), policy=ExitOnNotice(), checkpoint=Checkpoint())
+def exits() -> Iterator[RunState]:
+    """The run saves before it exits: all have stopped, and train once more; then too few are left. Or it has no tier."""
+    ws = BareController(2, policy=ExitOnNotice(), checkpoint=Checkpoint())
     ws.start()
     ws.feed(ev.RestoreFound(commit=None))
     ws.join("w0", "w1")
@@ -90,7 +90,16 @@ def exits() -> RunState:
     ws.answer("w0", 4)
     ws.answer("w1", 4)
     ws.form()
-    return ws.state
+    yield ws.state
+    ws.die("w1")
+    ws.answer("w0", 5)
+    assert ws.phase is Phase.WAITING
+    yield ws.state
+    ws = BareController(1, policy=ExitOnNotice()).run()
+    ws.stable(3)
+    ws.feed(ev.WorkerNotice(worker="w0", reason="SIGTERM"))
+    ws.tick(0.5)
+    yield ws.state
 
 
 def waits_by_choice() -> RunState:

@@ -436,18 +436,18 @@ def test_who_was_told_to_leave_and_stays_is_ended():
     ws = running(Kind.SHRINK, spares=1)
     ws.feed(ev.WorkerNotice(worker="w3", reason="SIGTERM"))
     assert ws.addressees(cmd.Dismiss) == {"w3"}
-    ws.tick(Limits().leave_timeout_s - 1.0)
+    ws.tick(Limits().pod_termination_threshold_s - 1.0)
     assert ws.given(cmd.Fence) == []
     ws.tick(2.0)
     assert ws.addressees(cmd.Fence) == {"w3"}
-    ws.tick(Limits().leave_timeout_s + 1.0)
+    ws.tick(Limits().pod_termination_threshold_s + 1.0)
     assert ws.given(cmd.Fence) == []
 
 
 def test_who_has_left_is_not_ended():
     ws = running(Kind.SHRINK, spares=1)
     ws.feed(ev.WorkerNotice(worker="w3", reason="SIGTERM"), ev.TrainFnReturned(worker="w3", dismissed=True))
-    ws.tick(Limits().leave_timeout_s + 1.0)
+    ws.tick(Limits().pod_termination_threshold_s + 1.0)
     assert ws.given(cmd.Fence) == []
 
 
