@@ -60,7 +60,9 @@ def _carry_out(turn: Turn, incident: Incident, wanted: Remediation) -> Remediati
 def _targets(turn: Turn, incident: Incident, wanted: Remediation) -> list[WorkerRecord]:
     """Workers that are there, or were lost just now; unknown names mean nobody."""
     return [
-        worker for worker in _named(turn, incident, wanted) if worker.standing not in OVER or worker.name in incident.culprits
+        worker
+        for worker in _named(turn, incident, wanted)
+        if worker.standing not in OVER or worker.name in incident.culprits
     ]
 
 
@@ -127,9 +129,8 @@ def _reset_gpu(turn: Turn, incident: Incident, wanted: Remediation) -> str:
         gpus = {gpu for worker in _targets(turn, incident, wanted) if worker.node == node for gpu in worker.gpus}
         if not gpus:
             continue
-        until_s = max(turn.now_s + limit_s, turn.state.care.quarantine.get(node, -inf))
-        reset = Reset(node=node, gpus=tuple(sorted(gpus)), since_s=turn.now_s, until_s=until_s)
-        turn.change(care=turn.state.care.quarantined(node, until_s))
+        reset = Reset(node=node, gpus=tuple(sorted(gpus)), since_s=turn.now_s, until_s=turn.now_s + limit_s)
+        turn.change(care=turn.state.care.quarantined(node, reset.until_s))
         turn.tend(resets=(*turn.state.care.resets, reset))
         for worker in on_gpus(turn, reset):
             notice(turn, worker.name, f"its GPU is reset: {wanted.reason}")

@@ -97,6 +97,11 @@ def newest_step(gangs: tuple[Gang, ...]) -> int:
     return max((min(max(one.step for one in worker.held) for worker in gang) for gang in gangs), default=-2)
 
 
+def _may_be_needed(worker: WorkerRecord) -> bool:
+    """It stands at the door with state that nobody else may hold."""
+    return bool(worker.held) or (worker.left_with is not None and not worker.outdated)
+
+
 def notice(turn: Turn, name: str, reason: str) -> None:
     """This worker, and with it the rest of its replica, will be lost."""
     worker = turn.worker(name)
@@ -106,6 +111,6 @@ def notice(turn: Turn, name: str, reason: str) -> None:
         if mate.notice or mate.standing in OVER or mate.standing is Standing.FINISHED:
             continue
         turn.set_worker(mate.name, notice=reason, notice_s=turn.now_s)
-        if mate.standing in AT_HOME:
+        if mate.standing in AT_HOME and not _may_be_needed(mate):
             turn.dismiss(mate.name, reason=reason)
     turn.replenish(f"{name} will be lost: {reason}")

@@ -92,14 +92,15 @@ def _ask_anew(turn: Turn) -> None:
     """Workers that wait for a slot avoid a node that is free again, or are to be on one that has no room."""
     if turn.state.phase not in _ASKS:
         return
-    begun = {w.gang for w in turn.state.workers.values() if w.standing not in (*OVER, Standing.REQUESTED)}
-    waiting = [worker for worker in turn.state.standing(Standing.REQUESTED) if worker.gang not in begun]
+    waiting = turn.state.standing(Standing.REQUESTED)
     stuck = {worker.gang for worker in waiting if _is_stuck(turn, worker)}
+    if not stuck:
+        return
+    begun = {one.gang for one in turn.state.workers.values() if one.standing not in (*OVER, Standing.REQUESTED)}
     for worker in waiting:
-        if worker.gang in stuck:
+        if worker.gang in stuck - begun:  # a replica that has begun has its places
             turn.dismiss(worker.name, reason="its place is asked for anew")
-    if stuck:
-        turn.replenish("where workers may be placed has changed")
+    turn.replenish("where workers may be placed has changed")
 
 
 def _is_stuck(turn: Turn, worker: WorkerRecord) -> bool:

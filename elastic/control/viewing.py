@@ -34,6 +34,6 @@ def cluster_view(turn: Turn, incident: Incident, survivors: int, spares: int) ->
         loading_s=middle(care.loading_s),
         node_return_s=middle(care.placing_s),
         step_s=middle(state.steps_s),
-        step=state.published,
+        step=max(state.published, *state.published_ahead, -1),
         tier_steps=care.tier_steps,
     )

@@ -1,6 +1,6 @@
 """Seeded worlds under random policies, which want anything of anybody; and with messages that should not be there.
 
-Nodes are shared by workers and have GPUs. Events come twice, nonsense comes between them, and the controller's clock jumps.
+Nodes are shared by workers and have GPUs. Events come twice, nonsense comes between them, and the clock jumps.
 """
 
 from dataclasses import replace
@@ -63,13 +63,11 @@ class Policies(World):
         self.odd, self.twice, self.nonsense, self.jump = rng, twice, nonsense, jump
         self.ws.policy = self.policy = AnyPolicy(rng, ends)
         settings = self.ws.state.settings
-        self.ws.state = replace(
-            self.ws.state, settings=replace(settings, limits=replace(settings.limits, **DEADLINES))
-        )
+        self.ws.state = replace(self.ws.state, settings=replace(settings, limits=replace(settings.limits, **DEADLINES)))
         self.asked: dict[str, cmd.StartWorker] = {}
         self.nodes: dict[str, str] = {}
         self.given_up: set[str] = set()
-        self.resets = self.refused = self.jumps = self.repeated = 0
+        self.resets = self.disbelieved = self.jumps = self.repeated = 0
         self.heard: list[ev.Event] = []
 
     # --- what the controller is told ---
@@ -82,7 +80,7 @@ class Policies(World):
         if busy and self.odd.random() < self.nonsense:
             for junk in self.junk():
                 assert admitted(self.ws.state, junk)[0] is None, f"{junk} was believed"
-                self.refused += 1
+                self.disbelieved += 1
         if busy and not isinstance(event, _NOT_TWICE) and self.odd.random() < self.twice:
             self.repeated += 1
             self.later(self.delay_s(), super().control, event)

@@ -78,7 +78,10 @@ def on_hold() -> RunState:
 
 
 def exits() -> Iterator[RunState]:
-    """The run saves before it exits: all have stopped, and train once more; then too few are left. Or it has no tier."""
+    """The run saves before it exits: all have stopped, and train once more; then too few are left. Or there is no tier.
+
+    Whatever the policy says then.
+    """
     ws = BareController(2, policy=ExitOnNotice(), checkpoint=Checkpoint())
     ws.start()
     ws.feed(ev.RestoreFound(commit=None))

@@ -94,7 +94,7 @@ def test_the_worlds_hold_what_they_are_meant_to():
     assert endings[Ending.SUCCEEDED] > len(worlds) / 2, endings
     assert endings[Ending.EXITED] > 2 and endings[Ending.NO_PROGRESS] > 2, endings
     assert sum(world.resets for world in worlds) > 5
-    assert sum(world.refused for world in worlds) > 100
+    assert sum(world.disbelieved for world in worlds) > 100
     assert sum(world.repeated for world in worlds) > 100
     assert sum(world.jumps for world in worlds) > 20
     asked = [command for world in worlds for command in world.asked.values()]

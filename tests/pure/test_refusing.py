@@ -36,7 +36,10 @@ def test_what_may_be_sent_is_believed(kind):
         (ev.FreezeAnswered(worker="w0", generation=1, commit=None, healed=True), "commit=None is no CommitId"),
         (ev.FreezeAnswered(worker="w0", generation=1, commit=LATER, healed=True), "incarnation 2 has not begun"),
         (ev.FreezeAnswered(worker="w0", generation=1, commit=replace(LATER, step="3"), healed=True), "commit.step='3'"),
-        (ev.StepStable(worker="w0", report=replace(report(1), committed_at_s=float("nan"))), "report.committed_at_s=nan"),
+        (
+            ev.StepStable(worker="w0", report=replace(report(1), committed_at_s=float("nan"))),
+            "report.committed_at_s=nan",
+        ),
         (ev.StepStable(worker="w0", report=replace(report(1), commit=LATER)), "incarnation 2 has not begun"),
         (ev.HostBeat(node="node-w0", readings=("x",)), "readings=('x',)"),
         (ev.GpuReset(node="node-w0", gpus="0"), "gpus='0'"),
