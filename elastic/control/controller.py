@@ -351,6 +351,10 @@ def _returned(turn: Turn, event: ev.TrainFnReturned) -> None:
     if event.dismissed or not turn.is_member(record.name):
         if record.standing not in OVER:
             turn.set_worker(record.name, standing=Standing.GONE)
+            if turn.is_member(record.name):
+                _react_to_loss(
+                    turn, record.name, record.standing, f"{record.name} has left, although nobody told it to"
+                )
         return
     if turn.state.phase is not Phase.FINISHING:
         turn.enter(Phase.FINISHING)

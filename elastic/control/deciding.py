@@ -33,8 +33,10 @@ def decide(turn: Turn, survivors: int, spares: int) -> Remediation:
     if incident is None:
         raise ValueError("there is no incident to decide")
     wanted = turn.policy(incident, cluster_view(turn, incident, survivors, spares))
-    done = _carry_out(turn, incident, wanted)
+    before, done = turn.state.care.decided, _carry_out(turn, incident, wanted)
     turn.decide_incident(done)
+    if before in WAITS:  # it is what took the time
+        turn.tend(decided=before)
     return done
 
 

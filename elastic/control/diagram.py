@@ -58,7 +58,13 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     ev.Formed: {_FORMING: (_RUNNING,)},
     ev.FormingFailed: {_FORMING: (_FREEZING,)},
     ev.LoopEnded: {phase: (_FINISHING,) for phase in _TRAINS},
-    ev.TrainFnReturned: {**{phase: (_FINISHING, _ENDED) for phase in _TRAINS}, _FINISHING: (_ENDED,)},
+    ev.TrainFnReturned: {
+        _RUNNING: (_FINISHING, *_BREAKS),  # a member that takes itself for dismissed is lost
+        _FREEZING: (_FINISHING, *_DECIDED),
+        _FORMING: (_FINISHING, *_BREAKS),
+        _WAITING: (_FINISHING, _ENDED),
+        _FINISHING: (_ENDED,),
+    },
     ev.TrainFnRaised: {phase: (_ENDED,) for phase in _ANYWHERE},
 }
 _CERTAIN = {(_STARTING, ev.TrainFnRaised), *((phase, ev.StopAsked) for phase in _ANYWHERE)}

@@ -9,7 +9,7 @@ import pytest
 from elastic.control.outcome import Ending
 from elastic.control.refusing import admitted
 from elastic.control.remediation import Kind
-from elastic.control.state import RunState
+from elastic.control.state import Phase, RunState
 from tests.pure.bare_controller import BareController
 from tests.pure.policy_world import AnyPolicy, Policies, PolicyGangWorld, PolicyTierWorld, PolicyWorld
 from tests.pure.protocol_parts import Plan
@@ -115,5 +115,5 @@ def test_events_that_are_lost_repeated_and_shuffled_break_no_law(seed):
     ws.state = RunState(settings=world.ws.state.settings)
     for event in (world.heard[0], *(heard[place] for place in order)):
         believed, _ = admitted(ws.state, event)
-        if believed is not None:
+        if believed is not None and ws.phase is not Phase.ENDED:
             ws.feed(believed, after_s=0.1)
