@@ -9,6 +9,7 @@ from elastic.control.values import Incident, IncidentClass
 from elastic.control.viewing import cluster_view
 
 AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
+_SOON_S = 1.0  # a worker that starts competes with the others for processors while they form without the leaving ones
 
 
 def worker_noticed(turn: Turn, event: ev.WorkerNotice) -> None:
@@ -37,16 +38,15 @@ def notice_if_leaving(turn: Turn, name: str) -> None:
 
 def consider_departure(turn: Turn) -> None:
     """Have all stop at the end of a step once those who stay are enough; notices that come together leave together."""
-    leaving = [member for member in turn.state.members if member.notice]
-    if not leaving or turn.state.pause_asked or turn.state.care.leaving is not None:
+    leaving = _leaving(turn)
+    if not leaving or turn.state.care.leaving is not None:
         return
     waited_s = turn.now_s - min(member.notice_s for member in leaving)
-    staying = turn.state.replicas - len({member.gang for member in leaving})
-    is_enough = staying + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
-    if waited_s < turn.settings.limits.notice_window_s:
+    if waited_s >= _SOON_S:
+        turn.replenish(f"{leaving[0].name} will be lost: {leaving[0].notice}")
+    if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s:
         return
-    exits = _is_to_exit(turn, leaving, staying)
-    if not exits and (not staying or not is_enough):
+    if not _is_to_exit(turn, leaving) and not _are_enough(turn):
         return
     for member in leaving:
         turn.signal(IncidentClass.DEPARTURE, f"{member.name} will be lost: {member.notice}", culprit=member.name)
@@ -54,7 +54,7 @@ def consider_departure(turn: Turn) -> None:
     turn.pause(f"{names} will be lost: {leaving[0].notice}")
 
 
-def _is_to_exit(turn: Turn, leaving: list[WorkerRecord], staying: int) -> bool:
+def _is_to_exit(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:
     """Whether the policy wants the run to save and exit, rather than do without those who leave; asked once.
 
     What else it may want is done when all have stopped; but this can not wait until those who stay are enough.
@@ -72,6 +72,7 @@ def _is_to_exit(turn: Turn, leaving: list[WorkerRecord], staying: int) -> bool:
         evidence=told,
         replicas_before=turn.state.replicas,
     )
+    staying = turn.state.replicas - len({member.gang for member in leaving})
     wanted = turn.policy(incident, cluster_view(turn, incident, staying, len(turn.state.joiners)))
     if wanted.kind is Kind.EXIT:
         begin_exit(turn, wanted.reason)
@@ -90,6 +91,16 @@ def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
             for worker in gang:
                 turn.dismiss(worker.name, reason=worker.notice or "the rest of its replica leaves")
     return staying
+
+
+def _leaving(turn: Turn) -> tuple[WorkerRecord, ...]:
+    return tuple(member for member in turn.state.members if member.notice)
+
+
+def _are_enough(turn: Turn) -> bool:
+    """Whether the run can go on without those who were told that they will be lost."""
+    staying = turn.state.replicas - len({member.gang for member in _leaving(turn)})
+    return staying > 0 and staying + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
 
 
 def newest_step(gangs: tuple[Gang, ...]) -> int:
@@ -113,4 +124,6 @@ def notice(turn: Turn, name: str, reason: str) -> None:
         turn.set_worker(mate.name, notice=reason, notice_s=turn.now_s)
         if mate.standing in AT_HOME and not _may_be_needed(mate):
             turn.dismiss(mate.name, reason=reason)
-    turn.replenish(f"{name} will be lost: {reason}")
+    is_soon = turn.state.phase is Phase.RUNNING and bool(_leaving(turn)) and _are_enough(turn)
+    if not is_soon:
+        turn.replenish(f"{name} will be lost: {reason}")

@@ -130,6 +130,7 @@ class WorkerParked(WorkerEvent):
         host, port: where its store listens.
         plan: how its data is cut, before anything was tuned.
         gpus: that it was given, as indices or UUIDs.
+        no_room: why its snapshots do not fit into the memory of its node, empty if they do, or none are taken.
     """
 
     host: str
@@ -138,6 +139,7 @@ class WorkerParked(WorkerEvent):
     layout: str
     plan: Plan | None = None
     gpus: tuple[str, ...] = ()
+    no_room: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

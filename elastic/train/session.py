@@ -299,7 +299,7 @@ class Session(DataDoor):
         ):
             raise StepMisuseError("SyncBatchNorm talks in every forward: pass equal_rounds=True to session.batches")
         replica.batches.start()
-        replica.reserve()
+        no_room = replica.reserve()
         self._has_arrived = True
         self._page.note(Flying.AT_DOOR)
         self._link.arrive(
@@ -311,6 +311,7 @@ class Session(DataDoor):
                 layout=self._replica.layout,
                 plan=self._replica.batches.outline,
                 gpus=self._around.gpus,
+                no_room=no_room,
             )
         )
 

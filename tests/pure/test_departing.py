@@ -25,7 +25,7 @@ def stop_all(ws: BareController, number: int = 9) -> None:
 def test_a_notice_is_a_departure_at_the_end_of_a_step():
     ws = trained((1, 3))
     tell(ws, "w1")
-    assert ws.addressees(cmd.StartWorker) == {"w3"}, "the replacement is asked for at once"
+    assert ws.given(cmd.StartWorker) == [], "its start would compete with the others while they form"
     assert ws.given(cmd.Pause) == []
     ws.tick(WINDOW_S)
     (pause,) = ws.given(cmd.Pause)
@@ -36,6 +36,25 @@ def test_a_notice_is_a_departure_at_the_end_of_a_step():
     assert ws.standing("w1") is Standing.GONE
     (incident,) = ws.state.incidents
     assert (incident.kind, incident.culprits) == (IncidentClass.DEPARTURE, ("w1",))
+    ws.form()
+    ws.stable(10)
+    assert ws.addressees(cmd.StartWorker) == {"w3"}, "the replacement is asked for"
+
+
+def test_the_replacement_is_asked_for_within_a_second_even_where_a_step_takes_longer():
+    ws = trained((1, 3))
+    tell(ws, "w1")
+    ws.tick(WINDOW_S)
+    assert ws.given(cmd.Pause) and not ws.given(cmd.StartWorker)
+    ws.tick(1.0)
+    assert ws.addressees(cmd.StartWorker) == {"w3"}
+
+
+def test_a_spare_that_leaves_is_replaced_at_once():
+    ws = BareController(2, spares=1).run()
+    tell(ws, "w2")
+    assert ws.standing("w2") is Standing.GONE
+    assert ws.addressees(cmd.StartWorker) == {"w3"}
 
 
 def test_a_spare_takes_over_in_the_same_generation():
@@ -71,7 +90,7 @@ def test_a_node_takes_all_its_workers_along_and_gets_no_new_ones():
     ws.place("w3", node="b")
     ws.feed(ev.NodeNotice(node="b", reason="preempted"))
     assert ws.standing("w3") is Standing.GONE, "it has not begun"
-    assert ws.addressees(cmd.StartWorker) == {"w4", "w5", "w6"}
+    assert ws.addressees(cmd.StartWorker) == {"w4", "w5", "w6"}, "no step waits for them"
     ws.place("w4", node="b")
     assert ws.standing("w4") is Standing.GONE and ws.addressees(cmd.Dismiss) == {"w4"}
     ws.tick(WINDOW_S)

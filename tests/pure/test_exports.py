@@ -35,6 +35,7 @@ ERRORS = {
     "ExitedError",
     "NoClusterError",
     "NoProgressError",
+    "NoRoomError",
     "NonFiniteLossError",
     "NotEnoughSlotsError",
     "NotStatefulError",
