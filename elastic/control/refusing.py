@@ -67,6 +67,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in (float, int):
         is_number = isinstance(value, Real if hint is float else Integral) and not isinstance(value, bool)
         return is_number and isfinite(value)
+    if hint is bool:
+        return str(value) in ("True", "False")  # numpy has a kind of its own
     if hint is Reading:
         return _is_reading(value)
     return getattr(hint, "_is_protocol", False) or isinstance(value, origin or hint)

@@ -101,7 +101,7 @@ def test_suspects_of_an_unexplained_hang_are_evicted_where_spares_suffice(suspec
 
 
 def test_a_spare_on_a_suspect_node_is_none():
-    view = replace(view_of(4, 1), nodes={**view_of(4, 1).nodes, "s0": "node-1"})
+    view = replace(view_of(4, 2), nodes={**view_of(4, 2).nodes, "s0": "node-1", "s1": "spare-1"})
     assert Ladder()(HUNG, view).kind is C
 
 
