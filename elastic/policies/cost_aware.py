@@ -80,7 +80,8 @@ class CostAware:
     def _anew_s(self, incident: Incident, view: ClusterView) -> float | None:
         """What starting anew on the same nodes risks, one more recovery for each failure there; None: it can not be."""
         nodes = {view.nodes.get(name, "") for name in incident.culprits}
-        if incident.kind in NODE_CLASSES or "" in nodes or nodes & set(view.quarantined):
+        is_lost = incident.kind in NODE_CLASSES or incident.kind is IncidentClass.DEPARTURE
+        if is_lost or "" in nodes or nodes & set(view.quarantined):
             return None
         return sum(view.node_incidents.get(node, 0) for node in nodes) * self._recovery_s(view, Kind.RESTART)
 

@@ -53,4 +53,6 @@ class Surroundings:
         if self.device.type != "cuda":
             return ()
         given = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return tuple(map(str, range(torch.cuda.device_count()))) if given is None else tuple(given.split(","))
+        if given is None:
+            return tuple(map(str, range(torch.cuda.device_count())))
+        return tuple(name.strip() for name in given.split(",") if name.strip())

@@ -4,11 +4,14 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.monitor import HostMonitor
+from elastic.train.surroundings import Surroundings
 
 UUID = "GPU-8a1f2c3d-0000-1111-2222-333344445555"
 
@@ -65,3 +68,12 @@ def test_what_is_no_gpu_is_handed_to_nobody(smi, gpus):
 
 def test_a_node_without_the_program_says_so():
     assert reset_gpus(("0",), 1.0, program="no-such-smi") == "no-such-smi is not installed on this node"
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "gpus"),
+    [("cpu", "0,1", ()), ("cuda", "2", ("2",)), ("cuda", f"{UUID}, 3", (UUID, "3")), ("cuda", "", ())],
+)
+def test_a_worker_tells_which_gpus_it_was_given(monkeypatch, device, given, gpus):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert Surroundings.gpus.fget(SimpleNamespace(device=torch.device(device))) == gpus

@@ -25,7 +25,7 @@ CHEAPEST = (SWAP, RESTART, WAIT)
 # CostAware do.
 EXPECTED: dict[IncidentClass, tuple[tuple[Kind, ...], ...]] = {
     IncidentClass.STRAGGLER: (ALL_GO_ON, ALL_GO_ON, (SHRINK, SHRINK, C), ALL_GO_ON, ALL_GO_ON),
-    IncidentClass.DEPARTURE: (LADDER, LADDER, SHRINKS, (EXIT, EXIT, EXIT), CHEAPEST),
+    IncidentClass.DEPARTURE: (LADDER, LADDER, SHRINKS, (EXIT, EXIT, EXIT), LADDER),
     IncidentClass.COLLECTIVE_BROKEN: (ALL_GO_ON,) * 5,
     IncidentClass.WORKER_UNRESPONSIVE: (LADDER, LADDER, SHRINKS, LADDER, CHEAPEST),
     IncidentClass.FORMING_FAILED: (ALL_GO_ON,) * 5,
