@@ -70,8 +70,9 @@ bench-checkpoint: $(READY) ## what a snapshot costs
 bench-hosts: $(READY) ## what a host monitor costs
 	$(BIN)/python -m benchmarks.host_monitor --out runs/host_monitor.json $(ARGS)
 
-diagram: $(READY) ## write the state diagram into ARCHITECTURE.md
+diagram: $(READY) ## write the state diagram into ARCHITECTURE.md, and the table of policies into its page
 	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md
+	$(BIN)/python tools/policy_table.py --write docs/policies.md
 
 clean: ## remove .venv, build products and caches (runs/ stays)
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

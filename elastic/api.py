@@ -21,18 +21,20 @@ from elastic.actors.fleet import Emit
 from elastic.actors.former import Former, Heirloom
 from elastic.actors.journal import JOURNAL, Journal, Past, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
+from elastic.actors.policy_file import load_policy
 from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.tiers import NoTiers
 from elastic.callbacks import Callback, WorkerCallback, by_place
 from elastic.checkpoint.manifest import checked_name
+from elastic.checkpoint.rungs import CheckpointRung
 from elastic.checkpoint.vault import open_vault
 from elastic.control import events as ev
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.control.values import Fork
-from elastic.policies import Ladder
+from elastic.policies import policy_of
 from elastic.progress import Progress
 from elastic.settings import Checkpoint, Health, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
@@ -41,7 +43,7 @@ from elastic.train.runner import with_callbacks
 def fit(  # noqa: PLR0913 - each has a default, and a name that callers write
     train_fn: Callable[[Any], Any],
     *,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     scaling: Scaling | None = None,
     callbacks: Sequence[Callback | WorkerCallback] | None = None,
     limits: Limits | None = None,
@@ -56,7 +58,8 @@ def fit(  # noqa: PLR0913 - each has a default, and a name that callers write
 
     Args:
         train_fn: takes an `elastic.Session`; runs on every worker.
-        policy: `(incident, view) -> Remediation`; default: `elastic.policies.Ladder()`.
+        policy: `(incident, view) -> Remediation`, an object with a method `event_policy`, or where such a one is:
+            "file.py:function"; default: `elastic.policies.Ladder()`.
         scaling: how many replicas, on what; default: one on one CPU.
         callbacks: told of steps, generations and incidents, in this process, or of resizes, on every worker;
             default: a live progress line.
@@ -76,6 +79,7 @@ def fit(  # noqa: PLR0913 - each has a default, and a name that callers write
         SupersededError: another driver has taken the run over meanwhile; its workers are left to that one.
         TrainFnError: train_fn, or a callback on a worker, raised; carries its traceback.
         DivergenceError: replicas hold different bits, and nobody can say whose are right.
+        ExitedError: the policy had the run save and exit.
         NoClusterError, NotEnoughSlotsError, ReplicasLostError, NoProgressError: see `elastic.errors`.
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """
@@ -91,7 +95,8 @@ def fit(  # noqa: PLR0913 - each has a default, and a name that callers write
         health=health or Health(),
     )
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
-        work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed)
+        chosen = policy_of(load_policy(policy) if isinstance(policy, str) else policy)
+        work = Work(with_callbacks(train_fn, on_workers), chosen, told, seed)
         former, past = Former(name), _past(directory / JOURNAL, settings)
         with closing(Journal(directory)) as journal:
             finished = _drive(work, settings, journal, former, past, may_come_back=is_named and not is_local)
@@ -123,7 +128,12 @@ def _drive(
     def crash(error: Exception) -> None:
         driver.crash(error)
 
-    tiers = _tiers(settings, emit, lambda told: journal.checkpoint(time.time(), told), crash)
+    def keep(told: Any) -> None:
+        journal.checkpoint(time.time(), told)
+        if isinstance(told, CheckpointRung):
+            emit(ev.RungReached(commit=told.commit, rung=told.rung.name.lower()))
+
+    tiers = _tiers(settings, emit, keep, crash)
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy)
@@ -138,8 +148,8 @@ def _drive(
         tiers.start(settings)
         with _copied(journal, settings):
             finished = driver.run(fleet, tiers, opening=_opening(left, past))
-            if finished.outcome.ending is Ending.SUCCEEDED:
-                is_kept = False
+            is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
+            if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                 tiers.flush()
         return finished
     finally:

@@ -26,11 +26,12 @@ def cli() -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Of model, data, and whom the faults hit.")
 @click.option("--no-faults", is_flag=True, help="Only train; break nothing.")
 @click.option("--float64", is_flag=True, help="Double precision: rounding cannot hide a lost sample.")
-def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool) -> None:
+@click.option("--policy", metavar="FILE.py:FUNCTION", help="What decides about the faults; default: the ladder.")
+def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool, policy: str | None) -> None:
     """Train on three nodes of this machine, kill a worker, lose a node, add one; then compare with a clean run."""
     from elastic.demo.run import demo as run_demo
 
-    run_demo(out, steps=steps, seed=seed, with_faults=not no_faults, float64=float64)
+    run_demo(out, steps=steps, seed=seed, with_faults=not no_faults, float64=float64, policy=policy)
 
 
 @cli.command()
@@ -45,6 +46,18 @@ def drain(node: str, deadline: float, reason: str, address: str | None) -> None:
 
     with connected(address):
         click.echo(f"draining {drain_node(node, reason, deadline)}")
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until it is heard.")
+@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
+def resume(run: str, timeout: float, address: str | None) -> None:
+    """Have RUN go on, which its policy has paused."""
+    from elastic.actors.asking import resume as resume_run
+
+    resume_run(run, timeout_s=timeout, address=address)
+    click.echo(f"{run} goes on")
 
 
 cli.add_command(rewind)

@@ -8,6 +8,7 @@
     ├── TrainFnError              the user's train_fn raised
     ├── ReplicasLostError         no live, healed copy of the state is left
     ├── NoProgressError           incident after incident, without a committed step between them
+    ├── ExitedError               the policy had the run save and exit before its last step
     ├── DatasetTooSmallError      fewer samples than one global batch
     ├── NotStatefulError          a tracked object has no state_dict / load_state_dict
     ├── OutsideWorkerError        a session was used outside its train_fn
@@ -61,6 +62,12 @@ class ReplicasLostError(ElasticError):
 
 class NoProgressError(ElasticError):
     """The policy gave the run up; the message tells its reason."""
+
+
+class ExitedError(ElasticError):
+    """The policy had the run save and exit; start it again under its name to go on. Attribute: `step`, the last one."""
+
+    step: int
 
 
 class DatasetTooSmallError(ElasticError, ValueError):

@@ -111,6 +111,14 @@ class Limits:
         slow_ratio: a worker is slow whose micro-batches take so many times the group's median.
         slow_steps: a worker that is slow for so many steps in a row is a straggler; the policy is asked what to do.
         incidents_without_progress: consecutive incidents without a committed step between them that end the run.
+        budget_incidents: incidents of a class that a policy mends the usual way before it goes further.
+        budget_refill_s: one of them is forgotten after so long.
+        quarantine_s: how long a node that the policy puts in quarantine gets no worker.
+        place_timeout_s: a worker that is to start on one certain node is started on any if there is no room by then.
+        pod_termination_threshold_s: a worker that was told to leave and has not left by then is ended.
+        gpu_reset_timeout_s: how long the reset of a GPU may take, the end of its workers included.
+        hold_timeout_s: a run that the policy has paused goes on by itself after so long.
+        exit_timeout_s: how long a run that saves and exits may take to save.
     """
 
     start_timeout_s: float = 120.0
@@ -144,6 +152,14 @@ class Limits:
     slow_ratio: float = 1.5
     slow_steps: int = 20
     incidents_without_progress: int = 10
+    budget_incidents: int = 10
+    budget_refill_s: float = 600.0
+    quarantine_s: float = 300.0
+    place_timeout_s: float = 60.0
+    pod_termination_threshold_s: float = 60.0
+    gpu_reset_timeout_s: float = 60.0
+    hold_timeout_s: float = 3600.0
+    exit_timeout_s: float = 25.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

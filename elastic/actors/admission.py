@@ -16,6 +16,8 @@ from elastic.settings import Health
 
 log = logging.getLogger("elastic")
 
+_NODE_ID = "ray.io/node-id"  # a label that each node of Ray carries
+
 
 class Admission:
     """See the module; called from the fleet's threads, one at a time for each node.
@@ -55,11 +57,12 @@ class Admission:
         if isinstance(event, ev.HardwareFinding) and event.severity is Severity.NODE_MUST_GO:
             self._shunned.add(event.node)
 
-    def selector(self, wanted: Mapping[str, str] | None) -> dict[str, str] | None:
-        """Labels for the next placement: what the user wants, and none of the nodes that are left out."""
-        if not self._shunned:
-            return dict(wanted) if wanted else None
-        return {**(wanted or {}), "ray.io/node-id": f"!in({','.join(sorted(self._shunned))})"}
+    def labels(self, wanted: Mapping[str, str] | None, avoid: frozenset[str], node: str) -> dict[str, str]:
+        """For the next placement: what the user wants, and `node`, or none of those to be avoided or left out."""
+        shunned = self._shunned | avoid
+        if node:
+            return {**(wanted or {}), _NODE_ID: node}
+        return {**(wanted or {}), **({_NODE_ID: f"!in({','.join(sorted(shunned))})"} if shunned else {})}
 
     def recheck(self) -> None:
         """Nodes that have failed, from time to time."""

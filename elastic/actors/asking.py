@@ -100,6 +100,24 @@ def rewind(
             time.sleep(_POLL_S)
 
 
+def resume(run: str, *, timeout_s: float = 60.0, address: str | None = None) -> None:
+    """Have a run go on that its policy has paused.
+
+    Args:
+        run: name given to `fit`.
+        timeout_s: until its supervisor has taken it in.
+        address: of the cluster; default: the connection there is, RAY_ADDRESS, the one on this machine.
+
+    Raises:
+        NoClusterError: nothing answers at the address.
+        ElasticError: no such run is there, it is not paused, or its supervisor does not answer.
+    """
+    with connected(address):
+        refused = _call(run, "ask", time.monotonic() + timeout_s, ev.ResumeAsked())
+        if refused:
+            raise ElasticError(str(refused))
+
+
 def _tune(run: str, wanted: Tuning, timeout_s: float) -> int:
     """Ask until the state shows that it was heard: a supervisor may die with what it was asked."""
     deadline_s = time.monotonic() + timeout_s

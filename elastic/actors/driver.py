@@ -36,7 +36,8 @@ _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
     cmd.Restore: lambda fleet, worker, c: fleet.restore(worker, c.commit, c.number),
 }
 _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
-    cmd.StartWorker: lambda fleet, c: fleet.start(c.worker, c.gang, c.shard),
+    cmd.StartWorker: lambda fleet, c: fleet.start(c.worker, c.gang, c.shard, c.avoid, c.node),
+    cmd.ResetGpu: lambda fleet, c: fleet.reset_gpu(c.node, c.gpus),
     cmd.Pause: lambda fleet, c: fleet.pause(c.worker, c.generation),
     cmd.ProveDead: lambda fleet, c: fleet.prove_dead(c.worker),
     cmd.Inspect: lambda fleet, c: fleet.inspect(c.worker),

@@ -16,8 +16,12 @@ class Fleet(Protocol):
     that it hears, and passes on whatever the workers post.
     """
 
-    def start(self, worker: str, gang: int, shard: int) -> None:
-        """Workers of one gang are one replica, and are placed as `Scaling.nodes_per_replica` says."""
+    def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
+        """Workers of one gang are one replica, and are placed as `Scaling.nodes_per_replica` says.
+
+        Args:
+            avoid: nodes on which it is not placed. node: the only one on which it is; empty: any other.
+        """
         ...
 
     def freeze(self, worker: str, generation: int) -> None: ...
@@ -51,6 +55,10 @@ class Fleet(Protocol):
     def inspect(self, worker: str) -> None: ...
 
     def fence(self, worker: str) -> None: ...
+
+    def reset_gpu(self, node: str, gpus: tuple[str, ...]) -> None:
+        """Answered by a GpuReset."""
+        ...
 
     def value(self, worker: str, timeout_s: float) -> Any:
         """What train_fn returned on this worker; the one call that waits."""

@@ -16,6 +16,7 @@ from elastic.actors.fleet import Emit
 from elastic.actors.monitor import HostMonitor
 from elastic.control import events as ev
 from elastic.control.flight import Reading
+from elastic.control.refusing import misplaced
 from elastic.settings import Health
 
 log = logging.getLogger("elastic")
@@ -48,13 +49,17 @@ class HostMonitors:
         self.admission = Admission(health, emit, self._check)
         self._monitors: dict[str, Any] = {}
         self._replacements: dict[str, float] = {}
+        self._watched: dict[str, str] = {}
+        self._refused: set[str] = set()
 
     def need(self, node: str) -> None:
         """Have a monitor on this node."""
         if node in self._monitors:
             return
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2, "health": 2}}
+        # A driver that hangs in a reset, or in a check, must not keep it from fencing.
+        groups = {"events": 1, "control": 2, "health": 2, "slow": 1}
+        options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": groups}
         actor_class = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy)
         self._monitors[node] = actor_class.remote(node, True, self._health)
         self._listen(node)
@@ -71,10 +76,12 @@ class HostMonitors:
         self.admission.recheck()
 
     def watch(self, node: str, worker: str, pid: int, page: Path) -> None:
+        self._watched[worker] = node
         if node in self._monitors:
             self._then(self._monitors[node].watch.remote(worker, pid, page), _ignore, _ignore)
 
     def forget(self, node: str, worker: str) -> None:
+        self._watched.pop(worker, None)
         if node in self._monitors:
             self._then(self._monitors[node].forget.remote(worker), _ignore, _ignore)
 
@@ -94,6 +101,18 @@ class HostMonitors:
         else:
             done("")
 
+    def reset_gpus(self, node: str, gpus: tuple[str, ...], timeout_s: float) -> None:
+        """Have GPUs reset; how that ended comes as an event."""
+
+        def tell(error: str) -> None:
+            self._emit(ev.GpuReset(node=node, gpus=gpus, error=error))
+
+        if node in self._monitors:
+            reset = self._monitors[node].reset_gpus.options(concurrency_group="slow")
+            self._then(reset.remote(gpus, timeout_s), tell, lambda error: tell(f"its host monitor is gone: {error}"))
+        else:
+            tell("the node has no host monitor")
+
     def end_all(self, pages: str, arenas: tuple[str, str] | None = None) -> None:
         """End the workers on all nodes, take their flight pages away, and end the monitors.
 
@@ -105,6 +124,15 @@ class HostMonitors:
                 alive = ray.get(ending, timeout=_END_S)
                 if alive:
                     log.warning("processes that could not be ended: %s", alive)
+
+    def _believe(self, node: str, event: ev.Event) -> None:
+        """Pass on what is this monitor's to tell; say once of each kind that something was not."""
+        why_not = misplaced(node, event, self._watched)
+        if not why_not:
+            self._emit(event)
+        elif why_not not in self._refused:
+            self._refused.add(why_not)
+            log.warning("refused: %s", why_not)
 
     def kill(self) -> None:
         for monitor in self._monitors.values():
@@ -138,7 +166,7 @@ class HostMonitors:
         def heard(beat: tuple[list[ev.Event], tuple[Reading, ...]]) -> None:
             news, readings = beat
             for event in (*news, ev.HostBeat(node=node, readings=readings)):
-                self._emit(event)
+                self._believe(node, event)
             self._listen(node)
 
         def lost(error: Exception) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.preemption import PreemptionWatch
 from elastic.actors.stacks import dump_stacks
 from elastic.checkpoint import memory
@@ -164,6 +165,10 @@ class HostMonitor:
         with self._lock:
             watched = self._watched.get(worker)
         return dump_stacks(watched.pid) if watched is not None else "it is not watched"
+
+    def reset_gpus(self, gpus: tuple[str, ...], timeout_s: float) -> str:
+        """Reset GPUs of this node; returns why they were not, empty if they were."""
+        return reset_gpus(gpus, timeout_s)
 
     def readings(self) -> tuple[Reading, ...]:
         """What was last seen of each worker that has a flight page."""

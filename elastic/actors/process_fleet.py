@@ -57,7 +57,7 @@ class ProcessFleet:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
         self._free = list(slots)
-        self._waiting: list[str] = []
+        self._waiting: dict[str, tuple[frozenset[str], str]] = {}  # where each must not be, where alone it may be
         self._shards: dict[str, tuple[int, int]] = {}
         self._told_s = 0.0
         self._cut_off: set[str] = set()
@@ -68,10 +68,12 @@ class ProcessFleet:
         self._beats = threading.Thread(target=self._beat, name="elastic-beats", daemon=True)
         self._beats.start()
 
-    def start(self, worker: str, gang: int = 0, shard: int = 0) -> None:
+    def start(
+        self, worker: str, gang: int = 0, shard: int = 0, avoid: frozenset[str] = frozenset(), node: str = ""
+    ) -> None:
         with self._lock:
             self._shards[worker] = (gang, shard)
-            self._waiting.append(worker)
+            self._waiting[worker] = (avoid, node)
         self._fill_slots()
 
     def add_slot(self, node: str) -> None:
@@ -103,8 +105,7 @@ class ProcessFleet:
 
     def dismiss(self, worker: str) -> None:
         with self._lock:
-            if worker in self._waiting:
-                self._waiting.remove(worker)
+            self._waiting.pop(worker, None)
         self._order(worker, "dismiss")
 
     def told(self, generation: int, published: int) -> None:
@@ -125,6 +126,13 @@ class ProcessFleet:
     def fence(self, worker: str) -> None:
         if worker in self.children and self.children[worker].node not in self._cut_off:
             self.children[worker].process.kill()
+
+    def reset_gpu(self, node: str, gpus: tuple[str, ...]) -> None:
+        def reset() -> None:
+            error = self._monitor.reset_gpus(gpus, self.settings.limits.gpu_reset_timeout_s)
+            self._emit(ev.GpuReset(node=node, gpus=gpus, error=error))
+
+        threading.Thread(target=reset, name="elastic-gpu-reset", daemon=True).start()
 
     def value(self, worker: str, timeout_s: float) -> Any:
         child = self.children[worker]
@@ -171,10 +179,15 @@ class ProcessFleet:
             self.children[worker].say(method, *arguments)
 
     def _fill_slots(self) -> None:
+        placed: list[tuple[str, str]] = []
         with self._lock:
-            pairs = list(zip(self._waiting, self._free, strict=False))
-            del self._waiting[: len(pairs)], self._free[: len(pairs)]
-        for worker, node in pairs:
+            for worker, (avoid, only) in list(self._waiting.items()):
+                free = next((node for node in self._free if node not in avoid and only in ("", node)), None)
+                if free is not None:
+                    self._free.remove(free)
+                    del self._waiting[worker]
+                    placed.append((worker, free))
+        for worker, node in placed:
             self._spawn(worker, node)
 
     def _spawn(self, worker: str, node: str) -> None:

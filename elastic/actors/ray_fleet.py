@@ -106,8 +106,8 @@ class RayFleet:
 
     # --- what the driver says ---
 
-    def start(self, worker: str, gang: int, shard: int) -> None:
-        scaling, group = self._settings.scaling, self._reserve(gang)
+    def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
+        scaling, group = self._settings.scaling, self._reserve(gang, avoid, node)
         resources = {key: amount for key, amount in scaling.resources.items() if key not in ("CPU", "GPU")}
         actor = start_worker_host(
             name=self._name(worker),
@@ -154,10 +154,10 @@ class RayFleet:
     def _name(self, what: str) -> str:
         return f"elastic-{self._settings.run}@{self._settings.incarnation}-{what}"
 
-    def _reserve(self, gang: int) -> PlacementGroup:
+    def _reserve(self, gang: int, avoid: frozenset[str], node: str) -> PlacementGroup:
         """The slots of a replica: asked for with its first worker, kept as long as it has one."""
         scaling, width = self._settings.scaling, self._settings.scaling.workers_per_replica
-        selector = self._monitors.admission.selector(scaling.label_selector)
+        labels = self._monitors.admission.labels(scaling.label_selector, avoid, node)
         with self._lock:
             if gang not in self._gangs:
                 self._gangs[gang] = placement_group(
@@ -165,7 +165,7 @@ class RayFleet:
                     strategy="STRICT_PACK" if scaling.nodes_per_replica == 1 else "STRICT_SPREAD",
                     name=self._name(f"gang{gang}"),
                     lifetime="detached",
-                    bundle_label_selector=[selector] * width if selector else None,
+                    bundle_label_selector=[labels] * width if labels else None,
                 )
             return self._gangs[gang]
 
@@ -213,6 +213,9 @@ class RayFleet:
 
     def inspect(self, worker: str) -> None:
         self._monitors.inspect(self._node(worker), worker)
+
+    def reset_gpu(self, node: str, gpus: tuple[str, ...]) -> None:
+        self._monitors.reset_gpus(node, gpus, self._settings.limits.gpu_reset_timeout_s)
 
     def value(self, worker: str, timeout_s: float) -> Any:
         reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()

@@ -4,13 +4,19 @@ The driver keeps each state it was answered with, so a supervisor that dies is r
 what the dead one decided and could not tell has never happened.
 """
 
+import logging
+from typing import Any
+
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
+from elastic.control.refusing import admitted
 from elastic.control.remediation import Policy
 from elastic.control.restoring import why_no_rewind
 from elastic.control.retuning import refusal
 from elastic.control.state import RunState
+
+log = logging.getLogger("elastic")
 
 
 class Supervisor:
@@ -25,20 +31,35 @@ class Supervisor:
         self._state = state
         self._policy = policy
         self._asked: list[ev.Event] = []
+        self._refused: set[tuple[str, str]] = set()
 
     def observe(self, events: list[tuple[float, ev.Event]]) -> tuple[tuple[Command, ...], RunState]:
         """Take in events with the times at which they were seen; returns what is to be done, and the new state."""
         commands: list[Command] = []
-        for at_s, event in events:
-            decision = step(self._state, event, at_s, self._policy)
-            self._state = decision.state
-            commands += decision.commands
+        for at_s, told in events:
+            event, why_not = admitted(self._state, told)
+            if why_not:
+                self._refuse(told, why_not)
+            if event is not None:
+                decision = step(self._state, event, at_s, self._policy)
+                self._state = decision.state
+                commands += decision.commands
         return tuple(commands), self._state
 
-    def ask(self, wish: ev.TuneAsked | ev.RewindAsked) -> str:
+    def _refuse(self, told: Any, why: str) -> None:
+        """Said once for each sender and kind of message: who sends nonsense sends it often."""
+        sender = str(getattr(told, "worker", "") or getattr(told, "node", ""))
+        if (sender, type(told).__name__) not in self._refused:
+            self._refused.add((sender, type(told).__name__))
+            log.warning("refused: %s", why)
+
+    def ask(self, wish: ev.TuneAsked | ev.RewindAsked | ev.ResumeAsked) -> str:
         """Somebody outside of the run wants something of it; returns why it is refused, empty if it is passed on."""
         if isinstance(wish, ev.TuneAsked):
             why_not = refusal(self._state, wish.tuning)
+        elif isinstance(wish, ev.ResumeAsked):
+            is_held = self._state.care.hold is not None
+            why_not = "" if is_held else f"the run {self._state.settings.run} is not paused"
         else:
             why_not = why_no_rewind(self._state, wish)
         if not why_not:

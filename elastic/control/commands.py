@@ -15,11 +15,17 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorker(Command):
-    """Reserve a slot and start a worker in it, however long that takes; workers of one gang are one replica."""
+    """Reserve a slot and start a worker in it, however long that takes; workers of one gang are one replica.
+
+    Attributes:
+        avoid: nodes on which it must not be placed. node: the only one on which it may be; empty: any other.
+    """
 
     worker: str
     gang: int = 0
     shard: int = 0
+    avoid: frozenset[str] = frozenset()
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,14 @@ class Fence(Command):
     """Kill this worker's process through its host monitor, and prove it gone."""
 
     worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetGpu(Command):
+    """Have the host monitor of a node reset these GPUs (indices or UUIDs), on which no worker is left."""
+
+    node: str
+    gpus: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

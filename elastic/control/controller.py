@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.control import events as ev
+from elastic.control.care import KEPT
 from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
 from elastic.control.corruption import corrupt, note_vote
 from elastic.control.deadlines import (
@@ -36,6 +37,7 @@ from elastic.control.forming import (
 )
 from elastic.control.growth import consider_growth
 from elastic.control.hardware_faults import hardware_found
+from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
@@ -45,6 +47,7 @@ from elastic.control.state import IN_STEP, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.taking_over import taken_over
+from elastic.control.tending import gpu_reset, resume_asked, rung_reached, tend
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 from elastic.control.watching import heard, stack_seen
@@ -75,7 +78,11 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
     if isinstance(event, ev.WorkerEvent) and event.worker not in state.workers:
         return Decision(state, ())  # a worker of an earlier incarnation
     turn = Turn(state, now_s, policy)
+    if isinstance(event, HAS_LEFT):
+        note_left(turn, event.worker)
     handler(turn, event)
+    if isinstance(event, ev.Tick) and turn.state.phase not in (Phase.FINISHING, Phase.ENDED):
+        tend(turn)
     return Decision(turn.state, tuple(turn.commands))
 
 
@@ -91,18 +98,23 @@ def _started(turn: Turn, event: ev.RunStarted) -> None:
 
 def _placed(turn: Turn, event: ev.WorkerPlaced) -> None:
     turn.set_worker(event.worker, node=event.node)
-    if turn.worker(event.worker).standing is Standing.REQUESTED:
+    record = turn.worker(event.worker)
+    if record.standing is Standing.REQUESTED:
+        if turn.state.generation:  # the first ones find their slots free
+            turn.tend(placing_s=(*turn.state.care.placing_s, turn.now_s - record.since_s)[-KEPT:])
         turn.set_worker(event.worker, standing=Standing.LOADING)
     turn.change(monitors_lost=turn.state.monitors_lost - {event.node})
     notice_if_leaving(turn, event.worker)
 
 
 def _parked(turn: Turn, event: ev.WorkerParked) -> None:
-    if turn.worker(event.worker).standing not in (Standing.REQUESTED, Standing.LOADING):
+    record = turn.worker(event.worker)
+    if record.standing not in (Standing.REQUESTED, Standing.LOADING):
         return
-    turn.set_worker(
-        event.worker, standing=Standing.PARKED, host=event.host, port=event.port, pid=event.pid, layout=event.layout
-    )
+    if record.standing is Standing.LOADING:
+        turn.tend(loading_s=(*turn.state.care.loading_s, turn.now_s - record.since_s)[-KEPT:])
+    known = {"host": event.host, "port": event.port, "pid": event.pid, "layout": event.layout, "gpus": event.gpus}
+    turn.set_worker(event.worker, standing=Standing.PARKED, **known)
     turn.change(start_failures=0, plan=event.plan or turn.state.plan)
 
 
@@ -326,8 +338,10 @@ def _returned(turn: Turn, event: ev.TrainFnReturned) -> None:
     if event.dismissed or not turn.is_member(record.name):
         if record.standing not in OVER:
             turn.set_worker(record.name, standing=Standing.GONE)
-            if turn.state.phase is Phase.FREEZING and turn.is_member(record.name):  # an earlier driver dismissed it
-                settle(turn)
+            if turn.is_member(record.name):
+                _react_to_loss(
+                    turn, record.name, record.standing, f"{record.name} has left, although nobody told it to"
+                )
         return
     if turn.state.phase is not Phase.FINISHING:
         turn.enter(Phase.FINISHING)
@@ -372,6 +386,9 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),
+    ev.ResumeAsked: (resume_asked,) * 5 + (_ignore, _ignore),
+    ev.RungReached: (rung_reached,) * 5 + (_ignore, _ignore),
+    ev.GpuReset: (gpu_reset,) * 5 + (_ignore, _ignore),
     ev.RestoreFound: (found,) * 5 + (_ignore, _ignore),
     ev.Restored: (restored, _ignore, _ignore, _ignore, restored, _ignore, _ignore),
     ev.RestoreRefused: (refused, _ignore, _ignore, _ignore, refused, _ignore, _ignore),

@@ -26,7 +26,8 @@ def discount_absence(state: RunState, now_s: float) -> RunState:
         return state
     workers = {name: replace(worker, since_s=worker.since_s + absent_s) for name, worker in state.workers.items()}
     heard_s = {node: at_s + absent_s for node, at_s in state.heard_s.items()}
-    return replace(state, phase_since_s=state.phase_since_s + absent_s, workers=workers, heard_s=heard_s)
+    since_s = state.phase_since_s + absent_s
+    return replace(state, phase_since_s=since_s, workers=workers, heard_s=heard_s, care=state.care.moved_by(absent_s))
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:
@@ -105,7 +106,7 @@ def tick_forming(turn: Turn, event: ev.Tick) -> None:
     elif not absent and turn.waited_s() > limits.forming_timeout_s:
         within = f"Limits.forming_timeout_s={limits.forming_timeout_s}"
         why = f"{', '.join(late)} did not form generation {turn.state.generation} within {within}"
-        turn.signal(IncidentClass.FORMING_FAILED, why)
+        turn.signal(IncidentClass.FORMING_FAILED, why, suspects=tuple(late))
         freeze(turn, why, survivors_only=True)
     else:
         watch_forming(turn)
@@ -134,6 +135,6 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     if turn.state.restore is not None and turn.state.phase is Phase.WAITING:
         try_form(turn)
     is_restoring = any(worker.is_restoring for worker in turn.state.standing(Standing.PARKED))
-    is_waiting = turn.state.phase is Phase.WAITING and not is_restoring
+    is_waiting = turn.state.phase is Phase.WAITING and not is_restoring and turn.state.care.hold is None
     if is_waiting and turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
         turn.fail_below_minimum()

@@ -1,46 +1,82 @@
 """Pure. Notice: a worker or node that will be lost leaves at the end of a step, before it is taken away."""
 
 from elastic.control import events as ev
+from elastic.control.exiting import begin_exit
+from elastic.control.remediation import Kind
 from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
-from elastic.control.values import IncidentClass
+from elastic.control.values import Incident, IncidentClass
+from elastic.control.viewing import cluster_view
 
+AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
 _SOON_S = 1.0  # a worker that starts competes with the others for processors while they form without the leaving ones
-_AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
 
 
 def worker_noticed(turn: Turn, event: ev.WorkerNotice) -> None:
-    _notice(turn, event.worker, event.reason)
+    notice(turn, event.worker, event.reason)
 
 
 def node_noticed(turn: Turn, event: ev.NodeNotice) -> None:
     """Whoever is there, or is placed there later, will be lost."""
     turn.change(leaving={**turn.state.leaving, event.node: event.reason})
     for name in [name for name, worker in turn.state.workers.items() if worker.node == event.node]:
-        _notice(turn, name, event.reason)
+        notice(turn, name, event.reason)
 
 
 def notice_if_leaving(turn: Turn, name: str) -> None:
-    """A worker was placed: on a node that is about to leave, it has no future."""
-    reason = turn.state.leaving.get(turn.worker(name).node)
-    if reason is not None:
-        _notice(turn, name, reason)
+    """A worker was placed: on a node that is about to leave, or in quarantine, it has no future."""
+    worker = turn.worker(name)
+    if worker.node in turn.state.leaving:
+        notice(turn, name, turn.state.leaving[worker.node])
+    elif worker.node in turn.state.care.quarantine and worker.standing in AT_HOME:
+        why = f"{worker.node} is in quarantine"
+        if worker.node in worker.avoid:
+            turn.count_start_failure(name, f"it was placed on {worker.node}, which it was to avoid")
+        if turn.state.phase is not Phase.ENDED:
+            notice(turn, name, why)
 
 
 def consider_departure(turn: Turn) -> None:
     """Have all stop at the end of a step once those who stay are enough; notices that come together leave together."""
     leaving = _leaving(turn)
-    if not leaving:
+    if not leaving or turn.state.care.leaving is not None:
         return
     waited_s = turn.now_s - min(member.notice_s for member in leaving)
     if waited_s >= _SOON_S:
         turn.replenish(f"{leaving[0].name} will be lost: {leaving[0].notice}")
-    if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s or not _are_enough(turn):
+    if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s:
+        return
+    if not _is_to_exit(turn, leaving) and not _are_enough(turn):
         return
     for member in leaving:
         turn.signal(IncidentClass.DEPARTURE, f"{member.name} will be lost: {member.notice}", culprit=member.name)
     names = ", ".join(member.name for member in leaving)
     turn.pause(f"{names} will be lost: {leaving[0].notice}")
+
+
+def _is_to_exit(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:
+    """Whether the policy wants the run to save and exit, rather than do without those who leave; asked once.
+
+    What else it may want is done when all have stopped; but this can not wait until those who stay are enough.
+    """
+    names = tuple(member.name for member in leaving)
+    if turn.state.care.noticed >= set(names):
+        return False
+    turn.tend(noticed=turn.state.care.noticed | set(names))
+    told = tuple(f"{member.name} will be lost: {member.notice}" for member in leaving)
+    incident = Incident(
+        number=len(turn.state.incidents),
+        kind=IncidentClass.DEPARTURE,
+        opened_at_s=turn.now_s,
+        culprits=names,
+        evidence=told,
+        replicas_before=turn.state.replicas,
+    )
+    staying = turn.state.replicas - len({member.gang for member in leaving})
+    wanted = turn.policy(incident, cluster_view(turn, incident, staying, len(turn.state.joiners)))
+    if wanted.kind is Kind.EXIT:
+        begin_exit(turn, wanted.reason)
+    return wanted.kind is Kind.EXIT
 
 
 def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
@@ -72,7 +108,13 @@ def newest_step(gangs: tuple[Gang, ...]) -> int:
     return max((min(max(one.step for one in worker.held) for worker in gang) for gang in gangs), default=-2)
 
 
-def _notice(turn: Turn, name: str, reason: str) -> None:
+def _may_be_needed(worker: WorkerRecord) -> bool:
+    """It stands at the door with state that nobody else may hold."""
+    return bool(worker.held) or (worker.left_with is not None and not worker.outdated)
+
+
+def notice(turn: Turn, name: str, reason: str) -> None:
+    """This worker, and with it the rest of its replica, will be lost."""
     worker = turn.worker(name)
     if worker.notice or worker.standing in OVER or worker.standing is Standing.FINISHED:
         return
@@ -80,7 +122,7 @@ def _notice(turn: Turn, name: str, reason: str) -> None:
         if mate.notice or mate.standing in OVER or mate.standing is Standing.FINISHED:
             continue
         turn.set_worker(mate.name, notice=reason, notice_s=turn.now_s)
-        if mate.standing in _AT_HOME:
+        if mate.standing in AT_HOME and not _may_be_needed(mate):
             turn.dismiss(mate.name, reason=reason)
     is_soon = turn.state.phase is Phase.RUNNING and bool(_leaving(turn)) and _are_enough(turn)
     if not is_soon:

@@ -31,7 +31,7 @@ _GONE: _Moves = {
 _MOVES: dict[type[ev.Event], _Moves] = {
     ev.Tick: {
         _STARTING: (_FORMING, _ENDED),
-        _RUNNING: (_FREEZING,),
+        _RUNNING: (_FREEZING, _ENDED),
         _FREEZING: _DECIDED,
         _FORMING: (_FREEZING,),
         _WAITING: (_FORMING, _ENDED),
@@ -39,6 +39,8 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     },
     ev.RunTakenOver: {_STARTING: _BREAKS},
     ev.StopAsked: {phase: (_ENDED,) for phase in _ANYWHERE},
+    ev.ResumeAsked: {_WAITING: (_FORMING, _ENDED)},
+    ev.RungReached: {_RUNNING: (_ENDED,), _WAITING: (_ENDED,)},
     ev.RestoreFound: {_STARTING: (_FORMING, _ENDED), _WAITING: (_FORMING, _ENDED), _FREEZING: (_ENDED,)},
     ev.Restored: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},
     ev.RestoreRefused: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},
@@ -54,13 +56,15 @@ _MOVES: dict[type[ev.Event], _Moves] = {
         _WAITING: (_ENDED,),
     },
     ev.HardwareFinding: {_RUNNING: (_FREEZING,), _FORMING: (_FREEZING,)},
-    ev.FreezeAnswered: {_RUNNING: (_FREEZING, _FORMING, _WAITING), _FREEZING: _DECIDED, _WAITING: (_FORMING, _ENDED)},
+    ev.FreezeAnswered: {_RUNNING: _BREAKS, _FREEZING: _DECIDED, _WAITING: (_FORMING, _ENDED)},
     ev.Formed: {_FORMING: (_RUNNING,)},
     ev.FormingFailed: {_FORMING: (_FREEZING,)},
     ev.LoopEnded: {phase: (_FINISHING,) for phase in _TRAINS},
     ev.TrainFnReturned: {
-        **{phase: (_FINISHING, _ENDED) for phase in _TRAINS},
+        _RUNNING: (_FINISHING, *_BREAKS),  # a member that takes itself for dismissed is lost
         _FREEZING: (_FINISHING, *_DECIDED),
+        _FORMING: (_FINISHING, *_BREAKS),
+        _WAITING: (_FINISHING, _ENDED),
         _FINISHING: (_ENDED,),
     },
     ev.TrainFnRaised: {phase: (_ENDED,) for phase in _ANYWHERE},

@@ -90,6 +90,28 @@ class TuneAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeAsked(Event):
+    """Somebody wants a run to go on that the policy has paused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungReached(Event):
+    """A step is as safe as this rung of the checkpoint ladder says: "staged", "local", "replicated", "durable"."""
+
+    commit: CommitId
+    rung: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReset(Event):
+    """The answer to ResetGpu; `error`: why the GPUs were not reset, empty if they were."""
+
+    node: str
+    gpus: tuple[str, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorLost(Event):
     """The host monitor of a node does not answer; with all its workers lost too, the node is gone."""
 
@@ -150,6 +172,7 @@ class WorkerParked(WorkerEvent):
     Attributes:
         host, port: where its store listens.
         plan: how its data is cut, before anything was tuned.
+        gpus: that it was given, as indices or UUIDs.
         no_room: why its snapshots do not fit into the memory of its node, empty if they do, or none are taken.
     """
 
@@ -158,6 +181,7 @@ class WorkerParked(WorkerEvent):
     pid: int
     layout: str
     plan: Plan | None = None
+    gpus: tuple[str, ...] = ()
     no_room: str = ""
 
 

@@ -3,7 +3,9 @@
 from typing import Any
 
 from elastic.control.commands import Form, Freeze
+from elastic.control.deciding import ALONE, WAITS, decide
 from elastic.control.departing import part
+from elastic.control.exiting import exit_resumes, exits_at_once
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
@@ -74,25 +76,25 @@ def try_form(turn: Turn) -> None:
     if turn.state.restore is not None and not is_restored(turn):
         _wait(turn, "state comes from a checkpoint")
         return
+    if turn.state.care.hold is not None:
+        _wait(turn, turn.state.care.hold.reason)
+        return
     _dismiss_the_trained(turn)
     holders = _holders(turn)
     if (has_committed(turn) or may_be_saved(turn)) and resumable(holders, turn.state.width) is None:
         if not _ask_suspects(turn):
             _resort_to_tiers(turn)
         return
-    survivors = part(turn, whole_gangs(holders, turn.state.width)[: turn.settings.scaling.bounds[1]])
-    is_enough = len(survivors) >= turn.settings.scaling.bounds[0] and _can_go_on_alone(turn, survivors)
-    joiners = () if turn.state.survivors_only and is_enough else _trusted_joiners(turn, survivors)
+    survivors, joiners = _who_is_there(turn)
     remediation = _remediate(turn, len(survivors), len(joiners))
-    if remediation.kind is Kind.GIVE_UP:
-        last = turn.state.incidents[-1].evidence[-1:] if turn.state.incidents else ()
-        cause = f"; the last: {last[0]}" if last else ""
-        turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}{cause}")
+    if _ends(turn, remediation):
         return
+    survivors, joiners = _who_is_there(turn)  # some may have to leave now
+    is_enough = _is_enough(turn, survivors)
     survivors = without_stragglers(turn, survivors, remediation)
     room = turn.settings.scaling.bounds[1] - len(survivors)
-    taken = () if remediation.kind is Kind.SHRINK and is_enough else joiners[:room]
-    if remediation.kind is Kind.WAIT or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
+    taken = () if remediation.kind in ALONE and is_enough else joiners[:room]
+    if remediation.kind in WAITS or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
         return
     members = tuple(worker for gang in (*survivors, *taken) for worker in gang)
@@ -103,6 +105,29 @@ def try_form(turn: Turn) -> None:
         turn.complete({worker.gang for worker in _holders(turn)}, why)
         return
     _form(turn, (*survivors, *taken), resume, remediation)
+
+
+def _who_is_there(turn: Turn) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
+    """Those who may go on, and those who may join them."""
+    survivors = whole_gangs(_holders(turn), turn.state.width)[: turn.settings.scaling.bounds[1]]
+    if turn.state.care.leaving is None:  # else who leaves helps to save the state until it is taken
+        survivors = part(turn, survivors)
+    is_alone = turn.state.survivors_only and _is_enough(turn, survivors)
+    return survivors, () if is_alone else _trusted_joiners(turn, survivors)
+
+
+def _is_enough(turn: Turn, survivors: tuple[Gang, ...]) -> bool:
+    return len(survivors) >= turn.settings.scaling.bounds[0] and _can_go_on_alone(turn, survivors)
+
+
+def _ends(turn: Turn, remediation: Remediation) -> bool:
+    """The policy has had enough, or there is nothing to save before the run exits."""
+    if remediation.kind is not Kind.GIVE_UP:
+        return exits_at_once(turn)
+    last = turn.state.incidents[-1].evidence[-1:] if turn.state.incidents else ()
+    cause = f"; the last: {last[0]}" if last else ""
+    turn.fail(Ending.NO_PROGRESS, f"the policy gave up: {remediation.reason}{cause}")
+    return True
 
 
 def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
@@ -119,6 +144,8 @@ def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...
     culprits = incident.culprits if incident is not None else ()
     doubted = {turn.worker(name).node for name in culprits} - {worker.node for gang in survivors for worker in gang}
     doubted |= {worker.node for gang in joiners for worker in gang if is_flapping(turn, worker.node)}
+    if turn.state.care.grow_now:
+        return joiners
     trusted = tuple(
         gang
         for gang in joiners
@@ -192,9 +219,7 @@ def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
         return Remediation(kind=Kind.CONTINUE, reason="a new driver goes on with live workers")
     if incident is None:
         return Remediation(kind=Kind.SWAP, reason="joiners are ready")
-    remediation = turn.policy(incident, turn.cluster_view(survivors, spares))
-    turn.decide_incident(f"{remediation.kind.value}: {remediation.reason}")
-    return remediation
+    return decide(turn, survivors, spares)
 
 
 def _is_of_an_earlier_life(turn: Turn) -> bool:
@@ -248,6 +273,8 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     for worker in ranked:
         turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **_NOTHING_SAID)
     turn.change(view=view, generation=view.generation, began_s=began_s)
+    turn.tend(grow_now=False)
+    exit_resumes(turn, view.resume)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(view.replicas)
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))

@@ -4,26 +4,27 @@ Each growth stops all for a moment. So joiners that come within a short time are
 one worker after another is lost does not get its next one in before it has shown some patience.
 """
 
+from elastic.control.care import HARMLESS
+from elastic.control.state import Gang
 from elastic.control.turn import Turn
-from elastic.control.values import IncidentClass
-
-_HARMLESS = frozenset({IncidentClass.STRAGGLER, IncidentClass.DEPARTURE, IncidentClass.COLLECTIVE_BROKEN})
 
 
 def consider_growth(turn: Turn) -> None:
     """Ask the leader to have all stop at the end of a step, if a joiner is ready and there is room."""
-    state, limits = turn.state, turn.settings.limits
+    state = turn.state
     if state.view is None or state.pause_asked or state.replicas >= turn.settings.scaling.bounds[1]:
         return
     ready = [
-        worker.name
-        for gang in state.joiners
-        if all(turn.now_s - worker.since_s >= limits.grow_after_s for worker in gang)
-        and not any(is_flapping(turn, worker.node) for worker in gang)
-        for worker in gang
+        worker.name for gang in state.joiners if state.care.grow_now or not _is_patient(turn, gang) for worker in gang
     ]
     if ready:
         turn.pause(f"{', '.join(ready)} can join")
+
+
+def _is_patient(turn: Turn, gang: Gang) -> bool:
+    """Others may come soon, or its node may lose it soon."""
+    is_new = any(turn.now_s - worker.since_s < turn.settings.limits.grow_after_s for worker in gang)
+    return is_new or any(is_flapping(turn, worker.node) for worker in gang)
 
 
 def is_flapping(turn: Turn, node: str) -> bool:
@@ -32,7 +33,7 @@ def is_flapping(turn: Turn, node: str) -> bool:
     losses_s = [
         incident.opened_at_s
         for incident in turn.state.incidents
-        if incident.kind not in _HARMLESS and any(turn.worker(name).node == node for name in incident.culprits)
+        if incident.kind not in HARMLESS and any(turn.worker(name).node == node for name in incident.culprits)
     ]
     recent = losses_s[-limits.flap_losses :]
     is_dense = len(recent) == limits.flap_losses and recent[-1] - recent[0] <= limits.flap_window_s

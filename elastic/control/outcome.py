@@ -18,6 +18,7 @@ class Ending(Enum):
     REPLICAS_LOST = "ReplicasLostError"
     NO_PROGRESS = "NoProgressError"
     DIVERGED = "DivergenceError"
+    EXITED = "ExitedError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,6 +176,7 @@ def fork(turn: Turn, resume: CommitId) -> None:
     for worker in turn.state.standing(Standing.PARKED):  # who is not taken in knows of another state, or of none
         turn.set_worker(worker.name, restoring=None, refused=False, kept=None)
     turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())
+    turn.change(care=turn.state.care.forked(resume.step))
     turn.change(verified=min(turn.state.verified, resume.step))
 
 

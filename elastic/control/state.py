@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from elastic.control.care import Care
 from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.outcome import Outcome
@@ -66,6 +67,9 @@ class WorkerRecord:
         inspected: its host monitor was asked for its stacks; stack: what came back.
         finding: what its node's sensors say it did wrong, empty if nothing.
         since_s: when its standing last changed.
+        avoid: nodes on which it must not be placed. pinned: the only one on which it may be, empty: any other.
+        gpus: that it was given, as it sees them.
+        is_dismissed: it was told to leave, and is not known to have left.
         restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
             what it kept, if that is not None.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
@@ -103,6 +107,10 @@ class WorkerRecord:
     kept: CommitId | None = None
     slowness: float = 1.0
     slow_steps: int = 0
+    avoid: frozenset[str] = frozenset()
+    pinned: str = ""
+    gpus: tuple[str, ...] = ()
+    is_dismissed: bool = False
 
     @property
     def held(self) -> tuple[CommitId, ...]:
@@ -171,12 +179,13 @@ class RunState:
         disputed_from: what that was when replicas held different ones, and no majority, for the last time.
         found_nothing: the generation after which the tiers were looked at in vain, -1 before. looks_in_vain: how often.
         restores: how many were begun.
-        pause_asked: a member was asked to have all stop at the end of a step.
+        pause_asked: a member was asked to have all stop at the end of a step, last at pause_asked_s.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
         leaving: nodes that will be taken away, and why.
+        care: what is remembered from one incident to the next.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         steps_s: how long the last steps took.
         phase_since_s: when the phase was entered. began_s: when the first generation of this life was begun.
@@ -201,6 +210,7 @@ class RunState:
     looks_in_vain: int = 0
     restores: int = 0
     pause_asked: bool = False
+    pause_asked_s: float = 0.0
     plan: Plan | None = None
     tuning: Tuning = NOT_TUNED
     tuned: Tuning = NOT_TUNED
@@ -211,6 +221,7 @@ class RunState:
     without_progress: int = 0
     monitors_lost: frozenset[str] = frozenset()
     leaving: Mapping[str, str] = field(default_factory=dict)
+    care: Care = field(default_factory=Care)
     heard_s: Mapping[str, float] = field(default_factory=dict)
     readings: Mapping[str, Reading] = field(default_factory=dict)
     steps_s: tuple[float, ...] = ()

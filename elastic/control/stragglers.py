@@ -6,15 +6,15 @@ asked to stop at the end of a step, and the next generation is formed without it
 
 from dataclasses import replace
 
-from elastic.control.commands import Pause
 from elastic.control.departing import newest_step
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.speed import scores
 from elastic.control.state import Gang, Phase, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass, StepReport
+from elastic.control.viewing import cluster_view
 
-_ACTED_ON = (Kind.REDEAL, Kind.SWAP, Kind.SHRINK, Kind.GIVE_UP)
+_TOLD = (Kind.CONTINUE, Kind.WAIT)  # nothing that would be worth stopping for
 
 
 def note_speed(turn: Turn, report: StepReport) -> None:
@@ -41,8 +41,6 @@ def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Rem
     incident = turn.open_incident()
     if incident is None or incident.kind is not IncidentClass.STRAGGLER:
         return survivors
-    if remediation.kind is Kind.REDEAL:
-        turn.change(balanced=True)
     if remediation.kind not in (Kind.SWAP, Kind.SHRINK):
         return survivors
     staying = tuple(gang for gang in survivors if not any(worker.name in incident.culprits for worker in gang))
@@ -68,11 +66,10 @@ def _decide(turn: Turn, worker: WorkerRecord) -> None:
     incident = turn.open_incident()
     if incident is None or state.view is None:
         return
-    remediation = turn.policy(incident, turn.cluster_view(state.replicas, len(state.joiners)))
-    turn.decide_incident(f"{remediation.kind.value}: {remediation.reason}")
+    remediation = turn.policy(incident, cluster_view(turn, incident, state.replicas, len(state.joiners)))
+    turn.decide_incident(remediation)
     is_new = remediation.kind is not Kind.REDEAL or not state.balanced
-    if remediation.kind in _ACTED_ON and is_new:
-        turn.change(pause_asked=True)
-        turn.do(Pause(worker=state.view.leader.worker, generation=state.generation, reason=remediation.reason))
+    if remediation.kind not in _TOLD and is_new:
+        turn.pause(remediation.reason)  # it is carried out when all have stopped
     else:
         turn.note_new_generation(state.replicas)  # told, and that is all: the next stable step closes it

@@ -5,8 +5,7 @@ from typing import Any
 
 from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, Pause, ProveDead, StartWorker
 from elastic.control.outcome import Ending, Outcome
-from elastic.control.remediation import ClusterView, Policy
-from elastic.control.speed import by_node
+from elastic.control.remediation import Policy, Remediation
 from elastic.control.state import OVER, Phase, RunState, Standing, WorkerRecord
 from elastic.control.values import Incident, IncidentClass, StepReport
 from elastic.settings import RunSettings
@@ -35,6 +34,10 @@ class Turn:
     def change(self, **changes: Any) -> None:
         self.state = replace(self.state, **changes)
 
+    def tend(self, **changes: Any) -> None:
+        """Change what is remembered from one incident to the next."""
+        self.change(care=replace(self.state.care, **changes))
+
     def enter(self, phase: Phase, **changes: Any) -> None:
         self.change(phase=phase, phase_since_s=self.now_s, **changes)
 
@@ -44,7 +47,7 @@ class Turn:
     def pause(self, reason: str) -> None:
         """Ask the leader to have all stop at the end of a step, unless that was asked already."""
         if self.state.view is not None and not self.state.pause_asked:
-            self.change(pause_asked=True)
+            self.change(pause_asked=True, pause_asked_s=self.now_s)
             leader, generation = self.state.view.leader.worker, self.state.generation
             self.do(Pause(worker=leader, generation=generation, reason=reason))
 
@@ -68,7 +71,7 @@ class Turn:
         Who is missing in a replica that is there is started in its place; beyond that, whole replicas are.
         """
         scaling, limits = self.settings.scaling, self.settings.limits
-        if self.state.start_failures >= limits.start_tries:
+        if self.state.start_failures >= limits.start_tries or self.state.care.leaving is not None:
             return
         may_come_back = [w for w in self.state.standing(Standing.SUSPECT) if self.is_member(w.name) and not w.fenced]
         held = [worker for worker in self.state.standing(*_HELD) if not worker.notice]
@@ -82,6 +85,8 @@ class Turn:
         for gang, shards in gangs.items():
             if gang not in leaving:
                 self._fill(gang, shards, reason)
+        if self.state.care.places and not self.is_recovering():
+            self.tend(places=())  # whoever was to be started anew is there, or elsewhere
 
     def complete(self, gangs: set[int], reason: str) -> None:
         """Ask for who is missing in these replicas, even if they are about to leave: what is left of them is needed."""
@@ -90,15 +95,21 @@ class Turn:
             self._fill(gang, there, reason)
 
     def _fill(self, gang: int, there: set[int], reason: str) -> None:
+        """The workers of a new replica go where one is to be started anew, if there is such a place."""
+        node = ""
+        if not there and self.state.care.places and self.settings.scaling.nodes_per_replica == 1:
+            node, *others = self.state.care.places
+            self.tend(places=tuple(others))
         for shard in range(self.state.width):
             if shard not in there and self.state.start_failures < self.settings.limits.start_tries:
-                self._start(gang, shard, reason)
+                self._start(gang, shard, node, reason)
 
-    def _start(self, gang: int, shard: int, reason: str) -> None:
-        name = f"w{self.state.next_worker}"
-        record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.now_s)
+    def _start(self, gang: int, shard: int, node: str, reason: str) -> None:
+        name, avoid = f"w{self.state.next_worker}", frozenset(self.state.care.quarantine)
+        node = "" if node in avoid else node
+        record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.now_s, avoid=avoid, pinned=node)
         self.change(workers={**self.state.workers, name: record}, next_worker=self.state.next_worker + 1)
-        self.do(StartWorker(worker=name, gang=gang, shard=shard, reason=reason))
+        self.do(StartWorker(worker=name, gang=gang, shard=shard, avoid=avoid, node=node, reason=reason))
 
     def suspect(self, name: str, evidence: str) -> None:
         self.set_worker(name, standing=Standing.SUSPECT)
@@ -143,8 +154,10 @@ class Turn:
         return f"nothing was heard of {', '.join(names)} on {', '.join(nodes)} for Limits.heartbeat_timeout_s={limit_s}"
 
     def dismiss(self, name: str, reason: str) -> None:
-        if self.worker(name).standing not in OVER:
-            self.set_worker(name, standing=Standing.GONE)
+        standing = self.worker(name).standing
+        if standing not in OVER:
+            has_begun = standing is not Standing.REQUESTED
+            self.set_worker(name, standing=Standing.GONE, is_dismissed=has_begun)
         self.do(Dismiss(workers=(name,), reason=reason))
 
     def count_start_failure(self, name: str, evidence: str) -> None:
@@ -186,8 +199,12 @@ class Turn:
         """No step has become stable since the last incident."""
         return any(incident.resumed_at_s is None for incident in self.state.incidents)
 
-    def signal(self, kind: IncidentClass, evidence: str, culprit: str = "") -> None:
-        """Open an incident, or add to the one under treatment; the most specific class wins."""
+    def signal(self, kind: IncidentClass, evidence: str, culprit: str = "", suspects: tuple[str, ...] = ()) -> None:
+        """Open an incident, or add to the one under treatment; the most specific class wins.
+
+        Args:
+            suspects: among whom the culprit is, where it can not be told.
+        """
         incident = self.open_incident()
         if incident is None:
             self.change(without_progress=self.state.without_progress + 1)
@@ -204,44 +221,38 @@ class Turn:
             said += [finding] if (finding := self.worker(culprit).finding) and finding != evidence else []
         evidence_so_far = (*incident.evidence, *said)[: max(_MAX_EVIDENCE, len(incident.evidence))]
         kind = max(incident.kind, kind, key=_SPECIFIC.index)
-        self._set_incident(replace(incident, kind=kind, culprits=culprits, evidence=evidence_so_far))
+        among = tuple(dict.fromkeys((*incident.suspects, *suspects)))
+        self._set_incident(replace(incident, kind=kind, culprits=culprits, suspects=among, evidence=evidence_so_far))
 
-    def cluster_view(self, survivors: int, spares: int) -> ClusterView:
-        """What a policy sees."""
-        low, high = self.settings.scaling.bounds
-        members = self.state.members
-        return ClusterView(
-            survivors=survivors,
-            spares=spares,
-            minimum=low,
-            maximum=high,
-            incidents_without_progress=self.state.without_progress,
-            allowed_without_progress=self.settings.limits.incidents_without_progress,
-            slowness={member.name: member.slowness for member in members},
-            node_slowness=by_node((member.node, member.slowness) for member in members),
-        )
+    def classify_incident(self) -> None:
+        """What all signals together say, before it is decided."""
+        incident = self.open_incident()
+        if incident is not None and self._lost_a_node(incident):
+            self._set_incident(replace(incident, kind=IncidentClass.NODE_LOST))
 
-    def decide_incident(self, decision: str) -> None:
+    def decide_incident(self, remediation: Remediation) -> None:
         incident = self.open_incident()
         if incident is not None:
-            kind = IncidentClass.NODE_LOST if self._lost_a_node(incident) else incident.kind
-            self._set_incident(replace(incident, kind=kind, decision=decision))
+            whom = f" {', '.join(remediation.targets)}" if remediation.targets else ""
+            self._set_incident(replace(incident, decision=f"{remediation.kind.value}{whom}: {remediation.reason}"))
+            self.tend(decided=remediation.kind)
 
     def note_new_generation(self, replicas: int) -> None:
-        incident = self.open_incident()
+        incident, limits = self.open_incident(), self.settings.limits
         if incident is not None:
+            nodes = {self.worker(name).node for name in incident.culprits}
+            budget = (limits.budget_incidents, limits.budget_refill_s)
+            self.change(care=self.state.care.settled(incident, nodes, self.now_s, *budget))
             self._set_incident(replace(incident, generation=self.state.generation, replicas_after=replicas))
 
     def resolve_incidents(self, report: StepReport) -> None:
         """The first stable step of the generation that followed an incident closes it."""
-        self.change(
-            incidents=tuple(
-                replace(incident, resumed_at_s=report.committed_at_s, step=report.commit.step)
-                if incident.resumed_at_s is None and 0 < incident.generation <= report.commit.generation
-                else incident
-                for incident in self.state.incidents
-            )
-        )
+        care, incidents = self.state.care, list(self.state.incidents)
+        for number, incident in enumerate(incidents):
+            if incident.resumed_at_s is None and 0 < incident.generation <= report.commit.generation:
+                incidents[number] = replace(incident, resumed_at_s=report.committed_at_s, step=report.commit.step)
+                care = care.recovered(incident, max(0.0, report.committed_at_s - incident.opened_at_s))
+        self.change(incidents=tuple(incidents), care=care)
 
     def _set_incident(self, incident: Incident) -> None:
         self.change(incidents=(*self.state.incidents[: incident.number], incident))

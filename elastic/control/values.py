@@ -153,10 +153,10 @@ class IncidentClass(Enum):
     FORMING_FAILED = "forming failed"
     WORKER_LOST = "worker lost"
     WORKER_HUNG = "worker hung"
+    GPU_FAULT = "GPU fault"
     NODE_LOST = "node lost"
     HOST_SILENT = "host silent"
     SILENT_CORRUPTION = "silent corruption"
-    GPU_FAULT = "GPU fault"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +167,7 @@ class Incident:
         number: counts the run's incidents.
         opened_at_s: time of the first signal; `resumed_at_s`: commit of the first step after it.
         culprits: workers that were lost; evidence: what was seen, in order.
+        suspects: workers among which the culprit is, where it can not be told.
         decision: the remediation and its reason.
         replicas_before, replicas_after: sizes of the generations around it.
         step: first step committed after it.
@@ -176,6 +177,7 @@ class Incident:
     kind: IncidentClass
     opened_at_s: float
     culprits: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     decision: str = ""
     replicas_before: int = 0

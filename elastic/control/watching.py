@@ -112,5 +112,5 @@ def _break_wait(turn: Turn, visible: list[Reading]) -> None:
         why = f"all members have waited in the reduction of step {visible[0].step} for {still_s:.1f} s"
         talking = [reading.worker for reading in visible if reading.phase is Flying.TALKING]
         why += f", but for {', '.join(talking)}, in a collective that the others do not call" if talking else ""
-        turn.signal(IncidentClass.COLLECTIVE_BROKEN, why)
+        turn.signal(IncidentClass.COLLECTIVE_BROKEN, why, suspects=tuple(talking or [one.worker for one in visible]))
         freeze(turn, why)

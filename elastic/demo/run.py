@@ -21,7 +21,9 @@ _NODES = 3
 _SCALING = Scaling(replicas=(2, 4), spares=1)
 
 
-def demo(out: Path, steps: int, seed: int, with_faults: bool, float64: bool) -> dict[str, Any]:
+def demo(
+    out: Path, steps: int, seed: int, with_faults: bool, float64: bool, policy: str | None = None
+) -> dict[str, Any]:
     """Run it; returns what it writes to `out/run.json`."""
     began_s = time.time()
     for old in ("faulty", "clean"):
@@ -33,7 +35,7 @@ def demo(out: Path, steps: int, seed: int, with_faults: bool, float64: bool) -> 
         recipe = example.Recipe(steps=steps, seed=seed, float64=float64)
         injector = Injector(hosts, steps, seed) if with_faults else None
         _say("the run with faults" if injector else "the run")
-        result = _train(example, recipe, out / "faulty", injector)
+        result = _train(example, recipe, out / "faulty", injector, policy)
         clean = None
         if injector is not None:
             _say("the same run without faults, for comparison")
@@ -49,12 +51,15 @@ def demo(out: Path, steps: int, seed: int, with_faults: bool, float64: bool) -> 
     return report
 
 
-def _train(example: ModuleType, recipe: Any, folder: Path, injector: Injector | None) -> Result:
+def _train(
+    example: ModuleType, recipe: Any, folder: Path, injector: Injector | None, policy: str | None = None
+) -> Result:
     from elastic.api import fit
     from elastic.progress import Progress
 
     return fit(
         example.make_train_fn(recipe, step_log_dir=folder.absolute() / "steps"),
+        policy=policy,
         scaling=_SCALING,
         callbacks=[Progress(), *([injector] if injector else [])],
         seed=recipe.seed,

@@ -1,9 +1,13 @@
-"""Pure. The default ladder: continue in place, swap in a spare, shrink, wait, give up."""
+"""Pure. The default ladder: the cheapest thing that helps comes first.
+
+continue in place, restart the worker, reset the GPU, swap in a spare, shrink, restart from a tier, wait, give up
+"""
 
 from dataclasses import dataclass
 
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.values import Incident, IncidentClass
+from elastic.policies.judging import can_spare, given_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,31 +15,62 @@ class Ladder:
     """Take the first rung that holds.
 
     Attributes:
+        swap: use a parked spare at once; False shrinks first and lets it join at the end of a later step.
         straggler: what is done about a worker that is slow for long: CONTINUE tells of it, REDEAL deals micro-batches
             by speed, SWAP puts a parked spare in its place (CONTINUE while there is none).
-        swap: use a parked spare at once; False shrinks first and lets it join at the end of a later step.
+        restart: where no spare is parked, start a lost worker anew on its own node, as long as its class has budget
+            left; False leaves the place to the scheduler.
+        over_evict: a hang whose culprit can not be told puts the nodes of all suspects in quarantine, if spares are
+            enough to take the place of all of them.
     """
 
     swap: bool = True
     straggler: Kind = Kind.CONTINUE
+    restart: bool = False
+    over_evict: bool = True
 
     def __call__(self, incident: Incident, view: ClusterView) -> Remediation:
-        if view.incidents_without_progress > view.allowed_without_progress:
-            return Remediation(
-                kind=Kind.GIVE_UP,
-                reason=f"{view.incidents_without_progress} incidents without a committed step between them, more than "
-                f"Limits.incidents_without_progress={view.allowed_without_progress}",
-            )
+        enough = given_up(view)
+        if enough is not None:
+            return enough
         if incident.kind is IncidentClass.STRAGGLER:
             return self._about_straggler(incident, view)
+        if not incident.culprits:
+            return self._about_nobody(incident, view)
+        if incident.kind is IncidentClass.GPU_FAULT:
+            return self._about_gpu(incident, view)
+        return self._about_loss(incident, view)
+
+    def _about_nobody(self, incident: Incident, view: ClusterView) -> Remediation:
+        """Nobody was lost: all go on, unless that has failed often, or somebody unknown holds the others up."""
+        if self.over_evict and incident.suspects and can_spare(incident.suspects, view):
+            why = f"one of {', '.join(incident.suspects)} held the others up, and {view.spares} spares are ready"
+            return Remediation(kind=Kind.QUARANTINE, reason=why, targets=incident.suspects)
+        is_half_way = view.incidents_without_progress == view.allowed_without_progress // 2 + 1
+        if is_half_way and view.allowed_without_progress > 1 and view.tier_steps:
+            why = f"{view.incidents_without_progress} incidents without a committed step: the live state may be bad"
+            return Remediation(kind=Kind.RESTART_FROM_TIER, reason=why)
+        return Remediation(kind=Kind.CONTINUE, reason="nobody was lost")
+
+    def _about_gpu(self, incident: Incident, view: ClusterView) -> Remediation:
+        """A GPU that fails again and again takes its node along."""
+        who = ", ".join(incident.culprits)
+        if view.has_budget(incident.kind):
+            return Remediation(kind=Kind.RESET_GPU, reason=f"the GPU of {who} failed")
+        if view.survivors + view.spares >= view.minimum:
+            return Remediation(kind=Kind.REPLACE_NODE, reason=f"the GPU of {who} failed once more than resets may mend")
+        return self._about_loss(incident, view)
+
+    def _about_loss(self, incident: Incident, view: ClusterView) -> Remediation:
         lost = len(incident.culprits)
-        if not lost:
-            return Remediation(kind=Kind.CONTINUE, reason="nobody was lost")
         if view.spares and (self.swap or view.survivors < view.minimum):
             return Remediation(kind=Kind.SWAP, reason=f"{lost} lost, {view.spares} spare ready")
-        if view.survivors >= view.minimum:
-            return Remediation(kind=Kind.SHRINK, reason=f"{lost} lost, no spare, {view.survivors} survive")
-        return Remediation(kind=Kind.WAIT, reason=f"{view.survivors} survive, fewer than the minimum of {view.minimum}")
+        if view.survivors < view.minimum:
+            why = f"{view.survivors} survive, fewer than the minimum of {view.minimum}"
+            return Remediation(kind=Kind.WAIT, reason=why)
+        if self.restart and not view.spares and view.has_budget(incident.kind):
+            return Remediation(kind=Kind.RESTART, reason=f"{lost} lost, no spare, {view.survivors} survive")
+        return Remediation(kind=Kind.SHRINK, reason=f"{lost} lost, no spare, {view.survivors} survive")
 
     def _about_straggler(self, incident: Incident, view: ClusterView) -> Remediation:
         ratio = max((view.slowness.get(name, 1.0) for name in incident.culprits), default=1.0)

@@ -312,6 +312,7 @@ class Session(DataDoor):
                 pid=os.getpid(),
                 layout=self._replica.layout,
                 plan=self._replica.batches.outline,
+                gpus=self._around.gpus,
                 no_room=no_room,
             )
         )

@@ -1,5 +1,6 @@
 """Effect. What a worker's process gives to its session."""
 
+import os
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -48,3 +49,13 @@ class Surroundings:
     incarnation: int = 1
     sources: Callable[[], Sequence[Source]] = tuple
     section: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """What this process was given, as indices or UUIDs of its node; nothing where it trains on a CPU."""
+        if self.device.type != "cuda":
+            return ()
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if given is None:
+            return tuple(map(str, range(torch.cuda.device_count())))
+        return tuple(name.strip() for name in given.split(",") if name.strip())

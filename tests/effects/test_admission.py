@@ -36,7 +36,7 @@ def test_a_worker_waits_for_the_check_of_its_node():
     finding, parked = checked.told
     assert (finding.kind, finding.severity, finding.node) == (FindingKind.HEALTH, Severity.INFORMATIONAL, "a")
     assert parked is PARKED and not checked.admission.must_wait("a", PARKED)
-    assert checked.admission.selector(None) is None
+    assert checked.admission.labels(None, frozenset(), "") == {}
 
 
 def test_a_node_that_fails_is_told_first_and_gets_no_more_workers():
@@ -47,11 +47,11 @@ def test_a_node_that_fails_is_told_first_and_gets_no_more_workers():
     finding, _ = checked.told
     assert (finding.severity, finding.detail) == (Severity.NODE_MUST_GO, "no memory; no space")
     checked.admission.heed(finding)  # as the fleet does with all that passes
-    assert checked.admission.selector({"pool": "x"}) == {"pool": "x", "ray.io/node-id": "!in(a)"}
+    assert checked.admission.labels({"pool": "x"}, frozenset(), "") == {"pool": "x", "ray.io/node-id": "!in(a)"}
     checked.admission.recheck()
     checked.answer()
     assert checked.told[-1].severity is Severity.INFORMATIONAL
-    assert checked.admission.selector({"pool": "x"}) == {"pool": "x"}
+    assert checked.admission.labels({"pool": "x"}, frozenset(), "") == {"pool": "x"}
 
 
 def test_a_node_that_must_go_for_another_reason_gets_no_more_workers():
@@ -60,7 +60,8 @@ def test_a_node_that_must_go_for_another_reason_gets_no_more_workers():
     checked.admission.heed(ev.HardwareFinding(node="b", severity=Severity.NODE_MUST_GO, **lost))
     checked.admission.heed(ev.HardwareFinding(node="c", severity=Severity.RESET_NEEDED, **lost))
     checked.admission.heed(ev.NodeNotice(node="d", reason="drained"))
-    assert checked.admission.selector(None) == {"ray.io/node-id": "!in(b)"}
+    assert checked.admission.labels(None, frozenset({"c"}), "") == {"ray.io/node-id": "!in(b,c)"}
+    assert checked.admission.labels({"pool": "x"}, frozenset({"c"}), "d") == {"pool": "x", "ray.io/node-id": "d"}
 
 
 def test_a_check_that_can_not_be_made_is_a_failed_one():

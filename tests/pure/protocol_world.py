@@ -53,6 +53,7 @@ class World:
         self.votes: dict[Any, tuple[int, ...] | None] = {}
         self.named: set[str] = set()
         self.stalled_until_s = 0.0
+        self.clock_error_s = 0.0  # of the controller
 
     def play(self) -> "World":
         self.later(0.0, self.control, ev.RunStarted())
@@ -90,7 +91,7 @@ class World:
         self.later(TICK_S, self.tick)
         for worker in self.workers.values():
             if worker.is_alive and not self.is_cut(worker, "out"):
-                self.control(ev.HostBeat(node=f"node-{worker.name}", readings=(reading_of(worker, self.now_s),)))
+                self.control(ev.HostBeat(node=self.node_of(worker.name), readings=(reading_of(worker, self.now_s),)))
         self.control(ev.Tick())
 
     def control(self, event: ev.Event) -> None:
@@ -98,7 +99,7 @@ class World:
         if self.now_s < self.stalled_until_s:
             self.later(self.stalled_until_s - self.now_s, self.control, event)
             return
-        self.ws.now_s = self.now_s
+        self.ws.now_s = self.now_s + self.clock_error_s
         if isinstance(event, ev.CorruptionFound) and event.generation == self.ws.generation:
             self.named |= set(event.culprits)
         commands = self.ws.feed(event)
@@ -132,8 +133,11 @@ class World:
 
     def come_up(self, name: str) -> None:
         worker = self.workers[name] = SimWorker(name=name)
-        self.control(ev.WorkerPlaced(worker=name, node=f"node-{name}"))
+        self.control(ev.WorkerPlaced(worker=name, node=self.node_of(name)))
         self.later(self.rng.uniform(0.1, 3.0), self.move, worker)
+
+    def node_of(self, name: str) -> str:
+        return f"node-{name}"
 
     def hunt(self, worker: SimWorker, fence: bool) -> None:
         """Look for proof of death; a fence makes it true, unless the worker is out of reach."""

@@ -19,7 +19,7 @@ from elastic.control.tuning import Tuning
 from elastic.control.values import Member, View
 from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage, WorkerState
 from elastic.control.xid import Severity
-from elastic.policies import Ladder
+from elastic.policies import ExitOnNotice, Ladder
 from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit, report, trained
 from tests.pure.protocol_world import Plan, World
@@ -68,7 +68,45 @@ def states() -> list[RunState]:
             world = World(seed, plan)
             world.ws.on_state = lambda state: found.setdefault(shape(state), state)
             world.play()
-    return [*found.values(), waits_by_choice(), hangs(), *restores()]
+    return [*found.values(), waits_by_choice(), hangs(), on_hold(), *exits(), *restores()]
+
+
+def on_hold() -> RunState:
+    """The policy has paused the run; it would go on."""
+    ws = BareController((1, 2), policy=lambda incident, view: Remediation(kind=Kind.PAUSE, reason="by choice")).run()
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    assert ws.phase is Phase.WAITING
+    return ws.state
+
+
+def exits() -> Iterator[RunState]:
+    """The run saves before it exits: all have stopped, and train once more; then too few are left. Or there is no tier.
+
+    Whatever the policy says then.
+    """
+    ws = BareController(2, policy=ExitOnNotice(), checkpoint=Checkpoint())
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=None))
+    ws.join("w0", "w1")
+    ws.form()
+    ws.stable(3)
+    ws.feed(ev.WorkerNotice(worker="w1", reason="SIGTERM"))
+    ws.tick(0.5)
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.form()
+    yield ws.state
+    ws.die("w1")
+    ws.answer("w0", 5)
+    assert ws.phase is Phase.WAITING
+    yield ws.state
+    ws = BareController(1, policy=ExitOnNotice()).run()
+    ws.stable(3)
+    ws.feed(ev.WorkerNotice(worker="w0", reason="SIGTERM"))
+    ws.tick(0.5)
+    yield ws.state
 
 
 def waits_by_choice() -> RunState:
@@ -130,6 +168,11 @@ def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
     yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
+    yield from (
+        ev.ResumeAsked(),
+        ev.GpuReset(node="node-w0", gpus=("0",)),
+        ev.RungReached(commit=commit(9), rung="local"),
+    )
     yield ev.NodeNotice(node="node-w0", reason="preempted")
     for severity in Severity:
         found = {"node": "node-w0", "device": "GPU-1", "detail": "XID 94", "kind": FindingKind.XID}

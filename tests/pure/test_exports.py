@@ -33,6 +33,7 @@ ERRORS = {
     "DatasetTooSmallError",
     "DivergenceError",
     "ElasticError",
+    "ExitedError",
     "NoClusterError",
     "NoProgressError",
     "NoRoomError",
@@ -49,6 +50,21 @@ ERRORS = {
     "TrainFnError",
 }
 SIGNALS = {"AttemptBroken", "Dismissed"}
+POLICIES = [
+    "ClusterView",
+    "CostAware",
+    "ExitOnNotice",
+    "Guess",
+    "HotSwapFirst",
+    "Incident",
+    "IncidentClass",
+    "Kind",
+    "Ladder",
+    "Policy",
+    "Remediation",
+    "ShrinkFirst",
+    "policy_of",
+]
 
 
 def test_the_list_is_frozen():
@@ -73,7 +89,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
 
 def test_the_policies_are_frozen():
     policies = importlib.import_module("elastic.policies")
-    assert policies.__all__ == ["ClusterView", "Kind", "Ladder", "Policy", "Remediation"]
+    assert policies.__all__ == POLICIES
     assert all(hasattr(policies, name) for name in policies.__all__)
 
 

@@ -1,0 +1,76 @@
+"""Pure. What ends each command: the events that answer it, and what follows when none comes.
+
+A command is a wish, not a fact: it may be lost, and so may its answer. So each has a deadline, after which it is given
+again, or the next harder one is given, or the run goes on without it. Tests hold this table against the code.
+"""
+
+from dataclasses import dataclass
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """How a command ends.
+
+    Attributes:
+        by: events that answer it.
+        within: fields of `Limits` that say when it is overdue; empty: somebody else's clock, see `then`.
+        then: what follows when it is.
+    """
+
+    by: tuple[type[ev.Event], ...]
+    within: tuple[str, ...]
+    then: str
+
+
+_LEFT = (ev.TrainFnReturned, ev.WorkerDead, ev.WorkerDeparted)
+
+COMPLETIONS: dict[type[cmd.Command], Completion] = {
+    cmd.StartWorker: Completion(
+        by=(ev.WorkerPlaced, ev.WorkerParked, ev.WorkerDead),
+        within=("start_timeout_s", "below_minimum_timeout_s", "place_timeout_s", "load_timeout_s"),
+        then="placed and not at its first step: killed, another one started; without a slot: it waits as long as the "
+        "run has its minimum; on one certain node: started anywhere",
+    ),
+    cmd.Freeze: Completion(
+        by=(ev.FreezeAnswered, ev.WorkerDead),
+        within=("doubt_after_s", "exile_after_s", "freeze_timeout_s", "lease_s"),
+        then="probed, left behind if out of reach, fenced, and after its lease taken for dead",
+    ),
+    cmd.Pause: Completion(
+        by=(ev.FreezeAnswered,),
+        within=("pause_timeout_s",),
+        then="said again every few seconds; once some have stopped, the others are frozen where they are",
+    ),
+    cmd.Form: Completion(
+        by=(ev.AtDoor, ev.Formed, ev.FormingFailed),
+        within=("door_timeout_s", "forming_timeout_s"),
+        then="said again when a worker asks; then the next generation is formed without joiners",
+    ),
+    cmd.Go: Completion(
+        by=(ev.StepStable, ev.CollectiveBroken, ev.LoopEnded),
+        within=("hang_floor_s", "first_steps_timeout_s"),
+        then="said again when a worker asks; who stands still is killed",
+    ),
+    cmd.Finish: Completion(by=_LEFT, within=("finish_timeout_s",), then="said again when a worker asks; then killed"),
+    cmd.Dismiss: Completion(by=_LEFT, within=("pod_termination_threshold_s",), then="killed"),
+    cmd.ProveDead: Completion(
+        by=(ev.WorkerDead, ev.FreezeAnswered), within=("freeze_timeout_s", "lease_s"), then="see Freeze"
+    ),
+    cmd.Inspect: Completion(by=(ev.StackDumped,), within=(), then="the incident has no stack; nothing waits for it"),
+    cmd.Fence: Completion(
+        by=(ev.WorkerDead,), within=("exile_after_s", "lease_s"), then="left behind, or taken for dead after its lease"
+    ),
+    cmd.ResetGpu: Completion(
+        by=(ev.GpuReset,), within=("gpu_reset_timeout_s",), then="its node stays in quarantine for quarantine_s"
+    ),
+    cmd.FindRestore: Completion(by=(ev.RestoreFound,), within=("restore_timeout_s",), then="the run ends"),
+    cmd.Restore: Completion(
+        by=(ev.Restored, ev.RestoreRefused, ev.WorkerDead),
+        within=("restore_timeout_s",),
+        then="said again when a worker asks; then it is killed, and an older step is tried",
+    ),
+    cmd.EndRun: Completion(by=(), within=(), then="the driver's own: it removes what is left and ends"),
+}

@@ -1,0 +1,60 @@
+"""Pure. Save and exit: all stop at the end of a step, its state goes down to the memory of the nodes, the run ends.
+
+A step is staged where all stop for it, and sealed once the generation that resumes from it trains. So one more
+generation is formed, and the run ends when the step is said to be whole in memory, or when the time is over.
+"""
+
+from dataclasses import replace
+
+from elastic.control.care import Leaving
+from elastic.control.outcome import Ending
+from elastic.control.state import Phase
+from elastic.control.turn import Turn
+from elastic.control.values import CommitId
+
+SAVED = ("local", "replicated", "durable")
+
+
+def begin_exit(turn: Turn, reason: str) -> None:
+    if turn.state.care.leaving is None:
+        until_s = turn.now_s + turn.settings.limits.exit_timeout_s
+        turn.tend(leaving=Leaving(reason=reason, until_s=until_s))
+
+
+def exit_resumes(turn: Turn, resume: CommitId) -> None:
+    """A generation is formed: what it resumes from was staged if all had stopped for it."""
+    leaving = turn.state.care.leaving
+    if leaving is not None:
+        turn.tend(leaving=replace(leaving, step=resume.step if turn.state.planned else None))
+
+
+def exits_at_once(turn: Turn) -> bool:
+    """All have stopped, and there is nothing that could be saved: ends the run."""
+    leaving = turn.state.care.leaving
+    if leaving is None or turn.settings.checkpoint is not None:
+        return False
+    _end(turn, "nothing of it is kept, since fit was given no checkpoint=...")
+    return True
+
+
+def see_off(turn: Turn) -> None:
+    """Have all stop, and end the run when the step at which they did is saved."""
+    leaving = turn.state.care.leaving
+    if leaving is None or turn.state.phase not in (Phase.RUNNING, Phase.WAITING):
+        return
+    tiers = turn.state.care.tier_steps
+    saved = max((tiers.get(rung, -1) for rung in SAVED), default=-1)
+    if leaving.step is not None and saved >= leaving.step:
+        _end(turn, f"step {saved} is saved" if saved >= 0 else "there was nothing to save yet")
+    elif turn.now_s > leaving.until_s:
+        within = f"Limits.exit_timeout_s={turn.settings.limits.exit_timeout_s}"
+        kept = f"step {saved} is the newest one saved" if saved >= 0 else "no step is saved"
+        _end(turn, f"not all of it could be saved within {within}: {kept}")
+    elif leaving.step is None and turn.state.phase is Phase.RUNNING:
+        turn.pause(leaving.reason)
+
+
+def _end(turn: Turn, how: str) -> None:
+    reason = turn.state.care.leaving.reason if turn.state.care.leaving is not None else ""
+    told = f"the run exited before its last step, as the policy wanted ({reason}); {how}"
+    turn.fail(Ending.EXITED, told, step=turn.state.published)

@@ -1,0 +1,109 @@
+"""Pure. What is not believed: messages that are malformed, that nobody can send, or that are not a monitor's to tell.
+
+Each refusal is a sentence, for the log; nothing follows from what is refused, and nothing is lost by it. What is merely
+old (an answer of a replaced generation, a second death) needs no refusal: the handlers pass over it.
+"""
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from elastic.control import events as ev
+from elastic.control.controller import TABLE
+from elastic.control.flight import Reading
+from elastic.control.state import RunState
+from elastic.control.values import CommitId, StepReport
+
+_KNOWN = {kind for _, kind in TABLE}
+_HINTS: dict[type, dict[str, Any]] = {kind: get_type_hints(kind) for kind in (*_KNOWN, CommitId, StepReport)}
+
+
+def admitted(state: RunState, event: Any) -> tuple[ev.Event | None, str]:
+    """What of a message is believed, None if nothing is; and why the rest is refused, empty if all of it is."""
+    kind = type(event)
+    if kind not in _KNOWN:
+        return None, f"{kind.__name__} is no event"
+    if (state.phase, kind) not in TABLE:
+        return None, f"{kind.__name__} can not come in phase {state.phase.value}"
+    why_not = malformed(event) or _from_nowhere(state, event)
+    if why_not:
+        return None, f"{kind.__name__}: {why_not}"
+    if isinstance(event, ev.HostBeat):
+        return _without_strangers(state, event)
+    return event, ""
+
+
+def misplaced(node: str, event: ev.Event, watched: Mapping[str, str]) -> str:
+    """Why the monitor of this node may not say this; empty: it may. `watched`: by worker, the node that watches it."""
+    if isinstance(event, ev.NodeNotice) and event.node != node:
+        return f"the monitor of {node} speaks for {event.node}"
+    if isinstance(event, ev.WorkerEvent) and watched.get(event.worker, node) != node:
+        return f"the monitor of {node} speaks of {event.worker}, which is on {watched[event.worker]}"
+    return ""
+
+
+def malformed(value: Any, where: str = "") -> str:
+    """Which field of a value of the vocabulary does not hold what it should; empty if all do."""
+    hints = _HINTS[type(value)]
+    for field in fields(value):
+        one, path = getattr(value, field.name), f"{where}{field.name}"
+        if not _fits(one, hints[field.name]):
+            return f"{path}={one!r:.80} is no {getattr(hints[field.name], '__name__', hints[field.name])}"
+        if isinstance(one, CommitId | StepReport) and (inside := malformed(one, f"{path}.")):
+            return inside
+    return ""
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """As far down as containers of plain values go."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if origin is tuple:
+        return isinstance(value, tuple) and _all_fit(value, get_args(hint))
+    if hint in (float, int):
+        is_number = isinstance(value, Real if hint is float else Integral) and not isinstance(value, bool)
+        return is_number and isfinite(value)
+    if hint is bool:
+        return str(value) in ("True", "False")  # numpy has a kind of its own
+    if hint is Reading:
+        return _is_reading(value)
+    return getattr(hint, "_is_protocol", False) or isinstance(value, origin or hint)
+
+
+def _is_reading(value: Any) -> bool:
+    """The hot path: thousands of hosts tell of their workers every second."""
+    if type(value) is not Reading or not isinstance(value.worker, str):
+        return False
+    return isinstance(value.generation, int) and isinstance(value.still_s, float | int) and isfinite(value.still_s)
+
+
+def _all_fit(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        return all(_fits(value, hints[0]) for value in values)
+    return len(values) == len(hints) and all(map(_fits, values, hints))
+
+
+def _from_nowhere(state: RunState, event: ev.Event) -> str:
+    """It speaks of a generation that was never numbered, or of a life of the driver that has not begun."""
+    report = getattr(event, "report", None)
+    commit = report.commit if report is not None else getattr(event, "commit", None)
+    generation = getattr(event, "generation", 0)
+    if generation > state.generation:
+        return f"generation {generation} was never numbered, the last one is {state.generation}"
+    if commit is not None and commit.incarnation > state.settings.incarnation:
+        return f"incarnation {commit.incarnation} has not begun, this is {state.settings.incarnation}"
+    return ""
+
+
+def _without_strangers(state: RunState, event: ev.HostBeat) -> tuple[ev.Event, str]:
+    """A host tells of its own workers only."""
+    nodes = {one.worker: state.workers[one.worker].node for one in event.readings if one.worker in state.workers}
+    strangers = sorted(name for name, node in nodes.items() if node and node != event.node)
+    if not strangers:
+        return event, ""
+    own = tuple(reading for reading in event.readings if reading.worker not in strangers)
+    return replace(event, readings=own), f"the monitor of {event.node} speaks of {', '.join(strangers)}, not on it"

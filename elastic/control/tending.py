@@ -1,0 +1,118 @@
+"""Pure. What takes time and belongs to no phase: each thing ends, by its completion or by its deadline.
+
+Nodes come back from quarantine, GPUs are reset, workers that were told to leave have left, those that were to start on
+one certain node have found room there, a pause is over, a lost order is said again.
+"""
+
+from dataclasses import replace
+
+from elastic.control import events as ev
+from elastic.control.commands import ResetGpu
+from elastic.control.deciding import on_gpus
+from elastic.control.exiting import see_off
+from elastic.control.forming import try_form
+from elastic.control.leaving import expire_leaving
+from elastic.control.state import OVER, Phase, Standing, WorkerRecord
+from elastic.control.turn import Turn
+
+REMIND_S = 5.0
+_ASKS = (Phase.STARTING, Phase.RUNNING, Phase.WAITING)
+
+
+def tend(turn: Turn) -> None:
+    """Once a tick."""
+    _release_nodes(turn)
+    _see_to_resets(turn)
+    expire_leaving(turn)
+    _ask_anew(turn)
+    _remind_of_pause(turn)
+    hold = turn.state.care.hold
+    if hold is not None and turn.now_s >= hold.until_s:
+        resume(turn)
+    see_off(turn)
+
+
+def resume_asked(turn: Turn, event: ev.ResumeAsked) -> None:
+    if turn.state.care.hold is not None:
+        resume(turn)
+
+
+def resume(turn: Turn) -> None:
+    """A pause is over; the time that survivors wait for replacements begins anew."""
+    turn.tend(hold=None)
+    if turn.state.phase is Phase.WAITING:
+        turn.enter(Phase.WAITING)
+        try_form(turn)
+
+
+def rung_reached(turn: Turn, event: ev.RungReached) -> None:
+    if not any(fork.voids(event.commit) for fork in turn.state.forks):
+        turn.change(care=turn.state.care.reached(event.rung, event.commit.step))
+        see_off(turn)
+
+
+def gpu_reset(turn: Turn, event: ev.GpuReset) -> None:
+    """Done: the node is free again, unless something else keeps it away. Failed: it is in quarantine."""
+    for reset in turn.state.care.resets:
+        if reset.is_sent and (reset.node, set(reset.gpus)) == (event.node, set(event.gpus)):
+            turn.tend(resets=tuple(one for one in turn.state.care.resets if one is not reset))
+            if event.error:
+                _give_reset_up(turn, reset.node)
+            elif turn.state.care.quarantine.get(reset.node) == reset.until_s:
+                turn.change(care=turn.state.care.released(reset.node))
+
+
+def _give_reset_up(turn: Turn, node: str) -> None:
+    turn.change(care=turn.state.care.quarantined(node, turn.now_s + turn.settings.limits.quarantine_s))
+
+
+def _see_to_resets(turn: Turn) -> None:
+    limit_s = turn.settings.limits.gpu_reset_timeout_s
+    for reset in turn.state.care.resets:
+        others = tuple(one for one in turn.state.care.resets if one is not reset)
+        if turn.now_s - reset.since_s > limit_s:
+            turn.tend(resets=others)
+            _give_reset_up(turn, reset.node)
+        elif not reset.is_sent and not on_gpus(turn, reset) and not _are_leaving(turn, reset.node):
+            turn.tend(resets=(*others, replace(reset, is_sent=True)))
+            turn.do(ResetGpu(node=reset.node, gpus=reset.gpus, reason="no worker is left on them"))
+
+
+def _are_leaving(turn: Turn, node: str) -> bool:
+    return any(worker.is_dismissed and worker.node == node for worker in turn.state.standing(Standing.GONE))
+
+
+def _release_nodes(turn: Turn) -> None:
+    over = [node for node, until_s in turn.state.care.quarantine.items() if turn.now_s >= until_s]
+    if over:
+        turn.change(care=turn.state.care.released(*over))
+
+
+def _ask_anew(turn: Turn) -> None:
+    """Workers that wait for a slot avoid a node that is free again, or are to be on one that has no room."""
+    if turn.state.phase not in _ASKS:
+        return
+    waiting = turn.state.standing(Standing.REQUESTED)
+    stuck = {worker.gang for worker in waiting if _is_stuck(turn, worker)}
+    if not stuck:
+        return
+    begun = {one.gang for one in turn.state.workers.values() if one.standing not in (*OVER, Standing.REQUESTED)}
+    for worker in waiting:
+        if worker.gang in stuck - begun:  # a replica that has begun has its places
+            turn.dismiss(worker.name, reason="its place is asked for anew")
+    turn.replenish("where workers may be placed has changed")
+
+
+def _is_stuck(turn: Turn, worker: WorkerRecord) -> bool:
+    care, limits = turn.state.care, turn.settings.limits
+    if worker.pinned:
+        is_late = turn.now_s - worker.since_s > limits.place_timeout_s
+        return is_late or worker.pinned in care.quarantine or worker.pinned in turn.state.leaving
+    return bool(worker.avoid - set(care.quarantine))
+
+
+def _remind_of_pause(turn: Turn) -> None:
+    state = turn.state
+    if state.phase is Phase.RUNNING and state.pause_asked and turn.now_s - state.pause_asked_s > REMIND_S:
+        turn.change(pause_asked=False)
+        turn.pause("the order to stop at the end of a step may have been lost")

@@ -1,0 +1,30 @@
+"""Pure. Small questions that several policies ask."""
+
+from elastic.control.remediation import ClusterView, Kind, Remediation
+from elastic.control.values import IncidentClass
+
+# The node is to blame, rather than what ran on it.
+NODE_CLASSES = frozenset(
+    {IncidentClass.GPU_FAULT, IncidentClass.NODE_LOST, IncidentClass.HOST_SILENT, IncidentClass.SILENT_CORRUPTION}
+)
+
+
+def given_up(view: ClusterView) -> Remediation | None:
+    """The end of a run that fails again and again without progress; None while it may go on."""
+    count, limit = view.incidents_without_progress, view.allowed_without_progress
+    if count <= limit:
+        return None
+    knob = f"Limits.incidents_without_progress={limit}"
+    why = f"{count} incidents without a committed step between them, more than {knob}"
+    return Remediation(kind=Kind.GIVE_UP, reason=why)
+
+
+def can_spare(workers: tuple[str, ...], view: ClusterView) -> bool:
+    """Whether spares elsewhere can take the place of all that is on the nodes of these workers.
+
+    Who else is there may be a spare itself, so it counts twice; a worker counts as a replica.
+    """
+    nodes = {view.nodes[name] for name in workers if name in view.nodes}
+    there = sum(node in nodes for node in view.nodes.values())
+    bystanders = max(0, there - len(workers))
+    return bool(nodes) and there + bystanders <= view.spares and there < view.survivors

@@ -1,0 +1,89 @@
+"""Effect. Policies from files: found, refused with the reason, and at home in a process that has no such file."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray import cloudpickle
+
+from elastic.actors.policy_file import load_policy
+from elastic.control.values import IncidentClass
+from elastic.errors import SettingError
+from elastic.policies import Kind, policy_of
+from elastic.policies.table import incident_of, view_of
+
+SOURCE = """
+from elastic.policies import Kind, Remediation
+
+LIMIT = 3
+
+def patient(incident, view):
+    return Remediation(kind=Kind.WAIT, reason=f"{view.survivors} of {LIMIT}")
+
+class Patient:
+    def event_policy(self, incident, view):
+        return patient(incident, view)
+"""
+LOST, VIEW = incident_of(IncidentClass.WORKER_LOST), view_of(3, 1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.mark.parametrize("name", ["patient", "Patient"])
+def test_a_function_or_a_class_is_found_in_a_file(file, name):
+    assert policy_of(load_policy(f"{file}:{name}"))(LOST, VIEW).reason == "3 of 3"
+
+
+def test_a_module_will_do_too():
+    assert policy_of(load_policy("elastic.policies:HotSwapFirst"))(LOST, VIEW).kind is Kind.SWAP
+
+
+ELSEWHERE = """
+import pickle, sys
+from elastic.control.values import IncidentClass
+from elastic.policies.table import incident_of, view_of
+policy = pickle.load(sys.stdin.buffer)
+print(policy(incident_of(IncidentClass.WORKER_LOST), view_of(3, 1)).reason)
+"""
+
+
+@pytest.mark.parametrize("name", ["patient", "Patient"])
+def test_it_travels_to_a_process_that_does_not_have_the_file(file, name):
+    sent = cloudpickle.dumps(policy_of(load_policy(f"{file}:{name}")))
+    file.unlink()
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], input=sent, capture_output=True, timeout=60, check=False)
+    assert done.stdout.decode().strip() == "3 of 3", done.stderr.decode()
+    assert pickle.loads(sent)(LOST, VIEW).kind is Kind.WAIT
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("patient", "must be file.py:function"),
+        ("mine.py:", "must be file.py:function"),
+        ("mine.py:a b", "must be file.py:function"),
+        ("nowhere.py:patient", "there is no such file"),
+        ("no.such.module:patient", "cannot be imported: No module named"),
+    ],
+)
+def test_a_place_that_holds_no_policy_is_refused(place, why):
+    with pytest.raises(SettingError, match=why):
+        load_policy(place)
+
+
+def test_a_file_without_that_name_is_refused(file):
+    with pytest.raises(SettingError, match="has no impatient"):
+        load_policy(f"{file}:impatient")
+
+
+def test_a_file_that_fails_is_refused_with_its_error(tmp_path):
+    (tmp_path / "bad.py").write_text("1 / 0")
+    with pytest.raises(SettingError, match="cannot be imported: ZeroDivisionError"):
+        load_policy(f"{tmp_path / 'bad.py'}:patient")

@@ -1,0 +1,466 @@
+"""Each kind of remediation, from the policy's word to what is done, and to its end."""
+
+from collections.abc import Callable
+from math import inf
+
+import pytest
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.completions import COMPLETIONS
+from elastic.control.flight import Flying
+from elastic.control.outcome import Ending
+from elastic.control.remediation import ClusterView, Kind, Remediation
+from elastic.control.state import Phase, Standing
+from elastic.control.values import Incident, IncidentClass
+from elastic.policies import ExitOnNotice
+from elastic.settings import Checkpoint, Limits
+from tests.pure.bare_controller import BareController, commit
+
+COMMANDS = {kind for kind in vars(cmd).values() if isinstance(kind, type) and issubclass(kind, cmd.Command)}
+
+
+def wants(kind: Kind, **more: object) -> Callable[[Incident, ClusterView], Remediation]:
+    return lambda incident, view: Remediation(kind=kind, reason="by choice", **more)
+
+
+def running(kind: Kind, replicas=(1, 3), spares: int = 0, checkpoint=None, **more: object) -> BareController:
+    """Three replicas train and have published steps 0 to 3; the policy wants one kind."""
+    ws = BareController(replicas, spares, policy=wants(kind, **more), checkpoint=checkpoint)
+    ws.start()
+    if checkpoint is not None:
+        ws.feed(ev.RestoreFound(commit=None))
+    names = list(ws.state.workers)
+    ws.place(*names)
+    told = {"host": "h", "port": 1, "pid": 1, "layout": "l"}
+    ws.feed(*(ev.WorkerParked(worker=name, gpus=(name[1:],), **told) for name in names))
+    ws.form()
+    for number in range(4):
+        ws.stable(number)
+    return ws
+
+
+def lose(ws: BareController, worker: str = "w1", number: int = 4) -> tuple[cmd.Command, ...]:
+    """It dies, and the others answer."""
+    ws.die(worker)
+    return stop(ws, worker, number=number)
+
+
+def stop(ws: BareController, *but: str, number: int = 4) -> tuple[cmd.Command, ...]:
+    """Those who are left have stopped after this step."""
+    given: tuple[cmd.Command, ...] = ()
+    for name in list(ws.members):
+        if name not in but:
+            given += ws.answer(name, number)
+    ws.commands = given
+    return given
+
+
+def go_on(ws: BareController, number: int = 5) -> tuple[cmd.Command, ...]:
+    """The next generation has formed and made its first step."""
+    ws.form()
+    return ws.stable(number)
+
+
+def starts(ws: BareController) -> list[tuple[frozenset[str], str]]:
+    return [(one.avoid, one.node) for one in ws.given(cmd.StartWorker)]
+
+
+# --- restart ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_worker_is_started_on_its_node():
+    ws = running(Kind.RESTART)
+    lose(ws)
+    assert ws.members == ["w0", "w2"], "the others do not wait for it"
+    go_on(ws)
+    assert starts(ws) == [(frozenset(), "node-w1")]
+    assert ws.state.care.places == ()
+
+
+def test_a_place_that_has_no_room_is_given_up():
+    ws = running(Kind.RESTART)
+    lose(ws)
+    go_on(ws)
+    ws.tick(Limits().place_timeout_s + 1.0)
+    assert ws.addressees(cmd.Dismiss) == {"w3"}
+    assert starts(ws) == [(frozenset(), "")], "anywhere"
+
+
+def test_nobody_is_restarted_on_a_node_that_will_be_lost():
+    ws = running(Kind.RESTART)
+    ws.feed(ev.MonitorLost(node="node-w1"))
+    lose(ws)
+    assert ws.state.incidents[0].decision.startswith(
+        "continue in place: instead of 'restart the worker', since no node"
+    )
+
+
+def test_a_slow_worker_is_restarted_between_two_steps():
+    ws = running(Kind.RESTART, targets=("w2",))
+    ws.break_("w0")
+    stop(ws)
+    assert ws.members == ["w0", "w1"]
+    assert ws.standing("w2") is Standing.GONE and ws.addressees(cmd.Dismiss) == {"w2"}
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_worker_is_placed_on_a_node_in_quarantine_until_it_is_over():
+    ws = running(Kind.QUARANTINE, for_s=50.0)
+    lose(ws)
+    go_on(ws)
+    assert starts(ws) == [(frozenset({"node-w1"}), "")]
+    ws.tick(30.0)
+    assert ws.given(cmd.StartWorker) == []
+    ws.tick(30.0)
+    assert ws.addressees(cmd.Dismiss) == {"w3"} and starts(ws) == [(frozenset(), "")]
+
+
+def test_who_is_placed_there_all_the_same_is_sent_away():
+    ws = running(Kind.QUARANTINE)
+    lose(ws)
+    go_on(ws)
+    ws.place("w3", node="node-w1")
+    assert ws.standing("w3") is Standing.GONE
+    assert ws.addressees(cmd.Dismiss) == {"w3"} and starts(ws) == [(frozenset({"node-w1"}), "")]
+    for name in ("w4", "w5"):
+        ws.place(name, node="node-w1")
+    assert starts(ws) == [], "a fleet that does not heed it is not asked for ever"
+
+
+def test_live_workers_of_the_node_leave_once_others_are_enough():
+    ws = running(Kind.QUARANTINE, replicas=3, targets=("node-w2",))
+    ws.break_("w0")
+    stop(ws)
+    assert ws.members == ["w0", "w1", "w2"], "too few would be left"
+    go_on(ws)
+    ws.join("w3", node="elsewhere")
+    ws.tick(0.5)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+    stop(ws, number=6)
+    assert ws.members == ["w0", "w1", "w3"]
+
+
+def test_a_replaced_node_does_not_come_back():
+    ws = running(Kind.REPLACE_NODE)
+    lose(ws)
+    go_on(ws)
+    assert ws.state.care.quarantine == {"node-w1": inf}
+    ws.tick(1000.0)
+    assert ws.given(cmd.Dismiss) == []
+
+
+def test_a_quarantine_is_not_ended_by_a_clock_that_jumps():
+    ws = running(Kind.QUARANTINE, for_s=50.0)
+    lose(ws)
+    for jump_s in (1e6, -3e6):
+        ws.sleep(jump_s)
+        ws.tick(1.0)
+        assert ws.state.care.quarantine
+
+
+def test_a_hang_that_nobody_explains_evicts_all_suspects_where_spares_suffice():
+    ws = BareController((1, 3), spares=1).run()
+    for number in range(8):
+        ws.stable(number)
+    for worker in ("w0", "w2"):
+        ws.beat(worker, Flying.REDUCING, 3.0)
+    ws.beat("w1", Flying.TALKING, 3.0)
+    ws.tick(0.0)
+    assert ws.state.incidents[0].suspects == ("w1",)
+    stop(ws, number=7)
+    assert ws.state.incidents[0].decision.startswith("quarantine w1: one of w1 held the others up")
+    assert ws.members == ["w0", "w2", "w3"] and "node-w1" in ws.state.care.quarantine
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_is_reset_when_its_worker_is_gone_and_the_node_is_free_again_after_that():
+    ws = running(Kind.RESET_GPU)
+    ws.lose("w1")
+    stop(ws, "w1")
+    assert ws.phase is Phase.FREEZING
+    ws.die("w1")
+    assert ws.given(cmd.ResetGpu) == []
+    ws.tick(0.1)
+    (reset,) = ws.given(cmd.ResetGpu)
+    assert (reset.node, reset.gpus) == ("node-w1", ("1",))
+    go_on(ws)
+    assert starts(ws) == [(frozenset({"node-w1"}), "")]
+    ws.feed(ev.GpuReset(node="node-w1", gpus=("1",)))
+    ws.tick(0.1)
+    assert starts(ws) == [(frozenset(), "")]
+    assert ws.state.care.resets == () and ws.state.care.quarantine == {}
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["it fails", "nothing is heard"])
+def test_a_reset_that_comes_to_nothing_leaves_the_node_in_quarantine(is_told):
+    ws = running(Kind.RESET_GPU)
+    lose(ws)
+    go_on(ws)
+    ws.tick(0.1)
+    if is_told:
+        ws.feed(ev.GpuReset(node="node-w1", gpus=("1",), error="in use"))
+    else:
+        ws.tick(Limits().gpu_reset_timeout_s + 0.1)
+    assert ws.state.care.resets == ()
+    assert ws.state.care.quarantine["node-w1"] == pytest.approx(ws.now_s + Limits().quarantine_s, abs=2.0)
+
+
+def test_without_a_gpu_there_is_nothing_to_reset():
+    ws = BareController((1, 2), policy=wants(Kind.RESET_GPU)).run()
+    lose(ws)
+    why = "instead of 'reset the GPU', since no GPU of it is known; by choice"
+    assert ws.state.incidents[0].decision == f"continue in place: {why}"
+    assert ws.members == ["w0"]
+
+
+# --- pause, exit, tiers -----------------------------------------------------------------------------------------------
+
+
+def test_a_pause_lasts_until_somebody_ends_it():
+    ws = running(Kind.PAUSE)
+    lose(ws)
+    assert ws.phase is Phase.WAITING
+    ws.tick(Limits().below_minimum_timeout_s + 1.0)
+    assert ws.phase is Phase.WAITING
+    ws.feed(ev.ResumeAsked())
+    assert ws.phase is Phase.FORMING and ws.members == ["w0", "w2"], "once is enough, whatever the policy says then"
+    assert ws.state.incidents[0].decision == "continue in place: pause is over"
+
+
+def test_a_pause_ends_by_itself():
+    ws = running(Kind.PAUSE, for_s=100.0)
+    lose(ws)
+    ws.tick(99.0)
+    assert ws.phase is Phase.WAITING
+    ws.tick(2.0)
+    assert ws.phase is Phase.FORMING
+
+
+def test_nothing_is_resumed_that_is_not_paused():
+    assert running(Kind.PAUSE).is_unchanged_by(ev.ResumeAsked())
+
+
+def test_growth_by_choice_waits_for_nothing():
+    ws = running(Kind.GROW)
+    lose(ws)
+    go_on(ws)
+    ws.join("w3", node="node-w2")
+    lose(ws, "w2", number=6)
+    assert ws.members == ["w0", "w3"], "although somebody has just been lost on its node"
+    assert not ws.state.care.grow_now
+
+
+def test_a_run_restarts_from_a_tier():
+    ws = running(Kind.RESTART_FROM_TIER, checkpoint=Checkpoint())
+    lose(ws)
+    (find,) = ws.given(cmd.FindRestore)
+    assert find.at_most == 3 and ws.phase is Phase.WAITING
+    ws.feed(ev.RestoreFound(commit=commit(2)))
+    assert {"w0", "w2"} <= ws.addressees(cmd.Restore)
+    ws.feed(*(ev.Restored(worker=name, commit=commit(2)) for name in ("w0", "w2")))
+    ws.tick(5.0)
+    assert ws.phase is Phase.FORMING and ws.view.restored and ws.view.resume.step == 2
+
+
+def test_where_no_tier_holds_anything_live_state_goes_on():
+    ws = running(Kind.RESTART_FROM_TIER, checkpoint=Checkpoint())
+    lose(ws)
+    ws.feed(ev.RestoreFound(commit=None, reason="nothing is there"))
+    assert ws.phase is Phase.FORMING and ws.view.resume.step == 4
+
+
+def test_without_tiers_there_is_nothing_to_restart_from():
+    ws = running(Kind.RESTART_FROM_TIER)
+    lose(ws)
+    assert ws.phase is Phase.FORMING
+    assert "keeps no checkpoints" in ws.state.incidents[0].decision
+
+
+def exiting(checkpoint: Checkpoint | None) -> BareController:
+    """Both workers of two are told that they will be ended, and all have stopped."""
+    ws = BareController(2, policy=ExitOnNotice(), checkpoint=checkpoint)
+    ws.start()
+    if checkpoint is not None:
+        ws.feed(ev.RestoreFound(commit=None))
+    ws.join("w0", "w1")
+    ws.form()
+    ws.stable(3)
+    ws.feed(*(ev.WorkerNotice(worker=name, reason="SIGTERM") for name in ("w0", "w1")))
+    ws.tick(0.5)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+    stop(ws)
+    return ws
+
+
+def test_on_notice_all_stop_and_the_run_ends_once_the_step_is_saved():
+    ws = exiting(Checkpoint())
+    assert ws.members == ["w0", "w1"]
+    ws.form()
+    ws.feed(ev.RungReached(commit=commit(3), rung="local"))
+    assert ws.phase is Phase.RUNNING
+    ws.feed(ev.RungReached(commit=commit(4), rung="staged"))
+    assert ws.phase is Phase.RUNNING, "a part of it is not saved yet"
+    ws.feed(ev.RungReached(commit=commit(4), rung="local"))
+    assert ws.state.outcome.ending is Ending.EXITED
+    assert "step 4 is saved" in ws.state.outcome.message
+
+
+def test_an_exit_does_not_wait_for_ever():
+    ws = exiting(Checkpoint())
+    ws.form()
+    ws.tick(Limits().exit_timeout_s + 1.0)
+    assert ws.state.outcome.ending is Ending.EXITED
+    assert "Limits.exit_timeout_s=25.0: no step is saved" in ws.state.outcome.message
+
+
+def test_an_exit_that_a_failure_crosses_stops_once_more():
+    ws = exiting(Checkpoint())
+    ws.form()
+    ws.break_("w0")
+    stop(ws)
+    ws.form()
+    ws.tick(0.5)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+
+
+def test_an_exit_with_nothing_to_save_ends_at_once():
+    ws = exiting(None)
+    assert ws.state.outcome.ending is Ending.EXITED
+    assert "nothing of it is kept" in ws.state.outcome.message
+
+
+def test_micro_batches_are_dealt_by_speed_whatever_the_incident():
+    ws = running(Kind.REDEAL)
+    ws.break_("w0")
+    stop(ws)
+    assert ws.view.balanced
+
+
+# --- what a policy sees -----------------------------------------------------------------------------------------------
+
+
+def seen_by(ws: BareController) -> ClusterView:
+    """What the policy is shown of the next incident."""
+    views: list[ClusterView] = []
+
+    def policy(incident: Incident, view: ClusterView) -> Remediation:
+        views.append(view)
+        return Remediation(kind=Kind.SHRINK, reason="so be it")
+
+    ws.policy = policy
+    ws.break_("w0")
+    stop(ws, number=max(ws.state.published, *ws.state.published_ahead, -1) + 1)
+    return views[-1]
+
+
+def test_a_policy_sees_budgets_that_heal():
+    ws = running(Kind.SHRINK)
+    lose(ws)
+    go_on(ws)
+    view = seen_by(ws)
+    size, refill_s = Limits().budget_incidents, Limits().budget_refill_s
+    assert view.budget_left[IncidentClass.WORKER_LOST] == pytest.approx(size - 1, abs=0.1)
+    assert view.has_budget(IncidentClass.WORKER_LOST) and view.has_budget(IncidentClass.NODE_LOST)
+    go_on(ws, 7)
+    ws.tick(refill_s / 2)
+    assert seen_by(ws).budget_left[IncidentClass.WORKER_LOST] == pytest.approx(size - 0.5, abs=0.1)
+    go_on(ws, 8)
+    ws.sleep(100 * refill_s)
+    ws.tick(1.0)
+    left = seen_by(ws).budget_left[IncidentClass.WORKER_LOST]
+    assert left == pytest.approx(size - 0.5, abs=0.1), "time in which nobody looked heals nothing"
+
+
+def test_a_budget_can_be_spent():
+    ws = BareController((1, 3), policy=wants(Kind.SHRINK), budget_incidents=1).run()
+    lose(ws)
+    go_on(ws)
+    assert not seen_by(ws).has_budget(IncidentClass.WORKER_LOST)
+
+
+def test_a_policy_sees_nodes_and_measured_times():
+    ws = running(Kind.SHRINK)
+    lose(ws)
+    ws.form()
+    ws.stable(5, after_s=3.0)
+    ws.tick(20.0)
+    ws.place("w3", node="new")
+    ws.now_s += 0.5
+    ws.park("w3")
+    view = seen_by(ws)
+    assert view.nodes["w0"] == "node-w0" and view.nodes["w3"] == "new"
+    assert view.node_incidents == {"node-w1": 1}
+    assert view.recovery_s == {Kind.SHRINK: 3.0}
+    assert view.node_return_s == pytest.approx(20.0)
+    assert view.loading_s == 0.0, "three of four were there at once"
+    assert (view.step, view.step_s) == (5, 1.0)
+
+
+def test_a_policy_sees_what_the_tiers_hold():
+    ws = running(Kind.SHRINK, checkpoint=Checkpoint())
+    ws.feed(ev.RungReached(commit=commit(3), rung="local"), ev.RungReached(commit=commit(1), rung="durable"))
+    ws.feed(ev.RungReached(commit=commit(2), rung="local"))
+    assert seen_by(ws).tier_steps == {"local": 3, "durable": 1}
+
+
+def test_a_policy_is_told_that_a_node_is_lost():
+    kinds: list[IncidentClass] = []
+
+    def policy(incident: Incident, view: ClusterView) -> Remediation:
+        kinds.append(incident.kind)
+        return Remediation(kind=Kind.SHRINK, reason="so be it")
+
+    ws = running(Kind.SHRINK)
+    ws.policy = policy
+    ws.feed(ev.MonitorLost(node="node-w1"))
+    lose(ws)
+    assert kinds == [IncidentClass.NODE_LOST]
+
+
+# --- every command ends -----------------------------------------------------------------------------------------------
+
+
+def test_every_command_has_a_completion():
+    assert set(COMPLETIONS) == COMMANDS - {cmd.Command}
+    limits = Limits()
+    for kind, ends in COMPLETIONS.items():
+        assert ends.then and all(hasattr(limits, name) for name in ends.within), kind
+        assert all(issubclass(event, ev.Event) for event in ends.by), kind
+        assert ends.by or kind is cmd.EndRun
+
+
+def test_who_was_told_to_leave_and_stays_is_ended():
+    ws = running(Kind.SHRINK, spares=1)
+    ws.feed(ev.WorkerNotice(worker="w3", reason="SIGTERM"))
+    assert ws.addressees(cmd.Dismiss) == {"w3"}
+    ws.tick(Limits().pod_termination_threshold_s - 1.0)
+    assert ws.given(cmd.Fence) == []
+    ws.tick(2.0)
+    assert ws.addressees(cmd.Fence) == {"w3"}
+    ws.tick(Limits().pod_termination_threshold_s + 1.0)
+    assert ws.given(cmd.Fence) == []
+
+
+def test_who_has_left_is_not_ended():
+    ws = running(Kind.SHRINK, spares=1)
+    ws.feed(ev.WorkerNotice(worker="w3", reason="SIGTERM"), ev.TrainFnReturned(worker="w3", dismissed=True))
+    ws.tick(Limits().pod_termination_threshold_s + 1.0)
+    assert ws.given(cmd.Fence) == []
+
+
+def test_an_order_to_stop_that_was_lost_is_said_again():
+    ws = running(Kind.SHRINK)
+    lose(ws)
+    go_on(ws)
+    ws.join("w3")
+    ws.tick(0.5)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+    ws.tick(3.0)
+    assert ws.given(cmd.Pause) == []
+    ws.tick(3.0)
+    assert ws.addressees(cmd.Pause) == {"w0"}
