@@ -65,7 +65,10 @@ class NoProgressError(ElasticError):
 
 
 class ExitedError(ElasticError):
-    """The policy had the run save and exit; start it again under its name to go on. Attribute: `step`, the last one."""
+    """The policy had the run save and exit; start it again under its name to go on.
+
+    Attribute: `step`, the newest one that is known to be saved, -1 if none is.
+    """
 
     step: int
 

@@ -42,8 +42,7 @@ def see_off(turn: Turn) -> None:
     leaving = turn.state.care.leaving
     if leaving is None or turn.state.phase not in (Phase.RUNNING, Phase.WAITING):
         return
-    tiers = turn.state.care.tier_steps
-    saved = max((tiers.get(rung, -1) for rung in SAVED), default=-1)
+    saved = _saved(turn)
     if leaving.step is not None and saved >= leaving.step:
         _end(turn, f"step {saved} is saved" if saved >= 0 else "there was nothing to save yet")
     elif turn.now_s > leaving.until_s:
@@ -57,4 +56,9 @@ def see_off(turn: Turn) -> None:
 def _end(turn: Turn, how: str) -> None:
     reason = turn.state.care.leaving.reason if turn.state.care.leaving is not None else ""
     told = f"the run exited before its last step, as the policy wanted ({reason}); {how}"
-    turn.fail(Ending.EXITED, told, step=turn.state.published)
+    turn.fail(Ending.EXITED, told, step=_saved(turn))
+
+
+def _saved(turn: Turn) -> int:
+    """The newest step that is whole in some tier, -1 if none is."""
+    return max(turn.state.care.tier_steps.get(rung, -1) for rung in SAVED)

@@ -74,6 +74,7 @@ def assert_nothing_lost(story: Story, clean: Story) -> None:
     assert_exactly_once(story, clean, STEPS)
 
 
+@pytest.mark.slow
 def test_no_worker_is_placed_on_a_node_in_quarantine(clean, tmp_path):
     """The node of the killed worker has room again, and comes first."""
     nodes = ("node0", "node1", "node2", "node9")
@@ -86,6 +87,7 @@ def test_no_worker_is_placed_on_a_node_in_quarantine(clean, tmp_path):
     assert_nothing_lost(story, clean)
 
 
+@pytest.mark.slow
 def test_a_restarted_worker_comes_back_to_its_node(clean, tmp_path):
     nodes = ("node8", "node0", "node1", "node2")
     training = Training(policy=wants(Kind.RESTART))
@@ -95,6 +97,7 @@ def test_a_restarted_worker_comes_back_to_its_node(clean, tmp_path):
     assert_nothing_lost(story, clean)
 
 
+@pytest.mark.slow
 def test_a_paused_run_goes_on_where_it_stopped(clean, tmp_path):
     training = Training(policy=wants(Kind.PAUSE, for_s=1.0))
     story = run(tmp_path, KILL, steps=STEPS, pause_s=0.002, training=training)

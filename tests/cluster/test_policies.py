@@ -69,4 +69,4 @@ def test_a_run_saves_and_exits_on_notice_and_its_next_life_goes_on(hosts: Any, t
     result = fit_checkpointed(tmp_path, "exits", checkpoint(tmp_path), steps=max(durable) + 20)
     assert result.steps == max(durable) + 20
     (restored,) = {line["commit"]["step"] for line in journal(tmp_path) if line.get("event") == "Restored"}
-    assert restored == max(durable)
+    assert restored >= max(durable), "later steps are in the memory of the nodes, if there are any"

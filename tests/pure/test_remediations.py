@@ -308,6 +308,7 @@ def test_on_notice_all_stop_and_the_run_ends_once_the_step_is_saved():
     ws.feed(ev.RungReached(commit=commit(4), rung="local"))
     assert ws.state.outcome.ending is Ending.EXITED
     assert "step 4 is saved" in ws.state.outcome.message
+    assert ws.state.outcome.details == {"step": 4}
 
 
 def test_an_exit_does_not_wait_for_ever():
@@ -332,6 +333,7 @@ def test_an_exit_with_nothing_to_save_ends_at_once():
     ws = exiting(None)
     assert ws.state.outcome.ending is Ending.EXITED
     assert "nothing of it is kept" in ws.state.outcome.message
+    assert ws.state.outcome.details == {"step": -1}
 
 
 def test_micro_batches_are_dealt_by_speed_whatever_the_incident():
