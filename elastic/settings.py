@@ -15,7 +15,7 @@ class Scaling:
             grows to the maximum as slots appear, and pauses below the minimum.
         spares: workers parked at the door of their first step, ready to replace a lost one.
         workers_per_replica: workers that hold one copy of the model together, each a shard of it.
-        nodes_per_replica: 1 places a replica on one node, workers_per_replica each of its workers on another.
+        num_nodes_per_dp: 1 places a replica on one node, workers_per_replica each of its workers on another.
         use_gpu: give each worker one GPU (`{"GPU": 1}`) instead of one CPU.
         resources_per_worker: Ray resources of a worker; replaces the default of `use_gpu`.
         label_selector: Ray node labels a worker's node must carry, e.g. `{"ray.io/market-type": "spot"}`.
@@ -27,7 +27,7 @@ class Scaling:
     replicas: int | tuple[int, int] = 1
     spares: int = 0
     workers_per_replica: int = 1
-    nodes_per_replica: int = 1
+    num_nodes_per_dp: int = 1
     use_gpu: bool = False
     resources_per_worker: Mapping[str, float] | None = None
     label_selector: Mapping[str, str] | None = None
@@ -38,19 +38,19 @@ class Scaling:
     def __post_init__(self) -> None:
         pair = self.replicas if isinstance(self.replicas, tuple) else (self.replicas, self.replicas)
         if len(pair) != 2 or not all(isinstance(number, int) for number in pair):
-            raise SettingError(f"Scaling.replicas={self.replicas!r} must be an integer or (minimum, maximum)")
+            raise SettingError(f"Scaling.num_dp_replicas={self.replicas!r} must be an integer or (minimum, maximum)")
         low, high = self.bounds
         if not 1 <= low <= high:
             raise SettingError(
-                f"Scaling.replicas={self.replicas!r} must be n >= 1 or (minimum, maximum) with 1 <= minimum <= maximum"
+                f"Scaling.num_dp_replicas={self.replicas!r} must be n >= 1 or (minimum, maximum) with 1 <= minimum <= maximum"
             )
         if self.spares < 0:
             raise SettingError(f"Scaling.spares={self.spares} must not be negative")
         if self.workers_per_replica < 1:
             raise SettingError(f"Scaling.workers_per_replica={self.workers_per_replica} must be at least 1")
-        if self.nodes_per_replica not in (1, self.workers_per_replica):
+        if self.num_nodes_per_dp not in (1, self.workers_per_replica):
             raise SettingError(
-                f"Scaling.nodes_per_replica={self.nodes_per_replica} must be 1 (all workers of a replica on one node) "
+                f"Scaling.num_nodes_per_dp={self.num_nodes_per_dp} must be 1 (all workers of a replica on one node) "
                 f"or workers_per_replica={self.workers_per_replica} (each on another)"
             )
         if self.threads_per_worker < 1:
@@ -99,7 +99,7 @@ class Limits:
             next one is formed without the joiners.
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers.
         collective_timeout_s: a reduction without progress for this long breaks the attempt.
-        below_minimum_timeout_s: how long survivors below the minimum keep their state and wait for replacements.
+        jobset_downtime_threshold_s: how long survivors below the minimum keep their state and wait for replacements.
         restore_timeout_s: how long looking for a checkpoint, or reading one, may take until an older one is tried; a
             worker that says nothing for half as long again is ended.
         finish_timeout_s: how long train_fn may take after its last step (evaluation, export) until it is ended.
@@ -141,7 +141,7 @@ class Limits:
     forming_timeout_s: float = 30.0
     settle_timeout_s: float = 0.05
     collective_timeout_s: float = 300.0
-    below_minimum_timeout_s: float = 600.0
+    jobset_downtime_threshold_s: float = 600.0
     restore_timeout_s: float = 600.0
     finish_timeout_s: float = 3600.0
     lease_s: float = 120.0

@@ -17,7 +17,7 @@ class Fleet(Protocol):
     """
 
     def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
-        """Workers of one gang are one replica, and are placed as `Scaling.nodes_per_replica` says.
+        """Workers of one gang are one replica, and are placed as `Scaling.num_nodes_per_dp` says.
 
         Args:
             avoid: nodes on which it is not placed. node: the only one on which it is; empty: any other.

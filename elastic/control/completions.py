@@ -30,7 +30,7 @@ _LEFT = (ev.TrainFnReturned, ev.WorkerDead, ev.WorkerDeparted)
 COMPLETIONS: dict[type[cmd.Command], Completion] = {
     cmd.StartWorker: Completion(
         by=(ev.WorkerPlaced, ev.WorkerParked, ev.WorkerDead),
-        within=("start_timeout_s", "below_minimum_timeout_s", "place_timeout_s", "load_timeout_s"),
+        within=("start_timeout_s", "jobset_downtime_threshold_s", "place_timeout_s", "load_timeout_s"),
         then="placed and not at its first step: killed, another one started; without a slot: it waits as long as the "
         "run has its minimum; on one certain node: started anywhere",
     ),

@@ -136,5 +136,5 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
         try_form(turn)
     is_restoring = any(worker.is_restoring for worker in turn.state.standing(Standing.PARKED))
     is_waiting = turn.state.phase is Phase.WAITING and not is_restoring and turn.state.care.hold is None
-    if is_waiting and turn.waited_s() > turn.settings.limits.below_minimum_timeout_s:
+    if is_waiting and turn.waited_s() > turn.settings.limits.jobset_downtime_threshold_s:
         turn.fail_below_minimum()

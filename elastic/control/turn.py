@@ -97,7 +97,7 @@ class Turn:
     def _fill(self, gang: int, there: set[int], reason: str) -> None:
         """The workers of a new replica go where one is to be started anew, if there is such a place."""
         node = ""
-        if not there and self.state.care.places and self.settings.scaling.nodes_per_replica == 1:
+        if not there and self.state.care.places and self.settings.scaling.num_nodes_per_dp == 1:
             node, *others = self.state.care.places
             self.tend(places=tuple(others))
         for shard in range(self.state.width):
@@ -300,17 +300,17 @@ class Turn:
         least = scaling.bounds[0] * self.state.width
         needs = f"the run needs at least {least} workers of {scaling.resources}, and within "
         within = f"Limits.start_timeout_s={limits.start_timeout_s} "
-        cause = f"the cluster could place {placed}: add nodes, or lower Scaling.replicas"
+        cause = f"the cluster could place {placed}: add nodes, or lower Scaling.num_dp_replicas"
         if placed >= least:
             cause = f"{ready} of {placed} came to their first step: raise it if imports and model building take longer"
         self.fail(Ending.NOT_ENOUGH_SLOTS, needs + within + cause)
 
     def fail_below_minimum(self) -> None:
-        limit_s = self.settings.limits.below_minimum_timeout_s
+        limit_s = self.settings.limits.jobset_downtime_threshold_s
         self.fail(
             Ending.NOT_ENOUGH_SLOTS,
             f"the group stayed below the minimum of {self.settings.scaling.bounds[0]} replicas for "
-            f"Limits.below_minimum_timeout_s={limit_s}: add nodes, or lower Scaling.replicas",
+            f"Limits.jobset_downtime_threshold_s={limit_s}: add nodes, or lower Scaling.num_dp_replicas",
         )
 
     def end_if_all_left(self) -> None:

@@ -14,7 +14,7 @@ def given_up(view: ClusterView) -> Remediation | None:
     count, limit = view.incidents_without_progress, view.allowed_without_progress
     if count <= limit:
         return None
-    knob = f"Limits.incidents_without_progress={limit}"
+    knob = f"Limits.max_in_job_restarts={limit}"
     why = f"{count} incidents without a committed step between them, more than {knob}"
     return Remediation(kind=Kind.GIVE_UP, reason=why)
 

@@ -45,7 +45,7 @@ def nodes(hosts: Any, tmp_path: Path) -> Iterator[Nodes]:
 def fit(folder: Path, *callbacks: Any, steps: int = 40, **options: Any) -> elastic.Result:
     return elastic.fit(
         training.regression(folder, steps=steps, pause_s=0.01),
-        scaling=elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1, "there": 1}),
+        scaling=elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1, "there": 1}),
         callbacks=list(callbacks),
         run_dir=folder / "run",
         **options,

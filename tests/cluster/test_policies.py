@@ -42,7 +42,7 @@ def test_no_worker_is_placed_on_a_node_that_is_replaced(clean: Any, hosts: Any, 
 
     saboteur = At(10, kill)
     policy = f"{tmp_path / 'mine.py'}:out_with_it"
-    scaling = elastic.Scaling(replicas=(1, 2))
+    scaling = elastic.Scaling(num_dp_replicas=(1, 2))
     result = fit(tmp_path, saboteur, steps=400, scaling=scaling, policy=policy)
     assert saboteur.fired_s is not None
     assert result.incidents[0].decision == f"replace the node: {lost[0]} has failed"
@@ -55,7 +55,7 @@ def test_no_worker_is_placed_on_a_node_that_is_replaced(clean: Any, hosts: Any, 
 def test_a_run_saves_and_exits_on_notice_and_its_next_life_goes_on(hosts: Any, tmp_path: Path) -> None:
     node = hosts.add_node(num_cpus=2, object_store_memory=80 << 20, labels={"pool": "leaving"})
     try:
-        scaling = elastic.Scaling(replicas=2, label_selector={"pool": "leaving"})
+        scaling = elastic.Scaling(num_dp_replicas=2, label_selector={"pool": "leaving"})
         saboteur = At(10, lambda state: drain_node(node.node_id, "preempted", 30.0))
         options = {"scaling": scaling, "policy": ExitOnNotice(), "callbacks": [saboteur]}
         with pytest.raises(elastic.errors.ExitedError, match="is saved") as raised:

@@ -26,7 +26,7 @@ DEADLINES = {
     "gpu_reset_timeout_s": 5.0,
     "hold_timeout_s": 6.0,
     "exit_timeout_s": 8.0,
-    "below_minimum_timeout_s": 60.0,
+    "jobset_downtime_threshold_s": 60.0,
     "budget_incidents": 3,
     "budget_refill_s": 5.0,
 }

@@ -225,7 +225,7 @@ def test_a_pause_lasts_until_somebody_ends_it():
     ws = running(Kind.PAUSE)
     lose(ws)
     assert ws.phase is Phase.WAITING
-    ws.tick(Limits().below_minimum_timeout_s + 1.0)
+    ws.tick(Limits().jobset_downtime_threshold_s + 1.0)
     assert ws.phase is Phase.WAITING
     ws.feed(ev.ResumeAsked())
     assert ws.phase is Phase.FORMING and ws.members == ["w0", "w2"], "once is enough, whatever the policy says then"

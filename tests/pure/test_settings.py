@@ -13,14 +13,14 @@ from elastic.settings import Limits, RunSettings, Scaling
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        ({"replicas": 0}, "Scaling.replicas=0"),
-        ({"replicas": -1}, "Scaling.replicas=-1"),
-        ({"replicas": (0, 2)}, r"Scaling.replicas=\(0, 2\)"),
-        ({"replicas": (3, 2)}, r"Scaling.replicas=\(3, 2\)"),
+        ({"replicas": 0}, "Scaling.num_dp_replicas=0"),
+        ({"replicas": -1}, "Scaling.num_dp_replicas=-1"),
+        ({"replicas": (0, 2)}, r"Scaling.num_dp_replicas=\(0, 2\)"),
+        ({"replicas": (3, 2)}, r"Scaling.num_dp_replicas=\(3, 2\)"),
         ({"spares": -1}, "Scaling.spares=-1"),
         ({"workers_per_replica": 0}, "Scaling.workers_per_replica=0"),
-        ({"workers_per_replica": 4, "nodes_per_replica": 2}, "Scaling.nodes_per_replica=2"),
-        ({"nodes_per_replica": 0}, "Scaling.nodes_per_replica=0"),
+        ({"workers_per_replica": 4, "num_nodes_per_dp": 2}, "Scaling.num_nodes_per_dp=2"),
+        ({"num_nodes_per_dp": 0}, "Scaling.num_nodes_per_dp=0"),
         ({"threads_per_worker": 0}, "Scaling.threads_per_worker=0"),
         ({"resources_per_worker": {"CPU": 0.0}}, "Scaling.resources_per_worker="),
         ({"resources_per_worker": {"CPU": 1.0, "TPU": -1.0}}, "Scaling.resources_per_worker="),
@@ -45,7 +45,7 @@ def test_a_limit_that_cannot_work_names_its_field(name, value):
     ids=["one", "fixed", "a range", "a range of one"],
 )
 def test_the_bounds_of_replicas(replicas, bounds):
-    assert Scaling(replicas=replicas).bounds == bounds
+    assert Scaling(num_dp_replicas=replicas).bounds == bounds
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_every_setting_is_documented():
 
 def test_settings_are_values():
     assert RunSettings(run="r") == RunSettings(run="r")
-    assert pickle.loads(pickle.dumps(RunSettings(run="r", scaling=Scaling(replicas=(1, 3))))).scaling.bounds == (1, 3)
+    assert pickle.loads(pickle.dumps(RunSettings(run="r", scaling=Scaling(num_dp_replicas=(1, 3))))).scaling.bounds == (1, 3)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
