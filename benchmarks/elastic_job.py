@@ -50,7 +50,7 @@ def main() -> None:
     elastic.fit(
         make_train_fn(job),
         policy=Ladder(straggler=Kind.REDEAL),
-        scaling=elastic.Scaling(replicas=job.workers, spares=job.spares),
+        scaling=elastic.Scaling(num_dp_replicas=job.workers, spares=job.spares),
         callbacks=[],
         name=job.name,
         seed=job.seed,

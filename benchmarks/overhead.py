@@ -275,7 +275,7 @@ def run_elastic(settings: Settings, address: tuple[str, int], side: str = ELASTI
     with tempfile.TemporaryDirectory() as run_dir:
         result = elastic.fit(
             make_elastic_train_fn(settings, address, side, **prepare),
-            scaling=elastic.Scaling(replicas=settings.workers, spares=0),
+            scaling=elastic.Scaling(num_dp_replicas=settings.workers, spares=0),
             name=f"overhead-{side}",
             run_dir=run_dir,
         )

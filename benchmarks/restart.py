@@ -71,7 +71,7 @@ def drive(folder: Path, memory_folder: Path, run: str, nbytes: int) -> None:
     (folder / f"{os.getpid()}.pid").touch()
     settings = RunSettings(
         run=run,
-        scaling=Scaling(replicas=WORKERS),
+        scaling=Scaling(num_dp_replicas=WORKERS),
         checkpoint=Checkpoint(local_interval=Interval(steps=1), memory=str(memory_folder), peers=0),
         limits=Limits(hang_floor_s=DEADLINE_S),
     )

@@ -4,7 +4,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from elastic import errors
+from elastic.actors import token as tokens
 from elastic.actors.brain import RayBrain
 from elastic.actors.cluster import cluster
 from elastic.actors.driver import Driver, Finished
@@ -21,28 +22,34 @@ from elastic.actors.journal import Journal
 from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.tiers import NoTiers
+from elastic.actors.token import Token
 from elastic.callbacks import Callback, WorkerCallback, by_place
 from elastic.checkpoint.manifest import checked_name
+from elastic.checkpoint.rungs import CheckpointRung
+from elastic.config import load
 from elastic.control import events as ev
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
+from elastic.knobs import Given
 from elastic.policies import Ladder
 from elastic.progress import Progress
-from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
+from elastic.settings import Chaos, Checkpoint, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
-def fit(
+def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     train_fn: Callable[[Any], Any],
     *,
+    config: str | os.PathLike[str] | None = None,
     policy: Policy | None = None,
     scaling: Scaling | None = None,
     callbacks: Sequence[Callback | WorkerCallback] | None = None,
     limits: Limits | None = None,
     checkpoint: Checkpoint | None = None,
+    chaos: Chaos | None = None,
     name: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     address: str | None = None,
 ) -> Result:
@@ -50,15 +57,18 @@ def fit(
 
     Args:
         train_fn: takes an `elastic.Session`; runs on every worker.
+        config: a YAML file with what is not given here, see docs/configuration.md; default: the one that ELASTIC_CONFIG
+            names, if it does.
         policy: `(incident, view) -> Remediation`; default: `elastic.policies.Ladder()`.
         scaling: how many replicas, on what; default: one on one CPU.
-        callbacks: told of steps, generations and incidents, in this process, or of resizes, on every worker;
+        callbacks: told of steps, incidents and other moments, in this process, or of resizes, on every worker;
             default: a live progress line.
         limits: how long waits may last.
-        checkpoint: how safe each step is made below the memory of live workers; None: not at all.
+        checkpoint: how safe each step is made below the memory of live workers; default: not at all.
+        chaos: faults that the run does to itself; default: none.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
             the last one ended.
-        seed: base of all random state and of the data order.
+        seed: base of all random state and of the data order; default: 0.
         run_dir: where the journal goes; default: `runs/<name>`.
         address: of a Ray cluster; default: RAY_ADDRESS, else a running one, else a local one for this call.
 
@@ -70,16 +80,27 @@ def fit(
         NoClusterError, NotEnoughSlotsError, ReplicasLostError, NoProgressError: see `elastic.errors`.
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """
-    is_named = name is not None
-    name = checked_name(name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}", "fit(name=...)")
-    directory = Path(run_dir) if run_dir is not None else Path("runs") / name
+    given = {"scaling": scaling, "limits": limits, "checkpoint": checkpoint, "chaos": chaos, "name": name, "seed": seed}
+    given |= {"run_dir": None if run_dir is None else os.fspath(run_dir), "address": address}
+    arguments = {key: Given(value, f"fit({key}=...)") for key, value in given.items() if value is not None}
+    chosen, _ = load(config, arguments)
+    made_up = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+    name = checked_name(chosen.name or made_up, "fit(name=...)")
+    directory = Path(chosen.run_dir) if chosen.run_dir is not None else Path("runs") / name
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
-    settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits(), checkpoint=checkpoint)
-    with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
+    settings = RunSettings(
+        run=name, scaling=chosen.scaling, limits=chosen.limits, checkpoint=chosen.checkpoint, chaos=chosen.chaos
+    )
+    with ExitStack() as stack:
+        for callback in told:
+            stack.callback(callback.on_end)
+        is_local = stack.enter_context(cluster(chosen.address or os.environ.get("RAY_ADDRESS"), settings.scaling))
         take_over(name)
-        work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed)
-        with closing(Journal(directory)) as journal:
-            finished = _drive(work, settings, journal, may_come_back=is_named and not is_local)
+        work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, chosen.seed)
+        journal = stack.enter_context(closing(Journal(directory)))
+        token = tokens.draw(directory)
+        stack.callback(tokens.forget, token)
+        finished = _drive(work, settings, journal, token, may_come_back=chosen.name is not None and not is_local)
     return _result(finished, directory)
 
 
@@ -93,7 +114,7 @@ class Work:
     seed: int
 
 
-def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: bool) -> Finished:
+def _drive(work: Work, settings: RunSettings, journal: Journal, token: Token, may_come_back: bool) -> Finished:
     """Args: may_come_back: another life of the run may want what the memory of nodes holds when this one fails."""
 
     def emit(event: ev.Event) -> None:
@@ -102,10 +123,15 @@ def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: b
     def crash(error: Exception) -> None:
         driver.crash(error)
 
-    tiers = _tiers(settings, emit, lambda told: journal.checkpoint(time.time(), told), crash)
+    def write(told: Any) -> None:
+        journal.checkpoint(time.time(), told)
+        if isinstance(told, CheckpointRung):
+            driver.reached(told)
+
+    tiers = _tiers(settings, emit, write, crash)
     incarnation, forks = tiers.begin()
     settings = replace(settings, incarnation=incarnation)
-    brain = RayBrain(RunState(settings=settings, forks=forks), work.policy)
+    brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token)
     driver = Driver(brain, journal, work.callbacks)
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash)
     tiers.start(settings)
@@ -115,6 +141,7 @@ def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: b
         if finished.outcome.ending is Ending.SUCCEEDED:
             is_kept = False
             tiers.flush()
+            driver.tell_late()
         return finished
     finally:
         fleet.shutdown(keep_memory=is_kept)

@@ -262,7 +262,7 @@ def main() -> None:
 
     result = elastic.fit(
         make_train_fn(Recipe(steps=args.steps, seed=args.seed, float64=args.float64)),
-        scaling=elastic.Scaling(replicas=(fewest, most), spares=0),
+        scaling=elastic.Scaling(num_dp_replicas=(fewest, most), spares=0),
         seed=args.seed,
         address=args.address,
     )

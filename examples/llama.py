@@ -199,7 +199,7 @@ def main() -> None:
     fewest, most = (int(count) for count in (args.replicas.split("-") * 2)[:2])
     result = elastic.fit(
         make_train_fn(Recipe(size=args.size, steps=args.steps)),
-        scaling=elastic.Scaling(replicas=(fewest, most), workers_per_replica=args.workers_per_replica),
+        scaling=elastic.Scaling(num_dp_replicas=(fewest, most), workers_per_replica=args.workers_per_replica),
         address=args.address,
     )
     print(f"{result.steps} steps, {len(result.incidents)} incidents, world sizes {result.world_sizes}")

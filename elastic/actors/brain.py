@@ -10,8 +10,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.asking import supervisor_name
 from elastic.actors.driver import Observed
+from elastic.actors.guard import Guard
 from elastic.actors.peer_source import namespace
-from elastic.actors.supervisor import Supervisor
+from elastic.actors.token import Token
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.remediation import Policy
@@ -29,15 +30,15 @@ _NAME_POLL_S = 0.05
 class RayBrain:
     """A supervisor actor; what it was told and did not answer is told to its successor again."""
 
-    def __init__(self, state: RunState, policy: Policy) -> None:
-        self._state, self._policy = state, policy
+    def __init__(self, state: RunState, policy: Policy, token: Token) -> None:
+        self._state, self._policy, self._token = state, policy, token
         self._actor = self._start()
 
     def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
         last: Exception | None = None
         for _ in range(_LIVES):
             try:
-                commands, self._state = ray.get(self._actor.observe.remote(events), timeout=_ANSWER_S)
+                commands, self._state = ray.get(self._call("observe", events), timeout=_ANSWER_S)
                 return commands, self._state
             except (RayActorError, GetTimeoutError) as error:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
@@ -51,7 +52,7 @@ class RayBrain:
 
     def asked(self) -> list[ev.Event]:
         try:
-            asked: list[ev.Event] = ray.get(self._actor.asked.remote(), timeout=_ANSWER_S)
+            asked: list[ev.Event] = ray.get(self._call("asked"), timeout=_ANSWER_S)
             return asked
         except (RayActorError, GetTimeoutError) as error:  # `observe` finds that out too, and replaces it
             log.debug("the supervisor can not say what it was asked: %s", error)
@@ -59,6 +60,9 @@ class RayBrain:
 
     def close(self) -> None:
         ray.kill(self._actor)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._actor.call.remote(self._token.secret, method, *arguments)
 
     def _start(self) -> Any:
         # Beside the driver: it shares the fate of the one process that cannot do without it.
@@ -69,7 +73,7 @@ class RayBrain:
         deadline_s = time.monotonic() + _NAME_S
         while True:
             try:
-                return ray.remote(**options)(Supervisor).remote(self._state, self._policy)
+                return ray.remote(**options)(Guard).remote(self._token, self._state, self._policy)
             except ValueError as error:  # the last one's name is free a moment after its death
                 if time.monotonic() > deadline_s:
                     raise ElasticError(

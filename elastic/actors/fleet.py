@@ -17,7 +17,7 @@ class Fleet(Protocol):
     """
 
     def start(self, worker: str, gang: int, shard: int) -> None:
-        """Workers of one gang are one replica, and are placed as `Scaling.nodes_per_replica` says."""
+        """Workers of one gang are one replica, and are placed as `Scaling.num_nodes_per_dp` says."""
         ...
 
     def freeze(self, worker: str, generation: int) -> None: ...

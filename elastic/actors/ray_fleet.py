@@ -121,7 +121,7 @@ class RayFleet:
             if gang not in self._gangs:
                 self._gangs[gang] = placement_group(
                     [scaling.resources] * width,
-                    strategy="STRICT_PACK" if scaling.nodes_per_replica == 1 else "STRICT_SPREAD",
+                    strategy="STRICT_PACK" if scaling.num_nodes_per_dp == 1 else "STRICT_SPREAD",
                     name=self._name(f"gang{gang}"),
                     lifetime="detached",
                     bundle_label_selector=[dict(scaling.label_selector)] * width if scaling.label_selector else None,

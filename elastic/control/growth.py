@@ -4,6 +4,7 @@ Each growth stops all for a moment. So joiners that come within a short time are
 one worker after another is lost does not get its next one in before it has shown some patience.
 """
 
+from elastic.control.state import RunState
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
@@ -28,12 +29,18 @@ def consider_growth(turn: Turn) -> None:
 
 def is_flapping(turn: Turn, node: str) -> bool:
     """It has lost so many workers in so little time that the next one would probably follow."""
-    limits = turn.settings.limits
+    until_s = flapping_until_s(turn.state, node)
+    return until_s is not None and turn.now_s < until_s
+
+
+def flapping_until_s(state: RunState, node: str) -> float | None:
+    """When a node that lost worker after worker may get one again; None: it is none of those."""
+    limits = state.settings.limits
     losses_s = [
         incident.opened_at_s
-        for incident in turn.state.incidents
-        if incident.kind not in _HARMLESS and any(turn.worker(name).node == node for name in incident.culprits)
+        for incident in state.incidents
+        if incident.kind not in _HARMLESS and any(state.workers[name].node == node for name in incident.culprits)
     ]
     recent = losses_s[-limits.flap_losses :]
     is_dense = len(recent) == limits.flap_losses and recent[-1] - recent[0] <= limits.flap_window_s
-    return is_dense and turn.now_s - recent[-1] < limits.flap_cooldown_s
+    return recent[-1] + limits.flap_cooldown_s if is_dense else None

@@ -68,6 +68,7 @@ class WorkerRecord:
         restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
             what it kept, if that is not None.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
+        is_dismissed: it was told to leave, and is not known to have left.
     """
 
     name: str
@@ -101,6 +102,7 @@ class WorkerRecord:
     kept: CommitId | None = None
     slowness: float = 1.0
     slow_steps: int = 0
+    is_dismissed: bool = False
 
     @property
     def held(self) -> tuple[CommitId, ...]:
@@ -165,6 +167,8 @@ class RunState:
         forks: where the history began anew, oldest first.
         found_nothing: the generation after which the tiers were looked at in vain, -1 before. looks_in_vain: how often.
         restores: how many were begun.
+        furthest: the last step ever told, -1 before the first.
+        restarts: how often in a row state came from a tier, since nobody held it, without a step past `furthest`.
         pause_asked: a member was asked to have all stop at the end of a step.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
@@ -192,6 +196,8 @@ class RunState:
     found_nothing: int = -1
     looks_in_vain: int = 0
     restores: int = 0
+    furthest: int = -1
+    restarts: int = 0
     pause_asked: bool = False
     plan: Plan | None = None
     tuning: Tuning = NOT_TUNED

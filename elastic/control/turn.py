@@ -143,8 +143,10 @@ class Turn:
         return f"nothing was heard of {', '.join(names)} on {', '.join(nodes)} for Limits.heartbeat_timeout_s={limit_s}"
 
     def dismiss(self, name: str, reason: str) -> None:
-        if self.worker(name).standing not in OVER:
-            self.set_worker(name, standing=Standing.GONE)
+        standing = self.worker(name).standing
+        if standing not in OVER:
+            has_begun = standing is not Standing.REQUESTED
+            self.set_worker(name, standing=Standing.GONE, is_dismissed=has_begun)
         self.do(Dismiss(workers=(name,), reason=reason))
 
     def count_start_failure(self, name: str, evidence: str) -> None:
@@ -215,7 +217,7 @@ class Turn:
             minimum=low,
             maximum=high,
             incidents_without_progress=self.state.without_progress,
-            allowed_without_progress=self.settings.limits.incidents_without_progress,
+            allowed_without_progress=self.settings.limits.max_in_job_restarts,
             slowness={member.name: member.slowness for member in members},
             node_slowness=by_node((member.node, member.slowness) for member in members),
         )
@@ -287,17 +289,17 @@ class Turn:
         least = scaling.bounds[0] * self.state.width
         needs = f"the run needs at least {least} workers of {scaling.resources}, and within "
         within = f"Limits.start_timeout_s={limits.start_timeout_s} "
-        cause = f"the cluster could place {placed}: add nodes, or lower Scaling.replicas"
+        cause = f"the cluster could place {placed}: add nodes, or lower Scaling.num_dp_replicas"
         if placed >= least:
             cause = f"{ready} of {placed} came to their first step: raise it if imports and model building take longer"
         self.fail(Ending.NOT_ENOUGH_SLOTS, needs + within + cause)
 
     def fail_below_minimum(self) -> None:
-        limit_s = self.settings.limits.below_minimum_timeout_s
+        limit_s = self.settings.limits.jobset_downtime_threshold_s
         self.fail(
             Ending.NOT_ENOUGH_SLOTS,
             f"the group stayed below the minimum of {self.settings.scaling.bounds[0]} replicas for "
-            f"Limits.below_minimum_timeout_s={limit_s}: add nodes, or lower Scaling.replicas",
+            f"Limits.jobset_downtime_threshold_s={limit_s}: add nodes, or lower Scaling.num_dp_replicas",
         )
 
     def end_if_all_left(self) -> None:

@@ -18,7 +18,7 @@ from elastic.errors import SettingError
 from elastic.settings import Scaling
 
 _NODES = 3
-_SCALING = Scaling(replicas=(2, 4), spares=1)
+_SCALING = Scaling(num_dp_replicas=(2, 4), spares=1)
 
 
 def demo(out: Path, steps: int, seed: int, with_faults: bool, float64: bool) -> dict[str, Any]:

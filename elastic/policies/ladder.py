@@ -24,7 +24,7 @@ class Ladder:
             return Remediation(
                 kind=Kind.GIVE_UP,
                 reason=f"{view.incidents_without_progress} incidents without a committed step between them, more than "
-                f"Limits.incidents_without_progress={view.allowed_without_progress}",
+                f"Limits.max_in_job_restarts={view.allowed_without_progress}",
             )
         if incident.kind is IncidentClass.STRAGGLER:
             return self._about_straggler(incident, view)

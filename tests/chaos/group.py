@@ -125,7 +125,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     settings = RunSettings(
         run=name_of(folder),
-        scaling=Scaling(replicas=replicas, spares=spares, workers_per_replica=training.width),
+        scaling=Scaling(num_dp_replicas=replicas, spares=spares, workers_per_replica=training.width),
         checkpoint=training.checkpoint,
         limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]
     )

@@ -47,7 +47,7 @@ def test_a_rule_goes_to_the_workers_and_other_callbacks_stay(hosts: Any, tmp_pat
     told = Reports()
     result = elastic.fit(
         following,
-        scaling=elastic.Scaling(replicas=2),
+        scaling=elastic.Scaling(num_dp_replicas=2),
         callbacks=[told, callbacks.SquareRootLR(reference_batch=4)],
         limits=LIMITS,
         run_dir=tmp_path / "run",

@@ -32,7 +32,7 @@ def checkpoint(folder: Path, **settings: Any) -> elastic.Checkpoint:
 
 def fit(folder: Path, name: str, kept: elastic.Checkpoint, steps: int = STEPS, **options: Any) -> Any:
     folder.mkdir(exist_ok=True)
-    scaling = elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1})
+    scaling = elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1})
     limits = elastic.Limits(start_timeout_s=120, hang_floor_s=30)
     settings = {"scaling": scaling, "limits": limits, "name": name, "checkpoint": kept, "run_dir": folder / "run"}
     return elastic.fit(regression(folder, steps=steps), **{**settings, **options})

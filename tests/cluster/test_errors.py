@@ -20,14 +20,14 @@ def fit(train_fn: Any, tmp_path: Path, limits: elastic.Limits = PATIENT, **setti
 
 
 def test_too_few_slots_names_both_numbers_and_the_setting(hosts: Any, tmp_path: Path) -> None:
-    scaling = elastic.Scaling(replicas=2, resources_per_worker={"CPU": 3, "here": 5})
-    with pytest.raises(errors.NotEnoughSlotsError, match=r"at least 2 workers.*could place 0.*Scaling.replicas"):
+    scaling = elastic.Scaling(num_dp_replicas=2, resources_per_worker={"CPU": 3, "here": 5})
+    with pytest.raises(errors.NotEnoughSlotsError, match=r"at least 2 workers.*could place 0.*Scaling.num_dp_replicas"):
         fit(training.regression(tmp_path), tmp_path, FAST, scaling=scaling)
 
 
 def test_an_exception_in_train_fn_is_raised_once_with_rank_and_traceback(hosts: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.TrainFnError) as caught:
-        fit(training.raising(at_step=3, rank=1), tmp_path, scaling=elastic.Scaling(replicas=2))
+        fit(training.raising(at_step=3, rank=1), tmp_path, scaling=elastic.Scaling(num_dp_replicas=2))
     assert "ZeroDivisionError" in str(caught.value)
     assert caught.value.rank == 1
     assert "in train_fn" in caught.value.traceback

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(180)
 
 def fit(folder: Path, *callbacks: Any, steps: int = 40, **settings: Any) -> Any:
     """A run in `folder`, two replicas unless told otherwise."""
-    scaling = settings.pop("scaling", elastic.Scaling(replicas=2))
+    scaling = settings.pop("scaling", elastic.Scaling(num_dp_replicas=2))
     limits = settings.pop("limits", elastic.Limits(start_timeout_s=60))
     return elastic.fit(
         regression(folder, steps),
@@ -75,12 +75,12 @@ def test_a_run_without_faults_returns_its_result(clean: Any) -> None:
 
 
 def test_gpu_workers_go_where_the_gpus_are(hosts: Any, tmp_path: Path) -> None:
-    fit(tmp_path, steps=3, scaling=elastic.Scaling(replicas=2, use_gpu=True))
+    fit(tmp_path, steps=3, scaling=elastic.Scaling(num_dp_replicas=2, use_gpu=True))
     assert placed_on(tmp_path) == {hosts.nodes["gpu"].node_id}
 
 
 def test_label_selectors_choose_nodes(hosts: Any, tmp_path: Path) -> None:
-    fit(tmp_path, steps=3, scaling=elastic.Scaling(replicas=2, label_selector={"pool": "b"}))
+    fit(tmp_path, steps=3, scaling=elastic.Scaling(num_dp_replicas=2, label_selector={"pool": "b"}))
     assert placed_on(tmp_path) == {hosts.nodes["b"].node_id}
 
 
@@ -91,7 +91,7 @@ def test_a_killed_worker_costs_no_step_and_no_process(clean: Any, tmp_path: Path
         os.kill(state.members[1].pid, signal.SIGKILL)
 
     saboteur = At(10, kill)
-    result = fit(tmp_path, saboteur, steps=40, scaling=elastic.Scaling(replicas=(1, 2)))
+    result = fit(tmp_path, saboteur, steps=40, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
     assert saboteur.fired_s is not None
     assert len(result.incidents) == 1
     assert result.world_sizes[:2] == [2, 1]
@@ -108,7 +108,7 @@ def test_a_spare_takes_over(clean: Any, tmp_path: Path) -> None:
         os.kill(state.members[0].pid, signal.SIGKILL)
 
     saboteur = At(10, kill_leader)
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(replicas=2, spares=1))
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=2, spares=1))
     assert saboteur.fired_s is not None
     assert set(result.world_sizes) == {2}
     assert_nothing_lost(tmp_path, clean, result)
@@ -119,7 +119,7 @@ def test_a_stopped_worker_is_seen_and_replaced(clean: Any, tmp_path: Path) -> No
         os.kill(state.members[1].pid, signal.SIGSTOP)
 
     saboteur = At(8, stop)  # reports come some at a time: later, the run might be over
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(replicas=(1, 2)))
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
     assert saboteur.fired_s is not None
     (incident,) = result.incidents
     assert incident.kind is IncidentClass.WORKER_HUNG
@@ -134,7 +134,7 @@ def test_a_worker_that_is_told_of_its_end_leaves_between_two_steps(clean: Any, t
         os.kill(state.members[1].pid, signal.SIGTERM)
 
     saboteur = At(10, tell)
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(replicas=(1, 2)))
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
     assert saboteur.fired_s is not None
     (incident,) = result.incidents
     assert incident.kind is IncidentClass.DEPARTURE
@@ -155,7 +155,7 @@ def test_a_drained_node_is_left_between_two_steps(hosts: Any, tmp_path: Path) ->
 
     saboteur = At(10, drain)
     try:
-        scaling = elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1, "there": 1})
+        scaling = elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1, "there": 1})
         result = fit(tmp_path, saboteur, steps=100, scaling=scaling)
     finally:
         for node in (drained, stays):
@@ -197,7 +197,7 @@ def test_training_survives_its_supervisor_and_monitors(clean: Any, tmp_path: Pat
         os.kill(state.members[1].pid, signal.SIGKILL)
 
     saboteur = At(10, kill_control_plane)
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(replicas=2, spares=1))
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=2, spares=1))
     assert len(killed) >= 2
     assert_nothing_lost(tmp_path, clean, result)
 
@@ -227,7 +227,7 @@ def test_the_group_grows_when_slots_appear(hosts: Any, clean: Any, tmp_path: Pat
     hosts_before = At(3, add_node)
     small = hosts.add_node(num_cpus=1, object_store_memory=80 << 20, labels={"pool": "new"})
     try:
-        scaling = elastic.Scaling(replicas=(1, 3), label_selector={"pool": "new"})
+        scaling = elastic.Scaling(num_dp_replicas=(1, 3), label_selector={"pool": "new"})
         result = fit(tmp_path, hosts_before, steps=400, scaling=scaling)
     finally:
         for node in (small, *added):
@@ -250,7 +250,7 @@ def test_a_lost_node_takes_its_workers_along(hosts: Any, tmp_path: Path) -> None
 
     saboteur = At(10, remove)
     try:
-        scaling = elastic.Scaling(replicas=(1, 2), resources_per_worker={"CPU": 1, "here": 1})
+        scaling = elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1, "here": 1})
         result = fit(tmp_path, saboteur, steps=300, scaling=scaling)  # its workers outlive a raylet by seconds
     finally:
         for node in nodes.values():

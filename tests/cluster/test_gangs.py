@@ -20,7 +20,7 @@ STEPS = 200
 def fit(folder: Path, saboteur: At, **scaling: Any) -> Any:
     return elastic.fit(
         fully_sharded(folder, STEPS),
-        scaling=elastic.Scaling(replicas=(1, 2), workers_per_replica=2, **scaling),
+        scaling=elastic.Scaling(num_dp_replicas=(1, 2), workers_per_replica=2, **scaling),
         limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30),
         callbacks=[saboteur],
         run_dir=folder / "run",

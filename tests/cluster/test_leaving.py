@@ -23,7 +23,7 @@ if __name__ == "__main__":
     cloudpickle.register_pickle_by_value(training)
     elastic.fit(
         training.regression(Path(sys.argv[1]), steps=100_000),
-        scaling=elastic.Scaling(replicas=2),
+        scaling=elastic.Scaling(num_dp_replicas=2),
         limits=elastic.Limits(orphan_lease_s=4),
         run_dir=Path(sys.argv[1]) / "run",
         name=Path(sys.argv[1]).name,

@@ -120,7 +120,7 @@ def test_a_killed_worker_and_a_spare_cost_no_row(dataset: Any, tmp_path: Path) -
 
     result = elastic.fit(
         over(dataset, tmp_path),
-        scaling=elastic.Scaling(replicas=2, spares=1),
+        scaling=elastic.Scaling(num_dp_replicas=2, spares=1),
         limits=LIMITS,
         callbacks=[At(10, kill)],
         run_dir=tmp_path / "run",

@@ -76,7 +76,7 @@ def fit(folder: Path, name: str, asking: Asking) -> Any:
     return elastic.fit(
         until_tuned(folder),
         name=name,
-        scaling=elastic.Scaling(replicas=2),
+        scaling=elastic.Scaling(num_dp_replicas=2),
         limits=elastic.Limits(start_timeout_s=60),
         callbacks=[asking.callback],
         run_dir=folder / "run",

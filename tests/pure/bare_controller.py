@@ -61,7 +61,7 @@ class BareController:
         checkpoint: Checkpoint | None = None,
         **limits: float,
     ) -> None:
-        scaling = Scaling(replicas=replicas, spares=spares, workers_per_replica=width)
+        scaling = Scaling(num_dp_replicas=replicas, spares=spares, workers_per_replica=width)
         settings = RunSettings(run="r", scaling=scaling, limits=Limits(**limits), checkpoint=checkpoint)
         self.state = RunState(settings=settings)
         self.policy = policy or Ladder()

@@ -149,14 +149,14 @@ def test_below_the_minimum_the_survivors_wait_for_a_replacement():
 
 
 def test_the_wait_below_the_minimum_has_a_deadline():
-    ws = below_minimum(below_minimum_timeout_s=100.0)
+    ws = below_minimum(jobset_downtime_threshold_s=100.0)
     ws.place("w2")
     ws.tick(after_s=60.0)
     ws.die("w2")
     assert ws.phase is Phase.WAITING
     ws.tick(after_s=40.1)
     assert ws.state.outcome.ending is Ending.NOT_ENOUGH_SLOTS
-    assert "Limits.below_minimum_timeout_s=100.0" in ws.state.outcome.message
+    assert "Limits.jobset_downtime_threshold_s=100.0" in ws.state.outcome.message
 
 
 def test_a_replacement_that_does_not_come_up_is_replaced():

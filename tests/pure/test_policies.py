@@ -42,17 +42,17 @@ def fail_once(ws: BareController, number: int) -> None:
 
 
 def test_incidents_without_progress_end_the_run():
-    ws = BareController(1, incidents_without_progress=3).run()
+    ws = BareController(1, max_in_job_restarts=3).run()
     for _ in range(3):
         fail_once(ws, 1)
         assert ws.phase is Phase.RUNNING
     fail_once(ws, 1)
     assert ws.state.outcome.ending is Ending.NO_PROGRESS
-    assert "Limits.incidents_without_progress=3" in ws.state.outcome.message
+    assert "Limits.max_in_job_restarts=3" in ws.state.outcome.message
 
 
 def test_a_stable_step_is_progress():
-    ws = BareController(1, incidents_without_progress=1).run()
+    ws = BareController(1, max_in_job_restarts=1).run()
     for number in range(5):
         fail_once(ws, number)
         ws.stable(number)
