@@ -67,8 +67,9 @@ bench-reproducible: $(READY) ## what a step costs with sums in one fixed order
 bench-checkpoint: $(READY) ## what a snapshot costs
 	$(BIN)/python -m benchmarks.checkpoint --out runs/checkpoint.json $(ARGS)
 
-diagram: $(READY) ## write the state diagram into ARCHITECTURE.md
+diagram: $(READY) ## write the state diagram into ARCHITECTURE.md, the table of knobs into docs/configuration.md
 	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md
+	$(BIN)/python tools/knobs.py --write docs/configuration.md
 
 clean: ## remove .venv, build products and caches (runs/ stays)
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

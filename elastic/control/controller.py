@@ -34,7 +34,6 @@ from elastic.control.forming import (
     try_form,
 )
 from elastic.control.growth import consider_growth
-from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
@@ -73,8 +72,6 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
     if isinstance(event, ev.WorkerEvent) and event.worker not in state.workers:
         return Decision(state, ())  # a worker of an earlier incarnation
     turn = Turn(state, now_s, policy)
-    if isinstance(event, HAS_LEFT):
-        note_left(turn, event.worker)
     handler(turn, event)
     return Decision(turn.state, tuple(turn.commands))
 

@@ -6,7 +6,6 @@ from elastic.control import events as ev
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
-from elastic.control.leaving import expire_leaving
 from elastic.control.outcome import Ending
 from elastic.control.restoring import consider_restore, expire_restores
 from elastic.control.retuning import consider_tuning
@@ -60,7 +59,6 @@ def _expire_restore(turn: Turn) -> None:
 
 def tick_running(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
-    expire_leaving(turn)
     consider_departure(turn)
     consider_growth(turn)
     consider_restore(turn)
@@ -114,7 +112,6 @@ def tick_forming(turn: Turn, event: ev.Tick) -> None:
 
 
 def tick_finishing(turn: Turn, event: ev.Tick) -> None:
-    expire_leaving(turn)
     limit_s = turn.settings.limits.finish_timeout_s
     if turn.waited_s() <= limit_s:
         return
@@ -126,7 +123,6 @@ def tick_finishing(turn: Turn, event: ev.Tick) -> None:
 
 def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
-    expire_leaving(turn)
     _expire_restore(turn)
     lease_s = turn.settings.limits.lease_s
     expired = [m for m in turn.state.members if m.standing is Standing.SUSPECT and turn.now_s - m.since_s > lease_s]

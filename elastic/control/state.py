@@ -68,7 +68,6 @@ class WorkerRecord:
         restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
             what it kept, if that is not None.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
-        is_dismissed: it was told to leave, and is not known to have left.
     """
 
     name: str
@@ -102,7 +101,6 @@ class WorkerRecord:
     kept: CommitId | None = None
     slowness: float = 1.0
     slow_steps: int = 0
-    is_dismissed: bool = False
 
     @property
     def held(self) -> tuple[CommitId, ...]:

@@ -143,10 +143,8 @@ class Turn:
         return f"nothing was heard of {', '.join(names)} on {', '.join(nodes)} for Limits.heartbeat_timeout_s={limit_s}"
 
     def dismiss(self, name: str, reason: str) -> None:
-        standing = self.worker(name).standing
-        if standing not in OVER:
-            has_begun = standing is not Standing.REQUESTED
-            self.set_worker(name, standing=Standing.GONE, is_dismissed=has_begun)
+        if self.worker(name).standing not in OVER:
+            self.set_worker(name, standing=Standing.GONE)
         self.do(Dismiss(workers=(name,), reason=reason))
 
     def count_start_failure(self, name: str, evidence: str) -> None:
