@@ -4,6 +4,7 @@
     ├── SettingError              a setting that cannot work
     ├── NoClusterError            no Ray cluster could be reached
     ├── NotEnoughSlotsError       fewer slots than the minimum of replicas
+    ├── NoRoomError               a tier has no room for what it should hold
     ├── TrainFnError              the user's train_fn raised
     ├── ReplicasLostError         no live, healed copy of the state is left
     ├── NoProgressError           incident after incident, without a committed step between them
@@ -43,6 +44,10 @@ class NoClusterError(ElasticError):
 
 class NotEnoughSlotsError(ElasticError):
     """The cluster could not place the minimum of replicas before the deadline."""
+
+
+class NoRoomError(ElasticError):
+    """A node has no room for the snapshots of its workers, or for others' copies; the message names the knobs."""
 
 
 class TrainFnError(ElasticError):

@@ -13,6 +13,7 @@ from elastic.actors.tiers import Tiers
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.rungs import CheckpointRung, Rung
 from elastic.control import events as ev
+from elastic.control.restoring import last_copy
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, View
 from elastic.settings import Checkpoint, RunSettings
@@ -49,6 +50,7 @@ class RayTiers(Tiers):
         self._keeper: Keeper | None = None
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
         self._staged, self._durable = -1, -1
+        self._worry = ""
         self._changed = threading.Condition()
 
     def start(self, settings: RunSettings) -> None:
@@ -59,6 +61,9 @@ class RayTiers(Tiers):
         super().heed(event, state)
         if self._keeper is None:
             return
+        before, self._worry = self._worry, last_copy(state)
+        if self._worry and not before:
+            self._keeper.redundancy_lost(self._worry)
         match event:
             case ev.ShardStaged() if event.worker in state.workers:
                 self._staged = max(self._staged, event.commit.step)

@@ -20,14 +20,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.peer_source import PeerSource, actor_name, namespace
 from elastic.checkpoint.manifest import ShardKey
-from elastic.checkpoint.node import PART_BYTES, Node, NoRoomError
+from elastic.checkpoint.node import PART_BYTES, Node
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.checkpoint.vault_cleaning import collected
 from elastic.control.values import CommitId
-from elastic.errors import ElasticError
+from elastic.errors import ElasticError, NoRoomError
 from elastic.settings import Keep
 
 log = logging.getLogger("elastic")

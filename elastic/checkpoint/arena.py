@@ -23,7 +23,7 @@ import google_crc32c
 import numpy as np
 
 from elastic.checkpoint.manifest import Manifest, checked_name
-from elastic.errors import ElasticError
+from elastic.errors import NoRoomError
 from elastic.policies.sizing import SLOTS
 
 PAGE_BYTES = 4096
@@ -33,10 +33,6 @@ _FIELDS = struct.Struct("<8sIQQIq")
 _SUM = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _SUM.size
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
-
-
-class NoRoomError(ElasticError):
-    """The directory of the memory tier is full; the message tells what is needed and the knob."""
 
 
 class SlotState(IntEnum):
@@ -195,11 +191,25 @@ class Arena:
     """
 
     def __init__(self, directory: Path, run: str, incarnation: int, worker: str, slots: int = SLOTS) -> None:
-        self._directory, self._count = directory, slots
-        self._stem = f"{arena_prefix(run)}{incarnation}-{checked_name(worker, 'the name of a worker')}"
+        self._directory, self._run, self._count = directory, arena_prefix(run), slots
+        self._life = f"{self._run}{incarnation}-"
+        self._stem = f"{self._life}{checked_name(worker, 'the name of a worker')}"
         self._slots: list[Slot] = []
         self._made = self._seals = 0
         self._lock = threading.Lock()
+
+    def why_no_room(self, payload_bytes: int) -> str:
+        """What is wrong with the directory, before anything is written; empty if the slots fit.
+
+        An earlier life's slots count as free: they make room for those of this one.
+        """
+        try:
+            slots = self._directory.glob(f"{self._run}*.slot")
+            old = [path.stat().st_size + _MANIFEST_BYTES for path in slots if not path.name.startswith(self._life)]
+            is_enough = needed_bytes(payload_bytes, self._count) <= free_bytes(self._directory) + sum(old)
+        except OSError as error:
+            return f"Checkpoint.memory={self._directory} cannot be used: {error}"
+        return "" if is_enough else str(self._no_room(payload_bytes))
 
     def reserve(self, payload_bytes: int) -> None:
         """Have enough slots of this size, their pages touched; the newest sealed slot stays until it is replaced.

@@ -21,17 +21,13 @@ from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.rungs import Copy, Holding, copy_of
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import MissingError, StoreError
-from elastic.errors import CorruptError, ElasticError
+from elastic.errors import CorruptError, NoRoomError
 
 log = logging.getLogger("elastic")
 
 PART_BYTES = 64 << 20
 MIN_BYTES_PER_S = 10e6  # a peer that is slower than this is given up
 FIRST_BYTE_S = 10.0
-
-
-class NoRoomError(ElasticError):
-    """The node's budget for copies is taken; the message names the node and the knob."""
 
 
 class Peer(Protocol):

@@ -14,6 +14,7 @@ from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
+from elastic.control.corruption import corrupt, note_vote
 from elastic.control.deadlines import (
     discount_absence,
     tick_finishing,
@@ -105,7 +106,10 @@ def _parked(turn: Turn, event: ev.WorkerParked) -> None:
 
 def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
     _parked(turn, event)
-    start_if_ready(turn)
+    if event.no_room:  # later, a node without room costs the run a tier on that node; now it is a setting to be mended
+        turn.fail(Ending.NO_ROOM, f"no snapshots can be taken on {turn.worker(event.worker).node}: {event.no_room}")
+    else:
+        start_if_ready(turn)
 
 
 def _parked_while_running(turn: Turn, event: ev.WorkerParked) -> None:
@@ -203,26 +207,6 @@ def _broken_while_freezing(turn: Turn, event: ev.CollectiveBroken) -> None:
         harden(turn, f"a reduction broke on {event.worker}")
 
 
-def _corrupt(turn: Turn, event: ev.CorruptionFound) -> None:
-    """Fenced, never healed in place: what computes wrong today does so tomorrow. All members tell; the first counts.
-
-    One of an older generation needs no answer: the retry of its step finds the same again.
-    """
-    if event.generation != turn.state.generation:
-        return
-    if not event.culprits:
-        turn.fail(Ending.DIVERGED, event.evidence)
-        return
-    for name in event.culprits:
-        if turn.is_member(name) and turn.worker(name).standing not in OVER and not turn.worker(name).fenced:
-            turn.signal(IncidentClass.SILENT_CORRUPTION, event.evidence, culprit=name)
-            turn.fence(name, event.evidence)
-    if turn.state.phase in (Phase.RUNNING, Phase.FORMING):
-        freeze(turn, event.evidence)
-    elif turn.state.phase is Phase.FREEZING:
-        harden(turn, event.evidence)
-
-
 def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
@@ -311,6 +295,7 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     turn.publish_from(published)
     note_progress(turn, step_told)
     note_tuning(turn, event.report)
+    note_vote(turn, event.report)
     turn.resolve_incidents(event.report)
     if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
         turn.replenish("the group is below its size")
@@ -400,7 +385,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.WorkerNotice: (worker_noticed,) * 5 + (_ignore, _ignore),
     ev.StackDumped: (stack_seen,) * 6 + (_ignore,),
     ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
-    ev.CorruptionFound: (_ignore, _corrupt, _corrupt, _corrupt, _corrupt, _ignore, _ignore),
+    ev.CorruptionFound: (_ignore, corrupt, corrupt, corrupt, corrupt, _ignore, _ignore),
     ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _froze, _ignore, _ignore),
     ev.AtDoor: (_ignore, _ignore, _ignore, _at_door, _ignore, _ignore, _ignore),
     ev.Formed: (_ignore, _ignore, _ignore, _formed, _ignore, _ignore, _ignore),

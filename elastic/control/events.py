@@ -107,6 +107,7 @@ class WorkerParked(WorkerEvent):
     Attributes:
         host, port: where its store listens.
         plan: how its data is cut, before anything was tuned.
+        no_room: why its snapshots do not fit into the memory of its node, empty if they do, or none are taken.
     """
 
     host: str
@@ -114,6 +115,7 @@ class WorkerParked(WorkerEvent):
     pid: int
     layout: str
     plan: Plan | None = None
+    no_room: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

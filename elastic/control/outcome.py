@@ -14,6 +14,7 @@ class Ending(Enum):
     STOPPED = "KeyboardInterrupt"
     TRAIN_FN_RAISED = "TrainFnError"
     NOT_ENOUGH_SLOTS = "NotEnoughSlotsError"
+    NO_ROOM = "NoRoomError"
     REPLICAS_LOST = "ReplicasLostError"
     NO_PROGRESS = "NoProgressError"
     DIVERGED = "DivergenceError"

@@ -124,13 +124,16 @@ def take_answer(turn: Turn, event: ev.RestoreFound) -> bool:
         turn.change(restore=replace(restore, commit=event.commit))
         return True
     turn.change(restore=None, found_nothing=turn.state.generation, looks_in_vain=turn.state.looks_in_vain + 1)
-    if restore.at_most is not None:
+    if restore.needed_for:
+        why = event.error or event.reason
+        turn.fail(Ending.DIVERGED, f"{restore.needed_for}; and no step up to {restore.at_most} can be restored: {why}")
+    elif restore.at_most is not None:
         _go_on_with_what_was_kept(turn)
-    if restore.at_most is None and event.error:
+    elif event.error:
         turn.fail(Ending.REPLICAS_LOST, f"the checkpoints of the run cannot be looked at: {event.error}")
-    elif restore.at_most is None and has_committed(turn):
+    elif has_committed(turn):
         turn.fail_lost(f"every replica died, and no tier holds a step that can be restored: {event.reason}")
-    elif restore.at_most is None and restore.without:
+    elif restore.without:
         steps = ", ".join(str(commit.step) for commit in restore.without)
         turn.fail_lost(f"no saved step can be restored (bad: {steps}): start the run under another name to begin anew")
     return True
@@ -177,6 +180,14 @@ def has_committed(turn: Turn) -> bool:
     return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members if not m.outdated)
 
 
+def last_copy(state: RunState) -> str:
+    """Why what live workers hold may soon be lost, empty if there is no cause for worry."""
+    if state.phase is Phase.WAITING:
+        return f"fewer than {state.settings.scaling.bounds[0]} replicas are left"
+    is_alone = state.phase in (Phase.FORMING, Phase.RUNNING) and state.replicas == 1
+    return "one replica is left" if is_alone and max(state.world_sizes, default=1) > 1 else ""
+
+
 def fork(turn: Turn, resume: CommitId) -> None:
     """The next generation begins a new line of history after this commit."""
     skip = turn.state.restore.skip if turn.state.restore is not None else (0, 0)
@@ -187,6 +198,7 @@ def fork(turn: Turn, resume: CommitId) -> None:
     for worker in turn.state.standing(Standing.PARKED):  # who is not taken in knows of another state, or of none
         turn.set_worker(worker.name, restoring=None, refused=False, kept=None)
     turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())
+    turn.change(verified=min(turn.state.verified, resume.step))
 
 
 def expire_restores(turn: Turn) -> bool:

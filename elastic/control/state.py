@@ -128,12 +128,14 @@ class Restoring:
     Attributes:
         number: counts the run's restores.
         at_most: the step that was asked for by somebody; None: the newest. skip: see `Fork`.
+        needed_for: what has made the state that live workers hold worthless; empty: they can go on with it.
         commit: what is restored, None before it was found. without: commits that proved bad.
         since_s: when it was last looked for. enough_s: when enough replicas had loaded it, None before.
     """
 
     number: int = 0
     at_most: int | None = None
+    needed_for: str = ""
     skip: tuple[int, int] = (0, 0)
     commit: CommitId | None = None
     without: tuple[CommitId, ...] = ()
@@ -163,6 +165,8 @@ class RunState:
         balanced: the policy wants micro-batches dealt by speed.
         restore: state is to come from a tier before the next generation is formed; None: from live members.
         forks: where the history began anew, oldest first.
+        verified: the last step after which a vote has shown that all replicas held the same bits, -1 before the first.
+        disputed_from: what that was when replicas held different ones, and no majority, for the last time.
         found_nothing: the generation after which the tiers were looked at in vain, -1 before. looks_in_vain: how often.
         restores: how many were begun.
         furthest: the last step ever told, -1 before the first.
@@ -191,6 +195,8 @@ class RunState:
     balanced: bool = False
     restore: Restoring | None = None
     forks: tuple[Fork, ...] = ()
+    verified: int = -1
+    disputed_from: int = -1
     found_nothing: int = -1
     looks_in_vain: int = 0
     restores: int = 0

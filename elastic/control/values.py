@@ -200,6 +200,7 @@ class StepReport:
     Attributes:
         seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
         tuning: what the step was computed at.
+        voted: with its reduction all replicas have shown that they held the same bits before it.
     """
 
     commit: CommitId
@@ -211,3 +212,4 @@ class StepReport:
     skipped: str = ""
     seconds: tuple[float, ...] = ()
     tuning: Tuning = NOT_TUNED
+    voted: bool = False

@@ -81,11 +81,15 @@ class Replica:
         self._buffers = Buffers(model)
         self.watch = Watch(self, digest_steps)
 
-    def reserve(self) -> None:
-        """See what the state will take; what can not travel is refused now, not when somebody must be healed."""
+    def reserve(self) -> str:
+        """See what the state will take; what can not travel is refused now, not when somebody must be healed.
+
+        Returns:
+            Why this node has no room for snapshots of it, empty if it has.
+        """
         tensors, optimizers = self.tracked.flatten().tensors, self.tracked.optimizers
         self.landing.reserve(tensors, optimizers)
-        self.snapshots.expect(tensors, optimizers)
+        return self.snapshots.expect(tensors, optimizers)
 
     def use(self, batches: Source) -> None:
         self._batches = batches
@@ -385,6 +389,7 @@ class Replica:
             skipped=step.skipped,
             seconds=step.seconds,
             tuning=self.cursor.tuning,
+            voted=step.voted,
         )
         self.unpublished.append(report)
         self.on_report(report)

@@ -299,7 +299,7 @@ class Session(DataDoor):
         ):
             raise StepMisuseError("SyncBatchNorm talks in every forward: pass equal_rounds=True to session.batches")
         replica.batches.start()
-        replica.reserve()
+        no_room = replica.reserve()
         self._has_arrived = True
         self._page.note(Flying.AT_DOOR)
         self._link.arrive(
@@ -310,6 +310,7 @@ class Session(DataDoor):
                 pid=os.getpid(),
                 layout=self._replica.layout,
                 plan=self._replica.batches.outline,
+                no_room=no_room,
             )
         )
 

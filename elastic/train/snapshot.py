@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import google_crc32c
 import torch
 
-from elastic.checkpoint.arena import Arena, NoRoomError, Slot
+from elastic.checkpoint.arena import Arena, Slot
 from elastic.checkpoint.manifest import Entry, Manifest, chunk_count, laid_out
 from elastic.checkpoint.memory import reclaim
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId, Fork, View
-from elastic.errors import StateError
+from elastic.errors import NoRoomError, StateError
 from elastic.policies.interval import Schedule
 from elastic.policies.sizing import slots_for
 from elastic.settings import Checkpoint
@@ -69,8 +69,9 @@ class Snapshot:
 class NoSnapshots:
     """What the training thread asks of a worker's snapshots; without `fit(checkpoint=...)` nothing is done."""
 
-    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """What the state will take, so that its memory is there before the first snapshot."""
+    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> str:
+        """What the state will take, so that its memory is there before the first snapshot; returns why it cannot be."""
+        return ""
 
     def joined(self, view: View) -> None:
         """A generation begins."""
@@ -140,8 +141,9 @@ class Snapshots(NoSnapshots):
 
     # --- which steps, and who ---
 
-    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> str:
         self._expected_bytes = expected_bytes(tensors, optimizers)
+        return self._arena.why_no_room(self._expected_bytes)
 
     def joined(self, view: View) -> None:
         """Who stages for the first time reserves its slots beside the first steps."""

@@ -80,6 +80,7 @@ class Step:
         self.on_stable: list[Callable[[], None]] = []
         self.skipped = ""
         self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank
+        self.voted = False  # all replicas have shown that they held the same bits before it
         self.committed_at_s = 0.0
         self._replica = replica
         self.dealt = replica.dealt(self._micro_batches, number, attempt)
@@ -313,7 +314,7 @@ class Step:
         self._check_conservation(tail.record)
         if replica.any_inside(tail.skips > 0) and not self.skipped:  # a skip of one shard is a skip of all
             self.skipped = SKIPPED_ELSEWHERE
-        replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
+        self.voted = replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
         if self._is_last_phase:
             replica.exchange(self, self._micro_batches)
         self.seconds = replica.watch.seconds

@@ -35,6 +35,7 @@ class Watch:
         self._replica = replica
         self._first: Sequence[Account] = ()
         self._first_place = (0, -1)
+        self._disputed: tuple[int, dict[str, int]] = (-1, {})  # the last tie: its step, and what each worker held
         self._measured_in = 0  # the generation that `seconds` and `_shares` belong to
         self._seconds: tuple[float, ...] = ()
         self._shares: tuple[int, ...] = ()
@@ -64,18 +65,22 @@ class Watch:
         """(size,) float64, to be summed over replicas."""
         return torch.tensor(table(mine, self._replica.rank, self._replica.replicas), dtype=torch.float64)
 
-    def check(self, step: int, attempt: int, rows: torch.Tensor, *, is_skipped: bool) -> None:
+    def check(self, step: int, attempt: int, rows: torch.Tensor, *, is_skipped: bool) -> bool:
         """Judge the summed table of an attempt whose reduction has completed; losses of a skipped step do not matter.
+
+        Returns:
+            Whether all replicas have shown that they hold the same bits.
 
         Raises:
             AttemptBroken: (a signal) some replica is corrupt, or the step must be looked at again.
             NonFiniteLossError: the loss is not finite, and no replica is to blame.
         """
         told = accounts(rows.tolist())
-        self._check_digests(step, [account.digest for account in told])
+        voted = self._check_digests(step, [account.digest for account in told])
         if not is_skipped:
             self._check_losses(step, attempt, told)
             self._note_speed(told)
+        return voted
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -102,12 +107,14 @@ class Watch:
             self._measured_in, self._seconds, self._shares = self._replica.generation, (), ()
         self._seconds = smooth(self._seconds, told)
 
-    def _check_digests(self, step: int, digests: list[int]) -> None:
+    def _check_digests(self, step: int, digests: list[int]) -> bool:
         odd = outvoted(digests)
         if odd == ():
-            return
+            self._settle_dispute(step, digests[0])
+            return len(digests) > 1 and digests[0] != 0
         held = ", ".join(f"{digest:016x} on {name}" for digest, name in zip(digests, self._names, strict=True))
         if odd is None:
+            self._disputed = step, dict(zip(self._names, digests, strict=True))
             self._report(
                 (),
                 f"replicas hold different bits after step {step - 1}, and no more than half agree: {held}; nobody can "
@@ -116,6 +123,25 @@ class Watch:
         else:
             self._report(odd, f"{self._named(odd)} outvoted on the state after step {step - 1}: {held}")
         raise AttemptBroken
+
+    def _settle_dispute(self, step: int, digest: int) -> None:
+        """The steps before a tie were done again, from a step on which all had agreed: now it shows who was right.
+
+        Nobody is blamed where the second time led to what nobody had held: what the corrupt one computed from its bits
+        before the vote was summed by all, or the training is not deterministic.
+        """
+        disputed, held = self._disputed
+        if disputed != step or not digest:
+            return
+        self._disputed = -1, {}
+        wrong = tuple(rank for rank, name in enumerate(self._names) if held.get(name, digest) != digest)
+        if wrong and digest in held.values():
+            self._report(
+                wrong,
+                f"{self._named(wrong)} held other bits after step {step - 1} than the same steps have led to when they "
+                f"were done again: {digest:016x}",
+            )
+            raise AttemptBroken
 
     def _check_losses(self, step: int, attempt: int, told: Sequence[Account]) -> None:
         first, second = (self._first, told) if attempt > 1 else (told, ())

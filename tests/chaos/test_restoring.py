@@ -17,6 +17,7 @@ from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.outcome import Ending
 from elastic.control.state import RunState
+from elastic.control.values import IncidentClass
 from elastic.settings import Checkpoint, Interval
 from tests.chaos import gangs
 from tests.chaos.group import STEPS, Story, Training, assert_same_answer, committed_samples, run
@@ -145,3 +146,36 @@ def test_batches_are_left_out_after_a_rewind(tmp_path: Path) -> None:
     (fork,) = story.finished.state.forks
     again = {line["step"] for line in story.of("consumed") if line["generation"] >= fork.generation}
     assert again == set(range(fork.step + 1, STEPS)) - {7, 8}
+
+
+def differing(folder: Path, digest_steps: int) -> tuple[Story, str]:
+    """Two replicas, one of which flips a bit; and the name of that one."""
+    flip = Sabotage(point="flip-weight", rank=1, step=6)
+    durable = training(folder, persistent=str(folder / "store"), options={"digest_steps": digest_steps})
+    story = run(folder, flip, slots=2, replicas=(1, 2), pause_s=0.1, during=make_durable, training=durable)
+    assert story.fired == {flip.name}
+    assert len(story.finished.state.forks) == 1
+    pid = int((story.folder / f"fired-{flip.name}").read_text())
+    return story, next(line["worker"] for line in story.of("started") if line["pid"] == pid)
+
+
+@pytest.mark.slow
+def test_two_replicas_that_differ_go_back_to_what_they_had_agreed_on(tmp_path: Path, clean: Story) -> None:
+    """Until the vote all have summed what the bit led to: nobody is right, and nobody is blamed."""
+    story, _ = differing(tmp_path, digest_steps=2)
+    assert_whole(story, clean)
+    (tie,) = story.finished.state.incidents
+    assert (tie.kind, tie.culprits) == (IncidentClass.SILENT_CORRUPTION, ())
+    assert "no more than half agree" in tie.evidence[0]
+    assert story.killed == set()
+
+
+def test_two_replicas_that_differ_find_out_who_was_wrong(tmp_path: Path, clean: Story) -> None:
+    """The vote comes before anything was made of the bit: the steps done again show who was right."""
+    story, culprit = differing(tmp_path, digest_steps=1)
+    assert_whole(story, clean)
+    tie, verdict = story.finished.state.incidents
+    assert {tie.kind, verdict.kind} == {IncidentClass.SILENT_CORRUPTION}
+    assert (tie.culprits, verdict.culprits) == ((), (culprit,))
+    assert "done again" in verdict.evidence[0]
+    assert story.killed == {culprit}

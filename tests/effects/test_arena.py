@@ -1,6 +1,7 @@
 """The arena: what is sealed can be read, whoever dies when; what is read is not written; what is full is said."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,11 @@ import numpy as np
 import pytest
 
 from elastic.checkpoint import memory
-from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Arena, NoRoomError, Slot, free_bytes, needed_bytes
+from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Arena, Slot, free_bytes, needed_bytes
 from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_count
 from elastic.checkpoint.store import MissingError
 from elastic.control.values import CommitId
-from elastic.errors import SettingError
+from elastic.errors import NoRoomError, SettingError
 from elastic.policies.sizing import SLOTS
 from tests.effects.helpers import LONG_S, child, hear
 from tests.effects.tmpfs import mounted
@@ -416,6 +417,25 @@ def test_c18_a_full_directory_is_said_with_the_knob_and_left_as_it_was(tiny: Pat
         assert list(tiny.iterdir()) == []
         assert free_bytes(tiny) == before
     arena.close()
+
+
+def test_c18_whether_there_is_room_is_known_before_anything_is_written(tiny: Path, tmp_path: Path) -> None:
+    arena = Arena(tiny, RUN, 2, "w0")
+    assert re.search(r"has 1 MiB free.*take 4 MiB.*Checkpoint\.memory", arena.why_no_room(400 << 10))
+    assert list(tiny.iterdir()) == []
+    assert Arena(tmp_path, RUN, 2, "w0").why_no_room(400 << 10) == ""
+    assert "cannot be used" in Arena(tmp_path / "nowhere", RUN, 2, "w0").why_no_room(1)
+
+
+def test_the_slots_of_an_earlier_life_count_as_room(tmp_path: Path) -> None:
+    with mounted(tmp_path, "5m") as directory:
+        first = Arena(directory, RUN, 1, "w0")
+        first.reserve(NBYTES)
+        first.close()
+        (directory / "filler").write_bytes(bytes(free_bytes(directory)))
+        assert Arena(directory, RUN, 2, "w0").why_no_room(NBYTES) == ""
+        assert Arena(directory, RUN, 1, "w1").why_no_room(NBYTES) != ""
+        assert Arena(directory, "other", 2, "w0").why_no_room(NBYTES) != ""
 
 
 def test_no_room_for_a_larger_state_keeps_the_last_good_one(tiny: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from elastic.checkpoint import node as module
 from elastic.checkpoint.manifest import ShardKey
-from elastic.checkpoint.node import Node, NoRoomError
+from elastic.checkpoint.node import Node
 from elastic.checkpoint.store import MissingError, StoreError
+from elastic.errors import NoRoomError
 from tests.effects.shards import CHUNK_BYTES, FakeMemory, key
 
 ROOM = 100 * CHUNK_BYTES

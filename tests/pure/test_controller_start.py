@@ -3,6 +3,7 @@
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
+from elastic.control.restoring import last_copy
 from elastic.control.state import Phase, Standing
 from elastic.control.values import NOTHING_COMMITTED
 from tests.pure.bare_controller import BareController, below_minimum, commit, grown_to_two, report
@@ -38,6 +39,34 @@ def test_the_start_takes_what_the_cluster_places():
     ws.join("w1")
     assert ws.phase is Phase.FORMING
     assert ws.members == ["w2"], "w1 had no slot yet when w2 stood at the door"
+
+
+def test_a_node_without_room_for_snapshots_ends_the_start_and_not_a_run():
+    full = ev.WorkerParked(worker="w1", host="h", port=1, pid=1, layout="l", no_room="/dev/shm has 64 MiB free")
+    ws = BareController((1, 2))
+    ws.start()
+    ws.place("w0", "w1")
+    ws.feed(full)
+    assert ws.state.outcome.ending is Ending.NO_ROOM
+    assert "node-w1: /dev/shm has 64 MiB free" in ws.state.outcome.message
+    ws = BareController((1, 2))
+    ws.start()
+    ws.join("w0")
+    ws.form()
+    ws.place("w1")
+    ws.feed(full)
+    assert ws.phase is Phase.RUNNING and ws.standing("w1") is Standing.PARKED
+
+
+def test_the_last_copy_of_the_state_is_told_apart():
+    ws = BareController((1, 3)).run()
+    assert last_copy(ws.state) == ""
+    ws.die("w1", "w2")
+    ws.answer("w0", 4)
+    ws.form()
+    assert ws.members == ["w0"] and last_copy(ws.state) == "one replica is left"
+    assert last_copy(below_minimum().state) == "fewer than 2 replicas are left"
+    assert last_copy(BareController(1).run().state) == "", "it never had more"
 
 
 def test_the_start_waits_for_workers_that_load():

@@ -117,6 +117,9 @@ def restores() -> Iterator[RunState]:
     ws.state = looking
     ws.feed(ev.RestoreFound(commit=commit(2)))
     yield ws.state
+    ws.state = replace(looking, restore=None, verified=2)
+    ws.feed(ev.CorruptionFound(worker="w0", generation=1, culprits=(), evidence="a tie"))
+    yield ws.state
 
 
 def events(state: RunState) -> Iterator[ev.Event]:
@@ -133,6 +136,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
     for worker in state.workers:
         yield ev.WorkerPlaced(worker=worker, node="node-w0")
         yield ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l")
+        yield ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l", no_room="full")
         yield ev.WorkerLost(worker=worker, evidence="silence")
         yield ev.WorkerDead(worker=worker, proof="gone")
         yield ev.WorkerNotice(worker=worker, reason="SIGTERM")

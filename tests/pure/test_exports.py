@@ -38,6 +38,7 @@ ERRORS = {
     "ElasticError",
     "NoClusterError",
     "NoProgressError",
+    "NoRoomError",
     "NonFiniteLossError",
     "NotEnoughSlotsError",
     "NotStatefulError",

@@ -6,6 +6,8 @@ import random
 import pytest
 
 from elastic.control.outcome import Ending
+from elastic.control.state import RunState
+from elastic.control.values import CommitId
 from tests.pure.protocol_parts import Plan
 from tests.pure.tier_world import TierWorld
 
@@ -30,6 +32,7 @@ def play(seed: int) -> TierWorld:
         lose_order=rng.choice((0.0, 0.02, 0.1)),
         notice=rng.choice((0.0, 0.0, 0.005)),
         stall=rng.choice((0.0, 0.0, 0.1)),
+        corrupt=rng.choice((0.0, 0.0, 0.02)),
     )
     tiers = {
         "before": rng.choice((0, 0, 1, 3)),
@@ -48,12 +51,22 @@ def play(seed: int) -> TierWorld:
     return world
 
 
+def usable_by(world: TierWorld, state: RunState) -> list[CommitId]:
+    """Saved steps that every worker could have loaded, and on which a vote had agreed."""
+    unusable = world.unreadable | world.refused
+    return [one for one in world.saved if one.lineage not in unusable and one.step <= state.verified]
+
+
 def judge_the_end(world: TierWorld) -> None:
     """A run with something to go on from does not end before its last step."""
     state = world.ws.state
     assert state.outcome is not None
     if state.outcome.ending is Ending.SUCCEEDED:
         assert len(world.stable) == world.plan.steps
+        return
+    if state.outcome.ending is Ending.DIVERGED:
+        assert world.plan.corrupt
+        assert "no vote" in state.outcome.message or "again" in state.outcome.message or not usable_by(world, state)
         return
     assert state.outcome.ending is Ending.REPLICAS_LOST, state.outcome
     usable = [one for one in world.saved if one.lineage not in world.unreadable | world.refused]
@@ -76,6 +89,17 @@ def test_the_worlds_hold_what_they_are_meant_to():
     assert sum(len(world.restored) > 1 for world in worlds) > 4
     assert sum(bool(world.refused) for world in worlds) > 8
     assert sum(bool(world.rewound and world.restored) for world in worlds) > 4
+
+
+def test_two_replicas_that_differ_go_back_to_what_they_had_agreed_on():
+    plan = Plan(replicas=(2, 2), steps=12, corrupt=0.05)
+    tiers = {"before": 0, "save": 0.8, "bad": 0.0, "refuse": 0.0, "rewind": 0.0}
+    worlds = [TierWorld(seed, plan, **tiers).play() for seed in range(40)]
+    for world in worlds:
+        judge_the_end(world)
+    ties = [world for world in worlds if world.ws.state.disputed_from >= 0]
+    assert sum(world.ws.state.outcome.ending is Ending.SUCCEEDED for world in ties) > 10
+    assert all(world.restored for world in ties if world.ws.state.outcome.ending is Ending.SUCCEEDED)
 
 
 def test_a_run_without_faults_begins_where_the_last_one_ended():

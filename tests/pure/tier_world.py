@@ -1,14 +1,16 @@
 """The seeded world with tiers below the live workers: some steps are saved, and some of those cannot be read.
 
-A run may find steps of an earlier life, lose all its workers and go on from what was saved, or be sent back.
+A run may find steps of an earlier life, lose all its workers and go on from what was saved, be sent back, or go back
+because two replicas differ.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.state import Phase
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, StepReport
 from elastic.control.worker_protocol import Signal, Stage, Verdict
 from elastic.settings import Checkpoint
 from tests.pure.bare_controller import BareController
@@ -57,6 +59,9 @@ class TierWorld(World):
         if is_new and self.rng.random() < self.save:
             self.saved.append(commit)
             self.unreadable |= {commit.lineage} if self.rng.random() < self.bad else set()
+
+    def report_of(self, commit: CommitId) -> StepReport:
+        return replace(super().report_of(commit), voted=True)
 
     def send_back(self) -> None:
         if self.ws.phase is Phase.ENDED:
@@ -133,6 +138,7 @@ class TierWorld(World):
             answer = ev.RestoreRefused, {"commit": commit, "reason": "bad bytes", "kept": kept}
         else:
             assert self.signal(worker, Signal.RESTORED, commit=commit) is Verdict.DONE
+            worker.bits = 0  # what a vote has not verified may be saved too, but then nobody knows of it
             answer = ev.Restored, {"commit": commit}
         self.answers[worker.name] = command.number, answer
         self.tell(worker, answer[0], **answer[1])
