@@ -36,8 +36,8 @@ class Token:
 
 def draw(run_dir: Path) -> Token:
     """A new token, in a new file."""
-    path = (run_dir / _FILE).resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    path = run_dir.resolve() / _FILE  # a link in the place of the file itself is not followed
     path.unlink(missing_ok=True)  # of an earlier life, which it can not serve any more
     token = Token(secret=secrets.token_hex(_BYTES), host=socket.gethostname(), path=str(path))
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -193,7 +193,8 @@ def fork(turn: Turn, resume: CommitId) -> None:
     skip = turn.state.restore.skip if turn.state.restore is not None else (0, 0)
     where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
     made = Fork(**where, step=resume.step, skip=skip)
-    if turn.state.restore is not None and turn.state.restore.at_most is not None:
+    wish = turn.state.restore
+    if wish is not None and wish.at_most is not None and not wish.needed_for:
         turn.change(furthest=resume.step, restarts=0)  # who goes back on purpose expects no step past where it was
     for worker in turn.state.standing(Standing.PARKED):  # who is not taken in knows of another state, or of none
         turn.set_worker(worker.name, restoring=None, refused=False, kept=None)

@@ -328,4 +328,3 @@ def texts(folder: Path) -> list[tuple[str, int, float, str]]:
             for value in event.summary.value:
                 found.append((value.tag, event.step, event.wall_time, value.tensor.string_val[0].decode()))
     return found
-

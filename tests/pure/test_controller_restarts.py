@@ -1,12 +1,12 @@
 """Restarts from checkpoints that lead nowhere end the run, as `max_workload_restarts` says."""
 
-
 from elastic.control import events as ev
 from elastic.control.commands import EndRun, FindRestore
 from elastic.control.outcome import Ending
 from elastic.control.state import Phase
 from elastic.settings import Checkpoint
 from tests.pure.bare_controller import BareController, commit
+
 
 def training(**limits: float) -> BareController:
     """Two train with checkpoints, from nothing."""
