@@ -183,10 +183,11 @@ def moments(before: RunState, state: RunState, events: Sequence[ev.Event], step:
     """
     at_s = state.seen_s if state.seen_s is not None else 0.0
     told = _Told(run=state.settings.run, at_s=at_s, step=step)
+    has_news = before.incidents != state.incidents
     return [
         *_notices(told, before, events),
-        *_incidents(told, before, state),
-        *_quarantines(told, before, state),
+        *(_incidents(told, before, state) if has_news else ()),
+        *(_quarantines(told, before, state) if has_news else ()),
         *_resizes(told, before, state),
         *_ends(told, before, state),
     ]
@@ -202,10 +203,11 @@ class _Told:
 
 
 def _notices(told: _Told, before: RunState, events: Sequence[ev.Event]) -> Iterator[Moment]:
+    heard = [event for event in events if isinstance(event, ev.NodeNotice | ev.WorkerNotice)]
+    if not heard:
+        return
     known = {*before.leaving, *(name for name, worker in before.workers.items() if worker.notice)}
-    for event in events:
-        if not isinstance(event, ev.NodeNotice | ev.WorkerNotice):
-            continue
+    for event in heard:
         node, worker = (event.node, "") if isinstance(event, ev.NodeNotice) else ("", event.worker)
         if node + worker not in known:
             known.add(node + worker)
@@ -218,7 +220,7 @@ def _incidents(told: _Told, before: RunState, state: RunState) -> Iterator[Momen
     newest = max(known, default=-1)
     for incident in state.incidents:
         old = known.get(incident.number)
-        if old is incident or (old is None and incident.number <= newest):
+        if old is None and incident.number <= newest:
             continue
         if old is None:
             yield IncidentOpened(run=told.run, at_s=incident.opened_at_s, step=told.step, incident=incident)
@@ -240,8 +242,6 @@ def _stragglers(told: _Told, state: RunState, incident: Incident) -> Iterator[Mo
 
 
 def _quarantines(told: _Told, before: RunState, state: RunState) -> Iterator[Moment]:
-    if before.incidents is state.incidents:
-        return
     culprits = {name for incident in state.incidents if incident.resumed_at_s is None for name in incident.culprits}
     nodes = {state.workers[name].node for name in culprits if name in state.workers}
     for node in sorted(nodes - {""}):
