@@ -52,6 +52,9 @@ class Scaling:
             raise SettingError(
                 f"Scaling.num_dp_replicas={given!r} must be n >= 1 or (minimum, maximum) with 1 <= minimum <= maximum"
             )
+        for name in ("spares", "workers_per_replica", "num_nodes_per_dp", "threads_per_worker"):
+            if not isinstance(getattr(self, name), int):
+                raise SettingError(f"Scaling.{name}={getattr(self, name)!r} must be a whole number")
         if self.spares < 0:
             raise SettingError(f"Scaling.spares={self.spares} must not be negative")
         if self.workers_per_replica < 1:
@@ -230,10 +233,10 @@ class Chaos:
     schedule: str = ""
 
     def __post_init__(self) -> None:
-        if not self.fault_injection_period_s >= 0:
+        period_s = self.fault_injection_period_s
+        if not isinstance(period_s, int | float) or not period_s >= 0:
             raise SettingError(
-                f"Chaos.fault_injection_period_s={self.fault_injection_period_s} must be seconds, or 0 for no fault by "
-                "the clock"
+                f"Chaos.fault_injection_period_s={period_s!r} must be seconds, or 0 for no fault by the clock"
             )
         if self.sim_fault_desc and not _is_fault(self.sim_fault_desc):
             raise SettingError(

@@ -252,7 +252,7 @@ def _quarantines(told: _Told, before: RunState, state: RunState) -> Iterator[Mom
 
 
 def _resizes(told: _Told, before: RunState, state: RunState) -> Iterator[Moment]:
-    if len(state.world_sizes) == len(before.world_sizes) or not before.world_sizes or state.view is None:
+    if state.world_sizes == before.world_sizes or not before.world_sizes or state.view is None:
         return
     was, now = before.world_sizes[-1], state.world_sizes[-1]
     if was != now:

@@ -18,6 +18,8 @@ from elastic.settings import Chaos, Limits, RunSettings, Scaling
         ({"num_dp_replicas": (0, 2)}, r"Scaling.num_dp_replicas=\(0, 2\)"),
         ({"num_dp_replicas": (3, 2)}, r"Scaling.num_dp_replicas=\(3, 2\)"),
         ({"spares": -1}, "Scaling.spares=-1"),
+        ({"spares": "2"}, "Scaling.spares='2' must be a whole number"),
+        ({"threads_per_worker": 1.5}, "Scaling.threads_per_worker=1.5 must be a whole number"),
         ({"workers_per_replica": 0}, "Scaling.workers_per_replica=0"),
         ({"workers_per_replica": 4, "num_nodes_per_dp": 2}, "Scaling.num_nodes_per_dp=2"),
         ({"num_nodes_per_dp": 0}, "Scaling.num_nodes_per_dp=0"),
@@ -63,6 +65,7 @@ def test_silence_is_longer_than_the_time_between_two_beats():
     [
         ({"fault_injection_period_s": -1}, "Chaos.fault_injection_period_s=-1 must be seconds"),
         ({"fault_injection_period_s": float("nan")}, "Chaos.fault_injection_period_s=nan must be seconds"),
+        ({"fault_injection_period_s": "often"}, "Chaos.fault_injection_period_s='often' must be seconds"),
         ({"sim_fault_desc": "random"}, "Chaos.sim_fault_desc='random' must be kind,seconds"),
         ({"sim_fault_desc": "random,soon"}, "Chaos.sim_fault_desc='random,soon' must be kind,seconds"),
         ({"sim_fault_desc": ",120"}, "Chaos.sim_fault_desc=',120' must be kind,seconds"),
