@@ -17,6 +17,7 @@ from elastic.callbacks import Callback, IncidentResolved, Resized
 from elastic.control import events as ev
 from elastic.control.moments import Moment
 from elastic.control.state import RunState
+from elastic.errors import ElasticError
 from elastic.sinks import JsonLog, Webhook
 from tests.cluster import training
 from tests.cluster.training import At, regression
@@ -83,6 +84,10 @@ class Stranger:
                 except ray.exceptions.RayTaskError as error:
                     self.refusals.append(str(error.cause))
         self.secret = self._file.read_text()
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ElasticError) as caught:
+            patch.setenv("ELASTIC_RUN_TOKEN", "0" * 64)
+            elastic.tune("configured", lr_factor=0.5)
+        self.refusals.append(str(caught.value))
         os.kill(state.members[1].pid, signal.SIGKILL)
 
 
@@ -104,7 +109,7 @@ def test_a_run_from_a_file_tells_its_story_and_heeds_no_stranger(hosts: Any, tmp
     _assert_told(told, tmp_path)
     assert deaf.failed > 0, "a webhook that reaches nobody costs nothing"
 
-    refusals = [f"the run configured refuses '{method}'" for method in ("ask", "observe")] * 2
+    refusals = [f"the run configured refuses '{method}'" for method in ("ask", "observe", "ask", "observe", "state")]
     assert [one.partition(":")[0] for one in stranger.refusals] == refusals
     assert not (tmp_path / "run" / "token").exists()
     assert [str(path) for path in _files(tmp_path) if stranger.secret in path.read_text(errors="replace")] == []
