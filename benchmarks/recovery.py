@@ -29,7 +29,7 @@ from benchmarks.storm import report, strike_often
 from benchmarks.training import BATCH, Job
 
 SYSTEMS = {
-    "elastic": System(module="benchmarks.elastic_job", supervisor="ray::Supervisor", monitor="ray::HostMonitor"),
+    "elastic": System(module="benchmarks.elastic_job", supervisor="ray::Guard", monitor="ray::HostMonitor"),
 }
 STORM = "storm"
 _FEWEST_WORKERS = 2

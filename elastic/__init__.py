@@ -12,6 +12,7 @@ _HOME = {
     "FixedMicroBatches": "elastic.control.batch_size",
     "FollowReplicas": "elastic.control.batch_size",
     "Scaling": "elastic.settings",
+    "Chaos": "elastic.settings",
     "Checkpoint": "elastic.settings",
     "Health": "elastic.settings",
     "Interval": "elastic.settings",
@@ -21,9 +22,11 @@ _HOME = {
     "get_session": "elastic.train.session",
     "tune": "elastic.actors.asking",
     "callbacks": None,
+    "config": None,
     "errors": None,
     "policies": None,
     "settings": None,
+    "sinks": None,
 }
 
 __all__ = sorted(_HOME)

@@ -4,7 +4,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import ray
 
 from elastic import errors
 from elastic.actors import crown
+from elastic.actors import token as tokens
 from elastic.actors.brain import RayBrain
 from elastic.actors.cluster import cluster
 from elastic.actors.code import digest_of
@@ -25,32 +26,37 @@ from elastic.actors.policy_file import load_policy
 from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.tiers import NoTiers
+from elastic.actors.token import Token
 from elastic.callbacks import Callback, WorkerCallback, by_place
 from elastic.checkpoint.manifest import checked_name
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.checkpoint.vault import open_vault
+from elastic.config import load
 from elastic.control import events as ev
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.control.values import Fork
+from elastic.knobs import Given
 from elastic.policies import policy_of
 from elastic.progress import Progress
-from elastic.settings import Checkpoint, Health, Limits, RunSettings, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
-def fit(  # noqa: PLR0913 - each has a default, and a name that callers write
+def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     train_fn: Callable[[Any], Any],
     *,
+    config: str | os.PathLike[str] | None = None,
     policy: Policy | str | None = None,
     scaling: Scaling | None = None,
     callbacks: Sequence[Callback | WorkerCallback] | None = None,
     limits: Limits | None = None,
     checkpoint: Checkpoint | None = None,
     health: Health | None = None,
+    chaos: Chaos | None = None,
     name: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     address: str | None = None,
 ) -> Result:
@@ -58,18 +64,21 @@ def fit(  # noqa: PLR0913 - each has a default, and a name that callers write
 
     Args:
         train_fn: takes an `elastic.Session`; runs on every worker.
+        config: a YAML file with what is not given here, see docs/configuration.md; default: the one that ELASTIC_CONFIG
+            names, if it does.
         policy: `(incident, view) -> Remediation`, an object with a method `event_policy`, or where such a one is:
             "file.py:function"; default: `elastic.policies.Ladder()`.
         scaling: how many replicas, on what; default: one on one CPU.
-        callbacks: told of steps, generations and incidents, in this process, or of resizes, on every worker;
+        callbacks: told of steps, incidents and other moments, in this process, or of resizes, on every worker;
             default: a live progress line.
         limits: how long waits may last.
-        checkpoint: how safe each step is made below the memory of live workers; None: not at all.
+        checkpoint: how safe each step is made below the memory of live workers; default: not at all.
         health: what is sensed of the hardware, and what a node must show before its workers join.
+        chaos: faults that the run does to itself; default: none.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
             the last one ended. Where workers of the last driver live, and code and settings are the same, it goes on
             with them.
-        seed: base of all random state and of the data order.
+        seed: base of all random state and of the data order; default: 0.
         run_dir: where the journal goes; default: `runs/<name>`.
         address: of a Ray cluster; default: RAY_ADDRESS, else a running one, else a local one for this call.
 
@@ -83,23 +92,36 @@ def fit(  # noqa: PLR0913 - each has a default, and a name that callers write
         NoClusterError, NotEnoughSlotsError, ReplicasLostError, NoProgressError: see `elastic.errors`.
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """
-    is_named = name is not None
-    name = checked_name(name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}", "fit(name=...)")
-    directory = Path(run_dir) if run_dir is not None else Path("runs") / name
+    given: dict[str, Any] = {"scaling": scaling, "limits": limits, "checkpoint": checkpoint, "chaos": chaos}
+    given |= {"name": name, "seed": seed}
+    given |= {"run_dir": None if run_dir is None else os.fspath(run_dir), "address": address, "health": health}
+    arguments = {key: Given(value, f"fit({key}=...)") for key, value in given.items() if value is not None}
+    chosen, _ = load(config, arguments)
+    made_up = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+    name = checked_name(chosen.name or made_up, "fit(name=...)")
+    directory = Path(chosen.run_dir) if chosen.run_dir is not None else Path("runs") / name
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
     settings = RunSettings(
         run=name,
-        scaling=scaling or Scaling(),
-        limits=limits or Limits(),
-        checkpoint=checkpoint,
-        health=health or Health(),
+        scaling=chosen.scaling,
+        limits=chosen.limits,
+        checkpoint=chosen.checkpoint,
+        health=chosen.health,
+        chaos=chosen.chaos,
     )
-    with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
-        chosen = policy_of(load_policy(policy) if isinstance(policy, str) else policy)
-        work = Work(with_callbacks(train_fn, on_workers), chosen, told, seed)
+    with ExitStack() as stack:
+        for callback in told:
+            stack.callback(callback.on_end)
+        is_local = stack.enter_context(cluster(chosen.address or os.environ.get("RAY_ADDRESS"), settings.scaling))
+        wanted = policy if policy is not None else chosen.policy
+        decides = policy_of(load_policy(wanted) if isinstance(wanted, str) else wanted)
+        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed)
         former, past = Former(name), _past(directory / JOURNAL, settings)
-        with closing(Journal(directory)) as journal:
-            finished = _drive(work, settings, journal, former, past, may_come_back=is_named and not is_local)
+        journal = stack.enter_context(closing(Journal(directory)))
+        token = tokens.draw(directory)
+        stack.callback(tokens.forget, token)
+        may_come_back = chosen.name is not None and not is_local
+        finished = _drive(work, settings, journal, token, former, past, may_come_back=may_come_back)
     return _result(finished, directory)
 
 
@@ -114,7 +136,7 @@ class Work:
 
 
 def _drive(
-    work: Work, settings: RunSettings, journal: Journal, former: Former, past: Past, may_come_back: bool
+    work: Work, settings: RunSettings, journal: Journal, token: Token, former: Former, past: Past, may_come_back: bool
 ) -> Finished:
     """Go on with what an earlier life has left, or begin.
 
@@ -132,11 +154,12 @@ def _drive(
         journal.checkpoint(time.time(), told)
         if isinstance(told, CheckpointRung):
             emit(ev.RungReached(commit=told.commit, rung=told.rung.name.lower()))
+            driver.reached(told)
 
     tiers = _tiers(settings, emit, keep, crash)
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
-    brain = RayBrain(RunState(settings=settings, forks=forks), work.policy)
+    brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token)
     driver = Driver(brain, journal, work.callbacks)
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
     is_kept = may_come_back
@@ -151,6 +174,7 @@ def _drive(
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                 tiers.flush()
+                driver.tell_late()
         return finished
     finally:
         fleet.shutdown(keep_memory=is_kept)

@@ -1,17 +1,50 @@
 """Pure. Callbacks: called at named moments, with values; subclass and override what you need.
 
 A `Callback` runs in the thread that called `fit`, in the order of what happened; control does not wait for it. A
-`WorkerCallback` is sent to every worker and runs inside its steps; training waits for it.
+`WorkerCallback` is sent to every worker and runs inside its steps; training waits for it. `elastic.sinks` has callbacks
+that write moments to a file, to TensorBoard, or post them.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from elastic.control.moments import (
+    GaveUp,
+    IncidentDecided,
+    IncidentOpened,
+    IncidentResolved,
+    Moment,
+    NodeQuarantined,
+    NoticeHeard,
+    Resized,
+    RungReached,
+    StragglerFound,
+)
 from elastic.control.pace import Resize
 from elastic.control.state import RunState
-from elastic.control.values import Incident, StepReport, View
+from elastic.control.values import StepReport, View
 from elastic.errors import SettingError
+
+__all__ = [
+    "Callback",
+    "GaveUp",
+    "IncidentDecided",
+    "IncidentOpened",
+    "IncidentResolved",
+    "LinearLR",
+    "Moment",
+    "NodeQuarantined",
+    "NoticeHeard",
+    "Resize",
+    "Resized",
+    "RungReached",
+    "ScaledLR",
+    "SquareRootLR",
+    "StragglerFound",
+    "WorkerCallback",
+    "by_place",
+]
 
 
 class Callback:
@@ -23,14 +56,42 @@ class Callback:
     def on_generation(self, view: View) -> None:
         """A new generation is training."""
 
-    def on_incident(self, incident: Incident) -> None:
-        """An incident was opened."""
-
-    def on_resume(self, incident: Incident) -> None:
-        """The first step after an incident became stable."""
-
     def on_state(self, state: RunState) -> None:
         """The controller's state changed."""
+
+    def on_moment(self, moment: Moment) -> None:
+        """All moments come through here: calls the method of the moment's name. Override it to get them all."""
+        getattr(self, f"on_{moment.name}")(moment)
+
+    def on_incident_opened(self, moment: IncidentOpened) -> None:
+        """The first signal of a failure."""
+
+    def on_incident_decided(self, moment: IncidentDecided) -> None:
+        """The policy has said what is done about it."""
+
+    def on_incident_resolved(self, moment: IncidentResolved) -> None:
+        """The first step after an incident became stable."""
+
+    def on_resized(self, moment: Resized) -> None:
+        """A generation trains with another number of replicas."""
+
+    def on_rung_reached(self, moment: RungReached) -> None:
+        """A step has come to a rung of the checkpoint ladder."""
+
+    def on_notice(self, moment: NoticeHeard) -> None:
+        """A node or a worker will be lost soon."""
+
+    def on_straggler(self, moment: StragglerFound) -> None:
+        """A worker was slow for long."""
+
+    def on_quarantine(self, moment: NodeQuarantined) -> None:
+        """A node gets no worker for some time."""
+
+    def on_give_up(self, moment: GaveUp) -> None:
+        """The run ends without success."""
+
+    def on_end(self) -> None:
+        """fit() is about to return or raise; nothing is told any more."""
 
 
 class WorkerCallback:

@@ -10,6 +10,7 @@ import click
 
 from elastic import __version__
 from elastic.commands import checkpoints
+from elastic.commands.configuring import config
 from elastic.commands.rewinding import rewind
 from elastic.errors import ElasticError
 
@@ -60,6 +61,7 @@ def resume(run: str, timeout: float, address: str | None) -> None:
     click.echo(f"{run} goes on")
 
 
+cli.add_command(config)
 cli.add_command(rewind)
 for command in checkpoints.COMMANDS:
     cli.add_command(command)

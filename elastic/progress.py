@@ -4,9 +4,9 @@ import sys
 import time
 from typing import TextIO
 
-from elastic.callbacks import Callback
+from elastic.callbacks import Callback, IncidentOpened, IncidentResolved
 from elastic.control.state import Phase, RunState, Standing
-from elastic.control.values import Incident, StepReport, View
+from elastic.control.values import StepReport, View
 
 _REDRAW_S = 0.2
 _LINE_S = 5.0
@@ -46,15 +46,15 @@ class Progress(Callback):
     def on_generation(self, view: View) -> None:
         self._say(f"generation {view.generation}: {view.replicas} replicas from step {view.resume.step + 1}")
 
-    def on_incident(self, incident: Incident) -> None:
+    def on_incident_opened(self, moment: IncidentOpened) -> None:
+        incident = moment.incident
         who = ", ".join(incident.culprits) or "a collective"
         self._say(f"incident {incident.number}: {incident.kind.value}: {who}")
 
-    def on_resume(self, incident: Incident) -> None:
-        took_s = (incident.resumed_at_s or incident.opened_at_s) - incident.opened_at_s
-        self._say(
-            f"incident {incident.number}: {incident.decision}; step {incident.step} committed {took_s:.2f} s after"
-        )
+    def on_incident_resolved(self, moment: IncidentResolved) -> None:
+        incident = moment.incident
+        told = f"incident {incident.number}: {incident.decision}"
+        self._say(f"{told}; step {incident.step} committed {moment.seconds:.2f} s after")
 
     def _draw(self, text: str) -> None:
         if self._is_terminal:

@@ -4,9 +4,10 @@ import time
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util import list_named_actors
 
+from elastic.actors import token
 from elastic.actors.cluster import connected
 from elastic.actors.peer_source import namespace
 from elastic.control import events as ev
@@ -144,13 +145,19 @@ def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
     """Ask its supervisor, or the next one where it dies meanwhile.
 
     Raises:
-        ElasticError: there is none, or it does not answer in time.
+        ElasticError: there is none, it refuses, or it does not answer in time.
     """
     given_up_s = time.monotonic() + _GAP_S
     while True:
         try:
             actor = ray.get_actor(supervisor_name(run), namespace(run))
-            return ray.get(getattr(actor, method).remote(*arguments), timeout=_ANSWER_S)
+            where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
+            secret = token.find(run, *where)
+            return ray.get(actor.call.remote(secret, method, *arguments), timeout=_ANSWER_S)
+        except RayTaskError as error:
+            if isinstance(error.cause, ElasticError):
+                raise ElasticError(str(error.cause)) from None
+            raise
         except ValueError as error:
             if time.monotonic() > given_up_s:
                 found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"

@@ -10,6 +10,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from elastic.actors import crown
 from elastic.actors.driver import Observed
 from elastic.actors.supervisor_actor import start_supervisor
+from elastic.actors.token import Token
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.remediation import Policy
@@ -28,15 +29,15 @@ _NAME_POLL_S = 0.05
 class RayBrain:
     """A supervisor actor; what it was told and did not answer is told to its successor again."""
 
-    def __init__(self, state: RunState, policy: Policy) -> None:
-        self._state, self._policy = state, policy
+    def __init__(self, state: RunState, policy: Policy, token: Token) -> None:
+        self._state, self._policy, self._token = state, policy, token
         self._start(beside_driver=False)
 
     def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
         last: Exception | None = None
         for _ in range(_LIVES):
             try:
-                commands, self._state = ray.get(self._actor.observe.remote(events), timeout=self._answer_s)
+                commands, self._state = ray.get(self._call("observe", events), timeout=self._answer_s)
                 return commands, self._state
             except (RayActorError, GetTimeoutError) as error:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
@@ -50,7 +51,7 @@ class RayBrain:
 
     def asked(self) -> list[ev.Event]:
         try:
-            asked: list[ev.Event] = ray.get(self._actor.asked.remote(), timeout=self._answer_s)
+            asked: list[ev.Event] = ray.get(self._call("asked"), timeout=self._answer_s)
             return asked
         except (RayActorError, GetTimeoutError) as error:  # `observe` finds that out too, and replaces it
             log.debug("the supervisor can not say what it was asked: %s", error)
@@ -59,13 +60,16 @@ class RayBrain:
     def close(self) -> None:
         ray.kill(self._actor)
 
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._actor.call.remote(self._token.secret, method, *arguments)
+
     def _start(self, beside_driver: bool) -> None:
         """Raises: SupersededError: a newer driver's supervisor is there."""
         run, deadline_s = self._state.settings.run, time.monotonic() + _NAME_S
         while True:
             try:
                 self._actor: Any
-                self._actor, is_near = start_supervisor(self._state, self._policy, beside_driver)
+                self._actor, is_near = start_supervisor(self._token, self._state, self._policy, beside_driver)
                 self._answer_s = _ANSWER_S if is_near else _FAR_ANSWER_S
                 return
             except ValueError as error:  # the last one's name is free a moment after its death

@@ -14,6 +14,7 @@ from elastic.actors.journal import Journal, Written
 from elastic.actors.teller import Teller
 from elastic.actors.tiers import NoTiers, Tiers
 from elastic.callbacks import Callback
+from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.goodput import Goodput
@@ -46,6 +47,7 @@ _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
 
 Observed = list[tuple[float, ev.Event]]
 _OPENING = ev.RunStarted()
+News = tuple[Observed, RunState, Any] | CheckpointRung | BaseException
 
 
 class Brain(Protocol):
@@ -88,7 +90,7 @@ class Driver:
         self._brain, self._journal, self._clock = brain, journal, clock
         self._tiers: Tiers | NoTiers = NoTiers()
         self._teller = Teller(callbacks)
-        self._news: queue.SimpleQueue[tuple[Observed, RunState, Any] | BaseException] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._is_stopped = threading.Event()
         self._inbox: queue.SimpleQueue[ev.Event | Exception] = queue.SimpleQueue()
         self._beats: dict[str, ev.HostBeat] = {}
@@ -108,6 +110,18 @@ class Driver:
     def crash(self, error: Exception) -> None:
         """A thread of the fleet has failed: `run` raises its error, rather than wait for what will not come."""
         self._inbox.put(error)
+
+    def reached(self, rung: CheckpointRung) -> None:
+        """Called by the tiers, from any thread: a step has come to a rung."""
+        self._news.put(rung)
+
+    def tell_late(self) -> None:
+        """After `run`, in its thread: tell of the rungs that steps have come to since."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                news = self._news.get_nowait()
+                if isinstance(news, CheckpointRung):
+                    self._teller.reached(self._clock(), news)
 
     def run(
         self,
@@ -137,6 +151,9 @@ class Driver:
                     continue
                 if isinstance(news, BaseException):
                     raise news
+                if isinstance(news, CheckpointRung):
+                    self._teller.reached(self._clock(), news)
+                    continue
                 events, state, value = news
                 self._teller.tell(events, state)
                 if state.phase is Phase.ENDED and state.outcome is not None:

@@ -3,13 +3,13 @@
 import dataclasses
 import json
 import threading
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from elastic.checkpoint.rungs import CheckpointRung, Degraded, UploadInterval
 from elastic.control import events as ev
 from elastic.control.commands import Command
+from elastic.control.plain import plain
 from elastic.control.state import RunState
 
 JOURNAL = "journal.jsonl"
@@ -43,7 +43,7 @@ class Journal:
             self._file.close()
 
     def _write(self, role: str, at_s: float, value: Any) -> None:
-        line = {"t": round(at_s, 6), role: type(value).__name__, **_plain(value)}
+        line = {"t": round(at_s, 6), role: type(value).__name__, **plain(value)}
         with self._lock:
             if not self._file.closed:  # a thread that tells on may end a little later than the run
                 self._file.write(json.dumps(line) + "\n")
@@ -127,16 +127,3 @@ def read_past(path: Path) -> Past:
         published += 1
     ahead = tuple(sorted(step for step in steps if step > published))
     return Past(published=published, ahead=ahead, next_worker=worker + 1, next_gang=gang + 1)
-
-
-def _plain(value: Any) -> Any:
-    """JSON for a value of the controller's vocabulary."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Enum):
-        return value.name.lower()
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, bool | int | float | str | type(None)) else repr(value)

@@ -1,10 +1,7 @@
-"""Effect. The supervisor in an actor of its own, which outlives its driver for a while, and where it is placed."""
+"""Effect. Where the supervisor's actor is placed: beside the driver, or on a node that is named for it."""
 
 import logging
-import math
 import os
-import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,55 +9,17 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.asking import supervisor_name
-from elastic.actors.monitor import process_state
+from elastic.actors.guard import Guard
 from elastic.actors.peer_source import namespace
-from elastic.actors.supervisor import Supervisor
-from elastic.control import events as ev
-from elastic.control.commands import Command
+from elastic.actors.token import Token
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.settings import Scaling
 
 log = logging.getLogger("elastic")
 
-_WATCH_S = 1.0
 
-
-class SupervisorActor(Supervisor):
-    """See `Supervisor`; it ends itself when it has heard no driver for the orphan lease, as workers do.
-
-    Args:
-        driver: (node id, pid) of the driver.
-    """
-
-    def __init__(self, state: RunState, policy: Policy, driver: tuple[str, int]) -> None:
-        super().__init__(state, policy)
-        self._lease_s = state.settings.limits.orphan_lease_s
-        node, pid = driver
-        self._driver_pid = pid if node == ray.get_runtime_context().get_node_id() else None
-        self._heard_s = time.monotonic()
-        threading.Thread(target=self._watch_for_driver, name="elastic-orphan-watch", daemon=True).start()
-
-    def observe(self, events: list[tuple[float, ev.Event]]) -> tuple[tuple[Command, ...], RunState]:
-        """See `Supervisor.observe`."""
-        answer = super().observe(events)
-        self._heard_s = time.monotonic()
-        return answer
-
-    def silent_s(self) -> float:
-        """For how long nothing was heard of the driver; for ever, if its process is seen to be gone."""
-        if self._driver_pid is not None and process_state(self._driver_pid) in ("", "Z", "X"):
-            return math.inf
-        return time.monotonic() - self._heard_s
-
-    def _watch_for_driver(self) -> None:
-        pause = threading.Event()
-        while time.monotonic() - self._heard_s < self._lease_s:
-            pause.wait(min(_WATCH_S, self._lease_s / 4))
-        os._exit(0)
-
-
-def start_supervisor(state: RunState, policy: Policy, beside_driver: bool) -> tuple[Any, bool]:
+def start_supervisor(token: Token, state: RunState, policy: Policy, beside_driver: bool) -> tuple[Any, bool]:
     """A new supervisor, and whether it is on the driver's node.
 
     Raises:
@@ -72,7 +31,7 @@ def start_supervisor(state: RunState, policy: Policy, beside_driver: bool) -> tu
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "lifetime": "detached"}
     options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
     options |= {"name": supervisor_name(run), "namespace": namespace(run)}
-    return ray.remote(**options)(SupervisorActor).remote(state, policy, (here, os.getpid())), node == here
+    return ray.remote(**options)(Guard).remote(token, state, policy, (here, os.getpid())), node == here
 
 
 def _wanted_node(scaling: Scaling) -> str | None:

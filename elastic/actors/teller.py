@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from elastic.callbacks import Callback
+from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import events as ev
 from elastic.control.goodput import Goodput
+from elastic.control.moments import Moment, RungReached, moments
 from elastic.control.state import Phase, RunState
 from elastic.control.values import StepReport
 
@@ -35,7 +37,29 @@ class Teller:
             if step <= state.published or state.phase is Phase.ENDED:
                 self._tell_step(self._untold.pop(step), state)
         if before is not None:
+            for moment in moments(before, state, [event for _, event in events], self._told):
+                self._tell_moment(moment)
             self._tell_changes(before, state)
+
+    def reached(self, at_s: float, told: CheckpointRung) -> None:
+        """A step has come to a rung."""
+        run = self._state.settings.run if self._state is not None else ""
+        self._tell_moment(
+            RungReached(
+                run=run,
+                at_s=at_s,
+                step=self._told,
+                checkpoint_step=told.commit.step,
+                rung=told.rung,
+                copies=told.copies,
+                degraded=told.degraded,
+                reason=told.reason,
+            )
+        )
+
+    def _tell_moment(self, moment: Moment) -> None:
+        for callback in self._callbacks:
+            callback.on_moment(moment)
 
     def _tell_step(self, report: StepReport, state: RunState) -> None:
         self._told = report.commit.step
@@ -46,11 +70,6 @@ class Teller:
 
     def _tell_changes(self, before: RunState, state: RunState) -> None:
         for callback in self._callbacks:
-            for incident in state.incidents[len(before.incidents) :]:
-                callback.on_incident(incident)
-            for old, new in zip(before.incidents, state.incidents, strict=False):
-                if old.resumed_at_s is None and new.resumed_at_s is not None:
-                    callback.on_resume(new)
             if len(state.world_sizes) > len(before.world_sizes) and state.view is not None:
                 callback.on_generation(state.view)
             if state is not before:

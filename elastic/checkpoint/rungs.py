@@ -2,22 +2,12 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
 from elastic.checkpoint.manifest import ShardKey
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Rung
 
 StepId = tuple[int, str, int]  # step, lineage, shards: which state, in how many parts
 Copy = tuple[StepId, int]  # and which of the parts
-
-
-class Rung(IntEnum):
-    """How safe a step is; each rung includes those below it."""
-
-    STAGED = 0  # some shard is sealed in some node's memory
-    LOCAL = 1  # every shard is
-    REPLICATED = 2  # every shard is kept on 1 + peers nodes, or on as many as there are
-    DURABLE = 3  # committed in the persistent tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

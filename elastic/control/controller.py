@@ -41,7 +41,7 @@ from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
-from elastic.control.restoring import consider_restore, look_for_state, rewind_asked
+from elastic.control.restoring import consider_restore, look_for_state, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.state import IN_STEP, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
@@ -307,6 +307,7 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     turn.change(published_ahead=ahead | {step_told}, without_progress=0)
     turn.change(steps_s=(*turn.state.steps_s, took_s)[-KEPT_STEPS:])
     turn.publish_from(published)
+    note_progress(turn, step_told)
     note_tuning(turn, event.report)
     note_vote(turn, event.report)
     turn.resolve_incidents(event.report)

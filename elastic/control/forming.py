@@ -9,7 +9,7 @@ from elastic.control.exiting import exit_resumes, exits_at_once
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
-from elastic.control.restoring import fork, has_committed, inherit, is_restored, look_for_state, may_be_saved
+from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
 from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
@@ -164,7 +164,7 @@ def _resort_to_tiers(turn: Turn) -> None:
         )
         return
     _wait(turn, "every replica died")
-    look_for_state(turn, "every replica died")
+    restart(turn, "every replica died")
 
 
 def _holders(turn: Turn) -> tuple[WorkerRecord, ...]:

@@ -5,7 +5,7 @@ one worker after another is lost does not get its next one in before it has show
 """
 
 from elastic.control.care import HARMLESS
-from elastic.control.state import Gang
+from elastic.control.state import Gang, RunState
 from elastic.control.turn import Turn
 
 
@@ -29,12 +29,18 @@ def _is_patient(turn: Turn, gang: Gang) -> bool:
 
 def is_flapping(turn: Turn, node: str) -> bool:
     """It has lost so many workers in so little time that the next one would probably follow."""
-    limits = turn.settings.limits
+    until_s = flapping_until_s(turn.state, node)
+    return until_s is not None and turn.now_s < until_s
+
+
+def flapping_until_s(state: RunState, node: str) -> float | None:
+    """When a node that lost worker after worker may get one again; None: it is none of those."""
+    limits = state.settings.limits
     losses_s = [
         incident.opened_at_s
-        for incident in turn.state.incidents
-        if incident.kind not in HARMLESS and any(turn.worker(name).node == node for name in incident.culprits)
+        for incident in state.incidents
+        if incident.kind not in HARMLESS and any(state.workers[name].node == node for name in incident.culprits)
     ]
     recent = losses_s[-limits.flap_losses :]
     is_dense = len(recent) == limits.flap_losses and recent[-1] - recent[0] <= limits.flap_window_s
-    return is_dense and turn.now_s - recent[-1] < limits.flap_cooldown_s
+    return recent[-1] + limits.flap_cooldown_s if is_dense else None

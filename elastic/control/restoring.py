@@ -153,6 +153,26 @@ def may_be_saved(turn: Turn) -> bool:
     return turn.settings.checkpoint is not None and turn.state.view is not None and is_new
 
 
+def note_progress(turn: Turn, step: int) -> None:
+    """A step was told: past the furthest one, all restarts so far have been worth it."""
+    if step > turn.state.furthest:
+        turn.change(furthest=step, restarts=0)
+
+
+def restart(turn: Turn, reason: str) -> None:
+    """All begin again from a checkpoint; where that was done too often for nothing, the run ends instead."""
+    limit, done = turn.settings.limits.max_workload_restarts, turn.state.restarts
+    if done >= limit:
+        turn.fail(
+            Ending.NO_PROGRESS,
+            f"{reason}, and the run has started again from its checkpoints {done} times without getting past step "
+            f"{turn.state.furthest}, as often as Limits.max_workload_restarts={limit} allows",
+        )
+        return
+    turn.change(restarts=done + 1)
+    look_for_state(turn, reason)
+
+
 def has_committed(turn: Turn) -> bool:
     """Whether a step is known to be committed; before that, a new start loses nothing that anybody was told."""
     resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
@@ -173,6 +193,9 @@ def fork(turn: Turn, resume: CommitId) -> None:
     skip = turn.state.restore.skip if turn.state.restore is not None else (0, 0)
     where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
     made = Fork(**where, step=resume.step, skip=skip)
+    wish = turn.state.restore
+    if wish is not None and wish.at_most is not None and not wish.needed_for:
+        turn.change(furthest=resume.step, restarts=0)  # who goes back on purpose expects no step past where it was
     for worker in turn.state.standing(Standing.PARKED):  # who is not taken in knows of another state, or of none
         turn.set_worker(worker.name, restoring=None, refused=False, kept=None)
     turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())

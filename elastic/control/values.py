@@ -1,7 +1,7 @@
 """Pure. The nouns that events, commands and states share: commits, members, views, incidents."""
 
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, IntEnum
 
 from elastic.control.tuning import NOT_TUNED, Tuning
 
@@ -141,6 +141,15 @@ class View:
             if member.worker == worker:
                 return rank
         raise KeyError(f"{worker} is not a member of generation {self.generation}")
+
+
+class Rung(IntEnum):
+    """How safe a step is; each rung includes those below it."""
+
+    STAGED = 0  # some shard is sealed in some node's memory
+    LOCAL = 1  # every shard is
+    REPLICATED = 2  # every shard is kept on 1 + peers nodes, or on as many as there are
+    DURABLE = 3  # committed in the persistent tier
 
 
 class IncidentClass(Enum):

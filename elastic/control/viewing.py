@@ -22,7 +22,7 @@ def cluster_view(turn: Turn, incident: Incident, survivors: int, spares: int) ->
         minimum=low,
         maximum=high,
         incidents_without_progress=state.without_progress,
-        allowed_without_progress=limits.incidents_without_progress,
+        allowed_without_progress=limits.max_in_job_restarts,
         slowness={member.name: member.slowness for member in members},
         node_slowness=by_node((member.node, member.slowness) for member in members),
         width=state.width,

@@ -204,7 +204,7 @@ def test_training_survives_its_supervisor_and_monitors(clean: Any, tmp_path: Pat
 
 def control_plane_pids(*titles: str) -> list[int]:
     """Supervisor and host monitors of this session's clusters, or one of these, by the names Ray gives processes."""
-    titles = titles or ("ray::Supervisor", "ray::HostMonitor")
+    titles = titles or ("ray::Guard", "ray::HostMonitor")
     found, ours = [], "=".join(RUN_MARK).encode()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -42,7 +42,9 @@ def fit(folder: Path, name: str, persistent: bool = False, orphan_lease_s: float
         checkpoint = elastic.Checkpoint(local_interval=elastic.Interval(seconds=1000), peers=0, **store)
     return elastic.fit(
         training.regression(folder, steps=steps),
-        scaling=elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, supervisor_labels={"pool": "b"}),
+        scaling=elastic.Scaling(
+            num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, supervisor_labels={"pool": "b"}
+        ),
         limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30, orphan_lease_s=orphan_lease_s),
         checkpoint=checkpoint,
         name=name,
@@ -164,7 +166,7 @@ class KillsAtTheIncident(training.At):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("title", ["ray::Supervisor", "ray::HostMonitor"])
+@pytest.mark.parametrize("title", ["ray::Guard", "ray::HostMonitor"])
 def test_who_decides_or_senses_dies_while_a_fault_is_handled(hosts: Any, tmp_path: Path, title: str) -> None:
     saboteur = KillsAtTheIncident(title)
     result = elastic.fit(**as_fit(tmp_path, f"killed-{title[5:10].lower()}"), callbacks=[saboteur])

@@ -26,7 +26,7 @@ LEASE_S, LEASE_MARGIN = 20.0, 0.8
 TICK_S, OVERDUE_S, FAULTS_END_S, LIMIT_S = 0.5, 5.0, 20.0, 400.0
 LIMITS = {"doubt_after_s": 0.5, "freeze_timeout_s": 4.0, "forming_timeout_s": 8.0, "lease_s": LEASE_S}
 SENSING = {"hang_floor_s": 3.0, "first_steps_timeout_s": 3.0, "heartbeat_timeout_s": 2.0, "exile_after_s": 1.0}
-PATIENCE = {"start_tries": 1000, "max_in_job_restarts": 1000}
+PATIENCE = {"start_tries": 1000, "max_in_job_restarts": 1000, "max_workload_restarts": 1000}
 WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
 OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
 

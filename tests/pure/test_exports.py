@@ -8,6 +8,7 @@ import elastic
 from elastic import errors
 
 FROZEN = [
+    "Chaos",
     "Checkpoint",
     "FixedMicroBatches",
     "FollowReplicas",
@@ -19,14 +20,17 @@ FROZEN = [
     "Scaling",
     "Session",
     "callbacks",
+    "config",
     "errors",
     "fit",
     "get_session",
     "policies",
     "settings",
+    "sinks",
     "tune",
 ]
-PURE = [name for name in FROZEN if name not in ("Session", "fit", "get_session", "tune")]  # these need torch and ray
+HEAVY = ("Session", "fit", "get_session", "tune")  # these need torch and ray
+PURE = [name for name in FROZEN if name not in HEAVY]
 ERRORS = {
     "ConservationError",
     "CorruptError",

@@ -15,7 +15,9 @@ from tests.pure.test_controller import EXAMPLES
 LATER = CommitId(incarnation=2, generation=1, attempt=1, step=3, lineage="x")
 
 
-@pytest.mark.parametrize("kind", sorted(set(EXAMPLES) - {ev.RunStarted, ev.RunTakenOver}, key=str), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", sorted(set(EXAMPLES) - {ev.RunStarted, ev.RunTakenOver}, key=str), ids=lambda kind: kind.__name__
+)
 def test_what_may_be_sent_is_believed(kind):
     state = BareController().run().state
     assert admitted(state, EXAMPLES[kind]) == (EXAMPLES[kind], "")

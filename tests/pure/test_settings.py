@@ -7,17 +7,19 @@ import pytest
 
 from elastic import errors
 from elastic.control.outcome import Ending
-from elastic.settings import Limits, RunSettings, Scaling
+from elastic.settings import Chaos, Limits, RunSettings, Scaling
 
 
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        ({"replicas": 0}, "Scaling.num_dp_replicas=0"),
-        ({"replicas": -1}, "Scaling.num_dp_replicas=-1"),
-        ({"replicas": (0, 2)}, r"Scaling.num_dp_replicas=\(0, 2\)"),
-        ({"replicas": (3, 2)}, r"Scaling.num_dp_replicas=\(3, 2\)"),
+        ({"num_dp_replicas": 0}, "Scaling.num_dp_replicas=0"),
+        ({"num_dp_replicas": -1}, "Scaling.num_dp_replicas=-1"),
+        ({"num_dp_replicas": (0, 2)}, r"Scaling.num_dp_replicas=\(0, 2\)"),
+        ({"num_dp_replicas": (3, 2)}, r"Scaling.num_dp_replicas=\(3, 2\)"),
         ({"spares": -1}, "Scaling.spares=-1"),
+        ({"spares": "2"}, "Scaling.spares='2' must be a whole number"),
+        ({"threads_per_worker": 1.5}, "Scaling.threads_per_worker=1.5 must be a whole number"),
         ({"workers_per_replica": 0}, "Scaling.workers_per_replica=0"),
         ({"workers_per_replica": 4, "num_nodes_per_dp": 2}, "Scaling.num_nodes_per_dp=2"),
         ({"num_nodes_per_dp": 0}, "Scaling.num_nodes_per_dp=0"),
@@ -32,11 +34,58 @@ def test_a_scaling_that_cannot_work_names_its_field(setting, named):
         Scaling(**setting)
 
 
+MAY_BE_ZERO = ("max_in_job_restarts", "max_workload_restarts")
+
+
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_limit_that_cannot_work_names_its_field(name, value):
-    with pytest.raises(errors.SettingError, match=f"^Limits.{name}={value} must be positive"):
+    if value == 0 and name in MAY_BE_ZERO:
+        assert getattr(Limits(**{name: 0}), name) == 0
+        return
+    why = "not be negative" if name in MAY_BE_ZERO else "be positive"
+    with pytest.raises(errors.SettingError, match=f"^Limits.{name}={value} must {why}"):
         Limits(**{name: value})
+
+
+@pytest.mark.parametrize("value", ["5", None, True, (1, 2)], ids=repr)
+def test_a_limit_is_a_number(value):
+    with pytest.raises(errors.SettingError, match=r"^Limits.lease_s=.* must be a number"):
+        Limits(lease_s=value)
+
+
+def test_silence_is_longer_than_the_time_between_two_beats():
+    with pytest.raises(errors.SettingError, match=r"Limits.heartbeat_timeout_s=1.25 .* heartbeat_polling_period_s=15"):
+        Limits(heartbeat_polling_period_s=15)
+    assert Limits(heartbeat_polling_period_s=15, heartbeat_timeout_s=30).heartbeat_timeout_s == 30
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"fault_injection_period_s": -1}, "Chaos.fault_injection_period_s=-1 must be seconds"),
+        ({"fault_injection_period_s": float("nan")}, "Chaos.fault_injection_period_s=nan must be seconds"),
+        ({"fault_injection_period_s": "often"}, "Chaos.fault_injection_period_s='often' must be seconds"),
+        ({"sim_fault_desc": "random"}, "Chaos.sim_fault_desc='random' must be kind,seconds"),
+        ({"sim_fault_desc": "random,soon"}, "Chaos.sim_fault_desc='random,soon' must be kind,seconds"),
+        ({"sim_fault_desc": ",120"}, "Chaos.sim_fault_desc=',120' must be kind,seconds"),
+        ({"sim_fault_desc": "random,-3"}, "Chaos.sim_fault_desc='random,-3' must be kind,seconds"),
+    ],
+    ids=str,
+)
+def test_chaos_that_cannot_work_names_its_field(setting, named):
+    with pytest.raises(errors.SettingError, match=f"^{named}"):
+        Chaos(enable_fault_injection=True, **setting)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"fault_injection_period_s": 9600}, {"sim_fault_desc": "random,120"}, {"schedule": "every 30"}], ids=str
+)
+def test_a_fault_needs_to_be_allowed(setting):
+    (name,) = setting
+    with pytest.raises(errors.SettingError, match=f"^Chaos.{name} needs Chaos.enable_fault_injection"):
+        Chaos(**setting)
+    assert getattr(Chaos(enable_fault_injection=True, **setting), name) == setting[name]
 
 
 @pytest.mark.parametrize(
@@ -62,15 +111,10 @@ def test_the_resources_of_a_worker(scaling, resources):
     assert scaling.resources == resources
 
 
-def test_every_setting_is_documented():
-    for kind in (Scaling, Limits):
-        text = kind.__doc__ or ""
-        assert [field.name for field in fields(kind) if f"{field.name}:" not in text] == []
-
-
 def test_settings_are_values():
     assert RunSettings(run="r") == RunSettings(run="r")
-    assert pickle.loads(pickle.dumps(RunSettings(run="r", scaling=Scaling(num_dp_replicas=(1, 3))))).scaling.bounds == (1, 3)
+    settings = RunSettings(run="r", scaling=Scaling(num_dp_replicas=(1, 3)))
+    assert pickle.loads(pickle.dumps(settings)).scaling.bounds == (1, 3)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,95 @@
+"""Restarts from checkpoints that lead nowhere end the run, as `max_workload_restarts` says."""
+
+from elastic.control import events as ev
+from elastic.control.commands import EndRun, FindRestore
+from elastic.control.outcome import Ending
+from elastic.control.state import Phase
+from elastic.settings import Checkpoint
+from tests.pure.bare_controller import BareController, commit
+
+
+def training(**limits: float) -> BareController:
+    """Two train with checkpoints, from nothing."""
+    ws = BareController(2, checkpoint=Checkpoint(), **limits)
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
+    ws.join("w0", "w1")
+    ws.form()
+    assert ws.phase is Phase.RUNNING
+    return ws
+
+
+def all_die(ws: BareController) -> None:
+    ws.die(*ws.members)
+
+
+def restart(ws: BareController, number: int) -> None:
+    """All have died, a step is found, two new workers load it and train."""
+    assert ws.phase is Phase.WAITING
+    found = commit(number, generation=ws.generation)
+    ws.feed(ev.RestoreFound(commit=found))
+    names = [name for name, worker in ws.state.workers.items() if worker.standing.value == "requested"]
+    ws.join(*names)
+    ws.feed(*(ev.Restored(worker=name, commit=found) for name in names))
+    ws.form()
+    assert ws.phase is Phase.RUNNING
+
+
+def test_restarts_that_lead_nowhere_end_the_run():
+    ws = training(max_workload_restarts=2)
+    for number in range(6):
+        ws.stable(number)
+    for _ in range(2):
+        all_die(ws)
+        restart(ws, 3)
+        ws.stable(4)  # done again, and no further than before
+        ws.stable(5)
+    all_die(ws)
+    assert ws.phase is Phase.ENDED and ws.given(EndRun)
+    assert ws.state.outcome is not None and ws.state.outcome.ending is Ending.NO_PROGRESS
+    message = ws.state.outcome.message
+    assert "started again from its checkpoints 2 times without getting past step 5" in message
+    assert "Limits.max_workload_restarts=2" in message
+
+
+def test_a_step_past_the_furthest_makes_good_for_all_restarts():
+    ws = training(max_workload_restarts=1)
+    furthest = 5
+    for number in range(furthest + 1):
+        ws.stable(number)
+    for _ in range(4):
+        all_die(ws)
+        restart(ws, furthest - 1)
+        ws.stable(furthest)
+        furthest += 1
+        ws.stable(furthest)
+    assert ws.phase is Phase.RUNNING and ws.state.restarts == 0
+
+
+def test_none_at_all_may_be_allowed():
+    ws = training(max_workload_restarts=0)
+    ws.stable(0)
+    all_die(ws)
+    assert ws.phase is Phase.ENDED and ws.state.outcome.ending is Ending.NO_PROGRESS
+    assert not ws.given(FindRestore)
+
+
+def test_who_goes_back_on_purpose_need_not_get_past_where_the_run_was():
+    ws = training(max_workload_restarts=1)
+    for number in range(10):
+        ws.stable(number)
+    all_die(ws)
+    restart(ws, 8)
+    assert ws.state.restarts == 1
+    ws.stable(9)
+    ws.feed(ev.RewindAsked(to_step=2))
+    ws.feed(ev.RestoreFound(commit=commit(2)))
+    for name in list(ws.members):
+        ws.answer(name, 9)
+    ws.feed(*(ev.Restored(worker=name, commit=commit(2)) for name in list(ws.state.workers)))
+    ws.form()
+    assert (ws.state.furthest, ws.state.restarts) == (2, 0)
+    ws.stable(3)
+    all_die(ws)
+    restart(ws, 3)
+    assert ws.phase is Phase.RUNNING
