@@ -105,7 +105,8 @@ class Link:
                 raise _superseded(incarnation, self._state.incarnation)
             self._contact_s, self._is_forsaken = time.monotonic(), False
             waiting, self._events = list(self._events), deque([*self._reports, *self._facts])
-            self._events.extend(event for event in waiting if event not in self._facts and event not in self._reports)
+            others = (event for event in waiting if not isinstance(event, ev.StepStable))
+            self._events.extend(event for event in others if event not in self._facts)
             self._is_urgent = True
             notices = [fact.reason for fact in self._facts if isinstance(fact, ev.WorkerNotice)]
             told: dict[str, Any] = {"view": self._view, "restores": self._restore_number, **place}
