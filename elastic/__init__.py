@@ -11,6 +11,7 @@ _HOME = {
     "Result": "elastic.control.outcome",
     "FixedMicroBatches": "elastic.control.batch_size",
     "FollowReplicas": "elastic.control.batch_size",
+    "Chaos": "elastic.settings",
     "Scaling": "elastic.settings",
     "Checkpoint": "elastic.settings",
     "Interval": "elastic.settings",

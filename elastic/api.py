@@ -17,6 +17,7 @@ from elastic.actors.cluster import cluster
 from elastic.actors.driver import Driver, Finished
 from elastic.actors.fleet import Emit
 from elastic.actors.former import take_over
+from elastic.actors.injector import Injector
 from elastic.actors.journal import Journal
 from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_tiers import RayTiers
@@ -26,14 +27,15 @@ from elastic.checkpoint.manifest import checked_name
 from elastic.control import events as ev
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
+from elastic.control.schedules import Schedule, schedule_of
 from elastic.control.state import RunState
 from elastic.policies import Ladder
 from elastic.progress import Progress
-from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
+from elastic.settings import Chaos, Checkpoint, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
-def fit(
+def fit(  # noqa: PLR0913 - the one door, and each of its keywords may be left out
     train_fn: Callable[[Any], Any],
     *,
     policy: Policy | None = None,
@@ -41,6 +43,7 @@ def fit(
     callbacks: Sequence[Callback | WorkerCallback] | None = None,
     limits: Limits | None = None,
     checkpoint: Checkpoint | None = None,
+    chaos: Chaos | None = None,
     name: str | None = None,
     seed: int = 0,
     run_dir: str | os.PathLike[str] | None = None,
@@ -56,6 +59,7 @@ def fit(
             default: a live progress line.
         limits: how long waits may last.
         checkpoint: how safe each step is made below the memory of live workers; None: not at all.
+        chaos: faults that are injected on purpose; None: none, and `elastic chaos` is refused.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
             the last one ended.
         seed: base of all random state and of the data order.
@@ -74,10 +78,13 @@ def fit(
     name = checked_name(name or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}", "fit(name=...)")
     directory = Path(run_dir) if run_dir is not None else Path("runs") / name
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
-    settings = RunSettings(run=name, scaling=scaling or Scaling(), limits=limits or Limits(), checkpoint=checkpoint)
+    faults = schedule_of(chaos)
+    settings = RunSettings(
+        run=name, scaling=scaling or Scaling(), limits=limits or Limits(), checkpoint=checkpoint, chaos=chaos
+    )
     with cluster(address or os.environ.get("RAY_ADDRESS"), settings.scaling) as is_local:
         take_over(name)
-        work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed)
+        work = Work(with_callbacks(train_fn, on_workers), policy or Ladder(), told, seed, faults)
         with closing(Journal(directory)) as journal:
             finished = _drive(work, settings, journal, may_come_back=is_named and not is_local)
     return _result(finished, directory)
@@ -91,6 +98,7 @@ class Work:
     policy: Policy
     callbacks: Sequence[Callback]
     seed: int
+    faults: Schedule
 
 
 def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: bool) -> Finished:
@@ -106,12 +114,14 @@ def _drive(work: Work, settings: RunSettings, journal: Journal, may_come_back: b
     incarnation, forks = tiers.begin()
     settings = replace(settings, incarnation=incarnation)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy)
-    driver = Driver(brain, journal, work.callbacks)
+    injector = Injector(work.faults, work.seed, emit)
+    driver = Driver(brain, journal, [*work.callbacks, injector])
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash)
     tiers.start(settings)
     is_kept = may_come_back
     try:
-        finished = driver.run(fleet, tiers)
+        with injector:
+            finished = driver.run(fleet, tiers)
         if finished.outcome.ending is Ending.SUCCEEDED:
             is_kept = False
             tiers.flush()

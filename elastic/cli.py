@@ -10,6 +10,7 @@ import click
 
 from elastic import __version__
 from elastic.commands import checkpoints
+from elastic.commands.chaos import chaos
 from elastic.commands.rewinding import rewind
 from elastic.errors import ElasticError
 
@@ -47,6 +48,7 @@ def drain(node: str, deadline: float, reason: str, address: str | None) -> None:
         click.echo(f"draining {drain_node(node, reason, deadline)}")
 
 
+cli.add_command(chaos)
 cli.add_command(rewind)
 for command in checkpoints.COMMANDS:
     cli.add_command(command)

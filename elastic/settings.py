@@ -235,6 +235,32 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chaos:
+    """Faults that are injected on purpose; what each field may hold is in `elastic.control.schedules`.
+
+    Attributes:
+        enable_fault_injection: this run may be broken, by itself and by `elastic chaos`.
+        fault_injection_period_s: a worker is killed or stopped every so many seconds; 0: not at a fixed beat.
+        sim_fault_desc: one fault in the form of NVRx, e.g. "random,120"; empty: none.
+        schedule: any others, e.g. "30 kill leader; poisson mtbf=2h kill"; empty: none.
+    """
+
+    enable_fault_injection: bool = False
+    fault_injection_period_s: float = 0.0
+    sim_fault_desc: str = ""
+    schedule: str = ""
+
+    def __post_init__(self) -> None:
+        if self.fault_injection_period_s < 0:
+            raise SettingError(
+                f"Chaos.fault_injection_period_s={self.fault_injection_period_s} must not be negative; 0 turns it off"
+            )
+        has_faults = self.fault_injection_period_s or self.sim_fault_desc or self.schedule
+        if has_faults and not self.enable_fault_injection:
+            raise SettingError(f"{self!r} names faults: set Chaos.enable_fault_injection=True, or leave them out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """Everything the control plane needs to know about a run before it starts."""
 
@@ -243,3 +269,9 @@ class RunSettings:
     limits: Limits = field(default_factory=Limits)
     checkpoint: Checkpoint | None = None
     incarnation: int = 1
+    chaos: Chaos | None = None
+
+    @property
+    def is_breakable(self) -> bool:
+        """Whether faults may be injected."""
+        return self.chaos is not None and self.chaos.enable_fault_injection

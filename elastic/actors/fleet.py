@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from elastic.control import events as ev
+from elastic.control.faults import Fault
 from elastic.control.values import CommitId, View
 
 Emit = Callable[[ev.Event], None]
@@ -39,6 +40,10 @@ class Fleet(Protocol):
     def inspect(self, worker: str) -> None: ...
 
     def fence(self, worker: str) -> None: ...
+
+    def inject(self, fault: Fault, worker: str, node: str) -> None:
+        """Have a fault strike: emits FaultInjected with proof, or FaultRefused."""
+        ...
 
     def value(self, worker: str, timeout_s: float) -> Any:
         """What train_fn returned on this worker; the one call that waits."""

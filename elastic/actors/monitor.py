@@ -16,9 +16,13 @@ from pathlib import Path
 
 from elastic.actors.preemption import PreemptionWatch
 from elastic.actors.stacks import dump_stacks
+from elastic.chaos.aftermath import Aftermath
+from elastic.chaos.striking import Scene, strike
 from elastic.checkpoint import memory
 from elastic.control import events as ev
+from elastic.control.faults import OF_WORKERS, Fault, FaultKind
 from elastic.control.flight import Reading
+from elastic.errors import ElasticError
 from elastic.train.flight import PAGES, Flight, read_page
 
 _READ_S = 0.1
@@ -26,12 +30,14 @@ _LATE_S = 2 * _READ_S
 _LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be the machine that is slow
 _FENCE_S = 5.0
 _LEAVE_S = 2.0
+UNREACHABLE = (FaultKind.NODE_DOWN, FaultKind.PARTITION)  # faults after which a node does not answer
 
 
 class Process:
     """A process, held so that its pid cannot come to mean another one; released with the last reference."""
 
     def __init__(self, pid: int) -> None:
+        self.pid = pid
         self._pidfd = os.pidfd_open(pid)
 
     def __del__(self) -> None:
@@ -43,8 +49,16 @@ class Process:
         return self._pidfd
 
     def kill(self) -> None:
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    @property
+    def state(self) -> str:
+        """One letter of /proc/<pid>/stat, empty if it is gone."""
+        return process_state(self.pid)
 
     def has_ended(self, within_s: float) -> bool:
         return bool(ended_among([self], within_s))
@@ -122,6 +136,7 @@ class HostMonitor:
         self._watched: dict[str, Watched] = {}
         self._news: list[ev.Event] = []
         self._lock = threading.Condition()
+        self._aftermath = Aftermath()
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="elastic-monitor", daemon=True)
         self._thread.start()
@@ -150,6 +165,26 @@ class HostMonitor:
             watched = self._watched.get(worker)
         return _kill(watched) if watched is not None else ""
 
+    def inject(self, fault: Fault, worker: str, scene: Scene) -> None:
+        """Have a fault strike this node, or a worker on it; what came of it is news.
+
+        A fault that cuts this node off, or ends it, strikes before this returns, if it returns.
+        """
+        with self._lock:
+            watched = self._watched.get(worker)
+        process = watched.process if watched is not None else None
+        target = worker if fault.kind in OF_WORKERS else self._node
+
+        def act() -> None:
+            try:
+                at_s, proof = time.time(), strike(fault, scene, process, self._aftermath)
+            except (ElasticError, OSError) as error:
+                self._tell(ev.FaultRefused(fault=fault, reason=str(error)))
+            else:
+                self._tell(ev.FaultInjected(fault=fault, target=target, at_s=at_s, proof=proof))
+
+        act() if fault.kind in UNREACHABLE else self._aftermath.beside(act)
+
     def inspect(self, worker: str) -> str:
         """Where its threads stand, or why that can not be seen; takes a second at most."""
         with self._lock:
@@ -169,6 +204,7 @@ class HostMonitor:
     def close(self) -> None:
         """Stop watching."""
         self._is_closed.set()
+        self._aftermath.close()
         if self._cloud is not None:
             self._cloud.close()
         self._thread.join(_LEAVE_S)
@@ -192,6 +228,7 @@ class HostMonitor:
             pages: pattern of the run's flight pages, since those of a lost monitor's workers may lie here too.
             arenas: (directory, run) of slots to take away.
         """
+        self._aftermath.close()
         with self._lock:
             left, self._watched = list(self._watched.values()), {}
         deadline_s = time.monotonic() + _LEAVE_S
@@ -222,8 +259,11 @@ class HostMonitor:
                 watched.look(elapsed_s)
 
     def _notice(self, reason: str) -> None:
+        self._tell(ev.NodeNotice(node=self._node, reason=reason))
+
+    def _tell(self, event: ev.Event) -> None:
         with self._lock:
-            self._news.append(ev.NodeNotice(node=self._node, reason=reason))
+            self._news.append(event)
             self._lock.notify_all()
 
     def _report_death(self, name: str) -> None:

@@ -25,9 +25,11 @@ from elastic.actors.draining import draining_nodes
 from elastic.actors.fleet import Emit
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.peer_source import namespace
+from elastic.actors.striker import Striker
 from elastic.actors.worker import start_worker_host
 from elastic.checkpoint import memory
 from elastic.control import events as ev
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.values import CommitId, View
 from elastic.settings import RunSettings
 from elastic.train.flight import PAGES, page_path, page_pattern
@@ -80,6 +82,7 @@ class RayFleet:
         self._unproven: set[str] = set()
         period_s = settings.limits.heartbeat_polling_period_s
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s)
+        self._striker = Striker(settings, self._monitors, self._emit, self._then)
         self._draining: set[str] = set()
         self._drains_due_s = 0.0
         self._lock = threading.RLock()
@@ -176,6 +179,12 @@ class RayFleet:
 
     def inspect(self, worker: str) -> None:
         self._monitors.inspect(self._node(worker), worker)
+
+    def inject(self, fault: Fault, worker: str, node: str) -> None:
+        if fault.kind is FaultKind.RAISE:
+            self._call(worker, "inject", "control", fault)
+        else:
+            self._striker.inject(fault, worker, node)
 
     def value(self, worker: str, timeout_s: float) -> Any:
         reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()

@@ -4,13 +4,18 @@ The driver keeps each state it was answered with, so a supervisor that dies is r
 what the dead one decided and could not tell has never happened.
 """
 
+from collections import deque
+
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
+from elastic.control.injecting import refusal as why_no_fault
 from elastic.control.remediation import Policy
 from elastic.control.restoring import why_no_rewind
 from elastic.control.retuning import refusal
 from elastic.control.state import RunState
+
+_KEPT_FAULTS = 256
 
 
 class Supervisor:
@@ -25,6 +30,7 @@ class Supervisor:
         self._state = state
         self._policy = policy
         self._asked: list[ev.Event] = []
+        self._faults: deque[ev.FaultInjected | ev.FaultRefused] = deque(maxlen=_KEPT_FAULTS)
 
     def observe(self, events: list[tuple[float, ev.Event]]) -> tuple[tuple[Command, ...], RunState]:
         """Take in events with the times at which they were seen; returns what is to be done, and the new state."""
@@ -33,12 +39,16 @@ class Supervisor:
             decision = step(self._state, event, at_s, self._policy)
             self._state = decision.state
             commands += decision.commands
+            if isinstance(event, ev.FaultInjected | ev.FaultRefused):
+                self._faults.append(event)
         return tuple(commands), self._state
 
-    def ask(self, wish: ev.TuneAsked | ev.RewindAsked) -> str:
+    def ask(self, wish: ev.TuneAsked | ev.RewindAsked | ev.FaultAsked) -> str:
         """Somebody outside of the run wants something of it; returns why it is refused, empty if it is passed on."""
         if isinstance(wish, ev.TuneAsked):
             why_not = refusal(self._state, wish.tuning)
+        elif isinstance(wish, ev.FaultAsked):
+            why_not = why_no_fault(self._state, wish)
         else:
             why_not = why_no_rewind(self._state, wish)
         if not why_not:
@@ -49,6 +59,10 @@ class Supervisor:
         """What was asked since the last time: the driver takes it for an event like any other, and journals it."""
         asked, self._asked = self._asked, []
         return asked
+
+    def faults(self) -> list[ev.FaultInjected | ev.FaultRefused]:
+        """What came of the last faults that were asked for, oldest first."""
+        return list(self._faults)
 
     def state(self) -> RunState:
         """Where the run stands, for whoever asks."""

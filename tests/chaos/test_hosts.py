@@ -6,12 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import NEEDED_TO_DROP, HostsError, Network, clean, leftovers, pids_on, why_not
+from benchmarks.hosts import NEEDED_TO_IMPAIR, HostsError, Network, clean, leftovers, pids_on, why_not
 
 ECHO = """
 import contextlib, socket, sys
@@ -35,7 +35,6 @@ for _ in range(int(sys.argv[2])):
         print("silence")
 """
 needs_root = pytest.mark.skipif(bool(why_not()), reason=why_not())
-needs_iptables = pytest.mark.skipif(bool(why_not(NEEDED_TO_DROP)), reason=why_not(NEEDED_TO_DROP))
 
 
 def python_on(host: str, code: str, *arguments: str) -> list[str]:
@@ -46,6 +45,15 @@ def answers(asking: str, address: str, times: int = 1) -> list[str]:
     done = subprocess.run(python_on(asking, ASK, address, str(times)), capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+def impair_or_skip(act: Callable[[], None]) -> None:
+    """Skip where the kernel lacks the means, and says so."""
+    try:
+        act()
+    except HostsError as error:
+        assert "sch_netem" in str(error) or "iproute2" in str(error)
+        pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -78,10 +86,9 @@ def test_a_cut_host_is_silent_until_it_is_restored(network: Network, pair: tuple
 
 
 @needs_root
-@needs_iptables
 def test_a_share_of_the_packets_is_dropped(network: Network, pair: tuple[str, str, str]) -> None:
     asking, echoing, address = pair
-    network.drop(echoing, 0.3)
+    impair_or_skip(lambda: network.drop(echoing, 0.3))
     heard = answers(asking, address, times=20)  # a question and its answer pass with a chance of a half
     assert {"answer", "silence"} == set(heard)
 
@@ -91,15 +98,11 @@ def test_traffic_is_delayed_or_the_kernel_is_said_to_lack_the_means(
     network: Network, pair: tuple[str, str, str]
 ) -> None:
     asking, _, address = pair
-    try:
-        network.delay(asking, 0.2)
-    except HostsError as error:
-        assert "sch_netem" in str(error) or "iproute2" in str(error)
-        pytest.skip(str(error))
+    impair_or_skip(lambda: network.delay(asking, 0.2))
     began_s = time.monotonic()
     assert answers(asking, address) == ["answer"]
     assert time.monotonic() - began_s >= 0.2
-    network.delay(asking, 0)
+    network.restore(asking)
 
 
 @needs_root
@@ -145,9 +148,9 @@ def test_leftovers_of_a_killed_maker_are_found_and_removed() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root the sentence would be about commands")
 def test_a_missing_command_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda command: None if command == NEEDED_TO_DROP else f"/sbin/{command}")
+    monkeypatch.setattr(shutil, "which", lambda command: None if command == NEEDED_TO_IMPAIR else f"/sbin/{command}")
     assert why_not() == ""
-    assert why_not(NEEDED_TO_DROP) == "the command iptables-restore is missing: apt-get install -y iptables"
+    assert why_not(NEEDED_TO_IMPAIR) == "the command tc is missing: apt-get install -y iproute2"
 
 
 def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

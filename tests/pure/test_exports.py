@@ -8,6 +8,7 @@ import elastic
 from elastic import errors
 
 FROZEN = [
+    "Chaos",
     "Checkpoint",
     "FixedMicroBatches",
     "FollowReplicas",
