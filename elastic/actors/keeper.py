@@ -377,15 +377,13 @@ def _slots_in(directory: Path, run: str, node: str) -> Source:
     return MemorySource(directory, run, f"memory of node {node[:12]}")
 
 
-def _opener(
-    checkpoint: Checkpoint, run: str, incarnation: int, switch: Path | None
-) -> Callable[[], Vault] | None:
+def _opener(checkpoint: Checkpoint, run: str, incarnation: int, switch: Path | None) -> Callable[[], Vault] | None:
     """Opens the persistent tier, wherever it is called."""
     if checkpoint.persistent is None:
         return None
     cap = checkpoint.upload_bytes_per_s
-    options = {"incarnation": incarnation, "bytes_per_s": cap, "switch": switch}
-    return functools.partial(open_vault, checkpoint.persistent, run, **options)
+    url = checkpoint.persistent
+    return functools.partial(open_vault, url, run, switch=switch, incarnation=incarnation, bytes_per_s=cap)
 
 
 def _ignore(_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Effect. What is undone after a fault: when its time is over, or when whoever injected it ends, whichever comes first."""
+"""Effect. What is undone after a fault, when its time is over, or whoever injected it ends."""
 
 import threading
 from collections.abc import Callable

@@ -60,8 +60,8 @@ def _why_not(directory: Path) -> str:
     free_bytes = status.f_bavail * status.f_frsize
     if _kind(directory) in _MEMORY and free_bytes > _available_bytes() // 2:
         return (
-            f"{directory} lies in memory, and filling its {free_bytes >> 20} MiB could bring this machine down: mount a "
-            "small tmpfs, and name it with Checkpoint.memory or with=PATH"
+            f"{directory} lies in memory, and filling its {free_bytes >> 20} MiB could bring this machine down: mount "
+            "a small tmpfs, and name it with Checkpoint.memory or with=PATH"
         )
     return ""
 

@@ -88,7 +88,7 @@ def why_not(*commands: str) -> str:
 
 
 def cable_of(argument: str) -> Cable:
-    """"eth0" or "eth0,netns=NAME"."""
+    """ "eth0" or "eth0,netns=NAME"."""
     device, named = options(argument)
     return Cable(device=device, netns=named.get("netns", ""))
 

@@ -84,9 +84,7 @@ def _fail_storage(one: Strike) -> str:
 _STRIKES: dict[FaultKind, Callable[[Strike], str]] = {
     FaultKind.KILL: lambda one: processes.kill(one.held),
     FaultKind.STOP: lambda one: processes.stop(one.held, one.aftermath, one.fault.lasts_s),
-    FaultKind.SLOW: lambda one: processes.slow(
-        one.held, one.aftermath, number_in(one.number, 2.0), one.fault.lasts_s
-    ),
+    FaultKind.SLOW: lambda one: processes.slow(one.held, one.aftermath, number_in(one.number, 2.0), one.fault.lasts_s),
     FaultKind.NOTICE: lambda one: processes.notice(one.held, one.aftermath, one.fault.lasts_s),
     FaultKind.NODE_DOWN: lambda one: processes.end_node(),
     FaultKind.PARTITION: lambda one: network.cut(one.fault.argument, one.aftermath, one.fault.lasts_s),

@@ -122,12 +122,14 @@ def seconds(text: str, what: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d*)?)([smhdy]?)", text)
     if match is None or float(match[1]) == 0:
-        raise SettingError(f"{what}{text!r} must be a positive number of seconds, or one with s, m, h, d or y behind it")
+        raise SettingError(
+            f"{what}{text!r} must be a positive number of seconds, or one with s, m, h, d or y behind it"
+        )
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def options(argument: str) -> tuple[str, dict[str, str]]:
-    """"eth0,loss=0.1" -> ("eth0", {"loss": "0.1"})."""
+    """ "eth0,loss=0.1" -> ("eth0", {"loss": "0.1"})."""
     parts = [part for part in argument.split(",") if part]
     head = parts.pop(0) if parts and "=" not in parts[0] else ""
     named = dict(part.partition("=")[::2] for part in parts)

@@ -79,10 +79,11 @@ class Schedule:
 
     def due(self, seed: int, since_s: float, until_s: float, nodes: Iterable[str]) -> tuple[Fault, ...]:
         """The faults with since_s < at_s <= until_s, by time; `nodes`: those that are there now."""
+        there = sorted(nodes)
         found = [
             fault
             for number, entry in enumerate(self.entries)
-            for fault in _faults(entry, number, seed, until_s, sorted(nodes))
+            for fault in _faults(entry, number, seed, until_s, there)
             if since_s < fault.at_s
         ]
         return tuple(sorted(found, key=lambda fault: (fault.at_s, fault.name)))
@@ -134,7 +135,9 @@ def parse_sim_fault(text: str) -> Entry:
     if len(parts) == 2:
         parts.insert(1, "")
     if len(parts) != 3 or parts[0] not in _NVRX or not (parts[1].isdigit() or not parts[1]):
-        raise SettingError(f"{text!r}: write 'random,120', with random, rank_killed or rank_hung and a delay in seconds")
+        raise SettingError(
+            f"{text!r}: write 'random,120', with random, rank_killed or rank_hung and a delay in seconds"
+        )
     name, rank, delay = parts
     target = f"rank:{rank}" if rank else ANY
     return Entry(at_s=seconds(delay, f"{text!r}: the delay "), kinds=_NVRX[name], target=target)

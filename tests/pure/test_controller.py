@@ -5,6 +5,7 @@ import pytest
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.controller import TABLE, IllegalEventError, step
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.state import Phase, RunState
 from elastic.control.tuning import Tuning
 from elastic.policies import Ladder
@@ -24,6 +25,9 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.Restored: ev.Restored(worker="w0", commit=commit(3)),
     ev.RestoreRefused: ev.RestoreRefused(worker="w0", commit=commit(3), reason="bad bytes"),
     ev.TuneAsked: ev.TuneAsked(tuning=Tuning(lr_factor=0.5)),
+    ev.FaultAsked: ev.FaultAsked(fault=Fault(kind=FaultKind.KILL)),
+    ev.FaultInjected: ev.FaultInjected(fault=Fault(kind=FaultKind.KILL), target="w0", at_s=1.0, proof="gone"),
+    ev.FaultRefused: ev.FaultRefused(fault=Fault(kind=FaultKind.XID, argument="79"), reason="no kernel log"),
     ev.MonitorLost: ev.MonitorLost(node="node-w0"),
     ev.NodeNotice: ev.NodeNotice(node="node-w0", reason="preempted"),
     ev.HostBeat: ev.HostBeat(node="node-w0"),

@@ -10,6 +10,7 @@ import pytest
 from elastic.control import events as ev
 from elastic.control.controller import TABLE, step
 from elastic.control.diagram import EDGES, render_phases, render_stages
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Flying
 from elastic.control.remediation import Kind, Policy, Remediation
 from elastic.control.state import Phase, RunState, Standing
@@ -123,6 +124,9 @@ def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
     yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
+    yield ev.FaultAsked(fault=Fault(kind=FaultKind.KILL))
+    yield ev.FaultInjected(fault=Fault(kind=FaultKind.KILL), target="w0", at_s=1.0, proof="gone")
+    yield ev.FaultRefused(fault=Fault(kind=FaultKind.KILL), reason="nobody is there")
     yield ev.NodeNotice(node="node-w0", reason="preempted")
     yield ev.RewindAsked(to_step=0)
     yield from (ev.RestoreFound(commit=commit(0)), ev.RestoreFound(commit=None, error="no contact"))
