@@ -30,7 +30,7 @@ class Injector(Callback):
 
     def __init__(self, schedule: Schedule, seed: int, emit: Emit) -> None:
         self._schedule, self._seed, self._emit = schedule, seed, emit
-        self._nodes: tuple[str, ...] = ()
+        self._state: RunState | None = None
         self._trains = threading.Event()
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="elastic-injector", daemon=True)
@@ -47,11 +47,11 @@ class Injector(Callback):
             self._thread.join(_LEAVE_S)
 
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
-        self._nodes = nodes_of(state)
+        self._state = state
         self._trains.set()
 
     def on_state(self, state: RunState) -> None:
-        self._nodes = nodes_of(state)
+        self._state = state
 
     def _run(self) -> None:
         while not self._trains.wait(_LOOK_S):
@@ -60,6 +60,7 @@ class Injector(Callback):
         began_s, since_s = time.monotonic(), -1.0
         while not self._is_closed.wait(_LOOK_S) and since_s < self._schedule.end_s:
             until_s = time.monotonic() - began_s
-            for fault in self._schedule.due(self._seed, since_s, until_s, self._nodes):
+            nodes = nodes_of(self._state) if self._state is not None and self._schedule.is_per_node else ()
+            for fault in self._schedule.due(self._seed, since_s, until_s, nodes):
                 self._emit(ev.FaultAsked(fault=fault))
             since_s = until_s

@@ -77,7 +77,7 @@ def end_node() -> NoReturn:
         CannotStrikeError: this process was not started by a raylet.
     """
     raylet = os.getppid()
-    if b"raylet" not in _command_line(raylet):
+    if _program(raylet) != "raylet":
         raise CannotStrikeError(f"pid {raylet}, which started this process, is no raylet: there is no node to end")
     kill_all([raylet, *(pid for pid in descendants(raylet) if pid != os.getpid())])
     os.kill(os.getpid(), signal.SIGKILL)
@@ -117,8 +117,9 @@ def seen_within(limit_s: float, is_so: Callable[[], bool]) -> bool:
     return True
 
 
-def _command_line(pid: int) -> bytes:
+def _program(pid: int) -> str:
+    """Name of the program that a process runs, as it was started; empty if it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return os.path.basename(Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]).decode()
     except OSError:
-        return b""
+        return ""

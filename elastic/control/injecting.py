@@ -60,9 +60,10 @@ def aim(state: RunState, fault: Fault) -> Aim:
 
 
 def _on_node(state: RunState, members: tuple[WorkerRecord, ...], fault: Fault, which: str) -> Aim:
-    matching = [node for node in nodes_of(state) if node.startswith(which)]
+    nodes = nodes_of(state)
+    matching = [which] if which in nodes else [node for node in nodes if node.startswith(which)]
     if len(matching) != 1:
-        there = ", ".join(node[:12] for node in nodes_of(state)) or "none"
+        there = ", ".join(node[:12] for node in nodes) or "none"
         return Aim(why_not=f"{len(matching)} nodes with workers match {fault.target}: there are {there}")
     on_it = [worker for worker in state.workers.values() if worker.node == matching[0] and _is_there(worker)]
     first = [worker for worker in on_it if worker in members] or on_it

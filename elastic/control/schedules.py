@@ -126,21 +126,14 @@ def parse(text: str) -> Schedule:
 
 
 def parse_sim_fault(text: str) -> Entry:
-    """The seeds' "random,120", and Megatron's "rank_killed;1;60" (FT_SIM_FAULT_DESC: type, rank or nothing, delay).
+    """NVRx's names, or those of `FaultKind`, and a delay: "random,120".
 
     Raises:
-        SettingError: it is neither.
+        SettingError: it is something else.
     """
-    parts = [part.strip() for part in text.split(";" if ";" in text else ",")]
-    if len(parts) == 2:
-        parts.insert(1, "")
-    if len(parts) != 3 or parts[0] not in _NVRX or not (parts[1].isdigit() or not parts[1]):
-        raise SettingError(
-            f"{text!r}: write 'random,120', with random, rank_killed or rank_hung and a delay in seconds"
-        )
-    name, rank, delay = parts
-    target = f"rank:{rank}" if rank else ANY
-    return Entry(at_s=seconds(delay, f"{text!r}: the delay "), kinds=_NVRX[name], target=target)
+    name, _, delay = (part.strip() for part in text.partition(","))
+    kinds = _NVRX.get(name) or (kind_of(name),)
+    return Entry(at_s=seconds(delay, f"{text!r}: the delay "), kinds=kinds)
 
 
 def schedule_of(chaos: Chaos | None) -> Schedule:
@@ -167,7 +160,7 @@ def schedule_of(chaos: Chaos | None) -> Schedule:
 
 def _entry(line: str) -> Entry:
     words = line.split()
-    if words[0].partition(",")[0] in _NVRX:
+    if re.fullmatch(r"[\w-]+,\s*[\d.]+[smhdy]?", line):
         return parse_sim_fault(line)
     if words[0] == "every" and len(words) > 1:
         return _with_what(line, words[2:], every_s=seconds(words[1], f"{line!r}: the period "))

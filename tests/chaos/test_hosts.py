@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hosts import NEEDED_TO_IMPAIR, HostsError, Network, clean, leftovers, pids_on, why_not
+from elastic.chaos.aftermath import Aftermath, CannotStrikeError
+from elastic.chaos.network import cut, impair
 
 ECHO = """
 import contextlib, socket, sys
@@ -164,3 +166,76 @@ def things_of(name: str) -> list[str]:
     namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
     return [line for line in (namespaces + links).splitlines() if line.startswith(name)]
+
+
+# --- as elastic chaos does it, from inside ----------------------------------------------------------------------------
+
+
+@needs_root
+def test_an_interface_is_cut_and_mended_when_its_time_is_over(pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    aftermath = Aftermath()
+    began_s = time.monotonic()
+    proof = cut(f"eth0,netns={echoing}", aftermath, lasts_s=3.0)
+    assert "qdisc tbf" in proof
+    assert answers(asking, address) == ["silence"] or time.monotonic() - began_s >= 3.0
+    while answers(asking, address) == ["silence"]:
+        assert time.monotonic() - began_s < 30.0, "it was not mended"
+    aftermath.close()
+
+
+@needs_root
+def test_an_interface_is_mended_when_its_monitor_ends(pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    aftermath = Aftermath()
+    cut(f"eth0,netns={echoing}", aftermath, lasts_s=1000.0)
+    assert answers(asking, address) == ["silence"]
+    aftermath.close()
+    assert answers(asking, address) == ["answer"]
+
+
+@needs_root
+def test_an_interface_is_mended_even_where_its_injector_is_killed(pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    code = (
+        "import sys, time\n"
+        "from elastic.chaos import network, aftermath\n"
+        "print(network.cut(sys.argv[1], aftermath.Aftermath(), 3.0), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", code, f"eth0,netns={echoing}"]
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root) as injector:
+        assert injector.stdout is not None
+        assert b"qdisc tbf" in injector.stdout.readline()
+        began_s = time.monotonic()
+        injector.kill()
+    while answers(asking, address) == ["silence"]:
+        assert time.monotonic() - began_s < 30.0, "it was not mended"
+
+
+@needs_root
+def test_what_the_kernel_lacks_is_said(pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    aftermath = Aftermath()
+    try:
+        proof = impair(f"eth0,netns={echoing},delay=0.2", aftermath, lasts_s=1000.0)
+    except CannotStrikeError as error:
+        assert "does this kernel have sch_netem?" in str(error)
+    else:
+        assert "netem" in proof and "delay 200" in proof
+    aftermath.close()
+    assert answers(asking, address) == ["answer"]
+
+
+@needs_root
+def test_an_interface_that_is_not_there_or_has_a_discipline_of_its_own_is_left_alone(
+    pair: tuple[str, str, str],
+) -> None:
+    _, echoing, _ = pair
+    with pytest.raises(CannotStrikeError, match="nowhere0"):
+        cut(f"nowhere0,netns={echoing}", Aftermath(), lasts_s=1.0)
+    discipline = ["tbf", "rate", "1gbit", "burst", "1mb", "latency", "1s"]
+    subprocess.run(["tc", "-n", echoing, "qdisc", "add", "dev", "eth0", "root", *discipline], check=True)
+    with pytest.raises(CannotStrikeError, match="eth0 has a queueing discipline of its own \\(tbf\\)"):
+        cut(f"eth0,netns={echoing}", Aftermath(), lasts_s=1.0)

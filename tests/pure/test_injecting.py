@@ -71,6 +71,13 @@ def test_who_is_dead_is_nobody():
     assert "node-w1" not in nodes_of(ws.state)
 
 
+def test_a_node_is_named_by_its_beginning_unless_that_is_a_name_itself():
+    ws = run()
+    ws.state = replace(ws.state, workers={**ws.state.workers, "w2": replace(ws.state.workers["w2"], node="node-w10")})
+    assert aim(ws.state, fault("node_down", "node:node-w1")).node == "node-w1"
+    assert aim(ws.state, fault("node_down", "node:node-w10")).node == "node-w10"
+
+
 def test_before_anybody_trains_there_is_nobody():
     ws = BareController(2)
     ws.state = replace(ws.state, settings=replace(ws.state.settings, chaos=CHAOS))
