@@ -100,7 +100,7 @@ class HostMonitors:
 
         asked_s = time.time()
         if node in self._monitors:
-            self._then(self._monitors[node].inject.remote(fault, worker, scene), _ignore, lost)
+            self._then(self._monitors[node].inject.remote(fault, worker, node, scene), _ignore, lost)
         else:
             self._emit(ev.FaultRefused(fault=fault, reason=f"node {node[:12]} has no host monitor now"))
 

@@ -165,15 +165,15 @@ class HostMonitor:
             watched = self._watched.get(worker)
         return _kill(watched) if watched is not None else ""
 
-    def inject(self, fault: Fault, worker: str, scene: Scene) -> None:
-        """Have a fault strike this node, or a worker on it; what came of it is news.
+    def inject(self, fault: Fault, worker: str, node: str, scene: Scene) -> None:
+        """Have a fault strike a worker on this node, or the node, which is called `node`; what came of it is news.
 
         A fault that cuts this node off, or ends it, strikes before this returns, if it returns.
         """
         with self._lock:
             watched = self._watched.get(worker)
         process = watched.process if watched is not None else None
-        target = worker if fault.kind in OF_WORKERS else self._node
+        target = worker if fault.kind in OF_WORKERS else node
 
         def act() -> None:
             try:

@@ -131,7 +131,7 @@ class ProcessFleet:
                 reason = f"{fault.kind.value}: without Ray there is no such process"
                 self._emit(ev.FaultRefused(fault=fault, reason=reason))
             case _:
-                self._monitor.inject(fault, worker, Scene.of(self.settings))
+                self._monitor.inject(fault, worker, node, Scene.of(self.settings))
 
     def value(self, worker: str, timeout_s: float) -> Any:
         child = self.children[worker]

@@ -57,7 +57,7 @@ def monitor(worker, tmp_path):
 
 def inject(monitor: HostMonitor, kind: str, worker: str = "w0", **how) -> Fault:
     fault = Fault(kind=kind_of(kind), name="0", **how)
-    monitor.inject(fault, worker, SCENE)
+    monitor.inject(fault, worker, "node-a", SCENE)
     return fault
 
 
