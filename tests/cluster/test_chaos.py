@@ -25,7 +25,7 @@ SCHEDULE = """
     4.0 kill_supervisor
     5.0 stop any for=0.3
     6.0 bit_flip leader
-    6.5 storage_errors leader for=1
+    6.5 storage_errors leader for=8
     8.0 notice any
     9.0 xid leader with=79,kmsg={folder}/kmsg
 """
