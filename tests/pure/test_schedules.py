@@ -23,6 +23,7 @@ lines = st.one_of(
     st.builds("poisson mtbf={} {}".format, spans, kinds),
     st.builds("random,{}".format, spans),
 )
+moments = st.one_of(st.floats(min_value=0, max_value=UNTIL_S), spans.map(float))  # some of them those of faults
 texts = st.lists(lines, max_size=4).map("; ".join)
 nodes = st.lists(st.sampled_from([f"node{number}" for number in range(6)]), unique=True)
 
@@ -32,7 +33,7 @@ def test_the_same_seed_gives_the_same_plan(text, seed, there):
     assert parse(text).plan(seed, UNTIL_S, there) == parse(text).plan(seed, UNTIL_S, reversed(there))
 
 
-@given(texts, seeds, nodes, st.lists(st.floats(min_value=0, max_value=UNTIL_S), max_size=8))
+@given(texts, seeds, nodes, st.lists(moments, max_size=8))
 def test_however_time_is_cut_into_windows_the_plan_is_the_same(text, seed, there, cuts):
     schedule, edges = parse(text), [-1.0, *sorted(cuts), UNTIL_S]
     pieces = [schedule.due(seed, a, b, there) for a, b in zip(edges, edges[1:], strict=False)]
