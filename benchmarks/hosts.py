@@ -24,12 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from elastic.chaos import network
+
 _MARK = "ELASTIC_HOSTS"
 _PREFIX = "elh"
-_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "iptables-restore": "iptables"}
-NEEDED_TO_DROP = "iptables-restore"
-_DISABLED, _FORWARDING = 0, 3
-NEEDED_TO_DELAY = "tc"
+NEEDED_TO_IMPAIR = "tc"
 _COMMAND_S = 20.0
 _START_S = 90.0
 _END_S = 20.0
@@ -45,15 +44,11 @@ def why_not(*commands: str) -> str:
     """Why hosts cannot be made here; empty if they can.
 
     Args:
-        commands: needed besides `ip`: NEEDED_TO_DROP, NEEDED_TO_DELAY.
+        commands: needed besides `ip`: NEEDED_TO_IMPAIR.
     """
     if os.geteuid() != 0:
         return "hosts on one machine are network namespaces, which only root can make: run it as root"
-    missing = [command for command in ("ip", *commands) if shutil.which(command) is None]
-    if missing:
-        packages = " ".join(sorted({_PACKAGES[command] for command in missing}))
-        return f"the command {missing[0]} is missing: apt-get install -y {packages}"
-    return ""
+    return network.why_not("ip", *commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +74,7 @@ class Network:
         self.name = f"{_PREFIX}{os.getpid()}"
         self.hosts: dict[str, Host] = {}
         self._made = 0
-        self._filtered: set[str] = set()
+        self._impaired: dict[str, bool] = {}  # whether the port of the bridge is, too
         self._subnet = ""
 
     @property
@@ -131,44 +126,37 @@ class Network:
 
     def cut(self, name: str) -> None:
         """Drop every packet from and to a host, as if its cable were pulled at the switch; nobody is told."""
-        self._set_port(name, _DISABLED)
+        self._do(network.cutting(self._cable(name)))
 
     def drop(self, name: str, share: float) -> None:
         """Drop this share of the packets, each way."""
-        self._filter(name, f"-m statistic --mode random --probability {share} -j DROP")
-
-    def restore(self, name: str) -> None:
-        """Let packets pass again."""
-        self._set_port(name, _FORWARDING)
-        if name in self._filtered:
-            self._filter(name)
+        self._impair(name, 0.0, share)
 
     def delay(self, name: str, delay_s: float) -> None:
-        """Have each packet that leaves a host wait; 0 ends it."""
-        if reason := why_not(NEEDED_TO_DELAY):
+        """Have each packet that leaves a host wait."""
+        self._impair(name, delay_s, 0.0)
+
+    def restore(self, name: str) -> None:
+        """Let packets pass again, all and at once."""
+        self._do(network.joining(self._cable(name)))
+        if name in self._impaired:
+            self._do(network.sparing(self._cable(name), has_port=self._impaired.pop(name)))
+
+    def _impair(self, name: str, delay_s: float, loss: float) -> None:
+        if reason := why_not(NEEDED_TO_IMPAIR):
             raise HostsError(reason)
-        device = ("dev", "eth0", "root")
-        if not delay_s:
-            _run("tc", "-n", name, "qdisc", "del", *device)
-            return
         try:
-            _run("tc", "-n", name, "qdisc", "replace", *device, "netem", "delay", f"{delay_s * 1e6:.0f}us")
+            self._do(network.impairing(self._cable(name), delay_s, loss))
         except HostsError as error:
-            raise HostsError(f"traffic cannot be delayed: does this kernel have sch_netem? {error}") from error
+            raise HostsError(f"packets cannot be delayed or lost: does this kernel have sch_netem? {error}") from error
+        self._impaired[name] = loss > 0
 
-    def _set_port(self, name: str, state: int) -> None:
-        """Of the bridge, where the host's cable ends."""
-        cable = f"{self.name}v{name.rpartition('-')[2]}"
-        _run("bridge", "link", "set", "dev", cable, "state", str(state))
+    def _cable(self, name: str) -> network.Cable:
+        return network.Cable(device="eth0", netns=name, port=f"{self.name}v{name.rpartition('-')[2]}")
 
-    def _filter(self, name: str, rule: str = "") -> None:
-        """Replace all rules of a host, in one go: both ways at the same moment."""
-        if reason := why_not(NEEDED_TO_DROP):
-            raise HostsError(reason)
-        rules = [f"-A OUTPUT ! -o lo {rule}", f"-A INPUT ! -i lo {rule}"] if rule else []
-        self._filtered.add(name)
-        text = "\n".join(["*filter", *rules, "COMMIT", ""])
-        _run("ip", "netns", "exec", name, NEEDED_TO_DROP, "-w", "5", stdin=text)
+    def _do(self, commands: list[network.Command]) -> None:
+        for command in commands:
+            _run(*command)
 
     def _open(self) -> None:
         used = _run("ip", "-4", "-o", "addr")
@@ -368,14 +356,14 @@ def _ray_start(address: str, slots: int) -> tuple[str, ...]:
     return (*ray, f"--node-ip-address={address}", f"--num-cpus={slots}", f"--object-store-memory={_OBJECT_STORE_BYTES}")
 
 
-def _run(*command: str, stdin: str = "") -> str:
+def _run(*command: str) -> str:
     """Output of a command.
 
     Raises:
         HostsError: it failed.
     """
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=_COMMAND_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S)
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise HostsError(f"{' '.join(command)}: {error}") from error
     if done.returncode != 0:

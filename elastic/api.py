@@ -20,6 +20,7 @@ from elastic.actors.code import digest_of
 from elastic.actors.driver import Driver, Finished
 from elastic.actors.fleet import Emit
 from elastic.actors.former import Former, Heirloom
+from elastic.actors.injector import Injector
 from elastic.actors.journal import JOURNAL, Journal, Past, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.actors.policy_file import load_policy
@@ -35,6 +36,7 @@ from elastic.config import load
 from elastic.control import events as ev
 from elastic.control.outcome import Ending, Result
 from elastic.control.remediation import Policy
+from elastic.control.schedules import Schedule, schedule_of
 from elastic.control.state import RunState
 from elastic.control.values import Fork
 from elastic.knobs import Given
@@ -74,7 +76,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         limits: how long waits may last.
         checkpoint: how safe each step is made below the memory of live workers; default: not at all.
         health: what is sensed of the hardware, and what a node must show before its workers join.
-        chaos: faults that the run does to itself; default: none.
+        chaos: faults that are injected on purpose; default: none, and `elastic chaos` is refused.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
             the last one ended. Where workers of the last driver live, and code and settings are the same, it goes on
             with them.
@@ -101,6 +103,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     name = checked_name(chosen.name or made_up, "fit(name=...)")
     directory = Path(chosen.run_dir) if chosen.run_dir is not None else Path("runs") / name
     told, on_workers = by_place(callbacks if callbacks is not None else [Progress()])
+    faults = schedule_of(chosen.chaos)
     settings = RunSettings(
         run=name,
         scaling=chosen.scaling,
@@ -115,7 +118,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         is_local = stack.enter_context(cluster(chosen.address or os.environ.get("RAY_ADDRESS"), settings.scaling))
         wanted = policy if policy is not None else chosen.policy
         decides = policy_of(load_policy(wanted) if isinstance(wanted, str) else wanted)
-        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed)
+        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults)
         former, past = Former(name), _past(directory / JOURNAL, settings)
         journal = stack.enter_context(closing(Journal(directory)))
         token = tokens.draw(directory)
@@ -133,6 +136,7 @@ class Work:
     policy: Policy
     callbacks: Sequence[Callback]
     seed: int
+    faults: Schedule
 
 
 def _drive(
@@ -160,7 +164,8 @@ def _drive(
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token)
-    driver = Driver(brain, journal, work.callbacks)
+    injector = Injector(work.faults, work.seed, emit)
+    driver = Driver(brain, journal, [*work.callbacks, injector])
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
     is_kept = may_come_back
     try:
@@ -169,7 +174,7 @@ def _drive(
         if left is not None:
             fleet.adopt(left)
         tiers.start(settings)
-        with _copied(journal, settings):
+        with _copied(journal, settings), injector:
             finished = driver.run(fleet, tiers, opening=_opening(left, past))
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):

@@ -452,3 +452,8 @@ class RunSettings:
     health: Health = field(default_factory=Health)
     chaos: Chaos | None = None
     incarnation: int = 1
+
+    @property
+    def is_breakable(self) -> bool:
+        """Whether faults may be injected."""
+        return self.chaos is not None and self.chaos.enable_fault_injection

@@ -11,6 +11,8 @@ from elastic.actors import token
 from elastic.actors.cluster import connected
 from elastic.actors.peer_source import namespace
 from elastic.control import events as ev
+from elastic.control.faults import Fault
+from elastic.control.injecting import nodes_of
 from elastic.control.state import RunState
 from elastic.control.tuning import Tuning
 from elastic.errors import ElasticError
@@ -117,6 +119,31 @@ def resume(run: str, *, timeout_s: float = 60.0, address: str | None = None) -> 
         refused = _call(run, "ask", time.monotonic() + timeout_s, ev.ResumeAsked())
         if refused:
             raise ElasticError(str(refused))
+
+
+def ask_fault(run: str, fault: Fault, is_forced: bool = False) -> str:
+    """Have a fault injected into a run of the connected cluster; returns why it is refused, empty if it is not.
+
+    What came of it is in `faults_told` later, under its name.
+
+    Raises:
+        ElasticError: no such run trains there, or it does not answer.
+    """
+    asked = ev.FaultAsked(fault=fault, is_forced=is_forced)
+    return str(_call(run, "ask", time.monotonic() + _ANSWER_S, asked))
+
+
+def faults_told(run: str) -> list[ev.FaultInjected | ev.FaultRefused]:
+    """What came of the last faults of a run of the connected cluster. Raises ElasticError, as `ask_fault`."""
+    told: list[ev.FaultInjected | ev.FaultRefused] = _call(run, "faults", time.monotonic() + _ANSWER_S)
+    return told
+
+
+def nodes_now(run: str) -> tuple[str, ...]:
+    """The nodes of the connected cluster on which a run has workers. Raises ElasticError, as `ask_fault`."""
+    state = _call(run, "state", time.monotonic() + _ANSWER_S)
+    assert isinstance(state, RunState)
+    return nodes_of(state)
 
 
 def _tune(run: str, wanted: Tuning, timeout_s: float) -> int:

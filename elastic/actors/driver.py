@@ -43,6 +43,7 @@ _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
     cmd.ProveDead: lambda fleet, c: fleet.prove_dead(c.worker),
     cmd.Inspect: lambda fleet, c: fleet.inspect(c.worker),
     cmd.Fence: lambda fleet, c: fleet.fence(c.worker),
+    cmd.InjectFault: lambda fleet, c: fleet.inject(c.fault, c.worker, c.node),
 }
 
 Observed = list[tuple[float, ev.Event]]
@@ -238,6 +239,8 @@ class Driver:
             _TO_ONE[kind](fleet, command)
         elif isinstance(command, cmd.FindRestore):
             self._tiers.find(command.at_most, command.without)
+        elif isinstance(command, cmd.DropFault):
+            self.emit(ev.FaultRefused(fault=command.fault, reason=command.reason))
         elif isinstance(command, cmd.Freeze | cmd.Go | cmd.Finish | cmd.Dismiss | cmd.Restore):
             for worker in command.workers:
                 _TO_MANY[kind](fleet, worker, command)

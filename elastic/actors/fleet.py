@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from elastic.control import events as ev
+from elastic.control.faults import Fault
 from elastic.control.values import CommitId, View
 
 Emit = Callable[[ev.Event], None]
@@ -58,6 +59,9 @@ class Fleet(Protocol):
 
     def reset_gpu(self, node: str, gpus: tuple[str, ...]) -> None:
         """Answered by a GpuReset."""
+
+    def inject(self, fault: Fault, worker: str, node: str) -> None:
+        """Have a fault strike: emits FaultInjected with proof, or FaultRefused."""
         ...
 
     def value(self, worker: str, timeout_s: float) -> Any:

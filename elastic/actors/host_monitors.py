@@ -13,8 +13,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.admission import Admission
 from elastic.actors.fleet import Emit
-from elastic.actors.monitor import HostMonitor
+from elastic.actors.monitor import UNREACHABLE, HostMonitor
+from elastic.chaos.striking import Scene
 from elastic.control import events as ev
+from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.refusing import misplaced
 from elastic.settings import Health
@@ -112,6 +114,26 @@ class HostMonitors:
             self._then(reset.remote(gpus, timeout_s), tell, lambda error: tell(f"its host monitor is gone: {error}"))
         else:
             tell("the node has no host monitor")
+
+    def inject(self, node: str, fault: Fault, worker: str, scene: Scene) -> None:
+        """Have a fault strike; what came of it is among the monitor's news, unless the node can not tell any more."""
+
+        def lost(error: Exception) -> None:
+            reason = f"the host monitor of its node was lost meanwhile: {error}".splitlines()[0]
+            if fault.kind in UNREACHABLE:
+                self._emit(ev.FaultInjected(fault=fault, target=node, at_s=asked_s, proof=reason))
+            else:
+                self._emit(ev.FaultRefused(fault=fault, reason=reason))
+
+        asked_s = time.time()
+        if node in self._monitors:
+            self._then(self._monitors[node].inject.remote(fault, worker, node, scene), _ignore, lost)
+        else:
+            self._emit(ev.FaultRefused(fault=fault, reason=f"node {node[:12]} has no host monitor now"))
+
+    def actor(self, node: str) -> Any:
+        """The monitor of a node, None if there is none."""
+        return self._monitors.get(node)
 
     def end_all(self, pages: str, arenas: tuple[str, str] | None = None) -> None:
         """End the workers on all nodes, take their flight pages away, and end the monitors.

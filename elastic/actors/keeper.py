@@ -30,6 +30,7 @@ from elastic.checkpoint.vault import Vault, open_vault
 from elastic.control.values import CommitId
 from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint, RunSettings
+from elastic.train.flight import storage_switch
 
 log = logging.getLogger("elastic")
 
@@ -88,6 +89,7 @@ class Keeper:
         beat_s: float = BEAT_S,
     ) -> None:
         self._run, self._incarnation = settings.run, settings.incarnation
+        self._switch = storage_switch(settings.run) if settings.is_breakable else None
         checkpoint = self._checkpoint = settings.checkpoint or Checkpoint()
         self._memory = memory or functools.partial(_slots_in, Path(checkpoint.memory), settings.run)
         self._tell, self._crash, self._metrics, self._beat_s = tell, crash, metrics, beat_s
@@ -205,7 +207,7 @@ class Keeper:
             run=self._run,
             incarnation=self._incarnation,
             memory=self._memory,
-            vault=_opener(checkpoint, self._run, self._incarnation),
+            vault=_opener(checkpoint, self._run, self._incarnation, self._switch),
             keep=checkpoint.keep,
             budget_bytes=budget_bytes(checkpoint.peer_bytes, store_bytes),
             slots=Path(checkpoint.memory),
@@ -375,12 +377,13 @@ def _slots_in(directory: Path, run: str, node: str) -> Source:
     return MemorySource(directory, run, f"memory of node {node[:12]}")
 
 
-def _opener(checkpoint: Checkpoint, run: str, incarnation: int) -> Callable[[], Vault] | None:
+def _opener(checkpoint: Checkpoint, run: str, incarnation: int, switch: Path | None) -> Callable[[], Vault] | None:
     """Opens the persistent tier, wherever it is called."""
     if checkpoint.persistent is None:
         return None
     cap = checkpoint.upload_bytes_per_s
-    return functools.partial(open_vault, checkpoint.persistent, run, incarnation=incarnation, bytes_per_s=cap)
+    url = checkpoint.persistent
+    return functools.partial(open_vault, url, run, switch=switch, incarnation=incarnation, bytes_per_s=cap)
 
 
 def _ignore(_: Any) -> None:

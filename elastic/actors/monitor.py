@@ -17,10 +17,14 @@ from pathlib import Path
 from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.preemption import PreemptionWatch
 from elastic.actors.stacks import dump_stacks
+from elastic.chaos.aftermath import Aftermath
+from elastic.chaos.striking import Scene, strike
 from elastic.checkpoint import memory
 from elastic.control import events as ev
+from elastic.control.faults import OF_WORKERS, Fault, FaultKind
 from elastic.control.flight import Reading
 from elastic.control.hardware import GpuReading, HostReading
+from elastic.errors import ElasticError
 from elastic.hosts.health import check_node
 from elastic.hosts.peers import lend
 from elastic.hosts.sensing import Claim, Senses
@@ -32,12 +36,14 @@ _LATE_S = 2 * _READ_S
 _LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be the machine that is slow
 _FENCE_S = 5.0
 _LEAVE_S = 2.0
+UNREACHABLE = (FaultKind.NODE_DOWN, FaultKind.PARTITION)  # faults after which a node does not answer
 
 
 class Process:
     """A process, held so that its pid cannot come to mean another one; released with the last reference."""
 
     def __init__(self, pid: int) -> None:
+        self.pid = pid
         self._pidfd = os.pidfd_open(pid)
 
     def __del__(self) -> None:
@@ -49,8 +55,16 @@ class Process:
         return self._pidfd
 
     def kill(self) -> None:
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    @property
+    def state(self) -> str:
+        """One letter of /proc/<pid>/stat, empty if it is gone."""
+        return process_state(self.pid)
 
     def has_ended(self, within_s: float) -> bool:
         return bool(ended_among([self], within_s))
@@ -129,6 +143,7 @@ class HostMonitor:
         self._watched: dict[str, Watched] = {}
         self._news: list[ev.Event] = []
         self._lock = threading.Condition()
+        self._aftermath = Aftermath()
         self._is_closed = threading.Event()
         self._health = health
         is_sensing = health is not None and health.sensing
@@ -159,6 +174,26 @@ class HostMonitor:
         with self._lock:
             watched = self._watched.get(worker)
         return _kill(watched) if watched is not None else ""
+
+    def inject(self, fault: Fault, worker: str, node: str, scene: Scene) -> None:
+        """Have a fault strike a worker on this node, or the node, which is called `node`; what came of it is news.
+
+        A fault that cuts this node off, or ends it, strikes before this returns, if it returns.
+        """
+        with self._lock:
+            watched = self._watched.get(worker)
+        process = watched.process if watched is not None else None
+        target = worker if fault.kind in OF_WORKERS else node
+
+        def act() -> None:
+            try:
+                at_s, proof = time.time(), strike(fault, scene, process, self._aftermath)
+            except (ElasticError, OSError) as error:
+                self._tell(ev.FaultRefused(fault=fault, reason=str(error)))
+            else:
+                self._tell(ev.FaultInjected(fault=fault, target=target, at_s=at_s, proof=proof))
+
+        act() if fault.kind in UNREACHABLE else self._aftermath.beside(act)
 
     def inspect(self, worker: str) -> str:
         """Where its threads stand, or why that can not be seen; takes a second at most."""
@@ -200,6 +235,7 @@ class HostMonitor:
         self._is_closed.set()
         if self._senses is not None:
             self._senses.close()
+        self._aftermath.close()
         if self._cloud is not None:
             self._cloud.close()
         self._thread.join(_LEAVE_S)
@@ -228,6 +264,7 @@ class HostMonitor:
             pages: pattern of the run's flight pages, since those of a lost monitor's workers may lie here too.
             arenas: (directory, run) of slots to take away.
         """
+        self._aftermath.close()
         with self._lock:
             left, self._watched = list(self._watched.values()), {}
         deadline_s = time.monotonic() + _LEAVE_S

@@ -16,8 +16,10 @@ from typing import Any
 
 from elastic.actors.fleet import Emit
 from elastic.actors.monitor import HostMonitor
+from elastic.chaos.striking import Scene
 from elastic.checkpoint import memory
 from elastic.control import events as ev
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Reading
 from elastic.control.values import CommitId, View
 from elastic.settings import RunSettings
@@ -134,6 +136,22 @@ class ProcessFleet:
 
         threading.Thread(target=reset, name="elastic-gpu-reset", daemon=True).start()
 
+    def inject(self, fault: Fault, worker: str, node: str) -> None:
+        match fault.kind:
+            case FaultKind.RAISE:
+                self._say(worker, "inject", fault)
+            case FaultKind.NODE_DOWN:
+                there = [child.process for child in list(self.children.values()) if child.node == node]
+                at_s, proof = time.time(), f"pids {[process.pid for process in there]} were killed"
+                for process in there:
+                    process.kill()
+                self._emit(ev.FaultInjected(fault=fault, target=node, at_s=at_s, proof=proof))
+            case FaultKind.KILL_MONITOR | FaultKind.KILL_SUPERVISOR:
+                reason = f"{fault.kind.value}: without Ray there is no such process"
+                self._emit(ev.FaultRefused(fault=fault, reason=reason))
+            case _:
+                self._monitor.inject(fault, worker, node, Scene.of(self.settings))
+
     def value(self, worker: str, timeout_s: float) -> Any:
         child = self.children[worker]
         child.say("value")
@@ -163,6 +181,9 @@ class ProcessFleet:
     def _beat(self) -> None:
         """One monitor sees all; each node tells of its own workers."""
         while not self._is_down.wait(self.settings.limits.heartbeat_polling_period_s):
+            for event in self._monitor.events(0):
+                if isinstance(event, ev.FaultInjected | ev.FaultRefused):  # of deaths the listeners tell
+                    self._emit(event)
             seen = {reading.worker: reading for reading in self._monitor.readings()}
             nodes: dict[str, list[Reading]] = {}
             for name, child in list(self.children.items()):
@@ -242,7 +263,7 @@ def serve(pipe: Connection, spec: dict[str, Any]) -> None:
 
     threading.Thread(target=push_events, daemon=True).start()
     methods: dict[str, Callable[..., Any]] = {
-        name: getattr(host, name) for name in ("form", "restore", "go", "pause", "finish", "dismiss", "told")
+        name: getattr(host, name) for name in ("form", "restore", "go", "pause", "finish", "dismiss", "told", "inject")
     }
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -27,10 +27,12 @@ from elastic.actors.former import Heirloom
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.peer_source import namespace
 from elastic.actors.probing import Probes
+from elastic.actors.striker import Striker
 from elastic.actors.worker import start_worker_host
 from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.adoption import newest_view
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.values import CommitId, View
 from elastic.errors import SupersededError
 from elastic.settings import RunSettings
@@ -91,6 +93,7 @@ class RayFleet:
 
         period_s = settings.limits.heartbeat_polling_period_s
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s, settings.health)
+        self._striker = Striker(settings, self._monitors, self._emit, self._then)
         self._draining: set[str] = set()
         self._drains_due_s = 0.0
         self._lock = threading.RLock()
@@ -216,6 +219,12 @@ class RayFleet:
 
     def reset_gpu(self, node: str, gpus: tuple[str, ...]) -> None:
         self._monitors.reset_gpus(node, gpus, self._settings.limits.gpu_reset_timeout_s)
+
+    def inject(self, fault: Fault, worker: str, node: str) -> None:
+        if fault.kind is FaultKind.RAISE:
+            self._call(worker, "inject", "control", fault)
+        else:
+            self._striker.inject(fault, worker, node)
 
     def value(self, worker: str, timeout_s: float) -> Any:
         reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()

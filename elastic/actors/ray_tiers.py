@@ -17,6 +17,7 @@ from elastic.control.restoring import last_copy
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, View
 from elastic.settings import Checkpoint, RunSettings
+from elastic.train.flight import storage_switch
 
 log = logging.getLogger("elastic")
 
@@ -43,7 +44,8 @@ class RayTiers(Tiers):
         crash: Callable[[Exception], None],
     ) -> None:
         checkpoint = settings.checkpoint or Checkpoint()
-        reach = Reach(settings.run, checkpoint, lambda: peer_sources(settings.run, here))
+        switch = storage_switch(settings.run) if settings.is_breakable else None
+        reach = Reach(settings.run, checkpoint, lambda: peer_sources(settings.run, here), switch)
         super().__init__(settings.run, reach, emit, settings.limits.restore_timeout_s)
         self._write, self._crash = write, crash
         self._is_persistent = checkpoint.persistent is not None

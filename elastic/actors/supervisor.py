@@ -5,11 +5,13 @@ what the dead one decided and could not tell has never happened.
 """
 
 import logging
+from collections import deque
 from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
+from elastic.control.injecting import refusal as why_no_fault
 from elastic.control.refusing import admitted
 from elastic.control.remediation import Policy
 from elastic.control.restoring import why_no_rewind
@@ -17,6 +19,8 @@ from elastic.control.retuning import refusal
 from elastic.control.state import RunState
 
 log = logging.getLogger("elastic")
+
+_KEPT_FAULTS = 256
 
 
 class Supervisor:
@@ -32,6 +36,7 @@ class Supervisor:
         self._policy = policy
         self._asked: list[ev.Event] = []
         self._refused: set[tuple[str, str]] = set()
+        self._faults: deque[ev.FaultInjected | ev.FaultRefused] = deque(maxlen=_KEPT_FAULTS)
 
     def observe(self, events: list[tuple[float, ev.Event]]) -> tuple[tuple[Command, ...], RunState]:
         """Take in events with the times at which they were seen; returns what is to be done, and the new state."""
@@ -44,6 +49,8 @@ class Supervisor:
                 decision = step(self._state, event, at_s, self._policy)
                 self._state = decision.state
                 commands += decision.commands
+            if isinstance(event, ev.FaultInjected | ev.FaultRefused):
+                self._faults.append(event)
         return tuple(commands), self._state
 
     def _refuse(self, told: Any, why: str) -> None:
@@ -53,13 +60,15 @@ class Supervisor:
             self._refused.add((sender, type(told).__name__))
             log.warning("refused: %s", why)
 
-    def ask(self, wish: ev.TuneAsked | ev.RewindAsked | ev.ResumeAsked) -> str:
+    def ask(self, wish: ev.TuneAsked | ev.RewindAsked | ev.ResumeAsked | ev.FaultAsked) -> str:
         """Somebody outside of the run wants something of it; returns why it is refused, empty if it is passed on."""
         if isinstance(wish, ev.TuneAsked):
             why_not = refusal(self._state, wish.tuning)
         elif isinstance(wish, ev.ResumeAsked):
             is_held = self._state.care.hold is not None
             why_not = "" if is_held else f"the run {self._state.settings.run} is not paused"
+        elif isinstance(wish, ev.FaultAsked):
+            why_not = why_no_fault(self._state, wish)
         else:
             why_not = why_no_rewind(self._state, wish)
         if not why_not:
@@ -70,6 +79,10 @@ class Supervisor:
         """What was asked since the last time: the driver takes it for an event like any other, and journals it."""
         asked, self._asked = self._asked, []
         return asked
+
+    def faults(self) -> list[ev.FaultInjected | ev.FaultRefused]:
+        """What came of the last faults that were asked for, oldest first."""
+        return list(self._faults)
 
     def state(self) -> RunState:
         """Where the run stands, for whoever asks."""

@@ -17,10 +17,17 @@ class Reach:
 
     Args:
         more: sources that others serve, as things stand when it is called.
+        switch: see `open_vault`.
     """
 
-    def __init__(self, run: str, checkpoint: Checkpoint, more: Callable[[], Sequence[Source]] = tuple) -> None:
-        self._run, self._checkpoint, self._more = run, checkpoint, more
+    def __init__(
+        self,
+        run: str,
+        checkpoint: Checkpoint,
+        more: Callable[[], Sequence[Source]] = tuple,
+        switch: Path | None = None,
+    ) -> None:
+        self._run, self._checkpoint, self._more, self._switch = run, checkpoint, more, switch
         self._memory = MemorySource(Path(checkpoint.memory), run)
         self._vault: Vault | None = None
         self._durable: VaultSource | None = None
@@ -33,7 +40,7 @@ class Reach:
             SettingError: its URL cannot be used. StoreError: no credentials.
         """
         if self._vault is None and self._checkpoint.persistent is not None:
-            self._vault = open_vault(self._checkpoint.persistent, self._run)
+            self._vault = open_vault(self._checkpoint.persistent, self._run, switch=self._switch)
         return self._vault
 
     def sources(self) -> list[Source]:

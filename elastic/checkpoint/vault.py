@@ -13,6 +13,7 @@ lists them, its bytes are whole and may be resumed from; if it comes later, the 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from elastic.checkpoint.leases import Leases, Use
@@ -21,6 +22,7 @@ from elastic.checkpoint.parallel import Throttle, in_parallel
 from elastic.checkpoint.records import Committed, Keys, digest_of, name_of, opened, parse_fork, parse_name, sealed
 from elastic.checkpoint.store import MissingError, Store, StoreError, TakenError
 from elastic.checkpoint.stores import open_store
+from elastic.checkpoint.stores.faulty import FaultyStore
 from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError, SettingError
 
@@ -348,13 +350,17 @@ class Vault:
             self.store.create(key, data)
 
 
-def open_vault(url: str, run: str, **settings: Any) -> Vault:
+def open_vault(url: str, run: str, *, switch: Path | None = None, **settings: Any) -> Vault:
     """The vault of a run at a URL (`open_store`); `settings` are `Vault`'s.
+
+    Args:
+        switch: calls fail while this file says so (`stores.faulty`); None: they do not.
 
     Raises:
         SettingError: the URL, or the name of the run, cannot be used. StoreError: no credentials.
     """
-    return Vault(open_store(url), run, **settings)
+    store = open_store(url)
+    return Vault(store if switch is None else FaultyStore(store, switch), run, **settings)
 
 
 def runs_of(store: Store) -> list[str]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from elastic.control.faults import Fault
 from elastic.control.outcome import Outcome
 from elastic.control.values import CommitId, View
 
@@ -124,6 +125,22 @@ class Restore(Command):
     workers: tuple[str, ...]
     commit: CommitId
     number: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectFault(Command):
+    """Have a fault strike this worker, or node; the answer is FaultInjected or FaultRefused."""
+
+    fault: Fault
+    worker: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropFault(Command):
+    """This fault is not injected; the answer is FaultRefused."""
+
+    fault: Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,10 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
     cmd.ResetGpu: Completion(
         by=(ev.GpuReset,), within=("gpu_reset_timeout_s",), then="its node stays in quarantine for quarantine_s"
     ),
+    cmd.InjectFault: Completion(
+        by=(ev.FaultInjected, ev.FaultRefused), within=(), then="the journal has no proof of it; nothing waits for it"
+    ),
+    cmd.DropFault: Completion(by=(ev.FaultRefused,), within=(), then="see InjectFault"),
     cmd.FindRestore: Completion(by=(ev.RestoreFound,), within=("restore_timeout_s",), then="the run ends"),
     cmd.Restore: Completion(
         by=(ev.Restored, ev.RestoreRefused, ev.WorkerDead),

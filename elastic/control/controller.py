@@ -37,6 +37,7 @@ from elastic.control.forming import (
 )
 from elastic.control.growth import consider_growth
 from elastic.control.hardware_faults import hardware_found
+from elastic.control.injecting import fault_asked
 from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Policy
@@ -394,6 +395,9 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.Restored: (restored, _ignore, _ignore, _ignore, restored, _ignore, _ignore),
     ev.RestoreRefused: (refused, _ignore, _ignore, _ignore, refused, _ignore, _ignore),
     ev.TuneAsked: (tune_asked,) * 5 + (_ignore, _ignore),
+    ev.FaultAsked: (fault_asked,) * 6 + (_ignore,),
+    ev.FaultInjected: (_ignore,) * 7,
+    ev.FaultRefused: (_ignore,) * 7,
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),

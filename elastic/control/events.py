@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from elastic.control.adoption import Adopted, last_generation
 from elastic.control.data import Plan
+from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.hardware import FindingKind
 from elastic.control.tuning import Tuning
@@ -109,6 +110,37 @@ class GpuReset(Event):
     node: str
     gpus: tuple[str, ...]
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultAsked(Event):
+    """Somebody wants a fault to be injected; `is_forced`: even into a run that was not started for it."""
+
+    fault: Fault
+    is_forced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultInjected(Event):
+    """A fault has struck.
+
+    Attributes:
+        target: the worker or node that it struck. at_s: when, by the clock of who injected it.
+        proof: what was seen of it.
+    """
+
+    fault: Fault
+    target: str
+    at_s: float
+    proof: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRefused(Event):
+    """A fault was asked for and has not struck."""
+
+    fault: Fault
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

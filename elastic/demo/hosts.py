@@ -7,10 +7,10 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 import tempfile
-from pathlib import Path
 from typing import Any
+
+from elastic.chaos.processes import descendants, kill_all
 
 _OBJECT_STORE_BYTES = 80 << 20
 _SLOTS = 2
@@ -72,19 +72,7 @@ class Hosts:
         """
         node = self._nodes.pop(node_id)
         raylet = node.all_processes["raylet"][0].process.pid
-        pids = [raylet, *_descendants(raylet)]
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        pids = [raylet, *descendants(raylet)]
+        kill_all(pids)
         self._cluster.remove_node(node, allow_graceful=False)
         return pids
-
-
-def _descendants(pid: int) -> list[int]:
-    """Children, and theirs, of a process."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                found += [child, *_descendants(child)]
-    return found

@@ -54,6 +54,11 @@ def page_path(run: str, worker: str, incarnation: int) -> Path:
     return PAGES / f"elastic-{run}@{incarnation}-{worker}.page"
 
 
+def storage_switch(run: str) -> Path:
+    """Where faults of storage are switched on a node; named like a page, so that it goes with them."""
+    return page_path(run, "storage-faults", 0)
+
+
 def page_pattern(run: str) -> str:
     """What the names of a run's pages look like, in all its lives; those of no other run do ('@' is in no name)."""
     return f"elastic-{run}@*.page"

@@ -20,11 +20,12 @@ from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.source import Source
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
+from elastic.control.faults import Fault
 from elastic.control.hardware import Finding
 from elastic.control.values import CommitId, View
 from elastic.hosts.nvrx import Sections
 from elastic.settings import RunSettings
-from elastic.train.flight import FlightPage, page_path
+from elastic.train.flight import FlightPage, page_path, storage_switch
 from elastic.train.link import Link
 from elastic.train.runner import TrainFn, run_train_fn
 from elastic.train.session import Surroundings
@@ -83,7 +84,8 @@ class WorkerHost:
         if spec.settings.scaling.use_gpu and not torch.cuda.is_available():
             log.warning("Scaling.use_gpu is set and torch sees no GPU on %s: training on its CPU", host)
         checkpoint = spec.settings.checkpoint
-        sources = Reach(spec.settings.run, checkpoint, peers).sources if checkpoint is not None else tuple
+        switch = storage_switch(spec.settings.run) if spec.settings.is_breakable else None
+        sources = Reach(spec.settings.run, checkpoint, peers, switch).sources if checkpoint is not None else tuple
         use_cuda = spec.settings.scaling.use_gpu and torch.cuda.is_available()
         around = Surroundings(
             run=spec.settings.run,
@@ -167,6 +169,10 @@ class WorkerHost:
 
     def dismiss(self, incarnation: int) -> None:
         self._link.dismiss(incarnation)
+
+    def inject(self, fault: Fault) -> None:
+        """Have train_fn raise."""
+        self._link.inject(fault)
 
     def end(self) -> None:
         """The process is about to end: take the flight page away."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
+from elastic.control.faults import Fault, InjectedError
 from elastic.control.values import CommitId, View
 from elastic.control.worker_protocol import THE_DRIVER, Signal, Stage, Verdict, WorkerState, react
 from elastic.errors import AttemptBroken, Dismissed, SupersededError
@@ -58,6 +59,7 @@ class Link:
         self._restore_number = 0
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
         self._is_forsaken = self._has_saved = False
+        self._fault: Fault | None = None
 
     @property
     def state(self) -> WorkerState:
@@ -179,6 +181,10 @@ class Link:
 
     def dismiss(self, incarnation: int = THE_DRIVER) -> None:
         self._react_and_cut(Signal.DISMISS, incarnation)
+
+    def inject(self, fault: Fault) -> None:
+        """Have the training thread raise in train_fn, the next time that it comes by."""
+        self._fault = fault
 
     def notice(self, reason: str) -> None:
         """This process will be ended soon: leave at the end of a step."""
@@ -310,9 +316,19 @@ class Link:
         return self._state.stage is Stage.STEPPING  # one attribute read; called from gradient hooks
 
     def check(self) -> None:
-        """Raise AttemptBroken if this attempt cannot be committed any more."""
+        """Raise AttemptBroken if this attempt cannot be committed any more, or what somebody has injected."""
         if not self.is_stepping():
             raise AttemptBroken
+        if self._fault is not None:
+            self._raise_injected()
+
+    def _raise_injected(self) -> None:
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            error, at_s = InjectedError(f"injected by elastic chaos: {fault}"), time.time()
+            proof = f"{type(error).__name__} is raised in train_fn, after step {self._state.commit.step}"
+            self.post(ev.FaultInjected(fault=fault, target=self.worker, at_s=at_s, proof=proof))
+            raise error
 
     def broke(self, error: str) -> None:
         """A reduction of the running generation failed; if it was frozen meanwhile, everybody knows already."""

@@ -15,6 +15,7 @@ import torch
 
 from elastic.actors.driver import Driver, Finished
 from elastic.actors.fleet import Emit
+from elastic.actors.injector import Injector
 from elastic.actors.journal import Journal
 from elastic.actors.process_fleet import ProcessFleet
 from elastic.actors.supervisor import Supervisor
@@ -22,16 +23,18 @@ from elastic.actors.tiers import NoTiers, Tiers
 from elastic.callbacks import Callback, WorkerCallback
 from elastic.checkpoint.reach import Reach
 from elastic.control.outcome import Ending
+from elastic.control.schedules import schedule_of
 from elastic.control.state import RunState, Standing
 from elastic.control.values import StepReport
 from elastic.policies import Ladder, Policy
-from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
+from elastic.settings import Chaos, Checkpoint, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 from tests.chaos.saboteur import BATCH, GATE, HARMLESS, MICRO_BATCH, Sabotage, train
 
 STEPS = 14
 FOREVER_S = 1000.0
 LONG_S = 30.0
+CHAOS_SEED = 7
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class Training:
         width: workers of a replica.
         parked: nobody goes beyond step 0 before so many workers, spares among them, have come to the door.
         checkpoint: of the run's settings.
+        chaos: of the run's settings: faults that it injects into itself, beside the sabotages.
         at_end: called with the run's name when all workers are gone; takes their snapshots away.
     """
 
@@ -86,6 +90,7 @@ class Training:
     policy: Policy = field(default_factory=Ladder)
     parked: int = 0
     checkpoint: Checkpoint | None = None
+    chaos: Chaos | None = None
     at_end: Callable[[str], None] | None = None
 
 
@@ -127,6 +132,7 @@ def run(
         run=name_of(folder),
         scaling=Scaling(num_dp_replicas=replicas, spares=spares, workers_per_replica=training.width),
         checkpoint=training.checkpoint,
+        chaos=training.chaos,
         limits=Limits(**{"start_timeout_s": 60, "hang_floor_s": 30, **limits}),  # type: ignore[arg-type]
     )
     stable = Stable()
@@ -134,7 +140,9 @@ def run(
     tiers = local_tiers(settings, lambda event: driver.emit(event))
     incarnation, forks = tiers.begin()
     settings = replace(settings, incarnation=incarnation)
-    driver = Driver(supervisor(RunState(settings=settings, forks=forks), training.policy), journal, [stable])
+    injector = Injector(schedule_of(training.chaos), CHAOS_SEED, lambda event: driver.emit(event))
+    brain = supervisor(RunState(settings=settings, forks=forks), training.policy)
+    driver = Driver(brain, journal, [stable, injector])
     if training.parked:
         (folder / GATE).touch()
     usual = {"folder": folder, "plan": plan, "steps": steps, "micro_batch": micro_batch, "pause_s": pause_s}
@@ -147,7 +155,8 @@ def run(
     for helper in helpers:
         helper.start()
     try:
-        finished = driver.run(fleet, tiers)
+        with injector:
+            finished = driver.run(fleet, tiers)
     finally:
         fleet.shutdown(keep_memory=training.at_end is not None)
         if training.at_end is not None:

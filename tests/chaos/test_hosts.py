@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import NEEDED_TO_DROP, HostsError, Network, clean, leftovers, pids_on, why_not
+from benchmarks.hosts import NEEDED_TO_IMPAIR, HostsError, Network, clean, leftovers, pids_on, why_not
+from elastic.chaos.aftermath import Aftermath, CannotStrikeError
+from elastic.chaos.network import cut, impair
 
 ECHO = """
 import contextlib, socket, sys
@@ -35,7 +37,6 @@ for _ in range(int(sys.argv[2])):
         print("silence")
 """
 needs_root = pytest.mark.skipif(bool(why_not()), reason=why_not())
-needs_iptables = pytest.mark.skipif(bool(why_not(NEEDED_TO_DROP)), reason=why_not(NEEDED_TO_DROP))
 
 
 def python_on(host: str, code: str, *arguments: str) -> list[str]:
@@ -46,6 +47,15 @@ def answers(asking: str, address: str, times: int = 1) -> list[str]:
     done = subprocess.run(python_on(asking, ASK, address, str(times)), capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+def impair_or_skip(act: Callable[[], None]) -> None:
+    """Skip where the kernel lacks the means, and says so."""
+    try:
+        act()
+    except HostsError as error:
+        assert "sch_netem" in str(error) or "iproute2" in str(error)
+        pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -78,10 +88,9 @@ def test_a_cut_host_is_silent_until_it_is_restored(network: Network, pair: tuple
 
 
 @needs_root
-@needs_iptables
 def test_a_share_of_the_packets_is_dropped(network: Network, pair: tuple[str, str, str]) -> None:
     asking, echoing, address = pair
-    network.drop(echoing, 0.3)
+    impair_or_skip(lambda: network.drop(echoing, 0.3))
     heard = answers(asking, address, times=20)  # a question and its answer pass with a chance of a half
     assert {"answer", "silence"} == set(heard)
 
@@ -91,15 +100,11 @@ def test_traffic_is_delayed_or_the_kernel_is_said_to_lack_the_means(
     network: Network, pair: tuple[str, str, str]
 ) -> None:
     asking, _, address = pair
-    try:
-        network.delay(asking, 0.2)
-    except HostsError as error:
-        assert "sch_netem" in str(error) or "iproute2" in str(error)
-        pytest.skip(str(error))
+    impair_or_skip(lambda: network.delay(asking, 0.2))
     began_s = time.monotonic()
     assert answers(asking, address) == ["answer"]
     assert time.monotonic() - began_s >= 0.2
-    network.delay(asking, 0)
+    network.restore(asking)
 
 
 @needs_root
@@ -145,9 +150,9 @@ def test_leftovers_of_a_killed_maker_are_found_and_removed() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root the sentence would be about commands")
 def test_a_missing_command_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda command: None if command == NEEDED_TO_DROP else f"/sbin/{command}")
+    monkeypatch.setattr(shutil, "which", lambda command: None if command == NEEDED_TO_IMPAIR else f"/sbin/{command}")
     assert why_not() == ""
-    assert why_not(NEEDED_TO_DROP) == "the command iptables-restore is missing: apt-get install -y iptables"
+    assert why_not(NEEDED_TO_IMPAIR) == "the command tc is missing: apt-get install -y iproute2"
 
 
 def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,3 +166,76 @@ def things_of(name: str) -> list[str]:
     namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
     return [line for line in (namespaces + links).splitlines() if line.startswith(name)]
+
+
+# --- as elastic chaos does it, from inside ----------------------------------------------------------------------------
+
+
+@needs_root
+def test_an_interface_is_cut_and_mended_when_its_time_is_over(pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    aftermath = Aftermath()
+    began_s = time.monotonic()
+    proof = cut(f"eth0,netns={echoing}", aftermath, lasts_s=3.0)
+    assert "qdisc tbf" in proof
+    assert answers(asking, address) == ["silence"] or time.monotonic() - began_s >= 3.0
+    while answers(asking, address) == ["silence"]:
+        assert time.monotonic() - began_s < 30.0, "it was not mended"
+    aftermath.close()
+
+
+@needs_root
+def test_an_interface_is_mended_when_its_monitor_ends(pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    aftermath = Aftermath()
+    cut(f"eth0,netns={echoing}", aftermath, lasts_s=1000.0)
+    assert answers(asking, address) == ["silence"]
+    aftermath.close()
+    assert answers(asking, address) == ["answer"]
+
+
+@needs_root
+def test_an_interface_is_mended_even_where_its_injector_is_killed(pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    code = (
+        "import sys, time\n"
+        "from elastic.chaos import network, aftermath\n"
+        "print(network.cut(sys.argv[1], aftermath.Aftermath(), 3.0), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", code, f"eth0,netns={echoing}"]
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root) as injector:
+        assert injector.stdout is not None
+        assert b"qdisc tbf" in injector.stdout.readline()
+        began_s = time.monotonic()
+        injector.kill()
+    while answers(asking, address) == ["silence"]:
+        assert time.monotonic() - began_s < 30.0, "it was not mended"
+
+
+@needs_root
+def test_what_the_kernel_lacks_is_said(pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    aftermath = Aftermath()
+    try:
+        proof = impair(f"eth0,netns={echoing},delay=0.2", aftermath, lasts_s=1000.0)
+    except CannotStrikeError as error:
+        assert "does this kernel have sch_netem?" in str(error)
+    else:
+        assert "netem" in proof and "delay 200" in proof
+    aftermath.close()
+    assert answers(asking, address) == ["answer"]
+
+
+@needs_root
+def test_an_interface_that_is_not_there_or_has_a_discipline_of_its_own_is_left_alone(
+    pair: tuple[str, str, str],
+) -> None:
+    _, echoing, _ = pair
+    with pytest.raises(CannotStrikeError, match="nowhere0"):
+        cut(f"nowhere0,netns={echoing}", Aftermath(), lasts_s=1.0)
+    discipline = ["tbf", "rate", "1gbit", "burst", "1mb", "latency", "1s"]
+    subprocess.run(["tc", "-n", echoing, "qdisc", "add", "dev", "eth0", "root", *discipline], check=True)
+    with pytest.raises(CannotStrikeError, match="eth0 has a queueing discipline of its own \\(tbf\\)"):
+        cut(f"eth0,netns={echoing}", Aftermath(), lasts_s=1.0)

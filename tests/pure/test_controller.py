@@ -5,6 +5,7 @@ import pytest
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.controller import TABLE, IllegalEventError, step
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.hardware import FindingKind
 from elastic.control.state import Phase, RunState
 from elastic.control.tuning import Tuning
@@ -31,6 +32,9 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.ResumeAsked: ev.ResumeAsked(),
     ev.RungReached: ev.RungReached(commit=commit(3), rung="local"),
     ev.GpuReset: ev.GpuReset(node="node-w0", gpus=("0",)),
+    ev.FaultAsked: ev.FaultAsked(fault=Fault(kind=FaultKind.KILL)),
+    ev.FaultInjected: ev.FaultInjected(fault=Fault(kind=FaultKind.KILL), target="w0", at_s=1.0, proof="gone"),
+    ev.FaultRefused: ev.FaultRefused(fault=Fault(kind=FaultKind.XID, argument="79"), reason="no kernel log"),
     ev.MonitorLost: ev.MonitorLost(node="node-w0"),
     ev.NodeNotice: ev.NodeNotice(node="node-w0", reason="preempted"),
     ev.HostBeat: ev.HostBeat(node="node-w0"),

@@ -11,6 +11,7 @@ from elastic.control import events as ev
 from elastic.control.adoption import Adopted
 from elastic.control.controller import TABLE, step
 from elastic.control.diagram import EDGES, render_phases, render_stages
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Flying
 from elastic.control.hardware import FindingKind
 from elastic.control.remediation import Kind, Policy, Remediation
@@ -173,6 +174,9 @@ def events(state: RunState) -> Iterator[ev.Event]:
         ev.GpuReset(node="node-w0", gpus=("0",)),
         ev.RungReached(commit=commit(9), rung="local"),
     )
+    yield ev.FaultAsked(fault=Fault(kind=FaultKind.KILL))
+    yield ev.FaultInjected(fault=Fault(kind=FaultKind.KILL), target="w0", at_s=1.0, proof="gone")
+    yield ev.FaultRefused(fault=Fault(kind=FaultKind.KILL), reason="nobody is there")
     yield ev.NodeNotice(node="node-w0", reason="preempted")
     for severity in Severity:
         found = {"node": "node-w0", "device": "GPU-1", "detail": "XID 94", "kind": FindingKind.XID}
