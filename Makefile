@@ -36,8 +36,8 @@ demo: $(READY) ## train a small model on this machine, break it, and watch it go
 test: $(READY) ## every test but the slow ones
 	$(BIN)/python -m pytest -m "not slow" --durations=60 $(ARGS)
 
-test-pure: $(READY) ## the pure tests: seconds, no Ray, no torch
-	$(BIN)/python -m pytest tests/pure $(ARGS)
+test-pure: $(READY) ## the pure tests but the slow ones: seconds, no Ray, no torch
+	$(BIN)/python -m pytest tests/pure -m "not slow" $(ARGS)
 
 test-all: $(READY) ## every test, slow ones included
 	$(BIN)/python -m pytest $(ARGS)

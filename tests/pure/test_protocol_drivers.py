@@ -7,6 +7,7 @@ import pytest
 
 from elastic.control.outcome import Ending
 from tests.pure import test_protocol_gangs, test_protocol_random
+from tests.pure.batches import batches
 from tests.pure.driver_world import DriverGangWorld, DriverTierWorld, DriverWorld
 from tests.pure.protocol_parts import Plan
 
@@ -45,12 +46,13 @@ def judge_the_end(world: DriverWorld) -> None:
         assert state.published == world.plan.steps - 1, "a stable step was not told"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH), ids=lambda first: f"seeds {first} to {first + BATCH - 1}")
-def test_whenever_drivers_die_no_stable_step_is_lost_and_the_run_ends(first):
-    for seed in range(first, first + BATCH):
+@batches(SEEDS, BATCH, quick=75)
+def test_whenever_drivers_die_no_stable_step_is_lost_and_the_run_ends(seeds):
+    for seed in seeds:
         play(seed)
 
 
+@pytest.mark.slow
 def test_the_worlds_hold_what_they_are_meant_to():
     worlds = [play(seed) for seed in range(0, SEEDS, 2)]
     assert sum("driver" in world.faults for world in worlds) > len(worlds) * 0.6
@@ -72,8 +74,9 @@ def test_where_nothing_but_the_driver_dies_nobody_is_started_anew():
         assert world.ws.state.published == 7
 
 
-def test_shards_never_part_when_drivers_die():
-    for seed in range(150):
+@batches(150, 50, quick=50)
+def test_shards_never_part_when_drivers_die(seeds):
+    for seed in seeds:
         rng = random.Random(f"gang drivers {seed}")
         plan, width = test_protocol_gangs.plan_of(seed)
         world = DriverGangWorld(seed, plan, width, deaths_s=deaths_of(rng))
@@ -88,7 +91,7 @@ def test_shards_never_part_when_drivers_die():
 
 def test_tiers_and_live_workers_agree_when_drivers_die():
     ended = []
-    for seed in range(150):
+    for seed in range(75):
         rng = random.Random(f"tier drivers {seed}")
         plan = Plan(
             replicas=(1, rng.randint(1, 3)),

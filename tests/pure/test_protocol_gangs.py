@@ -7,6 +7,7 @@ import pytest
 
 from elastic.control.outcome import Ending
 from elastic.control.values import CommitId
+from tests.pure.batches import batches
 from tests.pure.gang_world import GangWorld
 from tests.pure.protocol_parts import Plan, SimWorker
 
@@ -65,9 +66,9 @@ def judge_the_end(world: GangWorld) -> None:
         assert len(shards) < world.width, f"{commit} was still held in every shard"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH), ids=lambda first: f"seeds {first} to {first + BATCH - 1}")
-def test_whatever_happens_shards_never_part_and_the_run_ends(first):
-    for seed in range(first, first + BATCH):
+@batches(SEEDS, BATCH, quick=50)
+def test_whatever_happens_shards_never_part_and_the_run_ends(seeds):
+    for seed in seeds:
         play(seed)
 
 
@@ -79,6 +80,7 @@ def test_without_faults_every_run_succeeds():
         assert world.ws.state.incidents == ()
 
 
+@pytest.mark.slow
 def test_the_worlds_hold_what_they_are_meant_to():
     """Replicas whose workers parted over an apply, and went on from there; and both ends."""
     worlds = [play(seed) for seed in range(0, SEEDS, 3)]

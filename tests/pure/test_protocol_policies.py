@@ -11,6 +11,7 @@ from elastic.control.refusing import admitted
 from elastic.control.remediation import Kind
 from elastic.control.state import Phase, RunState
 from tests.pure.bare_controller import BareController
+from tests.pure.batches import batches
 from tests.pure.policy_world import AnyPolicy, Policies, PolicyGangWorld, PolicyTierWorld, PolicyWorld
 from tests.pure.protocol_parts import Plan
 
@@ -79,12 +80,13 @@ def judge_the_end(world: Policies) -> None:
         assert outcome.ending is Ending.REPLICAS_LOST, outcome
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH), ids=lambda first: f"seeds {first} to {first + BATCH - 1}")
-def test_whatever_a_policy_wants_the_laws_hold_and_the_run_ends(first):
-    for seed in range(first, first + BATCH):
+@batches(SEEDS, BATCH, quick=100)
+def test_whatever_a_policy_wants_the_laws_hold_and_the_run_ends(seeds):
+    for seed in seeds:
         play(seed)
 
 
+@pytest.mark.slow
 def test_the_worlds_hold_what_they_are_meant_to():
     """Every kind is wanted, and every effect of a kind takes place."""
     worlds = [play(seed) for seed in range(SEEDS)]

@@ -8,6 +8,7 @@ import pytest
 from elastic.control.outcome import Ending
 from elastic.control.state import RunState
 from elastic.control.values import CommitId
+from tests.pure.batches import batches
 from tests.pure.protocol_parts import Plan
 from tests.pure.tier_world import TierWorld
 
@@ -74,12 +75,13 @@ def judge_the_end(world: TierWorld) -> None:
     assert is_over or not usable, f"{usable} could have been restored"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH), ids=lambda first: f"seeds {first} to {first + BATCH - 1}")
-def test_a_run_goes_on_from_what_was_saved(first):
-    for seed in range(first, first + BATCH):
+@batches(SEEDS, BATCH, quick=50)
+def test_a_run_goes_on_from_what_was_saved(seeds):
+    for seed in seeds:
         play(seed)
 
 
+@pytest.mark.slow
 def test_the_worlds_hold_what_they_are_meant_to():
     worlds = [play(seed) for seed in range(SEEDS)]
     endings = [world.ws.state.outcome.ending for world in worlds]

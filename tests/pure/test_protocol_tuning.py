@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastic.control.outcome import Ending
+from tests.pure.batches import batches
 from tests.pure.protocol_parts import Plan
 from tests.pure.test_protocol_random import judge_the_end, plan_of
 from tests.pure.tune_world import TuneWorld
@@ -37,9 +38,9 @@ def assert_each_sample_once(world: TuneWorld) -> None:
             position += micro_batch.count
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH), ids=lambda first: f"seeds {first} to {first + BATCH - 1}")
-def test_whatever_happens_all_members_cut_alike_and_each_sample_comes_once(first):
-    for seed in range(first, first + BATCH):
+@batches(SEEDS, BATCH, quick=50)
+def test_whatever_happens_all_members_cut_alike_and_each_sample_comes_once(seeds):
+    for seed in seeds:
         play(seed)
 
 
@@ -65,6 +66,7 @@ def test_without_faults_a_wish_is_fulfilled_within_a_few_steps_and_is_no_inciden
     assert fulfilled > 5
 
 
+@pytest.mark.slow
 def test_the_worlds_hold_what_they_are_meant_to():
     """Runs of many tunings, tunings in the window of a fault, and refused ones."""
     worlds = [play(seed) for seed in range(SEEDS)]
