@@ -412,7 +412,7 @@ class Health:
     """
 
     sensing: bool = True
-    period_s: float = 2.0
+    period_s: float = 5.0
     driver_timeout_s: float = 60.0
     cooldown_s: float = 60.0
     heat_margin_c: float = 3.0

@@ -34,6 +34,7 @@ from elastic.train.flight import PAGES, Flight, read_page, read_visible
 _READ_S = 0.1
 _LATE_S = 2 * _READ_S
 _LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be the machine that is slow
+_RUNS = "R"
 _FENCE_S = 5.0
 _LEAVE_S = 2.0
 UNREACHABLE = (FaultKind.NODE_DOWN, FaultKind.PARTITION)  # faults after which a node does not answer
@@ -98,8 +99,9 @@ class Watched:
     def look(self, elapsed_s: float) -> None:
         """Read its page and its state, `elapsed_s` after the last time."""
         before, self.flight = self.flight, read_page(self.page)
-        self.state = process_state(self.pid)
         has_moved = before is None or self.flight is None or self.flight.version != before.version
+        is_known = has_moved and before is not None and self.flight is not None
+        self.state = _RUNS if is_known else process_state(self.pid)  # who moves on is not stopped: no need to look
         if has_moved:
             self.still_s, self.waited_ns = 0.0, {}
             return

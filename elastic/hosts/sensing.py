@@ -34,9 +34,9 @@ from elastic.settings import Health
 log = logging.getLogger("elastic")
 
 _WAIT_S = 0.5  # for events: how long a thread may take to notice that it is to end
-_SELDOM = 5  # links and processes: every so many looks
-_REOPEN = 30  # a driver of which a GPU is lost
-_CHECKS = 30
+_SELDOM = 3  # links and processes: every so many looks
+_REOPEN = 12  # a driver of which a GPU is lost
+_CHECKS = 12
 _LEAVE_S = 2.0
 _LATE_S = 0.2  # time in which the judge itself did not run does not count
 

@@ -157,7 +157,7 @@ result nvmlEventSetFree(device set) { return SUCCESS; }
 result nvmlDeviceRegisterEvents(device gpu, unsigned long long types, device set) { return SUCCESS; }
 typedef struct { device gpu; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event;
 result nvmlEventSetWait_v2(device set, event *to, unsigned timeout_ms) {
-    for (unsigned waited = 0;; waited += 10) {
+    for (unsigned waited = 0;; waited += 50) {
         if (get("xid.seq", 0) > seen) {
             seen++;
             memset(to, 0, sizeof *to);
@@ -167,6 +167,6 @@ result nvmlEventSetWait_v2(device set, event *to, unsigned timeout_ms) {
             return SUCCESS;
         }
         if (waited >= timeout_ms) return TIMEOUT;
-        usleep(10000);
+        usleep(50000);
     }
 }
