@@ -90,7 +90,7 @@ def test_a_node_goes_down_by_command_and_an_unwilling_run_is_left_alone(hosts: A
     try:
         scaling = elastic.Scaling(num_dp_replicas=(1, 3), resources_per_worker={"CPU": 1, "there": 1})
         limits = elastic.Limits(start_timeout_s=60)
-        result = fit(tmp_path, asking_.callback, name="broken", steps=2000, scaling=scaling, limits=limits)
+        result = fit(tmp_path, asking_.callback, name="broken", steps=2500, scaling=scaling, limits=limits)
     finally:
         for node in nodes:
             hosts.remove_node(node, allow_graceful=False)
@@ -108,4 +108,4 @@ def test_a_node_goes_down_by_command_and_an_unwilling_run_is_left_alone(hosts: A
         "kill_supervisor",
     }
     assert set(committed_samples(tmp_path).values()) == {1}
-    assert result.steps == 2000
+    assert result.steps == 2500
