@@ -101,6 +101,7 @@ class RayTiers(Tiers):
                 if time.monotonic() - told_s > _TOLD_S:
                     told_s = time.monotonic()
                     log.warning("step %d is being written to the persistent tier", self._staged)
+                    self._keeper.redundancy_lost("the run is over")  # it may have heard of the last step since
         if self._durable < self._staged:
             told = "step %d is not durable after %.0f s; the last one that is: %d"
             log.error(told, self._staged, _FLUSH_S, self._durable)

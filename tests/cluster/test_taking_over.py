@@ -38,7 +38,7 @@ def fit(folder: Path, name: str, persistent: bool = False, orphan_lease_s: float
     """What all drivers of a run call: their code and settings are the same."""
     checkpoint = None
     if persistent:
-        store = {"persistent": str(folder / "store"), "persistent_interval": elastic.Interval(seconds=1000)}
+        store = {"persistent": str(folder / "store"), "persistent_interval": elastic.Interval(seconds=1)}
         checkpoint = elastic.Checkpoint(local_interval=elastic.Interval(seconds=1000), peers=0, **store)
     return elastic.fit(
         training.regression(folder, steps=steps),
