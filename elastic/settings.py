@@ -383,7 +383,7 @@ class Health:
     Attributes:
         sensing: look at GPUs, kernel log, memory, space, network and clock. (yes or no; default yes: it costs below 1 %
             of a core)
-        period_s: between two looks; XIDs and lines of the kernel log come at once. (s; default 2: the rest changes
+        period_s: between two looks; XIDs and lines of the kernel log come at once. (s; default 5: the rest changes
             slowly)
         driver_timeout_s: a look at the GPUs that takes longer means that their driver hangs. (s; default 60: a driver
             under load answers within seconds)
