@@ -67,8 +67,8 @@ class Written:
         self._published, self._ahead, self._forks = published, ahead or set(), -1
 
     def is_new(self, event: ev.Event) -> bool:
-        """Whether an event is to be written."""
-        if not isinstance(event, ev.StepStable):
+        """Whether an event is to be written; of a step that was skipped only one member knows why."""
+        if not isinstance(event, ev.StepStable) or event.report.skipped:
             return True
         step = event.report.commit.step
         if step <= self._published or step in self._ahead:
