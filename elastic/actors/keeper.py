@@ -192,7 +192,8 @@ class Keeper:
                 hand.asked_s = None
             self._ask_soon(node)
         self._heed(rungs.Beat())
-        if self._newest not in (None, self._uploads.last_step) and self._uploads.is_due(self._newest, now_s):
+        is_new = self._newest not in (None, self._uploads.last_step) and self._uploads.is_due(self._newest, now_s)
+        if is_new and self._homes:  # before it trains, this life cannot commit
             self._heed(rungs.UploadDue())
 
     def _look_at_nodes(self) -> None:
