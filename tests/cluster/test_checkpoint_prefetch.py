@@ -21,7 +21,7 @@ from elastic.checkpoint.store import StoreError
 from tests.cluster.test_checkpoint import checkpoint
 from tests.cluster.training import At, regression
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 RUN, HALF, STEPS = "ahead", 10, 20
 ON_TWO_NODES = elastic.Scaling(replicas=2, resources_per_worker={"CPU": 2})
