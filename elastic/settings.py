@@ -86,6 +86,9 @@ class Limits:
         fetch_timeout_s: how long the samples of one micro-batch may take to load.
         heartbeat_polling_period_s: how often host monitors are asked.
         heartbeat_timeout_s: a host that is silent for this long, while all others wait, is out of reach.
+        relay_above_hosts: where more hosts than this have workers, their monitors are heard through relays; give such
+            runs a heartbeat_polling_period_s of about 1, and a heartbeat_timeout_s of three times that or more.
+        hosts_per_relay: how many monitors a relay hears.
         exile_after_s: members out of reach that have not answered a freeze by then are left behind.
         doubt_after_s: a member that has not answered a freeze by then is probed for a sign of death.
         freeze_timeout_s: a member that has not answered a freeze by then is fenced (killed by its host monitor).
@@ -121,6 +124,8 @@ class Limits:
     fetch_timeout_s: float = 60.0
     heartbeat_polling_period_s: float = 0.25
     heartbeat_timeout_s: float = 1.25
+    relay_above_hosts: int = 64
+    hosts_per_relay: int = 64
     exile_after_s: float = 0.3
     doubt_after_s: float = 0.03
     freeze_timeout_s: float = 10.0

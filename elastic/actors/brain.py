@@ -1,6 +1,7 @@
 """Effect. The supervisor actor as the driver sees it: asked once a turn, replaced when it dies."""
 
 import logging
+import pickle
 import time
 from typing import Any
 
@@ -37,7 +38,9 @@ class RayBrain:
         last: Exception | None = None
         for _ in range(_LIVES):
             try:
-                commands, self._state = ray.get(self._actor.observe.remote(events), timeout=_ANSWER_S)
+                answer = self._actor.answer.remote(pickle.dumps(events, protocol=pickle.HIGHEST_PROTOCOL))
+                commands, change = pickle.loads(ray.get(answer, timeout=_ANSWER_S))
+                self._state = change.applied_to(self._state)
                 return commands, self._state
             except (RayActorError, GetTimeoutError) as error:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)

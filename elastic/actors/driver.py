@@ -24,6 +24,7 @@ log = logging.getLogger("elastic")
 
 _TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for
+_MOST = 1024  # events taken at once, so that a flood of answers keeps no beat waiting
 _STOP_S = 30.0
 
 # The commands that go to several workers, and to one; EndRun is the driver's own.
@@ -172,7 +173,7 @@ class Driver:
         taken: list[ev.Event | Exception] = []
         with contextlib.suppress(queue.Empty):
             taken.append(self._inbox.get(timeout=period_s))
-        while not self._inbox.empty():
+        while len(taken) < _MOST and not self._inbox.empty():
             taken.append(self._inbox.get())
         events: Observed = []
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it

@@ -13,8 +13,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.fleet import Emit
 from elastic.actors.monitor import HostMonitor
+from elastic.actors.relays import Relays
 from elastic.control import events as ev
 from elastic.control.flight import Reading
+from elastic.settings import Limits
 
 log = logging.getLogger("elastic")
 
@@ -35,13 +37,16 @@ class HostMonitors:
         emit: takes what the monitors tell.
         then: goes on with an answer, or an error, of a call to Ray, in a thread that may call Ray.
         on_new: called with a node whose monitor is new and knows of no worker.
-        period_s: how often each is asked.
+        limits: how often each is asked, and from how many on they are heard through relays.
     """
 
-    def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], period_s: float) -> None:
-        self._emit, self._then, self._on_new, self._period_s = emit, then, on_new, period_s
+    def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], limits: Limits) -> None:
+        self._emit, self._then, self._on_new = emit, then, on_new
+        self._period_s = limits.heartbeat_polling_period_s
+        self._relay_above_hosts = limits.relay_above_hosts
         self._monitors: dict[str, Any] = {}
         self._replacements: dict[str, float] = {}
+        self._relays = Relays(emit, then, self._lost, limits)
 
     def need(self, node: str) -> None:
         """Have a monitor on this node."""
@@ -99,10 +104,22 @@ class HostMonitors:
                     log.warning("processes that could not be ended: %s", alive)
 
     def kill(self) -> None:
+        self._relays.kill()
         for monitor in self._monitors.values():
             ray.kill(monitor)
 
+    def _lost(self, node: str) -> None:
+        self._monitors.pop(node, None)
+        self._replacements[node] = time.monotonic() + _REPLACE_S
+        self._emit(ev.MonitorLost(node=node))
+
     def _listen(self, node: str) -> None:
+        """Ask it for its next news; where there are many, a relay does."""
+        monitor = self._monitors.get(node)
+        if monitor is not None and len(self._monitors) > self._relay_above_hosts:
+            self._relays.add(node, monitor)
+            return
+
         def heard(beat: tuple[list[ev.Event], tuple[Reading, ...]]) -> None:
             news, readings = beat
             for event in (*news, ev.HostBeat(node=node, readings=readings)):
@@ -111,10 +128,7 @@ class HostMonitors:
 
         def lost(error: Exception) -> None:
             log.debug("the host monitor of node %s is gone: %s", node, error)
-            self._monitors.pop(node, None)
-            self._replacements[node] = time.monotonic() + _REPLACE_S
-            self._emit(ev.MonitorLost(node=node))
+            self._lost(node)
 
-        monitor = self._monitors.get(node)
         if monitor is not None:
             self._then(monitor.beat.options(concurrency_group="events").remote(self._period_s), heard, lost)

@@ -22,7 +22,8 @@ class Journal:
         self._lock = threading.Lock()
 
     def event(self, at_s: float, event: ev.Event) -> None:
-        if not isinstance(event, ev.Tick | ev.HostBeat | ev.Overdue):  # parked workers ask every few seconds
+        # Parked workers ask every few seconds.
+        if not isinstance(event, ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue):
             self._write("event", at_s, event)
 
     def command(self, at_s: float, command: Command) -> None:

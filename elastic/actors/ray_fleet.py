@@ -78,8 +78,7 @@ class RayFleet:
         self._hands: dict[str, Hand] = {}
         self._gangs: dict[int, PlacementGroup] = {}
         self._unproven: set[str] = set()
-        period_s = settings.limits.heartbeat_polling_period_s
-        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s)
+        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, settings.limits)
         self._draining: set[str] = set()
         self._drains_due_s = 0.0
         self._lock = threading.RLock()

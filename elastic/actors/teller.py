@@ -45,13 +45,15 @@ class Teller:
             callback.on_step(report, state, self.goodput.share)
 
     def _tell_changes(self, before: RunState, state: RunState) -> None:
+        new = [incident for incident in state.incidents if incident.number >= before.failures]
+        open_before = {incident.number for incident in before.incidents if incident.resumed_at_s is None}
+        closed = [one for one in state.incidents if one.number in open_before and one.resumed_at_s is not None]
         for callback in self._callbacks:
-            for incident in state.incidents[len(before.incidents) :]:
+            for incident in new:
                 callback.on_incident(incident)
-            for old, new in zip(before.incidents, state.incidents, strict=False):
-                if old.resumed_at_s is None and new.resumed_at_s is not None:
-                    callback.on_resume(new)
-            if len(state.world_sizes) > len(before.world_sizes) and state.view is not None:
+            for incident in closed:
+                callback.on_resume(incident)
+            if state.trained > before.trained and state.view is not None:
                 callback.on_generation(state.view)
             if state is not before:
                 callback.on_state(state)

@@ -35,6 +35,7 @@ from elastic.control.forming import (
 )
 from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
+from elastic.control.pruning import note_trained, prune
 from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
 from elastic.control.restoring import consider_restore, look_for_state, rewind_asked
@@ -68,11 +69,11 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
     handler = TABLE.get((state.phase, type(event)))
     if handler is None:
         raise IllegalEventError(f"{type(event).__name__} in phase {state.phase.value}: {event}")
-    state = discount_absence(state, now_s)
-    if isinstance(event, ev.WorkerEvent) and event.worker not in state.workers:
-        return Decision(state, ())  # a worker of an earlier incarnation
     turn = Turn(state, now_s, policy)
-    handler(turn, event)
+    discount_absence(turn)
+    if not isinstance(event, ev.WorkerEvent) or event.worker in state.workers:  # else of an earlier incarnation
+        handler(turn, event)
+        prune(turn)
     return Decision(turn.state, tuple(turn.commands))
 
 
@@ -232,11 +233,11 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     is_void = any(fork.voids(event.commit) for fork in turn.state.forks)  # it could not restore what the others did
     is_healed = event.healed and not is_void and not is_of_old(turn, event.worker, event.commit)
     prepared = None if is_void else event.prepared
-    told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False}
-    turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     record = turn.worker(event.worker)
-    if record.standing is Standing.SUSPECT and not record.fenced:
-        turn.set_worker(event.worker, standing=Standing.MEMBER)  # contact is back, and it holds its state
+    told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False}
+    if record.standing is Standing.SUSPECT and not record.fenced:  # contact is back, and it holds its state
+        told["standing"] = Standing.MEMBER
+    turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     if turn.state.phase is Phase.RUNNING:  # all stop at the end of a step, as one of them was asked
         turn.enter(Phase.FREEZING, planned=True)
     settle(turn)
@@ -248,7 +249,7 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
         return
     turn.hear(event.worker)
     turn.set_worker(event.worker, at_door=True)
-    if all(member.at_door for member in turn.state.members):
+    if not turn.tally.away:
         turn.enter(Phase.FORMING)
 
 
@@ -256,11 +257,11 @@ def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0, **IN_STEP)
-    if all(member.formed for member in turn.state.members):
-        names = tuple(member.name for member in turn.state.members)
+    if not turn.tally.unformed:
+        names = tuple(turn.tally.ranks)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
         outdate_the_left(turn)
-        turn.change(world_sizes=(*turn.state.world_sizes, turn.state.replicas))
+        note_trained(turn)
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
         consider_growth(turn)
@@ -327,10 +328,10 @@ def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:
     if turn.state.phase is Phase.FINISHING:
         return
     turn.enter(Phase.FINISHING)
-    others = tuple(member.name for member in turn.state.members if member.standing is Standing.MEMBER)
+    others = tuple(turn.tally.by_rank(turn.tally.standings[Standing.MEMBER]))
     if others:
         turn.do(Finish(workers=others, reason="a member has completed the closing reduction"))
-    for worker in turn.state.standing(Standing.REQUESTED, Standing.LOADING, Standing.PARKED):
+    for worker in turn.standing(Standing.REQUESTED, Standing.LOADING, Standing.PARKED):
         turn.dismiss(worker.name, reason="the run is finishing")
 
 
@@ -389,6 +390,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),
+    ev.HostsHeard: (heard,) * 6 + (_ignore,),
     ev.WorkerPlaced: (_placed, _placed, _placed, _placed, _placed, _ignore, _ignore),
     ev.WorkerParked: (
         _parked_at_start, _parked_while_running, _parked, _parked, _parked_while_waiting, _parked_too_late, _ignore,

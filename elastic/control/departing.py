@@ -15,7 +15,7 @@ def worker_noticed(turn: Turn, event: ev.WorkerNotice) -> None:
 def node_noticed(turn: Turn, event: ev.NodeNotice) -> None:
     """Whoever is there, or is placed there later, will be lost."""
     turn.change(leaving={**turn.state.leaving, event.node: event.reason})
-    for name in [name for name, worker in turn.state.workers.items() if worker.node == event.node]:
+    for name in turn.tally.by_start(turn.tally.nodes.get(event.node, ())):
         _notice(turn, name, event.reason)
 
 
@@ -28,12 +28,14 @@ def notice_if_leaving(turn: Turn, name: str) -> None:
 
 def consider_departure(turn: Turn) -> None:
     """Have all stop at the end of a step once those who stay are enough; notices that come together leave together."""
-    leaving = [member for member in turn.state.members if member.notice]
-    if not leaving or turn.state.pause_asked:
+    if not turn.tally.noticed or turn.state.pause_asked:
+        return
+    leaving = turn.many(turn.tally.by_rank(turn.tally.noticed))
+    if not leaving:
         return
     waited_s = turn.now_s - min(member.notice_s for member in leaving)
     staying = turn.state.replicas - len({member.gang for member in leaving})
-    is_enough = staying + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
+    is_enough = staying + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
     if waited_s < turn.settings.limits.notice_window_s or not staying or not is_enough:
         return
     for member in leaving:
@@ -44,9 +46,11 @@ def consider_departure(turn: Turn) -> None:
 
 def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     """Those who go on: without the leaving, unless they hold what nobody else does, or too few would be left."""
+    if not turn.tally.noticed:
+        return survivors
     staying = tuple(gang for gang in survivors if not any(worker.notice for worker in gang))
     is_held = newest_step(staying) == newest_step(survivors)
-    is_enough = len(staying) + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
+    is_enough = len(staying) + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
     if not is_held or not is_enough or not staying:
         return survivors
     for gang in survivors:
@@ -65,7 +69,7 @@ def _notice(turn: Turn, name: str, reason: str) -> None:
     worker = turn.worker(name)
     if worker.notice or worker.standing in OVER or worker.standing is Standing.FINISHED:
         return
-    for mate in [one for one in turn.state.workers.values() if one.gang == worker.gang]:  # a replica goes as a whole
+    for mate in turn.many(turn.tally.by_start(turn.tally.mates[worker.gang])):  # a replica goes as a whole
         if mate.notice or mate.standing in OVER or mate.standing is Standing.FINISHED:
             continue
         turn.set_worker(mate.name, notice=reason, notice_s=turn.now_s)

@@ -1,7 +1,9 @@
 """Pure. What the controller is told. Every event names its source; times are seconds of the wall clock."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from elastic.control.copies import sent
 from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.tuning import Tuning
@@ -11,6 +13,9 @@ from elastic.control.values import CommitId, StepReport
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Base of all events."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sent(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,14 @@ class HostBeat(Event):
     """A host monitor lives, and this is what it sees of its workers."""
 
     node: str
+    readings: tuple[Reading, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsHeard(Event):
+    """The host monitors of these nodes live; of their workers, a relay tells what is not as it was told before."""
+
+    nodes: tuple[str, ...]
     readings: tuple[Reading, ...] = ()
 
 

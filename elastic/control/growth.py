@@ -17,7 +17,7 @@ def consider_growth(turn: Turn) -> None:
         return
     ready = [
         worker.name
-        for gang in state.joiners
+        for gang in turn.joiners
         if all(turn.now_s - worker.since_s >= limits.grow_after_s for worker in gang)
         and not any(is_flapping(turn, worker.node) for worker in gang)
         for worker in gang
@@ -29,6 +29,8 @@ def consider_growth(turn: Turn) -> None:
 def is_flapping(turn: Turn, node: str) -> bool:
     """It has lost so many workers in so little time that the next one would probably follow."""
     limits = turn.settings.limits
+    if len(turn.state.incidents) < limits.flap_losses:
+        return False
     losses_s = [
         incident.opened_at_s
         for incident in turn.state.incidents

@@ -1,16 +1,22 @@
 """Pure. The state of a run as the controller keeps it: phases, workers, the current generation."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from elastic.control.copies import sent
 from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.outcome import Outcome
+from elastic.control.persistent import PersistentMap, persistent
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Incident, View
 from elastic.settings import RunSettings
+
+if TYPE_CHECKING:
+    from elastic.control.tally import Tally
 
 
 class Phase(Enum):
@@ -102,6 +108,9 @@ class WorkerRecord:
     slowness: float = 1.0
     slow_steps: int = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sent(self)
+
     @property
     def held(self) -> tuple[CommitId, ...]:
         """Commits that it can give, or resume from: the one it named or restored, the one it is prepared for."""
@@ -115,7 +124,10 @@ class WorkerRecord:
         return self.restoring is not None and not self.healed and not self.refused
 
     def holds(self, commit: CommitId) -> bool:
-        return any(one.same_state(commit) for one in self.held)
+        for one in self.held:  # not any(): this is asked of every worker when a generation forms
+            if one.same_state(commit):
+                return True
+        return False
 
 
 Gang = tuple[WorkerRecord, ...]
@@ -173,13 +185,16 @@ class RunState:
         leaving: nodes that will be taken away, and why.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         steps_s: how long the last steps took.
+        incidents: those under treatment, and the last ones before them; failures: how many there were.
+        world_sizes: replicas of the last generations that trained; trained: how many did.
+        tally: what is counted over workers and hosts (`control/tally.py`); no part of the value, and not sent along.
         phase_since_s: when the phase was entered. began_s: when the first generation of this life was begun.
         seen_s: when the last event was taken in, None before the first.
     """
 
     settings: RunSettings
     phase: Phase = Phase.STARTING
-    workers: Mapping[str, WorkerRecord] = field(default_factory=dict)
+    workers: Mapping[str, WorkerRecord] = field(default_factory=PersistentMap)
     view: View | None = None
     generation: int = 0
     published: int = -1
@@ -203,22 +218,25 @@ class RunState:
     without_progress: int = 0
     monitors_lost: frozenset[str] = frozenset()
     leaving: Mapping[str, str] = field(default_factory=dict)
-    heard_s: Mapping[str, float] = field(default_factory=dict)
-    readings: Mapping[str, Reading] = field(default_factory=dict)
+    heard_s: Mapping[str, float] = field(default_factory=PersistentMap)
+    readings: Mapping[str, Reading] = field(default_factory=PersistentMap)
     steps_s: tuple[float, ...] = ()
     incidents: tuple[Incident, ...] = ()
+    failures: int = 0
     world_sizes: tuple[int, ...] = ()
+    trained: int = 0
     phase_since_s: float = 0.0
     began_s: float | None = None
     seen_s: float | None = None
     outcome: Outcome | None = None
+    tally: "Tally | None" = field(default=None, compare=False, repr=False)
 
     @property
     def members(self) -> tuple[WorkerRecord, ...]:
         """Records of the current generation's members, in rank order."""
         if self.view is None:
             return ()
-        return tuple(self.workers[member.worker] for member in self.view.members)
+        return tuple(persistent(self.workers).many(member.worker for member in self.view.members))
 
     def standing(self, *standings: Standing) -> tuple[WorkerRecord, ...]:
         """Workers of these standings, in order of their start."""
@@ -232,7 +250,7 @@ class RunState:
     @property
     def replicas(self) -> int:
         """Replicas of the current generation."""
-        return len(self.members) // self.width
+        return 0 if self.view is None else len(self.view.members) // self.width
 
     @property
     def ready(self) -> tuple[WorkerRecord, ...]:
@@ -246,11 +264,18 @@ class RunState:
         return whole_gangs(self.ready, self.width)
 
 
-def resumable(workers: tuple[WorkerRecord, ...], width: int) -> CommitId | None:
+def resumable(workers: Iterable[WorkerRecord], width: int) -> CommitId | None:
     """The highest commit that these workers hold, or are prepared for, in every shard; None if there is none."""
-    held = [commit for worker in workers for commit in worker.held]
-    whole = [commit for commit in held if len({worker.shard for worker in workers if worker.holds(commit)}) == width]
-    return highest_commit(tuple(whole)) if whole else None
+    first: dict[tuple[int, str], CommitId] = {}
+    shards: dict[tuple[int, str], list[int]] = {}
+    for worker in workers:
+        for commit in worker.held:
+            state = commit.step, commit.lineage
+            if state not in first:
+                first[state], shards[state] = commit, []
+            shards[state].append(worker.shard)
+    whole = {state: len(there) for state, there in shards.items() if len(set(there)) == width}
+    return first[_highest(whole)] if whole else None
 
 
 def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
@@ -261,7 +286,11 @@ def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
     """
     if not answers:
         return NOTHING_COMMITTED
-    top = max(answer.step for answer in answers)
-    candidates = [answer for answer in answers if answer.step == top]
-    lineages = [answer.lineage for answer in candidates]
-    return min(candidates, key=lambda answer: (-lineages.count(answer.lineage), answer.lineage))
+    highest = _highest(Counter((answer.step, answer.lineage) for answer in answers))
+    return next(answer for answer in answers if (answer.step, answer.lineage) == highest)
+
+
+def _highest(votes: Mapping[tuple[int, str], int]) -> tuple[int, str]:
+    """From (step, lineage) and how many hold it."""
+    top = max(step for step, _ in votes)
+    return min((state for state in votes if state[0] == top), key=lambda state: (-votes[state], state[1]))

@@ -1,0 +1,128 @@
+"""A long run: what the controller keeps does not grow, and nothing that it needs is forgotten."""
+
+import pickle
+
+import pytest
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.controller import step
+from elastic.control.invariants import check, check_step
+from elastic.control.pruning import KEPT_INCIDENTS, KEPT_SIZES, KEPT_WORKERS
+from elastic.control.state import RunState
+from elastic.policies import Ladder
+from elastic.settings import Limits, RunSettings, Scaling
+from tests.pure.bare_controller import commit, report
+
+INCIDENT_S = 1.0
+CHECKED = 100  # each so many incidents, the laws are checked
+AT_MOST_BYTES = 1_000_000
+
+
+class LongRun:
+    """Two replicas; again and again one dies, its replacement joins, and a step becomes stable."""
+
+    def __init__(self) -> None:
+        limits = Limits(grow_after_s=1e-9, flap_losses=10**9)
+        self.state = RunState(settings=RunSettings(run="r", scaling=Scaling(replicas=(1, 2)), limits=limits))
+        self.policy, self.now_s, self.is_checked, self.steps = Ladder(), 0.0, True, 0
+        self.given: list[cmd.Command] = []
+        self.feed(ev.RunStarted())
+        self.come("w0", "w1")
+        self.form()
+
+    def feed(self, *events: ev.Event) -> None:
+        for event in events:
+            decision = step(self.state, event, self.now_s, self.policy)
+            if self.is_checked:
+                broken = check(decision.state) + check_step(self.state, event, decision.state, decision.commands)
+                assert not broken, f"{event}: {broken}"
+            self.state = decision.state
+            self.given += decision.commands
+
+    def come(self, *workers: str) -> None:
+        for worker in workers:
+            self.feed(ev.WorkerPlaced(worker=worker, node=f"node-{worker}"), ev.HostBeat(node=f"node-{worker}"))
+            self.feed(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l"))
+
+    def form(self) -> None:
+        generation = self.state.generation
+        self.feed(*(ev.Formed(worker=member.worker, generation=generation) for member in self.state.view.members))
+
+    def answer(self) -> None:
+        for member in self.state.members:
+            if member.standing.value == "member":
+                told = ev.FreezeAnswered(
+                    worker=member.name, generation=self.state.generation, commit=commit(self.steps), healed=True
+                )
+                self.feed(told)
+
+    def survive_an_incident(self) -> None:
+        self.now_s += INCIDENT_S
+        self.given.clear()
+        self.steps += 1
+        lost = self.state.view.members[-1].worker
+        self.feed(ev.MonitorLost(node=f"node-{lost}"), ev.WorkerDead(worker=lost, proof="gone"))
+        self.answer()
+        self.form()
+        told = report(self.steps, self.state.generation, self.now_s)
+        self.feed(ev.StepStable(worker=self.state.view.members[0].worker, report=told))
+        (started,) = [command.worker for command in self.given if isinstance(command, cmd.StartWorker)]
+        self.come(started)
+        self.now_s += INCIDENT_S / 2
+        self.feed(ev.Tick())
+        self.answer()
+        self.form()
+        assert len(self.state.view.members) == 2 and self.state.incidents[-1].resumed_at_s is not None
+
+
+def play(incidents: int) -> tuple[int, int]:
+    """Bytes of the state half way, and in the end."""
+    run, sizes = LongRun(), []
+    for number in range(incidents):
+        run.is_checked = number % CHECKED == 0
+        run.survive_an_incident()
+        if number in (incidents // 2, incidents - 1):
+            sizes.append(len(pickle.dumps(run.state)))
+    state = run.state
+    assert (state.failures, state.trained) == (incidents, 2 * incidents + 1)
+    assert len(state.world_sizes) <= KEPT_SIZES
+    horizon = (state.settings.limits.flap_window_s + state.settings.limits.flap_cooldown_s) / INCIDENT_S
+    assert KEPT_INCIDENTS <= len(state.incidents) <= KEPT_INCIDENTS + horizon
+    assert len(state.workers) <= 3 * KEPT_WORKERS + len(state.incidents)
+    assert len(state.heard_s) <= len(state.workers) and state.monitors_lost <= state.heard_s.keys()
+    assert state.incidents[-1].number == incidents - 1
+    return sizes[0], sizes[1]
+
+
+def test_the_state_does_not_grow_with_the_incidents_of_a_run():
+    half, whole = play(4000)
+    assert half < AT_MOST_BYTES and whole < 1.1 * half
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_state_does_not_grow_with_100_000_incidents():
+    half, whole = play(100_000)
+    assert half < AT_MOST_BYTES and whole < 1.1 * half
+
+
+def test_a_worker_that_was_forgotten_is_nobody():
+    run = LongRun()
+    for number in range(2 * KEPT_WORKERS + 2):
+        run.is_checked = number % CHECKED == 0
+        run.survive_an_incident()
+    assert "w1" not in run.state.workers and run.state.workers
+    before = run.state
+    run.feed(ev.WorkerDead(worker="w1", proof="again"), ev.StackDumped(worker="w1", stack="late"))
+    assert run.state == before
+
+
+def test_who_is_needed_is_not_forgotten():
+    """Culprits of the incidents that are kept, by whose nodes joiners are judged, and the current members."""
+    run = LongRun()
+    for number in range(2 * KEPT_WORKERS + 2):
+        run.is_checked = number % CHECKED == 0
+        run.survive_an_incident()
+    named = {name for incident in run.state.incidents for name in incident.culprits}
+    assert named <= run.state.workers.keys() and len(run.state.members) == 2
