@@ -1,6 +1,7 @@
 """How many events a second the pure controller takes in, one after the other, on one core."""
 
 import time
+from collections import deque
 
 from benchmarks.crowd import Crowd, Size, node
 from elastic.control import events as ev
@@ -10,50 +11,53 @@ from elastic.control.state import RunState
 from elastic.policies import Ladder
 
 
+class Stopwatch:
+    """A controller that is timed.
+
+    Attributes:
+        spent_s, count: by kind of event.
+    """
+
+    def __init__(self, crowd: Crowd) -> None:
+        self.crowd, self._policy = crowd, Ladder()
+        self._state = RunState(settings=crowd.size.settings)
+        self.spent_s: dict[str, float] = {}
+        self.count: dict[str, int] = {}
+
+    def take(self, now_s: float, *events: ev.Event) -> None:
+        """These, and whatever the crowd answers."""
+        pending = deque(events)
+        while pending:
+            event = pending.popleft()
+            before_s = time.perf_counter()
+            decision = step(self._state, event, now_s, self._policy)
+            took_s = time.perf_counter() - before_s
+            kind = type(event).__name__
+            self.spent_s[kind] = self.spent_s.get(kind, 0.0) + took_s
+            self.count[kind] = self.count.get(kind, 0) + 1
+            self._state = decision.state
+            for command in decision.commands:
+                self.crowd.heed(command)
+            pending.extend(self.crowd.answers)
+            self.crowd.answers.clear()
+
+
 def controller_rates(workers: int = 1024, per_host: int = 8, seconds: int = 60) -> dict[str, float]:
     """Events a second of `controller.step`, of each kind, and of a mixture as a run has it: an incident a minute."""
-    size = Size(hosts=workers // per_host, workers_per_host=per_host)
-    crowd, policy = Crowd(size), Ladder()
-    state = RunState(settings=size.settings)
-    spent_s: dict[str, float] = {}
-    count: dict[str, int] = {}
-    now_s = 0.0
-
-    def take(event: ev.Event) -> None:
-        nonlocal state
-        before_s = time.perf_counter()
-        decision = step(state, event, now_s, policy)
-        took_s = time.perf_counter() - before_s
-        kind = type(event).__name__
-        spent_s[kind] = spent_s.get(kind, 0.0) + took_s
-        count[kind] = count.get(kind, 0) + 1
-        state = decision.state
-        for command in decision.commands:
-            crowd.heed(command)
-
-    def settle() -> None:
-        while crowd.answers:
-            take(crowd.answers.popleft())
-
-    take(ev.RunStarted())
-    settle()
-    spent_s.clear()
-    count.clear()
+    crowd = Crowd(Size(hosts=workers // per_host, workers_per_host=per_host))
+    watch = Stopwatch(crowd)
+    watch.take(0.0, ev.RunStarted())
+    watch.spent_s.clear()
+    watch.count.clear()
     for second in range(seconds):
         for part in range(4):
-            now_s = second + part / 4
-            for host in range(part, size.hosts, 4):
-                take(_beat(crowd, host))
-            take(ev.Tick())
-            settle()
-        if crowd.runs:
-            take(crowd.stable(now_s))
+            beats = [_beat(crowd, host) for host in range(part, crowd.size.hosts, 4)]
+            watch.take(second + part / 4, *beats, ev.Tick())
         if second == seconds // 2:
-            for event in crowd.fail():
-                take(event)
-            settle()
-    rates = {kind: count[kind] / spent_s[kind] for kind in count}
-    return {"all": sum(count.values()) / sum(spent_s.values())} | rates
+            watch.take(second + 0.75, *crowd.fail())
+        watch.take(second + 0.75, crowd.stable(second + 0.75))
+    rates = {kind: watch.count[kind] / watch.spent_s[kind] for kind in watch.count}
+    return {"all": sum(watch.count.values()) / sum(watch.spent_s.values())} | rates
 
 
 def _beat(crowd: Crowd, host: int) -> ev.HostBeat:

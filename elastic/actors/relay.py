@@ -1,7 +1,7 @@
 """Effect. A relay: hears the host monitors of some nodes, and tells the driver at once what is new, and else in brief.
 
-One actor for 16 hosts and more, on one of them. It asks each monitor as the driver would; the driver asks the relay, once
-a period, and is told which hosts are heard, and of their workers what is not as it was told before.
+One actor for 16 hosts and more, on one of them. It asks each monitor as the driver would; the driver asks the relay,
+once a period, and is told which hosts are heard, and of their workers what is not as it was told before.
 """
 
 import asyncio

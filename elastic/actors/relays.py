@@ -1,4 +1,4 @@
-"""Effect. The relays of a run as the driver sees them: each hears some host monitors for it, and is replaced if lost."""
+"""Effect. The relays of a run as the driver sees them: each hears some host monitors, and is replaced if lost."""
 
 import logging
 from collections.abc import Callable

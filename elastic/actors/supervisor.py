@@ -5,6 +5,7 @@ what the dead one decided and could not tell has never happened. What it is answ
 last answer, for the state of a large run is large.
 """
 
+import gc
 import pickle
 
 from elastic.control import events as ev
@@ -15,6 +16,8 @@ from elastic.control.remediation import Policy
 from elastic.control.restoring import why_no_rewind
 from elastic.control.retuning import refusal
 from elastic.control.state import RunState
+
+_YOUNG = 100_000  # values, by which Python looks for cycles: ours have none, and a look at all of them takes a second
 
 
 class Supervisor:
@@ -44,6 +47,7 @@ class Supervisor:
 
         Plain pickle, which makes of 100,000 small values a third less work than Ray's own does.
         """
+        gc.set_threshold(_YOUNG, 100, 100)
         commands, state = self.observe(pickle.loads(packed))
         change, self._answered = change_between(self._answered, state), state
         return pickle.dumps((commands, change), protocol=pickle.HIGHEST_PROTOCOL)

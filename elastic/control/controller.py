@@ -40,7 +40,7 @@ from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
 from elastic.control.restoring import consider_restore, look_for_state, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
-from elastic.control.state import IN_STEP, OVER, Phase, RunState, Standing
+from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.turn import Turn
@@ -235,6 +235,7 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     prepared = None if is_void else event.prepared
     record = turn.worker(event.worker)
     told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False}
+    told |= {"at_door": False, "formed": False}
     if record.standing is Standing.SUSPECT and not record.fenced:  # contact is back, and it holds its state
         told["standing"] = Standing.MEMBER
     turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
@@ -256,7 +257,8 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
 def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0, **IN_STEP)
+    joined = {**NOTHING_SAID, "at_door": True, "formed": True, "healed": True, "tries": 0, "slow_steps": 0, **IN_STEP}
+    turn.set_worker(event.worker, **joined)
     if not turn.tally.unformed:
         names = tuple(turn.tally.ranks)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)

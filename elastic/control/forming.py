@@ -2,7 +2,6 @@
 
 from collections.abc import Set as AbstractSet
 from itertools import chain
-from typing import Any
 
 from elastic.control.commands import Form, Freeze
 from elastic.control.departing import part
@@ -10,19 +9,10 @@ from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import fork, has_committed, is_restored, look_for_state, may_be_saved
-from elastic.control.state import Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
-
-_NOTHING_SAID: dict[str, Any] = {
-    "at_door": False,
-    "formed": False,
-    "answer": None,
-    "prepared": None,
-    "restoring": None,
-    "kept": None,
-}
 
 
 def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
@@ -252,10 +242,12 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
+    # Who stays a member is known by what it has answered until it has formed, so that most records need not change now.
+    new = [one.name for one in ranked if one.standing is not Standing.MEMBER or one.at_door or one.formed or one.kept]
+    turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
     tally = turn.tally
     turn.change(view=view, generation=view.generation, began_s=began_s)
-    tally.enter(view)
-    turn.set_workers(tally.ranks, standing=Standing.MEMBER, slow_steps=0, **_NOTHING_SAID)
+    tally.enter(view, turn.many(member.worker for member in view.members))
     turn.enter(Phase.FORMING)
     turn.note_new_generation(view.replicas)
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))
@@ -265,7 +257,7 @@ def _leave_out(turn: Turn, ranked: set[str]) -> None:
     """What is left of a broken replica stays at the door until it is whole again."""
     for holder in _holders(turn, ranked):
         parked = {"standing": Standing.PARKED, "healed": False, "left_with": holder.left_with or holder.answer}
-        turn.set_worker(holder.name, **parked, **_NOTHING_SAID)
+        turn.set_worker(holder.name, **parked, **NOTHING_SAID)
 
 
 def outdate_the_left(turn: Turn) -> None:

@@ -204,7 +204,8 @@ def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[tuple[CommitI
 
     So too of those who have restored a commit at the door.
     """
-    there = (*before.members, *before.standing(Standing.PARKED))
+    members = () if before.phase is Phase.FORMING else before.members  # what they have answered is of the one before
+    there = (*members, *before.standing(Standing.PARKED))
     held = {m.name: (_named(m.answer, m.prepared), m.healed) for m in there if m.answer is not None}
     if isinstance(event, ev.RestoreFound) and event.commit is None:  # a rewind that came to nothing
         held |= {one.name: (_named(one.kept, None), True) for one in there if one.kept is not None}

@@ -5,7 +5,7 @@ So a tick looks at those alone, not at everybody. Like the tally that it belongs
 
 from collections.abc import Iterable, Mapping
 
-from elastic.control.flight import STOPPED, Reading
+from elastic.control.flight import Reading
 from elastic.control.persistent import persistent
 from elastic.control.state import RunState
 from elastic.control.suspicion import WAITING, shortest_limit_s, stall_limit_s

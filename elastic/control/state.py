@@ -52,6 +52,16 @@ OVER = frozenset({Standing.DEAD, Standing.GONE, Standing.EXILED})
 # What holds of a worker whose state counts again.
 IN_STEP: dict[str, Any] = {"left_with": None, "outdated": False, "replaced": False}
 
+# What holds of a member of a generation that it has said nothing of.
+NOTHING_SAID: dict[str, Any] = {
+    "at_door": False,
+    "formed": False,
+    "answer": None,
+    "prepared": None,
+    "restoring": None,
+    "kept": None,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
@@ -59,7 +69,7 @@ class WorkerRecord:
 
     Attributes:
         gang: the replica it was started for; shard: its place in it.
-        answer: the commit it named when it froze in the current generation, None before.
+        answer: the commit it named when it last froze, or loaded; None from when it has formed a generation after that.
         prepared: the update that it can apply yet, named with the answer.
         healed: it holds the state of `answer` in full.
         left_with: the commit that it held when its replica was left out, until it is healed.
@@ -124,10 +134,7 @@ class WorkerRecord:
         return self.restoring is not None and not self.healed and not self.refused
 
     def holds(self, commit: CommitId) -> bool:
-        for one in self.held:  # not any(): this is asked of every worker when a generation forms
-            if one.same_state(commit):
-                return True
-        return False
+        return (commit.step, commit.lineage) in [(one.step, one.lineage) for one in self.held]
 
 
 Gang = tuple[WorkerRecord, ...]

@@ -14,6 +14,7 @@ from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass, StepReport
 
 _ACTED_ON = (Kind.REDEAL, Kind.SWAP, Kind.SHRINK, Kind.GIVE_UP)
+_MARGIN = 0.05  # who is not slow is known to be as fast as this, or every step would change every record
 
 
 def note_speed(turn: Turn, report: StepReport) -> None:
@@ -27,7 +28,8 @@ def note_speed(turn: Turn, report: StepReport) -> None:
     for rank, member in enumerate(state.members):
         score = by_replica[rank // width]
         slow_steps = member.slow_steps + 1 if score >= limits.slow_ratio else 0
-        if score != member.slowness or slow_steps != member.slow_steps:
+        is_told = abs(score - member.slowness) <= _MARGIN and not slow_steps
+        if slow_steps != member.slow_steps or not is_told:
             scored[member.name] = changed(member, slowness=score, slow_steps=slow_steps)
     turn.put(scored)
     late = sorted((w for w in scored.values() if w.slow_steps == limits.slow_steps), key=lambda worker: worker.slowness)

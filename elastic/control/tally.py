@@ -132,11 +132,13 @@ class Tally:
         self._workers = workers.without(names)
         return self._workers
 
-    def enter(self, view: View) -> None:
-        """A generation begins to form: its members have said nothing yet."""
+    def enter(self, view: View, members: Iterable[WorkerRecord]) -> None:
+        """A generation begins to form."""
         self._view, self.ranks = view, _ranks(view)
-        self.late, self.away, self.unformed = (dict.fromkeys(self.ranks) for _ in range(3))
-        self.answered, self.unhealed = {}, {}
+        for names in (self.late, self.answered, self.unhealed, self.away, self.unformed):
+            names.clear()
+        for member in members:
+            self._mark(member)
 
     def by_rank(self, names: Iterable[str]) -> list[str]:
         """The members among these, in rank order."""
@@ -148,8 +150,8 @@ class Tally:
 
     def differs(self, other: "Tally") -> list[str]:
         """What is counted differently."""
-        counted = ("answered", "away", "held", "late", "mates", "nodes", "noticed", "ranks", "ready", "standings")
-        counted = (*counted, "restored", "restoring", "unasked", "unformed", "unhealed")
+        counted = ["answered", "away", "held", "late", "mates", "nodes", "noticed", "ranks", "ready", "standings"]
+        counted += ["restored", "restoring", "unasked", "unformed", "unhealed"]
         return [name for name in counted if getattr(self, name) != getattr(other, name)]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -42,11 +42,10 @@ def watch_steps(turn: Turn) -> None:
     dead = [suspicion for suspicion in found if suspicion.is_dead]
     if dead:
         _break(turn, dead)
-    elif not found and len(members) > 1 and hosts.waiting_long:
-        if all(name in hosts.waiting_long or not _is_visible(turn, name) for name in members):
-            visible = _visible(turn, members)
-            if all_wait(visible, stall_s):
-                _break_wait(turn, visible)
+    elif not found and len(members) > 1 and hosts.waiting_long and _only_waiting_are_visible(turn):
+        visible = _visible(turn, members)
+        if all_wait(visible, stall_s):
+            _break_wait(turn, visible)
 
 
 def watch_forming(turn: Turn) -> None:
@@ -77,6 +76,12 @@ def _is_visible(turn: Turn, name: str) -> bool:
     reading = turn.state.readings.get(name)
     is_current = reading is not None and reading.generation == turn.state.generation
     return is_current and turn.is_member(name) and not turn.is_silent(turn.worker(name).node)
+
+
+def _only_waiting_are_visible(turn: Turn) -> bool:
+    """Whether everybody that can be seen has waited for long; mostly the first one has not."""
+    tally = turn.tally
+    return all(name in tally.hosts.waiting_long or not _is_visible(turn, name) for name in tally.ranks)
 
 
 def _visible(turn: Turn, names: Iterable[str]) -> list[Reading]:

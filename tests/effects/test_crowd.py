@@ -26,5 +26,7 @@ def test_a_crowd_survives_the_loss_of_hosts():
 
 def test_the_rate_of_the_controller_counts_every_kind_of_event():
     rates = controller_rates(workers=16, per_host=2, seconds=4)
-    assert {"all", "HostBeat", "Tick", "StepStable", "WorkerLost", "WorkerDead", "FreezeAnswered", "Formed"} <= set(rates)
+    assert {"all", "HostBeat", "Tick", "StepStable", "WorkerLost", "WorkerDead", "FreezeAnswered", "Formed"} <= set(
+        rates
+    )
     assert all(rate > 0 for rate in rates.values())

@@ -16,7 +16,7 @@ from tests.pure.bare_controller import commit, report
 
 INCIDENT_S = 1.0
 CHECKED = 100  # each so many incidents, the laws are checked
-AT_MOST_BYTES = 1_000_000
+AT_MOST_BYTES = 400_000
 
 
 class LongRun:
@@ -27,6 +27,7 @@ class LongRun:
         self.state = RunState(settings=RunSettings(run="r", scaling=Scaling(replicas=(1, 2)), limits=limits))
         self.policy, self.now_s, self.is_checked, self.steps = Ladder(), 0.0, True, 0
         self.given: list[cmd.Command] = []
+        self.lost: list[str] = []
         self.feed(ev.RunStarted())
         self.come("w0", "w1")
         self.form()
@@ -62,6 +63,7 @@ class LongRun:
         self.given.clear()
         self.steps += 1
         lost = self.state.view.members[-1].worker
+        self.lost.append(lost)
         self.feed(ev.MonitorLost(node=f"node-{lost}"), ev.WorkerDead(worker=lost, proof="gone"))
         self.answer()
         self.form()
@@ -97,14 +99,14 @@ def play(incidents: int) -> tuple[int, int]:
 
 def test_the_state_does_not_grow_with_the_incidents_of_a_run():
     half, whole = play(4000)
-    assert half < AT_MOST_BYTES and whole < 1.1 * half
+    assert max(half, whole) < AT_MOST_BYTES  # it goes up and down: the oldest are forgotten some at a time
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_state_does_not_grow_with_100_000_incidents():
     half, whole = play(100_000)
-    assert half < AT_MOST_BYTES and whole < 1.1 * half
+    assert max(half, whole) < AT_MOST_BYTES  # it goes up and down: the oldest are forgotten some at a time
 
 
 def test_a_worker_that_was_forgotten_is_nobody():
@@ -112,9 +114,10 @@ def test_a_worker_that_was_forgotten_is_nobody():
     for number in range(2 * KEPT_WORKERS + 2):
         run.is_checked = number % CHECKED == 0
         run.survive_an_incident()
-    assert "w1" not in run.state.workers and run.state.workers
+    first = run.lost[0]
+    assert first not in run.state.workers and run.lost[-1] in run.state.workers
     before = run.state
-    run.feed(ev.WorkerDead(worker="w1", proof="again"), ev.StackDumped(worker="w1", stack="late"))
+    run.feed(ev.WorkerDead(worker=first, proof="again"), ev.StackDumped(worker=first, stack="late"))
     assert run.state == before
 
 
