@@ -22,14 +22,14 @@ AT_MOST_BYTES = 400_000
 class LongRun:
     """Two replicas; again and again one dies, its replacement joins, and a step becomes stable."""
 
-    def __init__(self) -> None:
-        limits = Limits(grow_after_s=1e-9, flap_losses=10**9)
-        self.state = RunState(settings=RunSettings(run="r", scaling=Scaling(replicas=(1, 2)), limits=limits))
+    def __init__(self, spares: int = 0) -> None:
+        limits, scaling = Limits(grow_after_s=1e-9, flap_losses=10**9), Scaling(replicas=(1, 2), spares=spares)
+        self.state = RunState(settings=RunSettings(run="r", scaling=scaling, limits=limits))
         self.policy, self.now_s, self.is_checked, self.steps = Ladder(), 0.0, True, 0
         self.given: list[cmd.Command] = []
         self.lost: list[str] = []
         self.feed(ev.RunStarted())
-        self.come("w0", "w1")
+        self.come(*self.state.workers)
         self.form()
 
     def feed(self, *events: ev.Event) -> None:
@@ -98,7 +98,7 @@ def play(incidents: int) -> tuple[int, int]:
 
 
 def test_the_state_does_not_grow_with_the_incidents_of_a_run():
-    half, whole = play(4000)
+    half, whole = play(2500)
     assert max(half, whole) < AT_MOST_BYTES  # it goes up and down: the oldest are forgotten some at a time
 
 
@@ -122,10 +122,18 @@ def test_a_worker_that_was_forgotten_is_nobody():
 
 
 def test_who_is_needed_is_not_forgotten():
-    """Culprits of the incidents that are kept, by whose nodes joiners are judged, and the current members."""
-    run = LongRun()
+    """The culprit of an incident that is kept, by whose node joiners are judged, however many spares die after it."""
+    run = LongRun(spares=1)
+    culprit = run.state.view.members[-1].worker
+    run.feed(ev.WorkerDead(worker=culprit, proof="gone"))
+    run.answer()
+    run.form()
+    run.feed(ev.StepStable(worker=run.state.view.members[0].worker, report=report(1, run.state.generation)))
     for number in range(2 * KEPT_WORKERS + 2):
         run.is_checked = number % CHECKED == 0
-        run.survive_an_incident()
-    named = {name for incident in run.state.incidents for name in incident.culprits}
-    assert named <= run.state.workers.keys() and len(run.state.members) == 2
+        run.now_s += 0.01
+        spare = f"w{run.state.next_worker - 1}"
+        run.come(spare)
+        run.feed(ev.WorkerDead(worker=spare, proof="gone"))
+    assert len(run.state.incidents) == 1 and len(run.state.members) == 2
+    assert culprit in run.state.workers and "w3" not in run.state.workers
