@@ -3,12 +3,10 @@
 from itertools import takewhile
 
 from elastic.control import events as ev
-from elastic.control.copies import changed
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
-from elastic.control.persistent import PersistentMap
 from elastic.control.restoring import consider_restore, expire_restores
 from elastic.control.retuning import consider_tuning
 from elastic.control.state import Phase, Standing, WorkerRecord
@@ -28,9 +26,8 @@ def discount_absence(turn: Turn) -> None:
     turn.change(seen_s=now_s)
     if absent_s == 0.0:
         return
-    turn.put({name: changed(worker, since_s=worker.since_s + absent_s) for name, worker in state.workers.items()})
-    heard_s = PersistentMap({node: at_s + absent_s for node, at_s in state.heard_s.items()})
-    turn.change(phase_since_s=state.phase_since_s + absent_s, heard_s=heard_s)
+    turn.change(absent_s=state.absent_s + absent_s, phase_since_s=state.phase_since_s + absent_s)
+    turn.change(heard_s=turn.tally.hosts.shift(absent_s))
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:
@@ -48,7 +45,7 @@ def tick_starting(turn: Turn, event: ev.Tick) -> None:
 def _expire_loading(turn: Turn) -> None:
     limit_s = turn.settings.limits.load_timeout_s
     loading = map(turn.worker, turn.tally.standings[Standing.LOADING])
-    for worker in list(takewhile(lambda worker: turn.now_s - worker.since_s > limit_s, loading)):
+    for worker in list(takewhile(lambda worker: turn.attended_s - worker.since_s > limit_s, loading)):
         why = f"not at its first step after Limits.load_timeout_s={limit_s}"
         turn.fence(worker.name, why)
         turn.count_start_failure(worker.name, why)
@@ -132,7 +129,7 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_restore(turn)
     lease_s = turn.settings.limits.lease_s
     suspects = turn.many(turn.tally.by_rank(turn.tally.standings[Standing.SUSPECT]))
-    expired = [member for member in suspects if turn.now_s - member.since_s > lease_s]
+    expired = [member for member in suspects if turn.attended_s - member.since_s > lease_s]
     for member in expired:
         turn.set_worker(member.name, standing=Standing.DEAD)
         turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)

@@ -18,7 +18,7 @@ def consider_growth(turn: Turn) -> None:
     ready = [
         worker.name
         for gang in turn.joiners
-        if all(turn.now_s - worker.since_s >= limits.grow_after_s for worker in gang)
+        if all(turn.attended_s - worker.since_s >= limits.grow_after_s for worker in gang)
         and not any(is_flapping(turn, worker.node) for worker in gang)
         for worker in gang
     ]

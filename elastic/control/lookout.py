@@ -43,6 +43,12 @@ class Lookout:
         self._heard_s = persistent(self._heard_s).updated(at_s)
         return self._heard_s
 
+    def shift(self, absent_s: float) -> Mapping[str, float]:
+        """Nobody looked for so long; returns when each was heard last, as if that had not been."""
+        self._heard = {node: heard_s + absent_s for node, heard_s in self._heard.items()}
+        self._heard_s = persistent(self._heard_s).updated(self._heard)
+        return self._heard_s
+
     def read(self, readings: Mapping[str, Reading]) -> Mapping[str, Reading]:
         """This is seen of some workers; returns what is known of all."""
         for reading in readings.values():

@@ -80,7 +80,7 @@ class WorkerRecord:
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
-        since_s: when its standing last changed.
+        since_s: when its standing last changed, less `RunState.absent_s`.
         restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
             what it kept, if that is not None.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
@@ -196,7 +196,7 @@ class RunState:
         world_sizes: replicas of the last generations that trained; trained: how many did.
         tally: what is counted over workers and hosts (`control/tally.py`); no part of the value, and not sent along.
         phase_since_s: when the phase was entered. began_s: when the first generation of this life was begun.
-        seen_s: when the last event was taken in, None before the first.
+        seen_s: when the last event was taken in, None before the first. absent_s: how long, in all, nobody looked.
     """
 
     settings: RunSettings
@@ -233,6 +233,7 @@ class RunState:
     world_sizes: tuple[int, ...] = ()
     trained: int = 0
     phase_since_s: float = 0.0
+    absent_s: float = 0.0
     began_s: float | None = None
     seen_s: float | None = None
     outcome: Outcome | None = None

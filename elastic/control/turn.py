@@ -60,6 +60,11 @@ class Turn:
     def enter(self, phase: Phase, **changes: Any) -> None:
         self.change(phase=phase, phase_since_s=self.now_s, **changes)
 
+    @property
+    def attended_s(self) -> float:
+        """The time, less that in which the controller did not look: what `since_s` of workers counts in."""
+        return self.now_s - self.state.absent_s
+
     def waited_s(self) -> float:
         return self.now_s - self.state.phase_since_s
 
@@ -108,7 +113,7 @@ class Turn:
         for record in self.many(names):
             new = records[record.name] = changed(record, **changes)
             if standing is not None and standing is not record.standing:
-                set_field(new, "since_s", self.now_s)
+                set_field(new, "since_s", self.attended_s)
         self.put(records)
 
     def put(self, records: Mapping[str, WorkerRecord]) -> None:
@@ -158,7 +163,7 @@ class Turn:
 
     def _start(self, gang: int, shard: int, reason: str) -> None:
         name = f"w{self.state.next_worker}"
-        record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.now_s)
+        record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.attended_s)
         self.put({name: record})
         self.change(next_worker=self.state.next_worker + 1)
         self.do(StartWorker(worker=name, gang=gang, shard=shard, reason=reason))
