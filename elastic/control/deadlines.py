@@ -77,7 +77,7 @@ def tick_freezing(turn: Turn, event: ev.Tick) -> None:
         for member in turn.many(turn.tally.by_rank(turn.tally.late)):
             if member.standing is not Standing.FINISHED:
                 _press(turn, member, waited_s)
-    settle(turn)
+    settle(turn, is_tick=True)
 
 
 def _press(turn: Turn, member: WorkerRecord, waited_s: float) -> None:

@@ -41,17 +41,17 @@ def harden(turn: Turn, reason: str) -> None:
         turn.do(Freeze(workers=unanswered, generation=turn.state.generation, reason=reason))
 
 
-def settle(turn: Turn) -> None:
+def settle(turn: Turn, is_tick: bool = False) -> None:
     """Decide once no member of the ending generation can ever make a step of it stable.
 
     A reduction needs every member, and who has answered a freeze takes part in none: one answer of a shard ends the
     generation for all who hold it. Members out of reach may then be left behind; at most they complete the reduction
     that was in flight, and apply a step that can never become stable. The answers must be those of live, healed members
-    of every shard: somebody has to hold the state.
+    of every shard: somebody has to hold the state. Who is out of reach only ticks judge: there are few of them.
     """
     tally = turn.tally
     if tally.late:
-        if turn.waited_s() <= turn.settings.limits.exile_after_s or turn.state.planned:
+        if not is_tick or turn.waited_s() <= turn.settings.limits.exile_after_s or turn.state.planned:
             return
         if not all(turn.is_silent(turn.worker(name).node) for name in tally.late):
             return
