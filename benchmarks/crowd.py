@@ -16,7 +16,7 @@ from elastic.settings import Limits, RunSettings, Scaling
 PERIOD_S = 1.0  # of a relay's message
 STEP_S = 1.0
 TICK_S, BUSY_TICK_S = 0.25, 0.02  # as the driver's
-BATCH = 1024  # answers of workers that are taken at once
+BATCH = 256  # answers of workers that are taken at once
 START_DEADLINE_S = 600.0
 
 

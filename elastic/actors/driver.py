@@ -24,7 +24,7 @@ log = logging.getLogger("elastic")
 
 _TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for
-_MOST = 1024  # events taken at once, so that a flood of answers keeps no beat waiting
+_MOST = 256  # events taken at once, so that a flood of answers keeps no beat waiting
 _STOP_S = 30.0
 
 # The commands that go to several workers, and to one; EndRun is the driver's own.
