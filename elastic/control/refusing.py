@@ -6,13 +6,14 @@ old (an answer of a replaced generation, a second death) needs no refusal: the h
 
 import types
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from elastic.control import events as ev
 from elastic.control.controller import TABLE
+from elastic.control.copies import changed
 from elastic.control.flight import Reading
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, StepReport
@@ -31,7 +32,7 @@ def admitted(state: RunState, event: Any) -> tuple[ev.Event | None, str]:
     why_not = malformed(event) or _from_nowhere(state, event)
     if why_not:
         return None, f"{kind.__name__}: {why_not}"
-    if isinstance(event, ev.HostBeat):
+    if isinstance(event, ev.HostBeat | ev.HostsHeard):
         return _without_strangers(state, event)
     return event, ""
 
@@ -99,11 +100,13 @@ def _from_nowhere(state: RunState, event: ev.Event) -> str:
     return ""
 
 
-def _without_strangers(state: RunState, event: ev.HostBeat) -> tuple[ev.Event, str]:
-    """A host tells of its own workers only."""
+def _without_strangers(state: RunState, event: ev.HostBeat | ev.HostsHeard) -> tuple[ev.Event, str]:
+    """A host tells of its own workers only, a relay of those on its hosts."""
+    told_by = {event.node} if isinstance(event, ev.HostBeat) else set(event.nodes)
     nodes = {one.worker: state.workers[one.worker].node for one in event.readings if one.worker in state.workers}
-    strangers = sorted(name for name, node in nodes.items() if node and node != event.node)
+    strangers = sorted(name for name, node in nodes.items() if node and node not in told_by)
     if not strangers:
         return event, ""
     own = tuple(reading for reading in event.readings if reading.worker not in strangers)
-    return replace(event, readings=own), f"the monitor of {event.node} speaks of {', '.join(strangers)}, not on it"
+    who = f"the monitor of {event.node}" if isinstance(event, ev.HostBeat) else "a relay"
+    return changed(event, readings=own), f"{who} speaks of {', '.join(strangers)}, not on it"
