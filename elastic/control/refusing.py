@@ -109,4 +109,5 @@ def _without_strangers(state: RunState, event: ev.HostBeat | ev.HostsHeard) -> t
         return event, ""
     own = tuple(reading for reading in event.readings if reading.worker not in strangers)
     who = f"the monitor of {event.node}" if isinstance(event, ev.HostBeat) else "a relay"
-    return changed(event, readings=own), f"{who} speaks of {', '.join(strangers)}, not on it"
+    where = "it" if isinstance(event, ev.HostBeat) else "its hosts"
+    return changed(event, readings=own), f"{who} speaks of {', '.join(strangers)}, not on {where}"

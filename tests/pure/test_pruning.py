@@ -77,6 +77,13 @@ class LongRun:
         self.form()
         assert len(self.state.view.members) == 2 and self.state.incidents[-1].resumed_at_s is not None
 
+    def dismiss_a_spare(self) -> str:
+        """One is told to leave; returns its name."""
+        spare = f"w{self.state.next_worker - 1}"
+        self.come(spare)
+        self.feed(ev.WorkerNotice(worker=spare, reason="preempted"))
+        return spare
+
 
 def play(incidents: int) -> tuple[int, int]:
     """Bytes of the state half way, and in the end."""
@@ -124,13 +131,17 @@ def test_a_worker_that_was_forgotten_is_nobody():
 
 
 def test_who_is_needed_is_not_forgotten():
-    """The culprit of an incident that is kept, by whose node joiners are judged, however many spares die after it."""
+    """The culprit of an incident that is kept, by whose node joiners are judged, however many spares die after it.
+
+    And a worker that was told to leave, and has not yet.
+    """
     run = LongRun(spares=1)
     culprit = run.state.view.members[-1].worker
     run.feed(ev.WorkerDead(worker=culprit, proof="gone"))
     run.answer()
     run.form()
     run.feed(ev.StepStable(worker=run.state.view.members[0].worker, report=report(1, run.state.generation)))
+    dismissed = run.dismiss_a_spare()
     for number in range(2 * KEPT_WORKERS + 2):
         run.is_checked = number % CHECKED == 0
         run.now_s += 0.01
@@ -138,4 +149,5 @@ def test_who_is_needed_is_not_forgotten():
         run.come(spare)
         run.feed(ev.WorkerDead(worker=spare, proof="gone"))
     assert len(run.state.incidents) == 1 and len(run.state.members) == 2
-    assert culprit in run.state.workers and "w3" not in run.state.workers
+    assert run.state.tally.leaving.keys() == {dismissed} <= run.state.workers.keys()
+    assert culprit in run.state.workers and "w4" not in run.state.workers

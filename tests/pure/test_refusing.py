@@ -68,6 +68,16 @@ def test_a_monitor_that_tells_of_workers_elsewhere_is_believed_about_its_own_alo
     assert why == "the monitor of node-w0 speaks of w1, not on it"
 
 
+def test_a_relay_is_believed_about_workers_on_its_hosts_alone():
+    ws = BareController((1, 3)).run()
+    first, second, stranger = (ws.reading(name, Flying.COMPUTING) for name in ("w0", "w1", "w2"))
+    told = ev.HostsHeard(nodes=("node-w0", "node-w1"), readings=(first, second))
+    assert admitted(ws.state, told) == (told, "")
+    more = ev.HostsHeard(nodes=told.nodes, readings=(first, stranger, second))
+    assert admitted(ws.state, more) == (told, "a relay speaks of w2, not on its hosts")
+    assert admitted(ws.state, ev.HostsHeard(nodes=(7,)))[0] is None
+
+
 @pytest.mark.parametrize(
     ("event", "why"),
     [

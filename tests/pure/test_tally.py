@@ -15,12 +15,14 @@ from elastic.control import events as ev
 from elastic.control.controller import step
 from elastic.control.copies import changed
 from elastic.control.flight import STOPPED, Flying, Reading
+from elastic.control.hardware import FindingKind
 from elastic.control.invariants import check
 from elastic.control.lookout import Lookout
 from elastic.control.persistent import PersistentMap
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.suspicion import WAITING, suspicions
 from elastic.control.tally import Tally
+from elastic.control.xid import Severity
 from elastic.policies import Ladder
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 from tests.pure.bare_controller import BareController, commit, report, trained
@@ -124,6 +126,28 @@ def running(workers: int) -> Iterator[tuple[Many, ev.Event]]:
     yield ws, ev.MonitorLost(node="n1")
     yield ws, ev.StackDumped(worker="w9", stack="main.py:1")
     yield ws, ev.Overdue(worker="w9", generation=1)
+    yield ws, ev.RungReached(rung="local", commit=commit(7))
+    where = {"node": "n1", "device": "GPU-1", "kind": FindingKind.XID, "workers": ("w9",)}
+    yield ws, ev.HardwareFinding(**where, severity=Severity.USER_ERROR, detail="XID 31")
+
+
+def leaving(workers: int) -> Iterator[tuple[Many, ev.Event]]:
+    """One will be lost while it loads: it is told to leave, and the rest of its replica with it."""
+    ws = Many(workers)
+    ws.place(*ws.names[:8])
+    ws.come(*ws.names[8:])
+    ws.feed(ev.WorkerNotice(worker="w3", reason="preempted"))
+    assert len(ws.state.tally.leaving) == 4
+    ws.now_s += 0.9
+    yield ws, ev.Tick()
+    yield ws, ev.WorkerDead(worker="w3", proof="gone")
+
+
+def departing(workers: int) -> Iterator[tuple[Many, ev.Event]]:
+    ws = Many(workers).run()
+    ws.feed(ev.NodeNotice(node="n1", reason="preempted"))
+    assert len(ws.state.tally.noticed) == 8
+    yield ws, ev.Tick()
 
 
 def one_stands_still(workers: int) -> Iterator[tuple[Many, ev.Event]]:
@@ -159,7 +183,7 @@ def finishing(workers: int) -> Iterator[tuple[Many, ev.Event]]:
     yield ws, ev.Tick()
 
 
-STORIES = (starting, parking, restoring, running, one_stands_still, freezing, forming, finishing)
+STORIES = (starting, parking, restoring, running, leaving, departing, one_stands_still, freezing, forming, finishing)
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
