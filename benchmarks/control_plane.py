@@ -15,6 +15,7 @@ import json
 import math
 import os
 import statistics
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ import ray
 from benchmarks.controller_rate import controller_rates
 from benchmarks.crowd import Crowd, Loop, Size
 from benchmarks.provenance import provenance
+from elastic.actors import token
 from elastic.actors.asking import supervisor_name
 from elastic.actors.brain import RayBrain
 from elastic.actors.peer_source import namespace
@@ -52,10 +54,11 @@ class Process:
         return next(int(line.split()[1]) for line in lines if line.startswith(which)) / 1024
 
 
-def measure(size: Size, seconds: float, calm_s: float = CALM_S) -> dict[str, Any]:
-    """One size, on the Ray that this process is connected to."""
+def measure(size: Size, seconds: float, folder: Path, calm_s: float = CALM_S) -> dict[str, Any]:
+    """One size, on the Ray that this process is connected to; the run's token lies in `folder`."""
     settings = size.settings
-    brain = RayBrain(RunState(settings=settings), Ladder())
+    drawn = token.draw(folder)
+    brain = RayBrain(RunState(settings=settings), Ladder(), drawn)
     try:
         actor = ray.get_actor(supervisor_name(settings.run), namespace=namespace(settings.run))
         supervisor = Process(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())))
@@ -89,6 +92,7 @@ def measure(size: Size, seconds: float, calm_s: float = CALM_S) -> dict[str, Any
         }
     finally:
         brain.close()
+        token.forget(drawn)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -123,7 +127,8 @@ def main() -> None:
     rows = []
     for hosts in sizes(args.hosts):
         size = Size(hosts=hosts, workers_per_host=args.workers_per_host, hosts_per_relay=args.hosts_per_relay)
-        rows.append(measure(size, args.seconds))
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(measure(size, args.seconds, Path(folder)))
         print(json.dumps(rows[-1]))
     largest = rows[-1]
     result = {

@@ -57,7 +57,10 @@ def test_what_nobody_can_send_is_refused(message, why):
 
 def test_everything_may_come_after_the_end_but_what_never_may():
     state = RunState(settings=BareController().state.settings, phase=Phase.ENDED)
-    assert all(admitted(state, one)[0] is None for one in (ev.RunStarted(), ev.Formed(worker="w0", generation=7)))
+    assert all(
+        admitted(state, one)[0] is None
+        for one in (ev.RunStarted(), *(ev.Formed(worker="w0", generation=one) for one in (7, 10**400)))
+    )
 
 
 def test_a_monitor_that_tells_of_workers_elsewhere_is_believed_about_its_own_alone():
