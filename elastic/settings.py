@@ -122,6 +122,10 @@ class Limits:
             core)
         heartbeat_timeout_s: a host that is silent for this long, while all others wait, is out of reach. (s;
             default 1.25: five beats in a row that did not come)
+        relay_above_hosts: where more hosts than this have workers, their monitors are heard through relays; give such
+            runs a heartbeat_polling_period_s of about 1, and a heartbeat_timeout_s of three times that or more. (hosts;
+            default 64: below it the driver hears each itself at little cost)
+        hosts_per_relay: how many monitors a relay hears. (hosts; default 64: a relay is lost with few of them)
         exile_after_s: members out of reach that have not answered a freeze by then are left behind. (s; default 0.3:
             an answer takes milliseconds, and a loaded driver some tenths of a second)
         doubt_after_s: a member that has not answered a freeze by then is probed for a sign of death. (s; default 0.03:
@@ -193,6 +197,8 @@ class Limits:
     fetch_timeout_s: float = 60.0
     heartbeat_polling_period_s: float = 0.25
     heartbeat_timeout_s: float = 1.25
+    relay_above_hosts: int = 64
+    hosts_per_relay: int = 64
     exile_after_s: float = 0.3
     doubt_after_s: float = 0.03
     freeze_timeout_s: float = 10.0

@@ -1,6 +1,7 @@
 """Effect. The supervisor actor as the driver sees it: asked once a turn, replaced when it dies."""
 
 import logging
+import pickle
 import time
 from typing import Any
 
@@ -37,7 +38,10 @@ class RayBrain:
         last: Exception | None = None
         for _ in range(_LIVES):
             try:
-                commands, self._state = ray.get(self._call("observe", events), timeout=self._answer_s)
+                packed = pickle.dumps(events, protocol=pickle.HIGHEST_PROTOCOL)
+                answer = ray.get(self._call("answer", packed), timeout=self._answer_s)
+                commands, change = pickle.loads(answer)
+                self._state = change.applied_to(self._state)
                 return commands, self._state
             except (RayActorError, GetTimeoutError) as error:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)

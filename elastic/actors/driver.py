@@ -25,6 +25,7 @@ log = logging.getLogger("elastic")
 
 _TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for
+_MOST = 256  # events taken at once, so that a flood of answers keeps no beat waiting
 _STOP_S = 30.0
 _ABSENT_S = 4.0  # a driver that has stood still for a little longer may be taken for dead
 
@@ -211,7 +212,7 @@ class Driver:
         taken: list[ev.Event | Exception] = []
         with contextlib.suppress(queue.Empty):
             taken.append(self._inbox.get(timeout=period_s))
-        while not self._inbox.empty():
+        while len(taken) < _MOST and not self._inbox.empty():
             taken.append(self._inbox.get())
         events: Observed = []
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it

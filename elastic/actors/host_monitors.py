@@ -14,12 +14,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from elastic.actors.admission import Admission
 from elastic.actors.fleet import Emit
 from elastic.actors.monitor import UNREACHABLE, HostMonitor
+from elastic.actors.relays import Relays
 from elastic.chaos.striking import Scene
 from elastic.control import events as ev
 from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.refusing import misplaced
-from elastic.settings import Health
+from elastic.settings import Health, Limits
 
 log = logging.getLogger("elastic")
 
@@ -40,17 +41,20 @@ class HostMonitors:
         emit: takes what the monitors tell.
         then: goes on with an answer, or an error, of a call to Ray, in a thread that may call Ray.
         on_new: called with a node whose monitor is new and knows of no worker.
-        period_s: how often each is asked.
+        limits: how often each is asked, and from how many on they are heard through relays.
         health: what they sense, and check.
 
     Attribute `admission`: which nodes may have workers.
     """
 
-    def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], period_s: float, health: Health) -> None:
-        self._emit, self._then, self._on_new, self._period_s, self._health = emit, then, on_new, period_s, health
+    def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], limits: Limits, health: Health) -> None:
+        self._emit, self._then, self._on_new, self._health = emit, then, on_new, health
+        self._period_s = limits.heartbeat_polling_period_s
+        self._relay_above_hosts = limits.relay_above_hosts
         self.admission = Admission(health, emit, self._check)
         self._monitors: dict[str, Any] = {}
         self._replacements: dict[str, float] = {}
+        self._relays = Relays(self._believe, emit, then, self._lost, limits)
         self._watched: dict[str, str] = {}
         self._refused: set[str] = set()
 
@@ -157,6 +161,7 @@ class HostMonitors:
             log.warning("refused: %s", why_not)
 
     def kill(self) -> None:
+        self._relays.kill()
         for monitor in self._monitors.values():
             ray.kill(monitor)
 
@@ -184,7 +189,18 @@ class HostMonitors:
         lending = self._monitors[node].lend.options(concurrency_group="health").remote(address)
         self._then(lending, lambda port: use((address, port)), failed)
 
+    def _lost(self, node: str) -> None:
+        self._monitors.pop(node, None)
+        self._replacements[node] = time.monotonic() + _REPLACE_S
+        self._emit(ev.MonitorLost(node=node))
+
     def _listen(self, node: str) -> None:
+        """Ask it for its next news; where there are many, a relay does."""
+        monitor = self._monitors.get(node)
+        if monitor is not None and len(self._monitors) > self._relay_above_hosts:
+            self._relays.add(node, monitor)
+            return
+
         def heard(beat: tuple[list[ev.Event], tuple[Reading, ...]]) -> None:
             news, readings = beat
             for event in (*news, ev.HostBeat(node=node, readings=readings)):
@@ -193,10 +209,7 @@ class HostMonitors:
 
         def lost(error: Exception) -> None:
             log.debug("the host monitor of node %s is gone: %s", node, error)
-            self._monitors.pop(node, None)
-            self._replacements[node] = time.monotonic() + _REPLACE_S
-            self._emit(ev.MonitorLost(node=node))
+            self._lost(node)
 
-        monitor = self._monitors.get(node)
         if monitor is not None:
             self._then(monitor.beat.options(concurrency_group="events").remote(self._period_s), heard, lost)

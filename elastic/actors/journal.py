@@ -29,7 +29,7 @@ class Journal:
 
     def event(self, at_s: float, event: ev.Event) -> None:
         # Parked workers ask every few seconds; rungs are told by `checkpoint`.
-        if not isinstance(event, ev.Tick | ev.HostBeat | ev.Overdue | ev.RungReached):
+        if not isinstance(event, ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue | ev.RungReached):
             self._write("event", at_s, event)
 
     def command(self, at_s: float, command: Command) -> None:

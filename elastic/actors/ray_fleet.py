@@ -90,9 +90,7 @@ class RayFleet:
         self._reign, self._probes = crown.Reign(settings.run, settings.incarnation, crash), Probes(self._emit)
         self._hands: dict[str, Hand] = {}
         self._gangs: dict[int, PlacementGroup] = {}
-
-        period_s = settings.limits.heartbeat_polling_period_s
-        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, period_s, settings.health)
+        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, settings.limits, settings.health)
         self._striker = Striker(settings, self._monitors, self._emit, self._then)
         self._draining: set[str] = set()
         self._drains_due_s = 0.0

@@ -1,14 +1,18 @@
 """Effect. The supervisor: takes events in, asks the pure controller, hands commands out.
 
-The driver keeps each state it was answered with, so a supervisor that dies is replaced by one that starts from there:
-what the dead one decided and could not tell has never happened.
+The driver keeps the state it was answered with, so a supervisor that dies is replaced by one that starts from there:
+what the dead one decided and could not tell has never happened. What it is answered with is what has changed since the
+last answer, for the state of a large run is large.
 """
 
+import gc
 import logging
+import pickle
 from collections import deque
 from typing import Any
 
 from elastic.control import events as ev
+from elastic.control.change import change_between
 from elastic.control.commands import Command
 from elastic.control.controller import step
 from elastic.control.injecting import refusal as why_no_fault
@@ -21,6 +25,7 @@ from elastic.control.state import RunState
 log = logging.getLogger("elastic")
 
 _KEPT_FAULTS = 256
+_YOUNG = 100_000  # values, by which Python looks for cycles: ours have none, and a look at all of them takes a second
 
 
 class Supervisor:
@@ -32,7 +37,7 @@ class Supervisor:
     """
 
     def __init__(self, state: RunState, policy: Policy) -> None:
-        self._state = state
+        self._state = self._answered = state
         self._policy = policy
         self._asked: list[ev.Event] = []
         self._refused: set[tuple[str, str]] = set()
@@ -52,6 +57,16 @@ class Supervisor:
             if isinstance(event, ev.FaultInjected | ev.FaultRefused):
                 self._faults.append(event)
         return tuple(commands), self._state
+
+    def answer(self, packed: bytes) -> bytes:
+        """`observe` for who keeps a copy of the state: packed (time, event) pairs in; out (commands, StateChange).
+
+        Plain pickle, which makes of 100,000 small values a third less work than Ray's own does.
+        """
+        gc.set_threshold(_YOUNG, 100, 100)
+        commands, state = self.observe(pickle.loads(packed))
+        change, self._answered = change_between(self._answered, state), state
+        return pickle.dumps((commands, change), protocol=pickle.HIGHEST_PROTOCOL)
 
     def _refuse(self, told: Any, why: str) -> None:
         """Said once for each sender and kind of message: who sends nonsense sends it often."""

@@ -70,7 +70,7 @@ class Teller:
 
     def _tell_changes(self, before: RunState, state: RunState) -> None:
         for callback in self._callbacks:
-            if len(state.world_sizes) > len(before.world_sizes) and state.view is not None:
+            if state.trained > before.trained and state.view is not None:
                 callback.on_generation(state.view)
             if state is not before:
                 callback.on_state(state)

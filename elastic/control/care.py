@@ -4,7 +4,7 @@ All of it follows from events. Times move on with the controller's own absences 
 that jumps ends no quarantine and refills no budget.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
@@ -149,6 +149,12 @@ class Care:
     def reached(self, rung: str, step: int) -> "Care":
         """A step has come to a rung of the checkpoint ladder."""
         return replace(self, tier_steps={**self.tier_steps, rung: max(step, self.tier_steps.get(rung, -1))})
+
+    def without(self, workers: Iterable[str], nodes: Iterable[str]) -> "Care":
+        """They are gone for good; a quarantine stays."""
+        over = set(nodes)
+        counts = {node: count for node, count in self.node_incidents.items() if node not in over}
+        return replace(self, noticed=self.noticed.difference(workers), node_incidents=counts)
 
     def forked(self, step: int) -> "Care":
         """Later steps are void."""

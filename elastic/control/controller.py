@@ -40,11 +40,12 @@ from elastic.control.hardware_faults import hardware_found
 from elastic.control.injecting import fault_asked
 from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
+from elastic.control.pruning import note_trained, prune
 from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
 from elastic.control.restoring import consider_restore, look_for_state, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
-from elastic.control.state import IN_STEP, OVER, Phase, RunState, Standing
+from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.taking_over import taken_over
@@ -75,15 +76,15 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
     handler = TABLE.get((state.phase, type(event)))
     if handler is None:
         raise IllegalEventError(f"{type(event).__name__} in phase {state.phase.value}: {event}")
-    state = discount_absence(state, now_s)
-    if isinstance(event, ev.WorkerEvent) and event.worker not in state.workers:
-        return Decision(state, ())  # a worker of an earlier incarnation
     turn = Turn(state, now_s, policy)
-    if isinstance(event, HAS_LEFT):
-        note_left(turn, event.worker)
-    handler(turn, event)
-    if isinstance(event, ev.Tick) and turn.state.phase not in (Phase.FINISHING, Phase.ENDED):
-        tend(turn)
+    discount_absence(turn)
+    if not isinstance(event, ev.WorkerEvent) or event.worker in state.workers:  # else of an earlier incarnation
+        if isinstance(event, HAS_LEFT):
+            note_left(turn, event.worker)
+        handler(turn, event)
+        if isinstance(event, ev.Tick) and turn.state.phase not in (Phase.FINISHING, Phase.ENDED):
+            tend(turn)
+        prune(turn)
     return Decision(turn.state, tuple(turn.commands))
 
 
@@ -102,7 +103,7 @@ def _placed(turn: Turn, event: ev.WorkerPlaced) -> None:
     record = turn.worker(event.worker)
     if record.standing is Standing.REQUESTED:
         if turn.state.generation:  # the first ones find their slots free
-            turn.tend(placing_s=(*turn.state.care.placing_s, turn.now_s - record.since_s)[-KEPT:])
+            turn.tend(placing_s=(*turn.state.care.placing_s, turn.attended_s - record.since_s)[-KEPT:])
         turn.set_worker(event.worker, standing=Standing.LOADING)
     turn.change(monitors_lost=turn.state.monitors_lost - {event.node})
     notice_if_leaving(turn, event.worker)
@@ -113,7 +114,7 @@ def _parked(turn: Turn, event: ev.WorkerParked) -> None:
     if record.standing not in (Standing.REQUESTED, Standing.LOADING):
         return
     if record.standing is Standing.LOADING:
-        turn.tend(loading_s=(*turn.state.care.loading_s, turn.now_s - record.since_s)[-KEPT:])
+        turn.tend(loading_s=(*turn.state.care.loading_s, turn.attended_s - record.since_s)[-KEPT:])
     known = {"host": event.host, "port": event.port, "pid": event.pid, "layout": event.layout, "gpus": event.gpus}
     turn.set_worker(event.worker, standing=Standing.PARKED, **known)
     turn.change(start_failures=0, plan=event.plan or turn.state.plan)
@@ -231,11 +232,12 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     is_void = any(fork.voids(event.commit) for fork in turn.state.forks)  # it could not restore what the others did
     is_healed = event.healed and not is_void and not is_of_old(turn, event.worker, event.commit)
     prepared = None if is_void else event.prepared
-    told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False}
-    turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     record = turn.worker(event.worker)
-    if record.standing is Standing.SUSPECT and not record.fenced:
-        turn.set_worker(event.worker, standing=Standing.MEMBER)  # contact is back, and it holds its state
+    told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False}
+    told |= {"at_door": False, "formed": False}
+    if record.standing is Standing.SUSPECT and not record.fenced:  # contact is back, and it holds its state
+        told["standing"] = Standing.MEMBER
+    turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     if turn.state.phase is Phase.RUNNING:  # all stop at the end of a step, as one of them was asked
         turn.enter(Phase.FREEZING, planned=True)
     settle(turn)
@@ -247,19 +249,20 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
         return
     turn.hear(event.worker)
     turn.set_worker(event.worker, at_door=True)
-    if all(member.at_door for member in turn.state.members):
+    if not turn.tally.away:
         turn.enter(Phase.FORMING)
 
 
 def _formed(turn: Turn, event: ev.Formed) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
-    turn.set_worker(event.worker, at_door=True, formed=True, healed=True, tries=0, **IN_STEP)
-    if all(member.formed for member in turn.state.members):
-        names = tuple(member.name for member in turn.state.members)
+    joined = {**NOTHING_SAID, "at_door": True, "formed": True, "healed": True, "tries": 0, "slow_steps": 0, **IN_STEP}
+    turn.set_worker(event.worker, **joined)
+    if not turn.tally.unformed:
+        names = tuple(turn.tally.ranks)
         turn.enter(Phase.RUNNING, planned=False, survivors_only=False, pause_asked=False)
         outdate_the_left(turn)
-        turn.change(world_sizes=(*turn.state.world_sizes, turn.state.replicas))
+        note_trained(turn)
         turn.give_up_gaps()
         turn.do(Go(workers=names, generation=turn.state.generation, reason="all members have formed"))
         consider_growth(turn)
@@ -328,10 +331,10 @@ def _loop_ended(turn: Turn, event: ev.LoopEnded) -> None:
     if turn.state.phase is Phase.FINISHING:
         return
     turn.enter(Phase.FINISHING)
-    others = tuple(member.name for member in turn.state.members if member.standing is Standing.MEMBER)
+    others = tuple(turn.tally.by_rank(turn.tally.standings[Standing.MEMBER]))
     if others:
         turn.do(Finish(workers=others, reason="a member has completed the closing reduction"))
-    for worker in turn.state.standing(Standing.REQUESTED, Standing.LOADING, Standing.PARKED):
+    for worker in turn.standing(Standing.REQUESTED, Standing.LOADING, Standing.PARKED):
         turn.dismiss(worker.name, reason="the run is finishing")
 
 
@@ -401,6 +404,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),
+    ev.HostsHeard: (heard,) * 6 + (_ignore,),
     ev.HardwareFinding: (hardware_found,) * 5 + (_ignore, _ignore),
     ev.WorkerPlaced: (_placed, _placed, _placed, _placed, _placed, _ignore, _ignore),
     ev.WorkerParked: (

@@ -1,6 +1,6 @@
 """Pure. Time passes: the deadline of each phase, and what follows when it is over."""
 
-from dataclasses import replace
+from itertools import takewhile
 
 from elastic.control import events as ev
 from elastic.control.departing import consider_departure
@@ -9,25 +9,25 @@ from elastic.control.growth import consider_growth
 from elastic.control.outcome import Ending
 from elastic.control.restoring import consider_restore, expire_restores
 from elastic.control.retuning import consider_tuning
-from elastic.control.state import OVER, Phase, RunState, Standing
+from elastic.control.state import Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 from elastic.control.watching import watch_forming, watch_freezing, watch_steps
 
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
+_TOLD_S = 200e-6  # what it takes a driver to ask one more member, and to hear its answer
 
 
-def discount_absence(state: RunState, now_s: float) -> RunState:
+def discount_absence(turn: Turn) -> None:
     """Waits last only while the controller looks: nobody is late because its host stood still, or its clock jumped."""
+    state, now_s = turn.state, turn.now_s
     elapsed_s = 0.0 if state.seen_s is None else now_s - state.seen_s
     absent_s = elapsed_s - min(max(elapsed_s, 0.0), LATE_S)
-    state = replace(state, seen_s=now_s)
+    turn.change(seen_s=now_s)
     if absent_s == 0.0:
-        return state
-    workers = {name: replace(worker, since_s=worker.since_s + absent_s) for name, worker in state.workers.items()}
-    heard_s = {node: at_s + absent_s for node, at_s in state.heard_s.items()}
-    since_s = state.phase_since_s + absent_s
-    return replace(state, phase_since_s=since_s, workers=workers, heard_s=heard_s, care=state.care.moved_by(absent_s))
+        return
+    turn.change(absent_s=state.absent_s + absent_s, phase_since_s=state.phase_since_s + absent_s)
+    turn.change(heard_s=turn.tally.hosts.shift(absent_s), care=state.care.moved_by(absent_s))
 
 
 def tick_starting(turn: Turn, event: ev.Tick) -> None:
@@ -36,7 +36,7 @@ def tick_starting(turn: Turn, event: ev.Tick) -> None:
     if turn.state.phase is Phase.STARTING:
         start_if_ready(turn)
     if turn.state.phase is Phase.STARTING and turn.waited_s() > turn.settings.limits.start_timeout_s:
-        if len(turn.state.joiners) >= turn.settings.scaling.bounds[0]:
+        if turn.tally.ready.whole >= turn.settings.scaling.bounds[0]:
             try_form(turn)
         else:
             turn.fail_not_enough_slots()
@@ -44,11 +44,11 @@ def tick_starting(turn: Turn, event: ev.Tick) -> None:
 
 def _expire_loading(turn: Turn) -> None:
     limit_s = turn.settings.limits.load_timeout_s
-    for worker in turn.state.standing(Standing.LOADING):
-        if turn.now_s - worker.since_s > limit_s:
-            why = f"not at its first step after Limits.load_timeout_s={limit_s}"
-            turn.fence(worker.name, why)
-            turn.count_start_failure(worker.name, why)
+    loading = map(turn.worker, turn.tally.standings[Standing.LOADING])
+    for worker in list(takewhile(lambda worker: turn.attended_s - worker.since_s > limit_s, loading)):
+        why = f"not at its first step after Limits.load_timeout_s={limit_s}"
+        turn.fence(worker.name, why)
+        turn.count_start_failure(worker.name, why)
 
 
 def _expire_restore(turn: Turn) -> None:
@@ -72,38 +72,40 @@ def tick_freezing(turn: Turn, event: ev.Tick) -> None:
     watch_freezing(turn)
     if turn.state.planned and turn.waited_s() > limits.pause_timeout_s:
         harden(turn, "some are still busy with what follows their step")  # the clock starts again: they were not asked
-    for member in turn.state.members:
-        if (
-            turn.state.planned
-            or member.answer is not None
-            or member.standing in OVER
-            or member.standing is Standing.FINISHED
-        ):
-            continue
-        if turn.waited_s() > limits.doubt_after_s:
-            turn.doubt(member.name, f"no answer to the freeze after {limits.doubt_after_s} s")
-        if turn.waited_s() > limits.freeze_timeout_s and not member.fenced:
-            why = f"{member.name} has not answered the freeze within Limits.freeze_timeout_s={limits.freeze_timeout_s}"
-            if member.standing is not Standing.SUSPECT:
-                turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=member.name)
-            turn.fence(member.name, why)
-        if turn.waited_s() > limits.freeze_timeout_s + limits.lease_s:
-            turn.set_worker(member.name, standing=Standing.DEAD)
-            turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
-    settle(turn)
+    waited_s = turn.waited_s() - _TOLD_S * len(turn.tally.ranks)
+    if not turn.state.planned and waited_s > min(limits.doubt_after_s, limits.freeze_timeout_s):
+        for member in turn.many(turn.tally.by_rank(turn.tally.late)):
+            if member.standing is not Standing.FINISHED:
+                _press(turn, member, waited_s)
+    settle(turn, is_tick=True)
+
+
+def _press(turn: Turn, member: WorkerRecord, waited_s: float) -> None:
+    """It has not answered the freeze: look for a sign of death, then kill it, then let its lease run out."""
+    limits = turn.settings.limits
+    if waited_s > limits.doubt_after_s:
+        turn.doubt(member.name, f"no answer to the freeze after {limits.doubt_after_s} s")
+    if waited_s > limits.freeze_timeout_s and not member.fenced:
+        why = f"{member.name} has not answered the freeze within Limits.freeze_timeout_s={limits.freeze_timeout_s}"
+        if member.standing is not Standing.SUSPECT:
+            turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=member.name)
+        turn.fence(member.name, why)
+    if waited_s > limits.freeze_timeout_s + limits.lease_s:
+        turn.set_worker(member.name, standing=Standing.DEAD)
+        turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
 
 
 def tick_forming(turn: Turn, event: ev.Tick) -> None:
-    limits, members = turn.settings.limits, turn.state.members
-    absent = [member.name for member in members if not member.at_door]
-    late = [member.name for member in members if not member.formed]
-    if absent and turn.waited_s() > limits.door_timeout_s:
+    limits, tally = turn.settings.limits, turn.tally
+    if tally.away and turn.waited_s() > limits.door_timeout_s:
+        absent = tally.by_rank(tally.away)
         why = f"{', '.join(absent)} did not come to the door within Limits.door_timeout_s={limits.door_timeout_s}"
         for name in absent:
             turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=name)
             turn.fence(name, why)
         freeze(turn, why, survivors_only=True)
-    elif not absent and turn.waited_s() > limits.forming_timeout_s:
+    elif not tally.away and turn.waited_s() > limits.forming_timeout_s:
+        late = tally.by_rank(tally.unformed)
         within = f"Limits.forming_timeout_s={limits.forming_timeout_s}"
         why = f"{', '.join(late)} did not form generation {turn.state.generation} within {within}"
         turn.signal(IncidentClass.FORMING_FAILED, why, suspects=tuple(late))
@@ -126,7 +128,8 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
     _expire_restore(turn)
     lease_s = turn.settings.limits.lease_s
-    expired = [m for m in turn.state.members if m.standing is Standing.SUSPECT and turn.now_s - m.since_s > lease_s]
+    suspects = turn.many(turn.tally.by_rank(turn.tally.standings[Standing.SUSPECT]))
+    expired = [member for member in suspects if turn.attended_s - member.since_s > lease_s]
     for member in expired:
         turn.set_worker(member.name, standing=Standing.DEAD)
         turn.signal(IncidentClass.WORKER_LOST, f"the lease of {member.name} has run out", culprit=member.name)
@@ -134,7 +137,7 @@ def tick_waiting(turn: Turn, event: ev.Tick) -> None:
         try_form(turn)
     if turn.state.restore is not None and turn.state.phase is Phase.WAITING:
         try_form(turn)
-    is_restoring = any(worker.is_restoring for worker in turn.state.standing(Standing.PARKED))
+    is_restoring = any(worker.is_restoring for worker in turn.standing(Standing.PARKED))
     is_waiting = turn.state.phase is Phase.WAITING and not is_restoring and turn.state.care.hold is None
     if is_waiting and turn.waited_s() > turn.settings.limits.jobset_downtime_threshold_s:
         turn.fail_below_minimum()

@@ -75,8 +75,10 @@ def _nodes(turn: Turn, incident: Incident, wanted: Remediation) -> list[str]:
 
 def _named(turn: Turn, incident: Incident, wanted: Remediation) -> list[WorkerRecord]:
     names = wanted.targets or incident.culprits or incident.suspects
-    workers = turn.state.workers.values()
-    return [worker for worker in workers if worker.name in names or (worker.node and worker.node in names)]
+    tally = turn.tally
+    meant = {name for name in names if name in turn.state.workers}
+    meant.update(*(tally.nodes.get(node, ()) for node in names if node))
+    return turn.many(tally.by_start(meant))
 
 
 # --- what is done -----------------------------------------------------------------------------------------------------
@@ -119,7 +121,8 @@ def _keep_away(turn: Turn, incident: Incident, wanted: Remediation, until_s: flo
     nodes = _nodes(turn, incident, wanted)
     for node in nodes:
         turn.change(care=turn.state.care.quarantined(node, until_s))
-    for worker in [worker for worker in turn.state.workers.values() if worker.node in nodes]:
+    tally = turn.tally
+    for worker in turn.many(tally.by_start(name for node in nodes for name in tally.nodes.get(node, ()))):
         notice(turn, worker.name, f"{worker.node} is in quarantine: {wanted.reason}")
     return "" if nodes else "no node is known"
 
@@ -141,7 +144,7 @@ def _reset_gpu(turn: Turn, incident: Incident, wanted: Remediation) -> str:
 
 def on_gpus(turn: Turn, reset: Reset) -> list[WorkerRecord]:
     """Who may still have a process on these GPUs."""
-    there = [worker for worker in turn.state.workers.values() if worker.node == reset.node]
+    there = turn.many(turn.tally.by_start(turn.tally.nodes.get(reset.node, ())))
     return [worker for worker in there if worker.standing not in OVER and set(worker.gpus) & set(reset.gpus)]
 
 

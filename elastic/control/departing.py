@@ -19,7 +19,7 @@ def worker_noticed(turn: Turn, event: ev.WorkerNotice) -> None:
 def node_noticed(turn: Turn, event: ev.NodeNotice) -> None:
     """Whoever is there, or is placed there later, will be lost."""
     turn.change(leaving={**turn.state.leaving, event.node: event.reason})
-    for name in [name for name, worker in turn.state.workers.items() if worker.node == event.node]:
+    for name in turn.tally.by_start(turn.tally.nodes.get(event.node, ())):
         notice(turn, name, event.reason)
 
 
@@ -65,7 +65,7 @@ def _is_to_exit(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:
     turn.tend(noticed=turn.state.care.noticed | set(names))
     told = tuple(f"{member.name} will be lost: {member.notice}" for member in leaving)
     incident = Incident(
-        number=len(turn.state.incidents),
+        number=turn.state.failures,
         kind=IncidentClass.DEPARTURE,
         opened_at_s=turn.now_s,
         culprits=names,
@@ -73,7 +73,7 @@ def _is_to_exit(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:
         replicas_before=turn.state.replicas,
     )
     staying = turn.state.replicas - len({member.gang for member in leaving})
-    wanted = turn.policy(incident, cluster_view(turn, incident, staying, len(turn.state.joiners)))
+    wanted = turn.policy(incident, cluster_view(turn, incident, staying, turn.tally.ready.whole))
     if wanted.kind is Kind.EXIT:
         begin_exit(turn, wanted.reason)
     return wanted.kind is Kind.EXIT
@@ -81,9 +81,11 @@ def _is_to_exit(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:
 
 def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     """Those who go on: without the leaving, unless they hold what nobody else does, or too few would be left."""
+    if not turn.tally.noticed:
+        return survivors
     staying = tuple(gang for gang in survivors if not any(worker.notice for worker in gang))
     is_held = newest_step(staying) == newest_step(survivors)
-    is_enough = len(staying) + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
+    is_enough = len(staying) + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
     if not is_held or not is_enough or not staying:
         return survivors
     for gang in survivors:
@@ -94,13 +96,13 @@ def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
 
 
 def _leaving(turn: Turn) -> tuple[WorkerRecord, ...]:
-    return tuple(member for member in turn.state.members if member.notice)
+    return tuple(turn.many(turn.tally.by_rank(turn.tally.noticed)))
 
 
 def _are_enough(turn: Turn) -> bool:
     """Whether the run can go on without those who were told that they will be lost."""
     staying = turn.state.replicas - len({member.gang for member in _leaving(turn)})
-    return staying > 0 and staying + len(turn.state.joiners) >= turn.settings.scaling.bounds[0]
+    return staying > 0 and staying + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
 
 
 def newest_step(gangs: tuple[Gang, ...]) -> int:
@@ -118,7 +120,7 @@ def notice(turn: Turn, name: str, reason: str) -> None:
     worker = turn.worker(name)
     if worker.notice or worker.standing in OVER or worker.standing is Standing.FINISHED:
         return
-    for mate in [one for one in turn.state.workers.values() if one.gang == worker.gang]:  # a replica goes as a whole
+    for mate in turn.many(turn.tally.by_start(turn.tally.mates[worker.gang])):  # a replica goes as a whole
         if mate.notice or mate.standing in OVER or mate.standing is Standing.FINISHED:
             continue
         turn.set_worker(mate.name, notice=reason, notice_s=turn.now_s)

@@ -1,8 +1,10 @@
 """Pure. What the controller is told. Every event names its source; times are seconds of the wall clock."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from elastic.control.adoption import Adopted, last_generation
+from elastic.control.copies import sent
 from elastic.control.data import Plan
 from elastic.control.faults import Fault
 from elastic.control.flight import Reading
@@ -15,6 +17,9 @@ from elastic.control.xid import Severity
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Base of all events."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sent(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +186,14 @@ class HardwareFinding(Event):
     severity: Severity
     detail: str
     workers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsHeard(Event):
+    """The host monitors of these nodes live; of their workers, a relay tells what is not as it was told before."""
+
+    nodes: tuple[str, ...]
+    readings: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
+
+from elastic.control.copies import sent
 
 
 class Flying(IntEnum):
@@ -45,6 +48,9 @@ class Reading:
     still_s: float
     state: str
     remark: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sent(self)
 
     @property
     def place(self) -> str:

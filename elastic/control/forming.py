@@ -1,6 +1,7 @@
 """Pure. Freeze, decide, form: how one generation ends and the next one is made."""
 
-from typing import Any
+from collections.abc import Set as AbstractSet
+from itertools import chain
 
 from elastic.control.commands import Form, Freeze
 from elastic.control.deciding import ALONE, WAITS, decide
@@ -10,30 +11,22 @@ from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
-from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
-
-_NOTHING_SAID: dict[str, Any] = {
-    "at_door": False,
-    "formed": False,
-    "answer": None,
-    "prepared": None,
-    "restoring": None,
-    "kept": None,
-}
 
 
 def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     """End the current generation: every member must answer, be proven dead, or outlive its lease."""
     if survivors_only:
         turn.blame_joiners()
-    for member in turn.state.members:
-        turn.set_worker(member.name, answer=None, prepared=None, at_door=False, formed=False, doubted=False)
+    tally = turn.tally  # who was at the door, and has formed, the next forming forgets
+    turn.set_workers(list(tally.answered), answer=None, prepared=None, doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     # A suspect is asked too: it may be alive, and its answer is as good as another's.
-    reachable = tuple(m.name for m in turn.state.members if m.standing in (Standing.MEMBER, Standing.SUSPECT))
+    there, suspects = tally.standings[Standing.MEMBER], tally.standings[Standing.SUSPECT]
+    reachable = tuple(name for name in tally.ranks if name in there or name in suspects)
     if reachable:
         turn.do(Freeze(workers=reachable, generation=turn.state.generation, reason=reason))
     settle(turn)
@@ -44,29 +37,31 @@ def harden(turn: Turn, reason: str) -> None:
     if not turn.state.planned:
         return
     turn.enter(Phase.FREEZING, planned=False)
-    unanswered = tuple(m.name for m in turn.state.members if m.standing is Standing.MEMBER and m.answer is None)
+    late = turn.many(turn.tally.by_rank(turn.tally.late))
+    unanswered = tuple(member.name for member in late if member.standing is Standing.MEMBER)
     if unanswered:
         turn.do(Freeze(workers=unanswered, generation=turn.state.generation, reason=reason))
 
 
-def settle(turn: Turn) -> None:
+def settle(turn: Turn, is_tick: bool = False) -> None:
     """Decide once no member of the ending generation can ever make a step of it stable.
 
     A reduction needs every member, and who has answered a freeze takes part in none: one answer of a shard ends the
     generation for all who hold it. Members out of reach may then be left behind; at most they complete the reduction
     that was in flight, and apply a step that can never become stable. The answers must be those of live, healed members
-    of every shard: somebody has to hold the state.
+    of every shard: somebody has to hold the state. Who is out of reach only ticks judge: there are few of them.
     """
-    members = turn.state.members
-    late = [member for member in members if member.answer is None and member.standing not in OVER]
-    if late:
-        is_fair = turn.waited_s() > turn.settings.limits.exile_after_s and not turn.state.planned
-        is_held = resumable(_holders(turn), turn.state.width) is not None
-        if not (is_fair and is_held and all(turn.is_silent(member.node) for member in late)):
+    tally = turn.tally
+    if tally.late:
+        if not is_tick or turn.waited_s() <= turn.settings.limits.exile_after_s or turn.state.planned:
             return
-        for member in late:
-            turn.signal(IncidentClass.HOST_SILENT, turn.silence(member.name), culprit=member.name)
-            turn.exile(member.name, turn.silence(member.name))
+        if not all(turn.is_silent(turn.worker(name).node) for name in tally.late):
+            return
+        if resumable(_holders(turn), turn.state.width) is None:
+            return
+        for name in tally.by_rank(tally.late):
+            turn.signal(IncidentClass.HOST_SILENT, turn.silence(name), culprit=name)
+            turn.exile(name, turn.silence(name))
     try_form(turn)
 
 
@@ -80,25 +75,27 @@ def try_form(turn: Turn) -> None:
         _wait(turn, turn.state.care.hold.reason)
         return
     _dismiss_the_trained(turn)
-    holders = _holders(turn)
-    if (has_committed(turn) or may_be_saved(turn)) and resumable(holders, turn.state.width) is None:
+    holders, width = _holders(turn), turn.state.width
+    common = resumable(holders, width)
+    if (has_committed(turn) or may_be_saved(turn)) and common is None:
         if not _ask_suspects(turn):
             _resort_to_tiers(turn)
         return
-    survivors, joiners = _who_is_there(turn)
+    survivors, joiners = _who_is_there(turn, holders, common)
     remediation = _remediate(turn, len(survivors), len(joiners))
     if _ends(turn, remediation):
         return
-    survivors, joiners = _who_is_there(turn)  # some may have to leave now
-    is_enough = _is_enough(turn, survivors)
+    holders = _holders(turn)  # some may have to leave now
+    survivors, joiners = _who_is_there(turn, holders, common)
+    is_enough = _is_enough(turn, survivors, holders, common)
     survivors = without_stragglers(turn, survivors, remediation)
     room = turn.settings.scaling.bounds[1] - len(survivors)
     taken = () if remediation.kind in ALONE and is_enough else joiners[:room]
     if remediation.kind in WAITS or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
         return
-    members = tuple(worker for gang in (*survivors, *taken) for worker in gang)
-    resume = resumable(members, turn.state.width)
+    members = chain.from_iterable((*survivors, *taken))
+    resume = resumable(members, width) if taken else _resumable(survivors, holders, common, width)
     if resume is None and has_committed(turn):
         why = "the last holders of the state wait for the rest of their replicas"
         _wait(turn, why)
@@ -107,17 +104,23 @@ def try_form(turn: Turn) -> None:
     _form(turn, (*survivors, *taken), resume, remediation)
 
 
-def _who_is_there(turn: Turn) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
+def _who_is_there(turn: Turn, holders: Gang, common: CommitId | None) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
     """Those who may go on, and those who may join them."""
-    survivors = whole_gangs(_holders(turn), turn.state.width)[: turn.settings.scaling.bounds[1]]
+    survivors = whole_gangs(holders, turn.state.width)[: turn.settings.scaling.bounds[1]]
     if turn.state.care.leaving is None:  # else who leaves helps to save the state until it is taken
         survivors = part(turn, survivors)
-    is_alone = turn.state.survivors_only and _is_enough(turn, survivors)
+    is_alone = turn.state.survivors_only and _is_enough(turn, survivors, holders, common)
     return survivors, () if is_alone else _trusted_joiners(turn, survivors)
 
 
-def _is_enough(turn: Turn, survivors: tuple[Gang, ...]) -> bool:
-    return len(survivors) >= turn.settings.scaling.bounds[0] and _can_go_on_alone(turn, survivors)
+def _is_enough(turn: Turn, survivors: tuple[Gang, ...], holders: Gang, common: CommitId | None) -> bool:
+    """Whether they can go on alone.
+
+    One that was healed to a commit, when its neighbour was not yet, may have to wait for a third that holds it too.
+    """
+    if len(survivors) < turn.settings.scaling.bounds[0]:
+        return False
+    return not has_committed(turn) or _resumable(survivors, holders, common, turn.state.width) is not None
 
 
 def _ends(turn: Turn, remediation: Remediation) -> bool:
@@ -138,7 +141,7 @@ def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...
     its other workers may hold what nobody else does.
     """
     staying = {worker.name for gang in survivors for worker in gang}
-    present = (*_holders(turn), *turn.state.ready)
+    present = (*_holders(turn, staying), *turn.ready)
     joiners = whole_gangs((worker for worker in present if worker.name not in staying), turn.state.width)
     incident = turn.open_incident()
     culprits = incident.culprits if incident is not None else ()
@@ -167,43 +170,48 @@ def _resort_to_tiers(turn: Turn) -> None:
     restart(turn, "every replica died")
 
 
-def _holders(turn: Turn) -> tuple[WorkerRecord, ...]:
-    """Live workers that hold healed state and have said which: members, and whoever has restored it at the door."""
-    known = {worker.name: worker for worker in (*turn.state.members, *turn.state.standing(Standing.PARKED))}
-    return tuple(worker for worker in known.values() if worker.held)
+def _holders(turn: Turn, but: AbstractSet[str] = frozenset()) -> tuple[WorkerRecord, ...]:
+    """Live workers that hold healed state and have said which: members, and whoever has restored it at the door.
+
+    Args:
+        but: names of workers that are not asked for.
+    """
+    ranks = turn.tally.ranks
+    members = turn.many(name for name in ranks if name not in but)
+    others = [one for one in turn.standing(Standing.PARKED) if one.name not in ranks and one.name not in but]
+    return tuple(worker for worker in (*members, *others) if worker.held)
+
+
+def _resumable(
+    gangs: tuple[Gang, ...], holders: tuple[WorkerRecord, ...], common: CommitId | None, width: int
+) -> CommitId | None:
+    """What these replicas can resume from; `common`, if they are all of the holders."""
+    is_all = sum(map(len, gangs)) == len(holders)
+    return common if is_all else resumable(chain.from_iterable(gangs), width)
 
 
 def _return_unhealed_to_the_door(turn: Turn) -> None:
     """A joiner that froze before it was healed is a joiner again; one that failed too often goes."""
-    for member in turn.state.members:
-        if member.standing is Standing.MEMBER and member.answer is not None and not member.healed:
-            turn.set_worker(member.name, standing=Standing.PARKED)
-    for worker in turn.state.standing(Standing.PARKED):
+    unhealed = turn.many(turn.tally.by_rank(turn.tally.unhealed))
+    turn.set_workers([one.name for one in unhealed if one.standing is Standing.MEMBER], standing=Standing.PARKED)
+    for worker in turn.standing(Standing.PARKED):
         if worker.tries >= turn.settings.limits.joiner_tries:
             turn.dismiss(worker.name, reason=f"it failed to join {worker.tries} generations")
-
-
-def _can_go_on_alone(turn: Turn, gangs: tuple[Gang, ...]) -> bool:
-    """Whether these replicas hold one commit in every shard.
-
-    One that was healed to a commit, when its neighbour was not yet, may have to wait for a third that holds it too.
-    """
-    workers = tuple(worker for gang in gangs for worker in gang)
-    return not has_committed(turn) or resumable(workers, turn.state.width) is not None
 
 
 def _dismiss_the_trained(turn: Turn) -> None:
     """Where the run begins anew, nobody may take part who has applied an update of a history that never was."""
     if has_committed(turn) or may_be_saved(turn):
         return
-    for worker in turn.state.standing(Standing.PARKED):
+    for worker in turn.standing(Standing.PARKED):
         if worker.left_with is not None and worker.left_with.step >= 0:
             turn.dismiss(worker.name, reason="the run begins anew, and it has trained already")
 
 
 def _ask_suspects(turn: Turn) -> bool:
     """Contact with the last holders of the state is lost, and nobody has proven them dead: ask them once more."""
-    suspects = tuple(m.name for m in turn.state.members if m.standing is Standing.SUSPECT and m.healed)
+    out_of_touch = turn.many(turn.tally.by_rank(turn.tally.standings[Standing.SUSPECT]))
+    suspects = tuple(member.name for member in out_of_touch if member.healed)
     if suspects:
         _wait(turn, f"contact with {', '.join(suspects)} is lost")
         turn.do(Freeze(workers=suspects, generation=turn.state.generation, reason="the last holders of the state"))
@@ -235,8 +243,10 @@ def _wait(turn: Turn, reason: str) -> None:
 
 def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Remediation) -> None:
     """Number the next generation and say who gives what to whom; without a commit to resume from, the run begins."""
+    holding: set[str] = set()
     if resume is not None:
-        gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, resume)))
+        holding = {worker.name for gang in gangs for worker in gang if worker.holds(resume)}
+        gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, holding)))
     ranked = [worker for gang in gangs for worker in gang]
     is_fork = turn.state.restore is not None and resume is not None
     if is_fork and resume is not None:
@@ -247,7 +257,8 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     if resume is None:
         donors = tuple(range(turn.state.width))
     else:
-        donors = tuple(rank for rank, worker in enumerate(ranked) if worker.holds(resume))
+        donors = tuple(rank for rank, worker in enumerate(ranked) if worker.name in holding)
+    behind = () if len(donors) == len(ranked) else tuple(sorted(set(range(len(ranked))).difference(donors)))
     began_s = turn.now_s if turn.state.began_s is None else turn.state.began_s
     view = View(
         run=turn.settings.run,
@@ -256,7 +267,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         members=tuple(Member(w.name, w.host, w.port) for w in ranked),
         resume=resume or NOTHING_COMMITTED,
         donors=donors,
-        behind=tuple(rank for rank in range(len(ranked)) if rank not in donors),
+        behind=behind,
         bootstrap=resume is None,
         published=turn.state.published,
         balanced=turn.state.balanced,
@@ -264,15 +275,18 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         forks=turn.state.forks,
         width=turn.state.width,
         tuning=turn.state.tuning,
-        replaced=tuple(worker.name for worker in ranked if turn.worker(worker.name).replaced),
-        failures=len(turn.state.incidents),
+        replaced=tuple(worker.name for worker in ranked if worker.replaced),
+        failures=turn.state.failures,
         watched_s=turn.now_s - began_s,
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
-    for worker in ranked:
-        turn.set_worker(worker.name, standing=Standing.MEMBER, slow_steps=0, **_NOTHING_SAID)
+    # Who stays a member is known by what it has answered until it has formed, so that most records need not change now.
+    new = [one.name for one in ranked if one.standing is not Standing.MEMBER or one.at_door or one.formed or one.kept]
+    turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
+    tally = turn.tally
     turn.change(view=view, generation=view.generation, began_s=began_s)
+    tally.enter(view, turn.many(member.worker for member in view.members))
     turn.tend(grow_now=False)
     exit_resumes(turn, view.resume)
     turn.enter(Phase.FORMING)
@@ -282,10 +296,9 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
 
 def _leave_out(turn: Turn, ranked: set[str]) -> None:
     """What is left of a broken replica stays at the door until it is whole again."""
-    for holder in _holders(turn):
-        if holder.name not in ranked:
-            parked = {"standing": Standing.PARKED, "healed": False, "left_with": holder.left_with or holder.answer}
-            turn.set_worker(holder.name, **parked, **_NOTHING_SAID)
+    for holder in _holders(turn, ranked):
+        parked = {"standing": Standing.PARKED, "healed": False, "left_with": holder.left_with or holder.answer}
+        turn.set_worker(holder.name, **parked, **NOTHING_SAID)
 
 
 def outdate_the_left(turn: Turn) -> None:
@@ -312,9 +325,9 @@ def is_of_old(turn: Turn, name: str, answer: CommitId) -> bool:
     return worker.outdated and not is_resumed and worker.left_with is not None and answer.same_state(worker.left_with)
 
 
-def _order(gang: Gang, resume: CommitId) -> int:
+def _order(gang: Gang, holding: AbstractSet[str]) -> int:
     """Those who hold what is resumed from come first, then others who trained, then joiners."""
-    if all(worker.holds(resume) for worker in gang):
+    if all(worker.name in holding for worker in gang):
         return 0
     return 1 if all(worker.held for worker in gang) else 2
 
@@ -322,8 +335,8 @@ def _order(gang: Gang, resume: CommitId) -> int:
 def start_if_ready(turn: Turn) -> None:
     """Begin once every worker that has a slot stands at the door, and they are enough."""
     low, high = turn.settings.scaling.bounds
-    ready = len(turn.state.joiners)
+    ready = turn.tally.ready.whole
     if turn.state.restore is not None and not is_restored(turn):
         return
-    if ready >= low and (ready >= high or not turn.state.standing(Standing.LOADING)):
+    if ready >= low and (ready >= high or not turn.tally.standings[Standing.LOADING]):
         try_form(turn)

@@ -15,7 +15,7 @@ def consider_growth(turn: Turn) -> None:
     if state.view is None or state.pause_asked or state.replicas >= turn.settings.scaling.bounds[1]:
         return
     ready = [
-        worker.name for gang in state.joiners if state.care.grow_now or not _is_patient(turn, gang) for worker in gang
+        worker.name for gang in turn.joiners if state.care.grow_now or not _is_patient(turn, gang) for worker in gang
     ]
     if ready:
         turn.pause(f"{', '.join(ready)} can join")
@@ -23,7 +23,7 @@ def consider_growth(turn: Turn) -> None:
 
 def _is_patient(turn: Turn, gang: Gang) -> bool:
     """Others may come soon, or its node may lose it soon."""
-    is_new = any(turn.now_s - worker.since_s < turn.settings.limits.grow_after_s for worker in gang)
+    is_new = any(turn.attended_s - worker.since_s < turn.settings.limits.grow_after_s for worker in gang)
     return is_new or any(is_flapping(turn, worker.node) for worker in gang)
 
 
@@ -36,6 +36,8 @@ def is_flapping(turn: Turn, node: str) -> bool:
 def flapping_until_s(state: RunState, node: str) -> float | None:
     """When a node that lost worker after worker may get one again; None: it is none of those."""
     limits = state.settings.limits
+    if len(state.incidents) < limits.flap_losses:
+        return None
     losses_s = [
         incident.opened_at_s
         for incident in state.incidents

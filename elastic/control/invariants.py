@@ -10,6 +10,7 @@ from elastic.control import events as ev
 from elastic.control.commands import Command, EndRun, Form, Freeze, Go
 from elastic.control.state import OVER, Phase, RunState, Standing, WorkerRecord
 from elastic.control.taking_over import as_found
+from elastic.control.tally import Tally
 from elastic.control.values import NOTHING_COMMITTED, CommitId, View
 
 _HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
@@ -17,7 +18,7 @@ _HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
 
 def check(state: RunState) -> list[str]:
     """The laws that a state breaks."""
-    return [*_workers(state), *_view(state), *_gangs(state), *_phase(state), *_history(state)]
+    return [*_workers(state), *_view(state), *_gangs(state), *_phase(state), *_history(state), *_tally(state)]
 
 
 def check_step(before: RunState, event: ev.Event, after: RunState, commands: tuple[Command, ...]) -> list[str]:
@@ -99,13 +100,20 @@ def _phase(state: RunState) -> Iterator[str]:
 
 
 def _history(state: RunState) -> Iterator[str]:
-    if [incident.number for incident in state.incidents] != list(range(len(state.incidents))):
-        yield "incidents are not counted from 0"
+    first = state.failures - len(state.incidents)
+    if [incident.number for incident in state.incidents] != list(range(first, state.failures)):
+        yield "incidents are not counted one by one"
     if any(incident.generation == 0 for incident in state.incidents[:-1]):
         yield "an incident was opened beside one under treatment"
     low, high = state.settings.scaling.bounds
     if not all(low <= size <= high for size in state.world_sizes):
         yield f"world sizes {state.world_sizes} are not within ({low}, {high})"
+
+
+def _tally(state: RunState) -> Iterator[str]:
+    """What is counted change by change is what is counted anew."""
+    if state.tally is not None and state.tally.describes(state) and (wrong := state.tally.differs(Tally(state))):
+        yield f"the tally has lost count of {', '.join(wrong)}"
 
 
 def _may_still_apply(member: WorkerRecord) -> bool:
@@ -120,13 +128,16 @@ def _monotone(before: RunState, after: RunState) -> Iterator[str]:
         yield f"generation {after.generation} after {before.generation}"
     if after.published < before.published and not _is_fork(before, after):
         yield f"step {before.published} was published, now {after.published}"
-    if after.world_sizes[: len(before.world_sizes)] != before.world_sizes:
+    new = after.world_sizes[-1:] if after.trained > before.trained else ()
+    if (*before.world_sizes, *new)[-len(after.world_sizes) or None :] != after.world_sizes:
         yield "the list of world sizes was rewritten"
-    if len(after.incidents) < len(before.incidents):
+    kept = {incident.number for incident in after.incidents}
+    if any(one.number not in kept for one in before.incidents if one.resumed_at_s is None):
         yield "an incident was forgotten"
     for name, worker in before.workers.items():
         if name not in after.workers:
-            yield f"{name} was forgotten"
+            if worker.standing not in OVER or name in {member.name for member in after.members}:
+                yield f"{name} was forgotten"
         elif worker.standing in OVER and after.workers[name].standing not in OVER:
             yield f"{name} came back from {worker.standing.value}"
 
@@ -196,7 +207,8 @@ def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[tuple[CommitI
 
     So too of those who have restored a commit at the door.
     """
-    there = (*before.members, *before.standing(Standing.PARKED))
+    members = () if before.phase is Phase.FORMING else before.members  # what they have answered is of the one before
+    there = (*members, *before.standing(Standing.PARKED))
     held = {m.name: (_named(m.answer, m.prepared), m.healed) for m in there if m.answer is not None}
     if isinstance(event, ev.RestoreFound) and event.commit is None:  # a rewind that came to nothing
         held |= {one.name: (_named(one.kept, None), True) for one in there if one.kept is not None}

@@ -17,8 +17,8 @@ def note_left(turn: Turn, worker: str) -> None:
 def expire_leaving(turn: Turn) -> None:
     """Who has been told to leave for so long has hung on the way out."""
     limit_s = turn.settings.limits.pod_termination_threshold_s
-    for worker in turn.state.standing(Standing.GONE):
-        if worker.is_dismissed and turn.now_s - worker.since_s > limit_s:
+    for worker in turn.many(turn.tally.by_start(turn.tally.leaving)):
+        if worker.standing is Standing.GONE and turn.attended_s - worker.since_s > limit_s:
             turn.set_worker(worker.name, is_dismissed=False)
             why = f"{worker.name} was told to leave, and has not within Limits.pod_termination_threshold_s={limit_s}"
             turn.do(Fence(worker=worker.name, reason=why))

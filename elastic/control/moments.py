@@ -260,7 +260,7 @@ def _shut_until_s(state: RunState, node: str) -> float | None:
 
 
 def _resizes(told: _Told, before: RunState, state: RunState) -> Iterator[Moment]:
-    if state.world_sizes == before.world_sizes or not before.world_sizes or state.view is None:
+    if state.trained == before.trained or not before.world_sizes or state.view is None:
         return
     was, now = before.world_sizes[-1], state.world_sizes[-1]
     if was != now:

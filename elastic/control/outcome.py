@@ -38,8 +38,8 @@ class Result:
         steps: committed steps.
         last_report: metrics of the last stable step, as given to `step.report`.
         value: what train_fn returned on the leader.
-        world_sizes: replicas of each generation, in order.
-        incidents: failures that were survived.
+        world_sizes: replicas of each generation, in order; of the last 1,024 in a long run.
+        incidents: failures that were survived; the last 64 or more in a long run, the journal has all.
         goodput: share of the time since the first step that went into attempts that were committed.
         run_dir: where the run's journal lies.
     """

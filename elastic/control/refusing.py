@@ -5,20 +5,20 @@ old (an answer of a replaced generation, a second death) needs no refusal: the h
 """
 
 import types
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from math import isfinite
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from elastic.control import events as ev
 from elastic.control.controller import TABLE
+from elastic.control.copies import changed
 from elastic.control.flight import Reading
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, StepReport
 
-_KNOWN = {kind for _, kind in TABLE}
-_HINTS: dict[type, dict[str, Any]] = {kind: get_type_hints(kind) for kind in (*_KNOWN, CommitId, StepReport)}
+Check = Callable[[Any], bool]
 
 
 def admitted(state: RunState, event: Any) -> tuple[ev.Event | None, str]:
@@ -31,7 +31,7 @@ def admitted(state: RunState, event: Any) -> tuple[ev.Event | None, str]:
     why_not = malformed(event) or _from_nowhere(state, event)
     if why_not:
         return None, f"{kind.__name__}: {why_not}"
-    if isinstance(event, ev.HostBeat):
+    if isinstance(event, ev.HostBeat | ev.HostsHeard):
         return _without_strangers(state, event)
     return event, ""
 
@@ -47,31 +47,50 @@ def misplaced(node: str, event: ev.Event, watched: Mapping[str, str]) -> str:
 
 def malformed(value: Any, where: str = "") -> str:
     """Which field of a value of the vocabulary does not hold what it should; empty if all do."""
-    hints = _HINTS[type(value)]
-    for field in fields(value):
-        one, path = getattr(value, field.name), f"{where}{field.name}"
-        if not _fits(one, hints[field.name]):
-            return f"{path}={one!r:.80} is no {getattr(hints[field.name], '__name__', hints[field.name])}"
-        if isinstance(one, CommitId | StepReport) and (inside := malformed(one, f"{path}.")):
+    for name, fits, hint in _FIELDS[type(value)]:
+        one = getattr(value, name)
+        if not fits(one):
+            return f"{where}{name}={one!r:.80} is no {getattr(hint, '__name__', hint)}"
+        if type(one) in _INNER and (inside := malformed(one, f"{where}{name}.")):
             return inside
     return ""
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """As far down as containers of plain values go."""
+def _check_of(hint: Any) -> Check:
+    """Whether a value is what the hint says, as far down as containers of plain values go."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, one) for one in get_args(hint))
+        checks = [_check_of(one) for one in get_args(hint)]
+        return lambda value: any(check(value) for check in checks)
     if origin is tuple:
-        return isinstance(value, tuple) and _all_fit(value, get_args(hint))
-    if hint in (float, int):
-        is_number = isinstance(value, Real if hint is float else Integral) and not isinstance(value, bool)
-        return is_number and isfinite(value)
+        return _check_of_tuple(get_args(hint))
+    if hint is float:
+        return _is_number
+    if hint is int:
+        return lambda value: isinstance(value, Integral) and not isinstance(value, bool)
     if hint is bool:
-        return str(value) in ("True", "False")  # numpy has a kind of its own
+        return lambda value: str(value) in ("True", "False")  # numpy has a kind of its own
     if hint is Reading:
-        return _is_reading(value)
-    return getattr(hint, "_is_protocol", False) or isinstance(value, origin or hint)
+        return _is_reading
+    if getattr(hint, "_is_protocol", False):
+        return lambda value: True
+    kind = origin or hint
+    return lambda value: isinstance(value, kind)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(-inf < value < inf)  # type: ignore[operator]
+
+
+def _check_of_tuple(hints: tuple[Any, ...]) -> Check:
+    checks = [_check_of(hint) for hint in hints if hint is not Ellipsis]
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        return lambda value: isinstance(value, tuple) and all(map(checks[0], value))
+    return lambda value: (
+        isinstance(value, tuple)
+        and len(value) == len(checks)
+        and all(check(one) for check, one in zip(checks, value, strict=True))
+    )
 
 
 def _is_reading(value: Any) -> bool:
@@ -81,10 +100,12 @@ def _is_reading(value: Any) -> bool:
     return isinstance(value.generation, int) and isinstance(value.still_s, float | int) and isfinite(value.still_s)
 
 
-def _all_fit(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
-    if len(hints) == 2 and hints[1] is Ellipsis:
-        return all(_fits(value, hints[0]) for value in values)
-    return len(values) == len(hints) and all(map(_fits, values, hints))
+_INNER = (CommitId, StepReport)
+_KNOWN = {kind for _, kind in TABLE}
+_FIELDS = {
+    kind: tuple((field.name, _check_of(hints[field.name]), hints[field.name]) for field in fields(kind))
+    for kind, hints in ((kind, get_type_hints(kind)) for kind in (*_KNOWN, *_INNER))
+}
 
 
 def _from_nowhere(state: RunState, event: ev.Event) -> str:
@@ -101,11 +122,14 @@ def _from_nowhere(state: RunState, event: ev.Event) -> str:
     return ""
 
 
-def _without_strangers(state: RunState, event: ev.HostBeat) -> tuple[ev.Event, str]:
-    """A host tells of its own workers only."""
+def _without_strangers(state: RunState, event: ev.HostBeat | ev.HostsHeard) -> tuple[ev.Event, str]:
+    """A host tells of its own workers only, a relay of those on its hosts."""
+    told_by = {event.node} if isinstance(event, ev.HostBeat) else set(event.nodes)
     nodes = {one.worker: state.workers[one.worker].node for one in event.readings if one.worker in state.workers}
-    strangers = sorted(name for name, node in nodes.items() if node and node != event.node)
+    strangers = sorted(name for name, node in nodes.items() if node and node not in told_by)
     if not strangers:
         return event, ""
     own = tuple(reading for reading in event.readings if reading.worker not in strangers)
-    return replace(event, readings=own), f"the monitor of {event.node} speaks of {', '.join(strangers)}, not on it"
+    who = f"the monitor of {event.node}" if isinstance(event, ev.HostBeat) else "a relay"
+    where = "it" if isinstance(event, ev.HostBeat) else "its hosts"
+    return changed(event, readings=own), f"{who} speaks of {', '.join(strangers)}, not on {where}"

@@ -62,44 +62,42 @@ def is_restored(turn: Turn) -> bool:
         return False
     _send_to_the_door(turn)
     turn.replenish("the state is restored")
-    waiting = [worker.name for worker in turn.state.ready if worker.restoring is None]
-    for name in waiting:
-        turn.set_worker(name, restoring=restore.commit, restoring_s=turn.now_s, refused=False)
+    waiting = turn.tally.by_start(turn.tally.unasked)
+    turn.set_workers(waiting, restoring=restore.commit, restoring_s=turn.now_s, refused=False)
     if waiting:
         reason = f"the run goes on after step {restore.commit.step}"
         turn.do(Restore(workers=tuple(waiting), commit=restore.commit, number=restore.number, reason=reason))
-    parked = turn.state.standing(Standing.PARKED)
-    if any(worker.is_restoring for worker in parked) and not _is_late(turn, restore, parked):
+    if turn.tally.restoring and not _is_late(turn, restore):
         return False
+    parked = turn.standing(Standing.PARKED)
     if resumable(parked, turn.state.width) is not None:
         return True
     _give_up_bad_step(turn, restore, parked)
     return False
 
 
-def _is_late(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord, ...]) -> bool:
+def _is_late(turn: Turn, restore: Restoring) -> bool:
     """Enough replicas have loaded the step, and the rest takes more than twice as long: it may join later."""
-    held = whole_gangs((worker for worker in parked if worker.held), turn.state.width)
-    if len(held) < turn.settings.scaling.bounds[0]:
+    if turn.tally.restored.whole < turn.settings.scaling.bounds[0]:
         return False
     if restore.enough_s is None:
         restore = replace(restore, enough_s=turn.now_s)
         turn.change(restore=restore)
     enough_s = restore.enough_s if restore.enough_s is not None else turn.now_s
+    parked = turn.standing(Standing.PARKED)
     took_s = enough_s - min(worker.restoring_s for worker in parked if worker.restoring is not None)
     return turn.now_s - enough_s > max(_GRACE_S, took_s)
 
 
 def _send_to_the_door(turn: Turn) -> None:
     """Whatever members hold, it is not what comes now."""
-    for member in turn.state.members:
-        if member.standing is Standing.MEMBER:
-            turn.set_worker(member.name, standing=Standing.PARKED, healed=False, restoring=None, refused=False)
+    there = turn.tally.by_rank(turn.tally.standings[Standing.MEMBER])
+    turn.set_workers(there, standing=Standing.PARKED, healed=False, restoring=None, refused=False)
 
 
 def _give_up_bad_step(turn: Turn, restore: Restoring, parked: tuple[WorkerRecord, ...]) -> None:
     """All have answered, and nobody who might yet is on the way: some part of the step cannot be had from anywhere."""
-    is_last_word = whole_gangs(parked, turn.state.width) and not turn.state.standing(Standing.LOADING)
+    is_last_word = whole_gangs(parked, turn.state.width) and not turn.tally.standings[Standing.LOADING]
     if restore.commit is None or not is_last_word:
         return
     for worker in parked:
@@ -141,7 +139,7 @@ def take_answer(turn: Turn, event: ev.RestoreFound) -> bool:
 
 def _go_on_with_what_was_kept(turn: Turn) -> None:
     """There is nothing to go back to: who could not load another state still holds its own."""
-    for worker in turn.state.standing(Standing.PARKED):
+    for worker in turn.standing(Standing.PARKED):
         is_void = worker.kept is None or any(fork.voids(worker.kept) for fork in turn.state.forks)
         if worker.kept is not None and worker.kept.step >= 0 and not worker.healed and not is_void:
             turn.set_worker(worker.name, answer=worker.kept, healed=True)
@@ -196,8 +194,8 @@ def fork(turn: Turn, resume: CommitId) -> None:
     wish = turn.state.restore
     if wish is not None and wish.at_most is not None and not wish.needed_for:
         turn.change(furthest=resume.step, restarts=0)  # who goes back on purpose expects no step past where it was
-    for worker in turn.state.standing(Standing.PARKED):  # who is not taken in knows of another state, or of none
-        turn.set_worker(worker.name, restoring=None, refused=False, kept=None)
+    parked = turn.tally.by_start(turn.tally.standings[Standing.PARKED])
+    turn.set_workers(parked, restoring=None, refused=False, kept=None)  # who is not taken in knows of another state
     turn.change(forks=(*turn.state.forks, made), restore=None, published=resume.step, published_ahead=frozenset())
     turn.change(care=turn.state.care.forked(resume.step))
     turn.change(verified=min(turn.state.verified, resume.step))
@@ -220,7 +218,7 @@ def expire_restores(turn: Turn) -> bool:
         return True
     if restore.commit is None:
         return turn.now_s - restore.since_s <= limit_s
-    for worker in turn.state.standing(Standing.PARKED):
+    for worker in turn.many(turn.tally.by_start(turn.tally.restoring)):
         if worker.is_restoring and turn.now_s - worker.restoring_s > limit_s:
             within = f"{SILENCE} times Limits.restore_timeout_s={turn.settings.limits.restore_timeout_s}"
             why = f"{worker.name} has not loaded step {restore.commit.step} within {within}"

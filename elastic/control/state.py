@@ -1,17 +1,23 @@
 """Pure. The state of a run as the controller keeps it: phases, workers, the current generation."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastic.control.care import Care
+from elastic.control.copies import sent
 from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.outcome import Outcome
+from elastic.control.persistent import PersistentMap, persistent
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Incident, View
 from elastic.settings import RunSettings
+
+if TYPE_CHECKING:
+    from elastic.control.tally import Tally
 
 
 class Phase(Enum):
@@ -47,6 +53,16 @@ OVER = frozenset({Standing.DEAD, Standing.GONE, Standing.EXILED})
 # What holds of a worker whose state counts again.
 IN_STEP: dict[str, Any] = {"left_with": None, "outdated": False, "replaced": False}
 
+# What holds of a member of a generation that it has said nothing of.
+NOTHING_SAID: dict[str, Any] = {
+    "at_door": False,
+    "formed": False,
+    "answer": None,
+    "prepared": None,
+    "restoring": None,
+    "kept": None,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
@@ -54,7 +70,7 @@ class WorkerRecord:
 
     Attributes:
         gang: the replica it was started for; shard: its place in it.
-        answer: the commit it named when it froze in the current generation, None before.
+        answer: the commit it named when it last froze, or loaded; None from when it has formed a generation after that.
         prepared: the update that it can apply yet, named with the answer.
         healed: it holds the state of `answer` in full.
         left_with: the commit that it held when its replica was left out, until it is healed.
@@ -66,7 +82,7 @@ class WorkerRecord:
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
         finding: what its node's sensors say it did wrong, empty if nothing.
-        since_s: when its standing last changed.
+        since_s: when its standing last changed, less `RunState.absent_s`.
         avoid: nodes on which it must not be placed. pinned: the only one on which it may be, empty: any other.
         gpus: that it was given, as it sees them.
         is_dismissed: it was told to leave, and is not known to have left.
@@ -112,6 +128,9 @@ class WorkerRecord:
     gpus: tuple[str, ...] = ()
     is_dismissed: bool = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sent(self)
+
     @property
     def held(self) -> tuple[CommitId, ...]:
         """Commits that it can give, or resume from: the one it named or restored, the one it is prepared for."""
@@ -125,7 +144,7 @@ class WorkerRecord:
         return self.restoring is not None and not self.healed and not self.refused
 
     def holds(self, commit: CommitId) -> bool:
-        return any(one.same_state(commit) for one in self.held)
+        return (commit.step, commit.lineage) in [(one.step, one.lineage) for one in self.held]
 
 
 Gang = tuple[WorkerRecord, ...]
@@ -190,13 +209,16 @@ class RunState:
         care: what is remembered from one incident to the next.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
         steps_s: how long the last steps took.
+        incidents: those under treatment, and the last ones before them; failures: how many there were.
+        world_sizes: replicas of the last generations that trained; trained: how many did.
+        tally: what is counted over workers and hosts (`control/tally.py`); no part of the value, and not sent along.
         phase_since_s: when the phase was entered. began_s: when the first generation of this life was begun.
-        seen_s: when the last event was taken in, None before the first.
+        seen_s: when the last event was taken in, None before the first. absent_s: how long, in all, nobody looked.
     """
 
     settings: RunSettings
     phase: Phase = Phase.STARTING
-    workers: Mapping[str, WorkerRecord] = field(default_factory=dict)
+    workers: Mapping[str, WorkerRecord] = field(default_factory=PersistentMap)
     view: View | None = None
     generation: int = 0
     published: int = -1
@@ -226,22 +248,26 @@ class RunState:
     monitors_lost: frozenset[str] = frozenset()
     leaving: Mapping[str, str] = field(default_factory=dict)
     care: Care = field(default_factory=Care)
-    heard_s: Mapping[str, float] = field(default_factory=dict)
-    readings: Mapping[str, Reading] = field(default_factory=dict)
+    heard_s: Mapping[str, float] = field(default_factory=PersistentMap)
+    readings: Mapping[str, Reading] = field(default_factory=PersistentMap)
     steps_s: tuple[float, ...] = ()
     incidents: tuple[Incident, ...] = ()
+    failures: int = 0
     world_sizes: tuple[int, ...] = ()
+    trained: int = 0
     phase_since_s: float = 0.0
+    absent_s: float = 0.0
     began_s: float | None = None
     seen_s: float | None = None
     outcome: Outcome | None = None
+    tally: "Tally | None" = field(default=None, compare=False, repr=False)
 
     @property
     def members(self) -> tuple[WorkerRecord, ...]:
         """Records of the current generation's members, in rank order."""
         if self.view is None:
             return ()
-        return tuple(self.workers[member.worker] for member in self.view.members)
+        return tuple(persistent(self.workers).many(member.worker for member in self.view.members))
 
     def standing(self, *standings: Standing) -> tuple[WorkerRecord, ...]:
         """Workers of these standings, in order of their start."""
@@ -255,7 +281,7 @@ class RunState:
     @property
     def replicas(self) -> int:
         """Replicas of the current generation."""
-        return len(self.members) // self.width
+        return 0 if self.view is None else len(self.view.members) // self.width
 
     @property
     def ready(self) -> tuple[WorkerRecord, ...]:
@@ -269,11 +295,18 @@ class RunState:
         return whole_gangs(self.ready, self.width)
 
 
-def resumable(workers: tuple[WorkerRecord, ...], width: int) -> CommitId | None:
+def resumable(workers: Iterable[WorkerRecord], width: int) -> CommitId | None:
     """The highest commit that these workers hold, or are prepared for, in every shard; None if there is none."""
-    held = [commit for worker in workers for commit in worker.held]
-    whole = [commit for commit in held if len({worker.shard for worker in workers if worker.holds(commit)}) == width]
-    return highest_commit(tuple(whole)) if whole else None
+    first: dict[tuple[int, str], CommitId] = {}
+    shards: dict[tuple[int, str], list[int]] = {}
+    for worker in workers:
+        for commit in worker.held:
+            state = commit.step, commit.lineage
+            if state not in first:
+                first[state], shards[state] = commit, []
+            shards[state].append(worker.shard)
+    whole = {state: len(there) for state, there in shards.items() if len(set(there)) == width}
+    return first[_highest(whole)] if whole else None
 
 
 def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
@@ -284,7 +317,11 @@ def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
     """
     if not answers:
         return NOTHING_COMMITTED
-    top = max(answer.step for answer in answers)
-    candidates = [answer for answer in answers if answer.step == top]
-    lineages = [answer.lineage for answer in candidates]
-    return min(candidates, key=lambda answer: (-lineages.count(answer.lineage), answer.lineage))
+    highest = _highest(Counter((answer.step, answer.lineage) for answer in answers))
+    return next(answer for answer in answers if (answer.step, answer.lineage) == highest)
+
+
+def _highest(votes: Mapping[tuple[int, str], int]) -> tuple[int, str]:
+    """From (step, lineage) and how many hold it."""
+    top = max(step for step, _ in votes)
+    return min((state for state in votes if state[0] == top), key=lambda state: (-votes[state], state[1]))

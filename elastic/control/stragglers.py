@@ -4,8 +4,7 @@ A straggler is alive and right, so nothing is broken for its sake: where the pol
 asked to stop at the end of a step, and the next generation is formed without it, or with shares by speed.
 """
 
-from dataclasses import replace
-
+from elastic.control.copies import changed
 from elastic.control.departing import newest_step
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.speed import scores
@@ -15,6 +14,7 @@ from elastic.control.values import IncidentClass, StepReport
 from elastic.control.viewing import cluster_view
 
 _TOLD = (Kind.CONTINUE, Kind.WAIT)  # nothing that would be worth stopping for
+_MARGIN = 0.05  # who is not slow is known to be as fast as this, or every step would change every record
 
 
 def note_speed(turn: Turn, report: StepReport) -> None:
@@ -23,12 +23,15 @@ def note_speed(turn: Turn, report: StepReport) -> None:
     is_current = state.phase is Phase.RUNNING and report.commit.generation == state.generation
     if not is_current or len(report.seconds) != state.replicas:
         return
-    scored = {}
-    by_worker = [score for score in scores(report.seconds) for _ in range(state.width)]
-    for member, score in zip(state.members, by_worker, strict=True):
+    scored: dict[str, WorkerRecord] = {}
+    by_replica, width = scores(report.seconds), state.width
+    for rank, member in enumerate(state.members):
+        score = by_replica[rank // width]
         slow_steps = member.slow_steps + 1 if score >= limits.slow_ratio else 0
-        scored[member.name] = replace(member, slowness=score, slow_steps=slow_steps)
-    turn.change(workers={**state.workers, **scored})
+        is_told = abs(score - member.slowness) <= _MARGIN and not slow_steps
+        if slow_steps != member.slow_steps or not is_told:
+            scored[member.name] = changed(member, slowness=score, slow_steps=slow_steps)
+    turn.put(scored)
     late = sorted((w for w in scored.values() if w.slow_steps == limits.slow_steps), key=lambda worker: worker.slowness)
     if late and not turn.is_recovering() and not state.pause_asked:
         _decide(turn, late.pop())
@@ -44,7 +47,7 @@ def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Rem
     if remediation.kind not in (Kind.SWAP, Kind.SHRINK):
         return survivors
     staying = tuple(gang for gang in survivors if not any(worker.name in incident.culprits for worker in gang))
-    ready = len(turn.state.joiners) if remediation.kind is Kind.SWAP else 0
+    ready = turn.tally.ready.whole if remediation.kind is Kind.SWAP else 0
     if len(staying) + ready < turn.settings.scaling.bounds[0]:
         return survivors  # slow is better than too few
     if newest_step(staying) < newest_step(survivors):
@@ -66,7 +69,7 @@ def _decide(turn: Turn, worker: WorkerRecord) -> None:
     incident = turn.open_incident()
     if incident is None or state.view is None:
         return
-    remediation = turn.policy(incident, cluster_view(turn, incident, state.replicas, len(state.joiners)))
+    remediation = turn.policy(incident, cluster_view(turn, incident, state.replicas, turn.tally.ready.whole))
     turn.decide_incident(remediation)
     is_new = remediation.kind is not Kind.REDEAL or not state.balanced
     if remediation.kind not in _TOLD and is_new:

@@ -53,29 +53,39 @@ def suspicions(
     """
     found = []
     for reading in readings:
-        limit_s, reason = _limit(reading, stall_s, limits)
-        if limit_s is not None and not has_victims:
-            limit_s = max(limit_s, limits.first_steps_timeout_s)
-            reason = f"Limits.first_steps_timeout_s={limits.first_steps_timeout_s}, since nobody waits for it"
+        limit_s = shortest_limit_s(reading, stall_s, limits)
         if limit_s is None or reading.still_s < limit_s:
             continue
+        reason = _reason(reading, limit_s)
+        if not has_victims:
+            limit_s = max(limit_s, limits.first_steps_timeout_s)
+            reason = f"Limits.first_steps_timeout_s={limits.first_steps_timeout_s}, since nobody waits for it"
+            if reading.still_s < limit_s:
+                continue
         is_dead = reading.state == STOPPED or reading.still_s >= _DEAD * limit_s or reading.phase not in _IN_STEP
         why = f"{reading.worker} has stood still for {reading.still_s:.1f} s, {reading.place} (process {reading.state})"
         found.append(Suspicion(worker=reading.worker, is_dead=is_dead, reason=f"{why}; limit: {reason}"))
     return found
 
 
-def _limit(reading: Reading, stall_s: float, limits: Limits) -> tuple[float | None, str]:
+def shortest_limit_s(reading: Reading, stall_s: float, limits: Limits) -> float | None:
+    """How long it may stand still where somebody waits for it; None where it waits for others."""
     if reading.state == STOPPED:
-        return limits.hang_floor_s, f"Limits.hang_floor_s={limits.hang_floor_s}, since its process is stopped"
+        return limits.hang_floor_s
     if reading.phase in _IN_STEP:
-        limit_s = limits.first_steps_timeout_s if reading.commits < YOUNG_COMMITS else stall_s
-        return limit_s, f"{limit_s:.1f} s, learned from the run's steps (Limits.hang_floor_s, first_steps_timeout_s)"
+        return limits.first_steps_timeout_s if reading.commits < YOUNG_COMMITS else stall_s
     if reading.phase is Flying.FETCHING:
-        return limits.fetch_timeout_s, f"Limits.fetch_timeout_s={limits.fetch_timeout_s}"
-    if reading.phase in _BETWEEN:
-        return limits.door_timeout_s, f"Limits.door_timeout_s={limits.door_timeout_s}"
-    return None, ""
+        return limits.fetch_timeout_s
+    return limits.door_timeout_s if reading.phase in _BETWEEN else None
+
+
+def _reason(reading: Reading, limit_s: float) -> str:
+    if reading.state == STOPPED:
+        return f"Limits.hang_floor_s={limit_s}, since its process is stopped"
+    if reading.phase in _IN_STEP:
+        return f"{limit_s:.1f} s, learned from the run's steps (Limits.hang_floor_s, first_steps_timeout_s)"
+    name = "fetch_timeout_s" if reading.phase is Flying.FETCHING else "door_timeout_s"
+    return f"Limits.{name}={limit_s}"
 
 
 def all_wait(readings: Sequence[Reading], stall_s: float) -> bool:

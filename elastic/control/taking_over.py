@@ -12,6 +12,7 @@ from typing import Any
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted, newest_view
 from elastic.control.forming import settle
+from elastic.control.persistent import persistent
 from elastic.control.restoring import look_for_state
 from elastic.control.state import Phase, RunState, Standing, WorkerRecord
 from elastic.control.turn import Turn
@@ -27,7 +28,8 @@ _HELD = (Standing.LOADING, Standing.PARKED, Standing.MEMBER)
 
 
 def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
-    turn.change(**_taken_over(turn.state, event, turn.now_s))
+    changes = _taken_over(turn.state, event, turn.now_s)
+    turn.change(**changes | {name: persistent(changes[name]) for name in ("workers", "heard_s") if name in changes})
     _dismiss_surplus(turn)
     if turn.state.view is None:
         turn.enter(Phase.STARTING)
@@ -44,7 +46,7 @@ def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
 def _dismiss_surplus(turn: Turn) -> None:
     """Some that were to be ended, and were replaced, are there with those who replace them."""
     scaling = turn.settings.scaling
-    held = [worker for worker in turn.state.standing(*_HELD) if not worker.notice]
+    held = [worker for worker in turn.standing(*_HELD) if not worker.notice]
     members = {worker.gang for worker in held if turn.is_member(worker.name)}
     others = sorted({worker.gang for worker in held} - members)
     room = scaling.bounds[1] + scaling.spares - len(members)

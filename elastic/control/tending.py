@@ -79,7 +79,7 @@ def _see_to_resets(turn: Turn) -> None:
 
 
 def _are_leaving(turn: Turn, node: str) -> bool:
-    return any(worker.is_dismissed and worker.node == node for worker in turn.state.standing(Standing.GONE))
+    return any(worker.standing is Standing.GONE and worker.node == node for worker in turn.many(turn.tally.leaving))
 
 
 def _release_nodes(turn: Turn) -> None:
@@ -92,11 +92,12 @@ def _ask_anew(turn: Turn) -> None:
     """Workers that wait for a slot avoid a node that is free again, or are to be on one that has no room."""
     if turn.state.phase not in _ASKS:
         return
-    waiting = turn.state.standing(Standing.REQUESTED)
+    waiting = turn.standing(Standing.REQUESTED)
     stuck = {worker.gang for worker in waiting if _is_stuck(turn, worker)}
     if not stuck:
         return
-    begun = {one.gang for one in turn.state.workers.values() if one.standing not in (*OVER, Standing.REQUESTED)}
+    waits = (*OVER, Standing.REQUESTED)
+    begun = {gang for gang in stuck if any(one.standing not in waits for one in turn.many(turn.tally.mates[gang]))}
     for worker in waiting:
         if worker.gang in stuck - begun:  # a replica that has begun has its places
             turn.dismiss(worker.name, reason="its place is asked for anew")
@@ -106,9 +107,9 @@ def _ask_anew(turn: Turn) -> None:
 def _is_stuck(turn: Turn, worker: WorkerRecord) -> bool:
     care, limits = turn.state.care, turn.settings.limits
     if worker.pinned:
-        is_late = turn.now_s - worker.since_s > limits.place_timeout_s
+        is_late = turn.attended_s - worker.since_s > limits.place_timeout_s
         return is_late or worker.pinned in care.quarantine or worker.pinned in turn.state.leaving
-    return bool(worker.avoid - set(care.quarantine))
+    return bool(worker.avoid - care.quarantine.keys())
 
 
 def _remind_of_pause(turn: Turn) -> None:

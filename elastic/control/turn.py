@@ -1,25 +1,37 @@
 """Pure. One turn of the controller: the state as it changes while one event is taken in, and the commands it gives."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, Pause, ProveDead, StartWorker
+from elastic.control.copies import changed, set_field
 from elastic.control.outcome import Ending, Outcome
+from elastic.control.persistent import persistent
 from elastic.control.remediation import Policy, Remediation
-from elastic.control.state import OVER, Phase, RunState, Standing, WorkerRecord
+from elastic.control.state import OVER, Gang, Phase, RunState, Standing, WorkerRecord, whole_gangs
+from elastic.control.tally import HELD, Tally
 from elastic.control.values import Incident, IncidentClass, StepReport
 from elastic.settings import RunSettings
 
 _SPECIFIC = list(IncidentClass)
-_HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
+_THERE = tuple(standing for standing in Standing if standing not in (*OVER, Standing.SUSPECT))
 _MAX_EVIDENCE = 16  # an incident keeps its first signals; the journal keeps them all
 
 
 class Turn:
-    """Mutable within one call of `controller.step`, never outside it."""
+    """Mutable within one call of `controller.step`, never outside it.
+
+    Attribute `state`: this turn's own copy. It changes in place until the turn ends, and is a value from then on.
+    """
 
     def __init__(self, state: RunState, now_s: float, policy: Policy) -> None:
-        self.state = state
+        self.state = changed(
+            state,
+            workers=persistent(state.workers),
+            heard_s=persistent(state.heard_s),
+            readings=persistent(state.readings),
+        )
         self.now_s = now_s
         self.policy = policy
         self.commands: list[Command] = []
@@ -28,11 +40,21 @@ class Turn:
     def settings(self) -> RunSettings:
         return self.state.settings
 
+    @property
+    def tally(self) -> Tally:
+        """What is counted over workers and hosts, as they are now."""
+        tally = self.state.tally
+        if tally is None or not tally.describes(self.state):
+            tally = Tally(self.state)
+            self.change(tally=tally)
+        return tally
+
     def do(self, command: Command) -> None:
         self.commands.append(command)
 
     def change(self, **changes: Any) -> None:
-        self.state = replace(self.state, **changes)
+        for name, value in changes.items():
+            set_field(self.state, name, value)
 
     def tend(self, **changes: Any) -> None:
         """Change what is remembered from one incident to the next."""
@@ -40,6 +62,11 @@ class Turn:
 
     def enter(self, phase: Phase, **changes: Any) -> None:
         self.change(phase=phase, phase_since_s=self.now_s, **changes)
+
+    @property
+    def attended_s(self) -> float:
+        """The time, less that in which the controller did not look: what `since_s` of workers counts in."""
+        return self.now_s - self.state.absent_s
 
     def waited_s(self) -> float:
         return self.now_s - self.state.phase_since_s
@@ -56,14 +83,45 @@ class Turn:
     def worker(self, name: str) -> WorkerRecord:
         return self.state.workers[name]
 
+    def many(self, names: Iterable[str]) -> list[WorkerRecord]:
+        """The records of these workers."""
+        return persistent(self.state.workers).many(names)
+
+    def standing(self, *standings: Standing) -> tuple[WorkerRecord, ...]:
+        """See `RunState.standing`; looks at no other workers."""
+        tally = self.tally
+        return tuple(self.many(tally.by_start(name for one in standings for name in tally.standings[one])))
+
+    @property
+    def ready(self) -> tuple[WorkerRecord, ...]:
+        """See `RunState.ready`."""
+        tries = self.settings.limits.joiner_tries
+        return tuple(worker for worker in self.standing(Standing.PARKED) if worker.tries < tries)
+
+    @property
+    def joiners(self) -> tuple[Gang, ...]:
+        """See `RunState.joiners`."""
+        return whole_gangs(self.ready, self.state.width)
+
     def is_member(self, name: str) -> bool:
-        return self.state.view is not None and any(m.worker == name for m in self.state.view.members)
+        return name in self.tally.ranks
 
     def set_worker(self, name: str, **changes: Any) -> None:
-        record = self.state.workers[name]
-        if "standing" in changes and changes["standing"] is not record.standing:
-            changes["since_s"] = self.now_s
-        self.change(workers={**self.state.workers, name: replace(record, **changes)})
+        self.set_workers((name,), **changes)
+
+    def set_workers(self, names: Iterable[str], **changes: Any) -> None:
+        """The same of many workers at once."""
+        standing = changes.get("standing")
+        records: dict[str, WorkerRecord] = {}
+        for record in self.many(names):
+            new = records[record.name] = changed(record, **changes)
+            if standing is not None and standing is not record.standing:
+                set_field(new, "since_s", self.attended_s)
+        self.put(records)
+
+    def put(self, records: Mapping[str, WorkerRecord]) -> None:
+        """New workers, or what has become of others."""
+        self.change(workers=self.tally.put(records))
 
     def replenish(self, reason: str) -> None:
         """Ask for workers until the maximum of replicas and all spares are there or on their way.
@@ -73,12 +131,15 @@ class Turn:
         scaling, limits = self.settings.scaling, self.settings.limits
         if self.state.start_failures >= limits.start_tries or self.state.care.leaving is not None:
             return
-        may_come_back = [w for w in self.state.standing(Standing.SUSPECT) if self.is_member(w.name) and not w.fenced]
-        held = [worker for worker in self.state.standing(*_HELD) if not worker.notice]
-        gangs: dict[int, set[int]] = {}
-        for worker in (*held, *may_come_back):
-            gangs.setdefault(worker.gang, set()).add(worker.shard)
-        for _ in range(scaling.bounds[1] + scaling.spares - len(gangs)):
+        held, wanted = self.tally.held, scaling.bounds[1] + scaling.spares
+        may_come_back = [w for w in self.standing(Standing.SUSPECT) if self.is_member(w.name) and not w.fenced]
+        if len(held.shards) == held.whole >= wanted and not may_come_back:
+            return
+        broken = [gang for gang, shards in held.shards.items() if len(shards) < self.state.width]
+        gangs = {gang: set(held.shards[gang]) for gang in sorted(broken, key=self._first_start)}
+        for worker in may_come_back:
+            gangs.setdefault(worker.gang, set(held.shards.get(worker.gang, ()))).add(worker.shard)
+        for _ in range(wanted - len(held.shards) - len(gangs.keys() - held.shards.keys())):
             gangs[self.state.next_gang] = set()
             self.change(next_gang=self.state.next_gang + 1)
         leaving = {worker.gang for worker in may_come_back if worker.notice}
@@ -88,10 +149,16 @@ class Turn:
         if self.state.care.places and not self.is_recovering():
             self.tend(places=())  # whoever was to be started anew is there, or elsewhere
 
+    def _first_start(self, gang: int) -> int:
+        """The number of the first worker that this replica still has."""
+        number = persistent(self.state.workers).number
+        there = self.many(self.tally.mates[gang])
+        return min(number(one.name) for one in there if one.standing in HELD and not one.notice)
+
     def complete(self, gangs: set[int], reason: str) -> None:
         """Ask for who is missing in these replicas, even if they are about to leave: what is left of them is needed."""
         for gang in sorted(gangs):
-            there = {worker.shard for worker in self.state.standing(*_HELD) if worker.gang == gang}
+            there = {worker.shard for worker in self.many(self.tally.mates[gang]) if worker.standing in HELD}
             self._fill(gang, there, reason)
 
     def _fill(self, gang: int, there: set[int], reason: str) -> None:
@@ -107,8 +174,9 @@ class Turn:
     def _start(self, gang: int, shard: int, node: str, reason: str) -> None:
         name, avoid = f"w{self.state.next_worker}", frozenset(self.state.care.quarantine)
         node = "" if node in avoid else node
-        record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.now_s, avoid=avoid, pinned=node)
-        self.change(workers={**self.state.workers, name: record}, next_worker=self.state.next_worker + 1)
+        record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.attended_s, avoid=avoid, pinned=node)
+        self.put({name: record})
+        self.change(next_worker=self.state.next_worker + 1)
         self.do(StartWorker(worker=name, gang=gang, shard=shard, avoid=avoid, node=node, reason=reason))
 
     def suspect(self, name: str, evidence: str) -> None:
@@ -139,8 +207,8 @@ class Turn:
     def hear(self, worker: str) -> None:
         """A worker spoke for itself, so its host is within reach, even where its monitor has died alone."""
         node = self.worker(worker).node
-        if node in self.state.heard_s:
-            self.change(heard_s={**self.state.heard_s, node: self.now_s})
+        if self.state.heard_s.get(node, self.now_s) != self.now_s:
+            self.change(heard_s=self.tally.hosts.hear((node,), self.now_s))
 
     def is_silent(self, node: str) -> bool:
         """It used to be heard, by its monitor or its workers, and is not any more."""
@@ -209,12 +277,12 @@ class Turn:
         if incident is None:
             self.change(without_progress=self.state.without_progress + 1)
             incident = Incident(
-                number=len(self.state.incidents),
+                number=self.state.failures,
                 kind=kind,
                 opened_at_s=self.now_s,
                 replicas_before=self.state.replicas,
             )
-            self.change(incidents=(*self.state.incidents, incident))
+            self.change(incidents=(*self.state.incidents, incident), failures=self.state.failures + 1)
         culprits, said = incident.culprits, [evidence]
         if culprit and culprit not in culprits:
             culprits = (*culprits, culprit)
@@ -247,6 +315,8 @@ class Turn:
 
     def resolve_incidents(self, report: StepReport) -> None:
         """The first stable step of the generation that followed an incident closes it."""
+        if not self.is_recovering():
+            return
         care, incidents = self.state.care, list(self.state.incidents)
         for number, incident in enumerate(incidents):
             if incident.resumed_at_s is None and 0 < incident.generation <= report.commit.generation:
@@ -255,13 +325,16 @@ class Turn:
         self.change(incidents=tuple(incidents), care=care)
 
     def _set_incident(self, incident: Incident) -> None:
-        self.change(incidents=(*self.state.incidents[: incident.number], incident))
+        """What the last one has become."""
+        self.change(incidents=(*self.state.incidents[:-1], incident))
 
     def _lost_a_node(self, incident: Incident) -> bool:
         """A culprit's node whose monitor is silent and on which no worker is left is gone."""
         nodes = {self.worker(name).node for name in incident.culprits} & self.state.monitors_lost
-        alive = {w.node for w in self.state.workers.values() if w.standing not in (*OVER, Standing.SUSPECT)}
-        return bool(nodes - alive)
+        return any(not any(w.standing in _THERE for w in self._on(node)) for node in nodes)
+
+    def _on(self, node: str) -> list[WorkerRecord]:
+        return self.many(self.tally.nodes.get(node, ()))
 
     # --- endings ---
 
@@ -315,9 +388,10 @@ class Turn:
 
     def end_if_all_left(self) -> None:
         """After the last step: the run is over when nobody is left who could still return."""
-        if any(member.standing not in (*OVER, Standing.SUSPECT) for member in self.state.members):
+        tally = self.tally
+        if any(name in tally.ranks for standing in _THERE for name in tally.standings[standing]):
             return
-        returned = [member.name for member in self.state.members if member.standing is Standing.GONE]
+        returned = tally.by_rank(tally.standings[Standing.GONE])
         if returned:
             self.succeed(value_from=returned[0])
         else:

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from typing import Any
 
+from elastic.control.copies import changed, received, sent, set_field
 from elastic.control.tuning import NOT_TUNED, Tuning
 
 
@@ -22,6 +24,9 @@ class CommitId:
     attempt: int
     step: int
     lineage: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sent(self)
 
     def same_state(self, other: "CommitId") -> bool:
         """Whether both name the same bits: same step reached by the same reductions."""
@@ -97,6 +102,11 @@ class View:
     failures: int = 0
     watched_s: float = 0.0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its members by column: they are most of it."""
+        columns = tuple(zip(*((one.worker, one.host, one.port) for one in self.members), strict=True))
+        return _received_view, (columns, *sent(changed(self, members=()))[1])
+
     @property
     def leader(self) -> Member:
         return self.members[0]
@@ -141,6 +151,12 @@ class View:
             if member.worker == worker:
                 return rank
         raise KeyError(f"{worker} is not a member of generation {self.generation}")
+
+
+def _received_view(columns: tuple[tuple[Any, ...], ...], *values: Any) -> View:
+    view: View = received(*values)
+    set_field(view, "members", tuple(map(Member, *columns)) if columns else ())
+    return view
 
 
 class Rung(IntEnum):

@@ -1,21 +1,23 @@
 """Pure. What host monitors tell, and what follows: hangs are broken, hosts out of reach are left behind."""
 
+from collections.abc import Iterable
+
 from elastic.control import events as ev
 from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.forming import freeze
 from elastic.control.state import OVER, Standing
-from elastic.control.suspicion import WAITING, Suspicion, all_wait, stall_limit_s, suspicions
+from elastic.control.suspicion import Suspicion, all_wait, stall_limit_s, suspicions
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
 
-def heard(turn: Turn, event: ev.HostBeat) -> None:
+def heard(turn: Turn, event: ev.HostBeat | ev.HostsHeard) -> None:
     """Kept for the next tick: beats of several hosts are judged together."""
-    readings = {reading.worker: reading for reading in event.readings if reading.worker in turn.state.workers}
-    turn.change(
-        heard_s={**turn.state.heard_s, event.node: turn.now_s},
-        readings={**turn.state.readings, **readings},
-    )
+    nodes = (event.node,) if isinstance(event, ev.HostBeat) else event.nodes
+    workers, hosts = turn.state.workers, turn.tally.hosts
+    readings = {reading.worker: reading for reading in event.readings if reading.worker in workers}
+    heard_s = hosts.hear(nodes, turn.now_s)
+    turn.change(heard_s=heard_s, readings=hosts.read(readings) if readings else turn.state.readings)
 
 
 def stack_seen(turn: Turn, event: ev.StackDumped) -> None:
@@ -28,23 +30,28 @@ def stack_seen(turn: Turn, event: ev.StackDumped) -> None:
 
 def watch_steps(turn: Turn) -> None:
     """While the generation trains: who hangs is fenced; who is out of sight while all others wait is a suspect."""
-    visible = _visible(turn)
     stall_s = stall_limit_s(turn.state.steps_s, turn.settings.limits)
-    has_victims = any(reading.phase in WAITING for reading in visible) and len(turn.state.members) > 1
-    found = suspicions(visible, stall_s, turn.settings.limits, has_victims=has_victims)
+    hosts, members = turn.tally.hosts, turn.tally.ranks
+    hosts.expect(stall_s)
+    found: list[Suspicion] = []
+    if hosts.still:
+        has_victims = any(_is_visible(turn, name) for name in hosts.waiting) and len(members) > 1
+        found = suspicions(_visible(turn, hosts.still), stall_s, turn.settings.limits, has_victims=has_victims)
     for suspicion in found:
         turn.inspect(suspicion.worker, suspicion.reason)
     dead = [suspicion for suspicion in found if suspicion.is_dead]
     if dead:
         _break(turn, dead)
-    elif not found and len(turn.state.members) > 1 and all_wait(visible, stall_s):
-        _break_wait(turn, visible)
+    elif not found and len(members) > 1 and hosts.waiting_long and _only_waiting_are_visible(turn):
+        visible = _visible(turn, members)
+        if all_wait(visible, stall_s):
+            _break_wait(turn, visible)
 
 
 def watch_forming(turn: Turn) -> None:
     """While a generation forms: who is stopped, or hangs on the way to the door, or is out of sight, will not come."""
     hung = list({one.worker: one for one in (*_lost_on_their_way(turn), *_stopped(turn))}.values())
-    absent = [member.name for member in turn.state.members if not member.formed and turn.is_silent(member.node)]
+    absent = [name for name in _silent(turn) if name in turn.tally.unformed]
     if hung:
         _break(turn, hung, survivors_only=True)
     elif absent:
@@ -56,31 +63,52 @@ def watch_forming(turn: Turn) -> None:
 
 def watch_freezing(turn: Turn) -> None:
     """While a generation ends: a member that is stopped will not answer."""
-    unanswered = {member.name for member in turn.state.members if member.answer is None and not member.fenced}
     for suspicion in _stopped(turn):
-        if suspicion.worker in unanswered and turn.worker(suspicion.worker).standing not in OVER:
+        member = turn.worker(suspicion.worker)
+        if member.answer is None and not member.fenced and member.standing not in OVER:
             turn.signal(IncidentClass.WORKER_HUNG, suspicion.reason, culprit=suspicion.worker)
             turn.inspect(suspicion.worker, suspicion.reason)
             turn.fence(suspicion.worker, suspicion.reason)
 
 
-def _visible(turn: Turn) -> list[Reading]:
-    """Readings of members whose monitor is heard and whose page shows the current generation."""
-    members = [member for member in turn.state.members if member.name in turn.state.readings]
-    seen = [turn.state.readings[member.name] for member in members if not turn.is_silent(member.node)]
-    return [reading for reading in seen if reading.generation == turn.state.generation]
+def _is_visible(turn: Turn, name: str) -> bool:
+    """A member whose monitor is heard and whose page shows the current generation."""
+    reading = turn.state.readings.get(name)
+    is_current = reading is not None and reading.generation == turn.state.generation
+    return is_current and turn.is_member(name) and not turn.is_silent(turn.worker(name).node)
+
+
+def _only_waiting_are_visible(turn: Turn) -> bool:
+    """Whether everybody that can be seen has waited for long; mostly the first one has not."""
+    tally = turn.tally
+    return all(name in tally.hosts.waiting_long or not _is_visible(turn, name) for name in tally.ranks)
+
+
+def _visible(turn: Turn, names: Iterable[str]) -> list[Reading]:
+    """Readings of those of them that are visible, in rank order."""
+    return [turn.state.readings[name] for name in turn.tally.by_rank(names) if _is_visible(turn, name)]
+
+
+def _silent(turn: Turn) -> list[str]:
+    """Members on hosts out of reach, in rank order."""
+    tally = turn.tally
+    nodes = tally.hosts.silent(turn.now_s)
+    return tally.by_rank(name for node in nodes for name in tally.nodes.get(node, ())) if nodes else []
 
 
 def _stopped(turn: Turn) -> list[Suspicion]:
-    stopped = [reading for reading in _visible(turn) if reading.state == STOPPED]
+    still = turn.tally.hosts.still
+    stopped = [reading for reading in _visible(turn, still) if reading.state == STOPPED] if still else []
     return suspicions(stopped, turn.settings.limits.first_steps_timeout_s, turn.settings.limits)
 
 
 def _lost_on_their_way(turn: Turn) -> list[Suspicion]:
     """Members that have answered the freeze, and still stand where they stood in the last generation."""
-    absent = [member.name for member in turn.state.members if not member.at_door and not turn.is_silent(member.node)]
-    seen = [turn.state.readings[name] for name in absent if name in turn.state.readings]
+    tally = turn.tally
     stall_s = stall_limit_s(turn.state.steps_s, turn.settings.limits)
+    tally.hosts.expect(stall_s)
+    absent = tally.by_rank(name for name in tally.hosts.still if name in tally.away)
+    seen = [turn.state.readings[name] for name in absent if not turn.is_silent(turn.worker(name).node)]
     return [suspicion for suspicion in suspicions(seen, stall_s, turn.settings.limits) if suspicion.is_dead]
 
 
@@ -100,14 +128,14 @@ def _break_wait(turn: Turn, visible: list[Reading]) -> None:
 
     A collective in which all are may be large: how long it may take is for `Limits.collective_timeout_s` to say.
     """
-    silent = [member.name for member in turn.state.members if turn.is_silent(member.node)]
+    silent = _silent(turn)
     if silent:
         why = turn.silence(*silent)
         for name in silent:
             turn.signal(IncidentClass.HOST_SILENT, why, culprit=name)
             turn.set_worker(name, standing=Standing.SUSPECT)
         freeze(turn, why)
-    elif len(visible) == len(turn.state.members) and any(one.phase is Flying.REDUCING for one in visible):
+    elif len(visible) == len(turn.tally.ranks) and any(one.phase is Flying.REDUCING for one in visible):
         still_s = min(reading.still_s for reading in visible)
         why = f"all members have waited in the reduction of step {visible[0].step} for {still_s:.1f} s"
         talking = [reading.worker for reading in visible if reading.phase is Flying.TALKING]

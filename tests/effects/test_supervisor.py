@@ -1,9 +1,13 @@
 """Effect. The supervisor refuses what nobody may send, says so once, and loses nothing over it."""
 
 import logging
+import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from elastic.actors import leased_supervisor
 from elastic.actors.supervisor import Supervisor
 from elastic.control import events as ev
 from elastic.control.flight import Flying
@@ -46,6 +50,34 @@ def test_a_monitor_that_lies_about_its_node_kills_nobody(caplog: pytest.LogCaptu
     truth = ev.HostBeat(node="node-w1", readings=lie.readings)
     commands, state = supervisor.observe([(now_s, truth), (now_s, ev.Tick())])
     assert state.phase is Phase.FREEZING, "from the right one it would be believed"
+
+
+def test_who_keeps_a_copy_is_told_what_has_changed() -> None:
+    """And its copy is the state, whatever was refused on the way."""
+    ws = BareController((1, 2)).run()
+    supervisor, copy = Supervisor(ws.state, Ladder()), ws.state
+    told: list[list[Any]] = [[ev.WorkerDead(worker="w1", proof="gone"), "freeze"], [ev.Tick()], [ev.RunStarted()]]
+    for events in told:
+        packed = supervisor.answer(pickle.dumps([(ws.now_s, one) for one in events]))
+        commands, change = pickle.loads(packed)  # noqa: S301 - its own
+        assert (not commands) == (events is not told[0])
+        assert "settings" not in change.fields and "w0" not in change.entries.get("workers", {})
+        copy = change.applied_to(copy)
+        assert copy == supervisor.state()
+    assert copy.phase is Phase.FREEZING
+
+
+def test_an_answer_shows_that_the_driver_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(leased_supervisor, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    here = SimpleNamespace(get_node_id=lambda: "here")
+    monkeypatch.setattr(leased_supervisor, "ray", SimpleNamespace(get_runtime_context=lambda: here))
+    state = BareController((1, 2), orphan_lease_s=1e9).run().state
+    supervisor = leased_supervisor.LeasedSupervisor(state, Ladder(), ("elsewhere", 1))
+    now_s[0] += 5.0
+    assert supervisor.silent_s() == 5.0
+    supervisor.answer(pickle.dumps([(0.0, ev.Tick())]))
+    assert supervisor.silent_s() == 0.0
 
 
 def test_only_a_paused_run_is_resumed() -> None:

@@ -107,11 +107,11 @@ class Policies(World):
     def assert_nothing_is_overdue(self) -> None:
         """Each thing that takes time has come to its end, or to its deadline."""
         state, now_s = self.ws.state, self.ws.now_s
-        care, limits = state.care, state.settings.limits
+        attended_s, care, limits = now_s - state.absent_s, state.care, state.settings.limits
         if state.phase in (Phase.FINISHING, Phase.ENDED) or self.now_s < self.stalled_until_s:
             return
         leaving = [worker for worker in state.standing(Standing.GONE) if worker.is_dismissed]
-        assert all(now_s - worker.since_s <= limits.pod_termination_threshold_s for worker in leaving)
+        assert all(attended_s - worker.since_s <= limits.pod_termination_threshold_s for worker in leaving)
         assert all(now_s - reset.since_s <= limits.gpu_reset_timeout_s for reset in care.resets)
         assert all(until_s > now_s for until_s in care.quarantine.values())
         assert care.hold is None or care.hold.until_s > now_s
@@ -119,7 +119,7 @@ class Policies(World):
         assert care.leaving is None or not is_settled or care.leaving.until_s >= now_s
         for worker in state.standing(Standing.REQUESTED):
             is_asked_anew = state.phase in (Phase.RUNNING, Phase.WAITING) and state.width == 1
-            assert not is_asked_anew or not worker.pinned or now_s - worker.since_s <= limits.place_timeout_s
+            assert not is_asked_anew or not worker.pinned or attended_s - worker.since_s <= limits.place_timeout_s
 
     # --- what it wants done ---
 

@@ -46,6 +46,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
         detail="XID 94",
         workers=("w0",),
     ),
+    ev.HostsHeard: ev.HostsHeard(nodes=("node-w0", "node-w1")),
     ev.WorkerPlaced: ev.WorkerPlaced(worker="w0", node="node-w0"),
     ev.WorkerParked: ev.WorkerParked(worker="w0", host="h", port=1, pid=1, layout="l"),
     ev.WorkerLost: ev.WorkerLost(worker="w0", evidence="silence"),

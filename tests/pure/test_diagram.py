@@ -168,6 +168,7 @@ def restores() -> Iterator[RunState]:
 def events(state: RunState) -> Iterator[ev.Event]:
     """All that may happen next, sensible or not."""
     yield from (ev.Tick(), ev.StopAsked(reason="ctrl-c"), ev.MonitorLost(node="node-w0"), ev.HostBeat(node="node-w0"))
+    yield ev.HostsHeard(nodes=("node-w0", "node-w1"))
     yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
     yield from (
         ev.ResumeAsked(),

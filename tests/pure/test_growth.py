@@ -56,6 +56,16 @@ def test_joiners_that_come_together_are_let_in_together():
     assert ws.members == ["w0", "w1", "w2"], "both were there when all had stopped"
 
 
+def test_time_in_which_nobody_looked_makes_no_joiner_wait_less():
+    ws = one_of_three()
+    ws.sleep(100.0)
+    ws.join("w1")
+    ws.tick(GROW_S / 2)
+    assert ws.given(cmd.Pause) == []
+    ws.tick(GROW_S / 2)
+    assert ws.given(cmd.Pause)
+
+
 @pytest.mark.parametrize(("times", "every_s", "is_so"), [(2, 1.0, False), (3, 1.0, True), (3, 40.0, False)])
 def test_a_node_flaps_when_it_loses_many_within_a_short_time(times, every_s, is_so):
     ws = BareController((1, 2))

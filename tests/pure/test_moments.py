@@ -117,7 +117,7 @@ def test_a_node_that_flaps_is_told_once_with_its_time():
 )
 def test_a_change_of_size_is_told(sizes, more, told_of):
     ws = BareController(2).run()
-    before, after = replace(ws.state, world_sizes=sizes), replace(ws.state, world_sizes=more)
+    before, after = (replace(ws.state, world_sizes=one, trained=len(one)) for one in (sizes, more))
     found = [(one.replicas_before, one.replicas) for one in told(before, after) if isinstance(one, Resized)]
     assert found == ([told_of] if told_of else [])
 

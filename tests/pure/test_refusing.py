@@ -59,7 +59,10 @@ def test_what_nobody_can_send_is_refused(message, why):
 
 def test_everything_may_come_after_the_end_but_what_never_may():
     state = RunState(settings=BareController().state.settings, phase=Phase.ENDED)
-    assert all(admitted(state, one)[0] is None for one in (ev.RunStarted(), ev.Formed(worker="w0", generation=7)))
+    assert all(
+        admitted(state, one)[0] is None
+        for one in (ev.RunStarted(), *(ev.Formed(worker="w0", generation=one) for one in (7, 10**400)))
+    )
 
 
 def test_a_monitor_that_tells_of_workers_elsewhere_is_believed_about_its_own_alone():
@@ -68,6 +71,16 @@ def test_a_monitor_that_tells_of_workers_elsewhere_is_believed_about_its_own_alo
     believed, why = admitted(ws.state, ev.HostBeat(node="node-w0", readings=(own, stranger)))
     assert believed == ev.HostBeat(node="node-w0", readings=(own,))
     assert why == "the monitor of node-w0 speaks of w1, not on it"
+
+
+def test_a_relay_is_believed_about_workers_on_its_hosts_alone():
+    ws = BareController((1, 3)).run()
+    first, second, stranger = (ws.reading(name, Flying.COMPUTING) for name in ("w0", "w1", "w2"))
+    told = ev.HostsHeard(nodes=("node-w0", "node-w1"), readings=(first, second))
+    assert admitted(ws.state, told) == (told, "")
+    more = ev.HostsHeard(nodes=told.nodes, readings=(first, stranger, second))
+    assert admitted(ws.state, more) == (told, "a relay speaks of w2, not on its hosts")
+    assert admitted(ws.state, ev.HostsHeard(nodes=(7,)))[0] is None
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,21 @@ def test_a_place_that_has_no_room_is_given_up():
     assert starts(ws) == [(frozenset(), "")], "anywhere"
 
 
+def test_time_in_which_nobody_looked_is_no_wait_for_a_place():
+    ws = running(Kind.RESTART)
+    ws.sleep(1000.0)
+    lose(ws)
+    go_on(ws)
+    ws.tick(Limits().place_timeout_s - 1.0)
+    ws.sleep(1000.0)
+    ws.tick(0.1)
+    assert ws.given(cmd.Dismiss) == []
+    ws.feed(ev.WorkerPlaced(worker="w3", node="node-w1"))
+    ws.park("w3")
+    (placed_s,), (*_, loaded_s) = ws.state.care.placing_s, ws.state.care.loading_s
+    assert Limits().place_timeout_s - 1.0 <= placed_s <= Limits().place_timeout_s + 2.0 and loaded_s == 0.0
+
+
 def test_nobody_is_restarted_on_a_node_that_will_be_lost():
     ws = running(Kind.RESTART)
     ws.feed(ev.MonitorLost(node="node-w1"))

@@ -8,6 +8,7 @@ from elastic.control import events as ev
 from elastic.control.adoption import Adopted, last_generation, newest_view, who_goes_on
 from elastic.control.outcome import Ending
 from elastic.control.state import Phase, Standing
+from elastic.control.tally import Tally
 from elastic.control.tuning import Tuning
 from elastic.control.values import NOTHING_COMMITTED, Fork, Member, View
 from elastic.control.worker_protocol import Stage, WorkerState
@@ -54,6 +55,17 @@ def test_all_members_go_on_from_what_the_first_of_them_holds():
     (form,) = ws.given(cmd.Form)
     assert form.reason == "continue in place: a new driver goes on with live workers"
     assert ws.given(cmd.StartWorker) == [] and ws.state.incidents == ()
+
+
+def test_what_is_counted_is_counted_of_those_who_were_found():
+    """And it counts on from there: the laws, which each event is held to, compare it with a count anew."""
+    old = view("w0", "w1", published=4)
+    ws = taken(adopted("w0", 7, old), adopted("w1", 6, old), parked("w2"), replicas=(1, 3))
+    tally = ws.state.tally
+    assert tally is not None and tally.describes(ws.state) and tally.differs(Tally(ws.state)) == []
+    assert list(tally.ranks) == ["w0", "w1", "w2"] and ws.state.failures == ws.state.trained == 0
+    ws.form()
+    assert tally is ws.state.tally and tally.describes(ws.state) and ws.state.trained == 1
 
 
 def test_then_the_run_goes_on_as_any():

@@ -1,0 +1,81 @@
+"""Effect. A relay: hears the host monitors of some nodes, and tells the driver at once what is new, and else in brief.
+
+One actor for 16 hosts and more, on one of them. It asks each monitor as the driver would; the driver asks the relay,
+once a period, and is told which hosts are heard, and of their workers what is not as it was told before.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.exceptions import RayError
+
+from elastic.control import events as ev
+from elastic.control.digest import Digest
+from elastic.control.flight import Reading
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a relay tells.
+
+    Attributes:
+        events: news, each with the node whose monitor tells it, in the order in which it came.
+        beat: which hosts are heard.
+        lost: nodes whose monitor does not answer any more, and is not asked again.
+    """
+
+    events: list[tuple[str, ev.Event]] = field(default_factory=list)
+    beat: ev.HostsHeard = field(default_factory=lambda: ev.HostsHeard(nodes=()))
+    lost: list[str] = field(default_factory=list)
+
+
+class Relay:
+    """See the module.
+
+    Args:
+        period_s: how often each monitor is asked.
+        hang_floor_s: see `Limits`.
+    """
+
+    def __init__(self, period_s: float, hang_floor_s: float) -> None:
+        self._period_s, self._hang_floor_s = period_s, hang_floor_s
+        self._listeners: dict[str, asyncio.Task[None]] = {}
+        self._digests: dict[str, Digest] = {}
+        self._nodes: dict[str, None] = {}
+        self._readings: dict[str, Reading] = {}
+        self._told = Heard()
+        self._has_news = asyncio.Event()
+
+    async def add(self, node: str, monitor: Any) -> None:
+        """Listen to the monitor of a node."""
+        if (old := self._listeners.pop(node, None)) is not None:
+            old.cancel()
+        self._digests[node] = Digest(self._hang_floor_s)
+        self._listeners[node] = asyncio.create_task(self._listen(node, monitor))
+
+    async def beat(self, timeout_s: float) -> Heard:
+        """What there is to tell: at once if it is news, else after the timeout."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._has_news.wait(), timeout_s)
+        self._has_news.clear()
+        told, self._told = self._told, Heard()
+        told.beat = ev.HostsHeard(nodes=tuple(self._nodes), readings=tuple(self._readings.values()))
+        self._nodes, self._readings = {}, {}
+        return told
+
+    async def _listen(self, node: str, monitor: Any) -> None:
+        try:
+            while True:
+                asked = monitor.beat.options(concurrency_group="events").remote(self._period_s)
+                news, readings = await asked
+                self._nodes[node] = None
+                self._readings |= {reading.worker: reading for reading in self._digests[node].news(readings)}
+                if news:
+                    self._told.events += [(node, event) for event in news]
+                    self._has_news.set()
+        except RayError:
+            self._listeners.pop(node, None)
+            self._told.lost.append(node)
+            self._has_news.set()

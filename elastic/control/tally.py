@@ -1,0 +1,236 @@
+"""Pure. What the controller counts over workers, kept up change by change, so that no event looks at all of them.
+
+A tally is no part of the state's value: it follows from workers and view, and is counted anew wherever it does not
+belong to exactly these. It changes in place, and belongs to the newest state alone; who takes an older state up again
+gets one of its own.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from elastic.control.lookout import Lookout
+from elastic.control.persistent import persistent
+from elastic.control.state import OVER, RunState, Standing, WorkerRecord
+from elastic.control.values import View
+
+HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
+_HELD = frozenset(HELD)
+
+Names = dict[str, None]  # a set that keeps its order
+
+
+class Gangs:
+    """Which shards of which replicas are there.
+
+    Attributes:
+        shards: by replica, how many workers there are for each of its shards. whole: replicas of which all are.
+    """
+
+    __slots__ = ("_width", "shards", "whole")
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self.shards: dict[int, dict[int, int]] = {}
+        self.whole = 0
+
+    def add(self, gang: int, shard: int) -> None:
+        there = self.shards.setdefault(gang, {})
+        if shard not in there and len(there) == self._width - 1:
+            self.whole += 1
+        there[shard] = there.get(shard, 0) + 1
+
+    def drop(self, gang: int, shard: int) -> None:
+        there = self.shards[gang]
+        there[shard] -= 1
+        if not there[shard]:
+            self.whole -= len(there) == self._width
+            del there[shard]
+        if not there:
+            del self.shards[gang]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Gangs) and (self.shards, self.whole) == (other.shards, other.whole)
+
+
+class Tally:
+    """See the module.
+
+    Attributes:
+        ranks: of the members of the current generation, by name.
+        standings: workers by standing, who has had it for longest first. nodes, mates: by node, and by gang.
+        noticed: workers that will be lost soon. leaving: that were told to leave, and are not known to have left.
+        ready: replicas of workers that are parked, and may be taken into a generation.
+        held: replicas of workers that are there or on their way, and will not be lost soon.
+        late: members that have not answered, and are not over. answered: that have, or are doubted.
+        unhealed: that have, and are not healed. away: not at the door. unformed: that have not joined their group.
+        unasked, restoring: workers at the door that were not told to load a commit, or do so. restored: replicas of
+            those that hold one.
+        hosts: what is told of the hosts.
+        prune_above: so many workers that are over are not worth the look.
+    """
+
+    __slots__ = (
+        "_settings", "_tries", "_view", "_workers", "answered", "away", "held", "hosts", "late", "leaving", "mates",
+        "nodes", "noticed", "prune_above", "ranks", "ready", "restored", "restoring", "standings", "unasked",
+        "unformed", "unhealed",
+    )  # fmt: skip
+
+    def __init__(self, state: RunState) -> None:
+        self._settings, self._view, self._workers = state.settings, state.view, state.workers
+        self._tries = state.settings.limits.joiner_tries
+        self.ranks = _ranks(state.view)
+        self.standings: dict[Standing, Names] = {standing: {} for standing in Standing}
+        self.noticed: Names = {}
+        self.leaving: Names = {}
+        self.nodes: dict[str, Names] = {}
+        self.mates: dict[int, Names] = {}
+        self.ready, self.held = Gangs(state.width), Gangs(state.width)
+        self.late: Names = {}
+        self.answered: Names = {}
+        self.unhealed: Names = {}
+        self.away: Names = {}
+        self.unformed: Names = {}
+        self.unasked: Names = {}
+        self.restoring: Names = {}
+        self.restored = Gangs(state.width)
+        self.hosts = Lookout(state)
+        self.prune_above = 0
+        for worker in sorted(state.workers.values(), key=lambda worker: worker.since_s):
+            self._add(worker)
+            _keep(self.leaving, worker.name, worker.is_dismissed)
+            self._note_restore(None, worker)
+            if worker.name in self.ranks:
+                self._mark(worker)
+
+    def describes(self, state: RunState) -> bool:
+        """Whether this is the tally of exactly this state."""
+        is_of = state.workers is self._workers and state.view is self._view and state.settings is self._settings
+        return is_of and self.hosts.describes(state)
+
+    def put(self, records: Mapping[str, WorkerRecord]) -> Mapping[str, WorkerRecord]:
+        """These workers are new, or have changed; returns all there are."""
+        workers = persistent(self._workers)
+        for name, new in records.items():
+            old = workers.get(name)
+            if old is None:
+                self._add(new)
+            elif _has_moved(old, new):
+                if old.standing is not new.standing:
+                    del self.standings[old.standing][name]
+                self._drop(old)
+                self._add(new)
+            _keep(self.leaving, name, new.is_dismissed)
+            self._note_restore(old, new)
+            if name in self.ranks:
+                self._mark(new)
+        self._workers = workers.updated(records)
+        return self._workers
+
+    def forget(self, names: Iterable[str]) -> Mapping[str, WorkerRecord]:
+        """These workers, no members, are gone for good; returns those that are left."""
+        workers, names = persistent(self._workers), list(names)
+        for worker in workers.many(names):
+            del self.standings[worker.standing][worker.name]
+            self._drop(worker)
+            self.leaving.pop(worker.name, None)
+        self._workers = workers.without(names)
+        return self._workers
+
+    def enter(self, view: View, members: Iterable[WorkerRecord]) -> None:
+        """A generation begins to form."""
+        self._view, self.ranks = view, _ranks(view)
+        for names in (self.late, self.answered, self.unhealed, self.away, self.unformed):
+            names.clear()
+        for member in members:
+            self._mark(member)
+
+    def by_rank(self, names: Iterable[str]) -> list[str]:
+        """The members among these, in rank order."""
+        return sorted((name for name in names if name in self.ranks), key=self.ranks.__getitem__)
+
+    def by_start(self, names: Iterable[str]) -> list[str]:
+        """These workers, in order of their start."""
+        return sorted(names, key=persistent(self._workers).number)
+
+    def differs(self, other: "Tally") -> list[str]:
+        """What is counted differently."""
+        counted = ["answered", "away", "held", "late", "leaving", "mates", "nodes", "noticed", "ranks", "ready"]
+        counted += ["standings", "restored", "restoring", "unasked", "unformed", "unhealed"]
+        return [name for name in counted if getattr(self, name) != getattr(other, name)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
+
+    def _add(self, worker: WorkerRecord) -> None:
+        name, standing = worker.name, worker.standing
+        self.standings[standing][name] = None
+        self.nodes.setdefault(worker.node, {})[name] = None
+        self.mates.setdefault(worker.gang, {})[name] = None
+        if worker.notice:
+            self.noticed[name] = None
+        elif standing in _HELD:
+            self.held.add(worker.gang, worker.shard)
+        if standing is Standing.PARKED and worker.tries < self._tries:
+            self.ready.add(worker.gang, worker.shard)
+
+    def _drop(self, worker: WorkerRecord) -> None:
+        name, standing = worker.name, worker.standing
+        for group, key in ((self.nodes, worker.node), (self.mates, worker.gang)):
+            _leave(group, key, name)
+        if worker.notice:
+            del self.noticed[name]
+        elif standing in _HELD:
+            self.held.drop(worker.gang, worker.shard)
+        if standing is Standing.PARKED and worker.tries < self._tries:
+            self.ready.drop(worker.gang, worker.shard)
+
+    def _note_restore(self, old: WorkerRecord | None, new: WorkerRecord) -> None:
+        if self._settings.checkpoint is None:
+            return
+        is_parked = new.standing is Standing.PARKED
+        _keep(self.unasked, new.name, is_parked and new.tries < self._tries and new.restoring is None)
+        _keep(self.restoring, new.name, is_parked and new.is_restoring)
+        had, has = old is not None and _has_restored(old), _has_restored(new)
+        if has and not had:
+            self.restored.add(new.gang, new.shard)
+        elif had and not has:
+            self.restored.drop(new.gang, new.shard)
+
+    def _mark(self, member: WorkerRecord) -> None:
+        name = member.name
+        has_answered = member.answer is not None
+        _keep(self.late, name, not has_answered and member.standing not in OVER)
+        _keep(self.answered, name, has_answered or member.prepared is not None or member.doubted)
+        _keep(self.unhealed, name, has_answered and not member.healed)
+        _keep(self.away, name, not member.at_door)
+        _keep(self.unformed, name, not member.formed)
+
+
+def _has_moved(old: WorkerRecord, new: WorkerRecord) -> bool:
+    is_there = old.standing is new.standing and old.node == new.node
+    return not is_there or old.notice != new.notice or old.tries != new.tries
+
+
+def _has_restored(worker: WorkerRecord) -> bool:
+    return worker.standing is Standing.PARKED and bool(worker.held)
+
+
+def _keep(names: Names, name: str, is_one: bool) -> None:
+    if is_one:
+        names[name] = None
+    else:
+        names.pop(name, None)
+
+
+def _leave(group: dict[Any, Names], key: Any, name: str) -> None:
+    del group[key][name]
+    if not group[key]:
+        del group[key]
+
+
+def _ranks(view: View | None) -> dict[str, int]:
+    return {member.worker: rank for rank, member in enumerate(view.members)} if view is not None else {}
+
+
+def _nothing() -> None:
+    """What becomes of a tally that is sent somewhere."""

@@ -1,0 +1,55 @@
+"""Effect. Host monitors heard through relays, on a real cluster."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import elastic
+from elastic.actors.relays import Relays
+from elastic.control.state import RunState
+from elastic.control.values import IncidentClass
+from tests.cluster.training import At, regression
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def relays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Those that are started, in order."""
+    started: list[Any] = []
+    start: Callable[..., Any] = Relays._start
+
+    def record(self: Relays, node: str) -> Any:
+        started.append(start(self, node))
+        return started[-1]
+
+    monkeypatch.setattr(Relays, "_start", record)
+    return started
+
+
+def test_a_hang_is_seen_through_relays_after_they_have_died_too(hosts: Any, relays: list[Any], tmp_path: Path) -> None:
+    def kill_relays(state: RunState) -> None:
+        for relay in list(relays):
+            ray.kill(relay)
+
+    def stop(state: RunState) -> None:
+        assert len({worker.node for worker in state.members}) > 1
+        os.kill(state.members[-1].pid, signal.SIGSTOP)
+
+    killer, saboteur = At(8, kill_relays), At(60, stop)
+    result = elastic.fit(
+        regression(tmp_path, 100),
+        scaling=elastic.Scaling(num_dp_replicas=(1, 4)),
+        limits=elastic.Limits(start_timeout_s=60, relay_above_hosts=1, hosts_per_relay=1),
+        callbacks=[killer, saboteur],
+        run_dir=tmp_path / "run",
+    )
+    assert killer.fired_s is not None and saboteur.fired_s is not None
+    assert len(relays) > 2, "others have taken the place of those that were killed"
+    assert IncidentClass.WORKER_HUNG in {incident.kind for incident in result.incidents}
+    assert result.steps == 100
