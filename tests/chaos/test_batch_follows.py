@@ -150,6 +150,7 @@ def test_killed_while_the_batch_follows(plan: list[Sabotage], training: Training
     assert sizes == sorted(sizes, reverse=True) and sizes[0] == 3 and sizes[-1] == 3 - len(story.killed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", thinned(KINDS, 2))
 def test_a_joiner_comes_to_the_rate_of_the_others(training: Training, tmp_path: Path) -> None:
     """It receives cursor and pace with the state, and is told of the resize that it is part of."""

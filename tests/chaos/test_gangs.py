@@ -96,6 +96,7 @@ def test_a_spare_replica_is_swapped_in_at_once(clean: Story, tmp_path: Path) -> 
     assert story.finished.state.world_sizes == (2, 2)
 
 
+@pytest.mark.slow
 def test_fully_sharded_a_worker_then_what_was_made_of_its_replica(tmp_path: Path) -> None:
     """FSDP2 and clipping over the replica's workers; models and their shards live through it."""
     plan = [Sabotage(point="mid-backward", rank=1, step=4), Sabotage(point="in-apply", rank=2, generation=3)]
@@ -106,6 +107,7 @@ def test_fully_sharded_a_worker_then_what_was_made_of_its_replica(tmp_path: Path
     assert story.finished.state.world_sizes[:3] == (2, 1, 2)
 
 
+@pytest.mark.slow
 def test_one_of_three_pipelines_of_three_stages_loses_a_stage(tmp_path: Path) -> None:
     """Three-way data by three-way pipeline: the other two replicas go on."""
     plan = [Sabotage(point="forward", rank=4, step=4)]

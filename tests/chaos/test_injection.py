@@ -76,6 +76,7 @@ def test_an_error_in_train_fn_is_the_users_and_ends_the_run(tmp_path: Path) -> N
     assert line["target"] == outcome.details["worker"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_to_be_broken_is_not(tmp_path: Path) -> None:
     """Nobody but its own settings, or a command, could ask; what is asked is dropped, and written down."""
     fault = parse("0 kill leader").plan(0, 1.0)[0]

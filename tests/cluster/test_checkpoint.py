@@ -91,6 +91,7 @@ test_checkpoint.fit(folder, "lost", test_checkpoint.checkpoint(folder, persisten
 """
 
 
+@pytest.mark.slow
 def test_the_driver_is_killed_and_its_run_goes_on_from_the_memory_of_nodes(hosts: Any, tmp_path: Path) -> None:
     """Workers of the first life wait for a driver; the next one ends them, and takes up what is kept of their steps."""
     command = [sys.executable, "-c", DRIVER, hosts.address, str(tmp_path)]
@@ -114,6 +115,7 @@ def test_the_driver_is_killed_and_its_run_goes_on_from_the_memory_of_nodes(hosts
     assert restored and all(promised <= line["commit"]["step"] <= held for line in restored)
 
 
+@pytest.mark.slow
 def test_a_run_is_sent_back_from_the_command_line(hosts: Any, tmp_path: Path) -> None:
     """To the oldest step that is durable by then."""
     store, told = open_vault(str(tmp_path / "store"), "back"), list[tuple[int, subprocess.CompletedProcess[str]]]()

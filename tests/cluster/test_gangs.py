@@ -38,6 +38,7 @@ def gangs_of(saboteur: At) -> list[set[tuple[str, ...]]]:
     return [{tuple(m.worker for m in view.gang(r)) for r in range(view.replicas)} for view in saboteur.generations]
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_replaced_in_its_replica(hosts: Any, tmp_path: Path) -> None:
     """The other replica goes on alone meanwhile; the worker that was left keeps its process."""
 

@@ -89,6 +89,7 @@ def test_shards_never_part_when_drivers_die(seeds):
             raise
 
 
+@pytest.mark.slow
 def test_tiers_and_live_workers_agree_when_drivers_die():
     ended = []
     for seed in range(75):

@@ -52,6 +52,7 @@ def test_what_was_told_last_is_what_the_controller_says_of_the_run():
             assert state.tuned == world.tuned[world.stable[state.published]]
 
 
+@pytest.mark.slow
 def test_without_faults_a_wish_is_fulfilled_within_a_few_steps_and_is_no_incident():
     fulfilled = 0
     for seed in range(40):

@@ -119,6 +119,7 @@ def test_the_state_does_not_grow_with_100_000_incidents():
     assert max(half, whole) < AT_MOST_BYTES  # it goes up and down: the oldest are forgotten some at a time
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_forgotten_is_nobody():
     run = LongRun()
     for number in range(2 * KEPT_WORKERS + 2):
