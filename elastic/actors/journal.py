@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from elastic.checkpoint.rungs import CheckpointRung, Degraded, UploadInterval
+from elastic.checkpoint.rungs import CheckpointRung, Degraded, Prefetch, UploadInterval
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.plain import plain
@@ -35,7 +35,7 @@ class Journal:
     def command(self, at_s: float, command: Command) -> None:
         self._write("command", at_s, command)
 
-    def checkpoint(self, at_s: float, told: CheckpointRung | Degraded | UploadInterval) -> None:
+    def checkpoint(self, at_s: float, told: CheckpointRung | Degraded | Prefetch | UploadInterval) -> None:
         self._write("checkpoint", at_s, told)
 
     def close(self) -> None:
@@ -67,8 +67,8 @@ class Written:
         self._published, self._ahead, self._forks = published, ahead or set(), -1
 
     def is_new(self, event: ev.Event) -> bool:
-        """Whether an event is to be written."""
-        if not isinstance(event, ev.StepStable):
+        """Whether an event is to be written; of a step that was skipped only one member knows why."""
+        if not isinstance(event, ev.StepStable) or event.report.skipped:
             return True
         step = event.report.commit.step
         if step <= self._published or step in self._ahead:

@@ -19,14 +19,13 @@ import ray
 from ray.exceptions import RayError
 
 from elastic.actors.peer_source import PeerSource, peer_sources
-from elastic.actors.replica import Equipment, PullAnswer, budget_bytes, end_replica, start_replica
+from elastic.actors.prefetcher import Aim, Prefetcher
+from elastic.actors.replica import Equipment, PullAnswer, budget_bytes, end_replica, opener, slots_in, start_replica
 from elastic.checkpoint import rungs
 from elastic.checkpoint.ladder import Ladder
-from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
-from elastic.checkpoint.vault import Vault, open_vault
 from elastic.control.values import CommitId
 from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint, RunSettings
@@ -42,7 +41,7 @@ _DROP_S = 30.0
 _END_S = 10.0
 _ZONE = "ray.io/availability-zone"
 
-Told = rungs.CheckpointRung | rungs.Degraded | rungs.UploadInterval
+Told = rungs.CheckpointRung | rungs.Degraded | rungs.Prefetch | rungs.UploadInterval
 
 
 @dataclass(slots=True)
@@ -91,11 +90,12 @@ class Keeper:
         self._run, self._incarnation = settings.run, settings.incarnation
         self._switch = storage_switch(settings.run) if settings.is_breakable else None
         checkpoint = self._checkpoint = settings.checkpoint or Checkpoint()
-        self._memory = memory or functools.partial(_slots_in, Path(checkpoint.memory), settings.run)
+        self._memory = memory or functools.partial(slots_in, Path(checkpoint.memory), settings.run)
         self._tell, self._crash, self._metrics, self._beat_s = tell, crash, metrics, beat_s
         self._ladder = Ladder(checkpoint.peers, checkpoint.persistent is not None)
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
+        self._prefetcher = Prefetcher(settings.incarnation, tell, self._then)
         self._calls: list[Call] = []
         # Uploads stop nobody: where the interval is measured, the next one begins when the last has arrived.
         self._uploads = Schedule(checkpoint.upload_interval, checkpoint.overhead, Measured(stall_s=0.0))
@@ -116,6 +116,14 @@ class Keeper:
         """Which nodes have workers of which shard: they get actors."""
         homes = {shard: frozenset(nodes) for shard, nodes in by_shard.items()}
         self._inbox.put(lambda: self._rehome(homes))
+
+    def prefetch(self, aim: Aim) -> None:
+        """This is about to be restored: bring it to the nodes of those who will load it."""
+        self._inbox.put(lambda: self._aim(aim))
+
+    def restored(self, generation: int) -> None:
+        """It is restored, and this generation goes on from it."""
+        self._inbox.put(lambda: self._prefetcher.restored(generation))
 
     def notice(self, node: str, reason: str) -> None:
         """A node will be lost."""
@@ -186,7 +194,8 @@ class Keeper:
                 hand.asked_s = None
             self._ask_soon(node)
         self._heed(rungs.Beat())
-        if self._newest not in (None, self._uploads.last_step) and self._uploads.is_due(self._newest, now_s):
+        is_new = self._newest not in (None, self._uploads.last_step) and self._uploads.is_due(self._newest, now_s)
+        if is_new and self._homes:  # before it trains, this life cannot commit
             self._heed(rungs.UploadDue())
 
     def _look_at_nodes(self) -> None:
@@ -195,9 +204,8 @@ class Keeper:
         for node in [node for node in self._hands if node not in alive]:
             self._lose(node, "Ray has lost it")
         with_workers = set().union(*self._homes.values()) & set(alive)
-        if not with_workers:
-            return
-        for node in sites(with_workers, alive, 1 + self._checkpoint.peers, self._run):
+        needed = sites(with_workers, alive, 1 + self._checkpoint.peers, self._run) if with_workers else ()
+        for node in (*needed, *(self._prefetcher.homes & set(alive))):
             if node not in self._hands:
                 self._start(node, alive[node])
 
@@ -207,7 +215,7 @@ class Keeper:
             run=self._run,
             incarnation=self._incarnation,
             memory=self._memory,
-            vault=_opener(checkpoint, self._run, self._incarnation, self._switch),
+            vault=opener(checkpoint, self._run, self._incarnation, self._switch),
             keep=checkpoint.keep,
             budget_bytes=budget_bytes(checkpoint.peer_bytes, store_bytes),
             slots=Path(checkpoint.memory),
@@ -223,7 +231,14 @@ class Keeper:
         for node in self._hands:
             self._ask_soon(node)
 
+    def _aim(self, aim: Aim) -> None:
+        self._prefetcher.aim(aim)
+        self._look_at_nodes()
+        for node in self._hands:
+            self._ask_soon(node)
+
     def _lose(self, node: str, reason: str) -> None:
+        self._prefetcher.lost(node)
         if self._hands.pop(node, None) is not None:
             self._heed(rungs.NodeLost(node=node, reason=reason))
 
@@ -271,6 +286,7 @@ class Keeper:
         steps = [key.commit.step for key in holding.slots]
         self._newest = max(steps, default=self._newest)
         self._heed(rungs.Held(node=node, holding=holding))
+        self._prefetcher.heard(node, hand.actor, holding)
 
     # --- the ladder's orders ---
 
@@ -279,6 +295,7 @@ class Keeper:
             match order:
                 case rungs.CheckpointRung():
                     self._tell(order)
+                    self._prefetcher.came_to(order)
                     if order.rung is rungs.Rung.DURABLE and order.commit.step == self._uploads.last_step:
                         self._is_uploaded()
                 case rungs.Degraded():
@@ -371,19 +388,6 @@ class Keeper:
                 failed(f"{type(error).__name__}: {error}".splitlines()[0])
 
         reference.future().add_done_callback(lambda future: self._inbox.put(lambda: go_on(future)))
-
-
-def _slots_in(directory: Path, run: str, node: str) -> Source:
-    return MemorySource(directory, run, f"memory of node {node[:12]}")
-
-
-def _opener(checkpoint: Checkpoint, run: str, incarnation: int, switch: Path | None) -> Callable[[], Vault] | None:
-    """Opens the persistent tier, wherever it is called."""
-    if checkpoint.persistent is None:
-        return None
-    cap = checkpoint.upload_bytes_per_s
-    url = checkpoint.persistent
-    return functools.partial(open_vault, url, run, switch=switch, incarnation=incarnation, bytes_per_s=cap)
 
 
 def _ignore(_: Any) -> None:

@@ -1,14 +1,16 @@
 """Effect. Shards that another node's replica actor holds, as anybody in the cluster reads them."""
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from elastic.checkpoint.copied import MIN_BYTES_PER_S, ComingError, patience_s
 from elastic.checkpoint.manifest import Manifest, ShardKey
-from elastic.checkpoint.node import FIRST_BYTE_S, MIN_BYTES_PER_S
+from elastic.checkpoint.node import FIRST_BYTE_S
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.control import events as ev
@@ -64,8 +66,14 @@ class PeerSource:
         return Manifest.decode(self._ask("manifest", "control", timeout_s, key))
 
     def fetch(self, key: ShardKey, begin: int, end: int, timeout_s: float) -> Any:
-        """See `Peer.fetch`."""
-        return self._ask("read", "read", timeout_s, key, begin, end)
+        """See `Peer.fetch`; what is on its way there is asked for again, for as long as `patience_s`."""
+        deadline_s = time.monotonic() + patience_s(end)
+        while True:
+            try:
+                return self._ask("read", "read", timeout_s, key, begin, end)
+            except ComingError:
+                if time.monotonic() > deadline_s:
+                    raise
 
     def make_durable(self, incarnation: int, staged: ev.ShardStaged) -> str:
         """Have a shard that is in this node's memory uploaded, and committed; returns why not, empty if it is durable.
@@ -86,7 +94,7 @@ class PeerSource:
         except GetTimeoutError:
             raise StoreError(f"{self.where} did not answer '{method}' within {timeout_s:.1f} s") from None
         except RayTaskError as error:
-            for kind in (MissingError, StoreError, CorruptError):
+            for kind in (ComingError, MissingError, StoreError, CorruptError):
                 if isinstance(error.cause, kind):
                     raise kind(str(error.cause)) from None
             raise

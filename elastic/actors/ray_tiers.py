@@ -9,12 +9,13 @@ from typing import Any
 
 from elastic.actors.keeper import Keeper
 from elastic.actors.peer_source import peer_sources
+from elastic.actors.prefetcher import Aim
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.rungs import CheckpointRung, Rung
 from elastic.control import events as ev
 from elastic.control.restoring import last_copy
-from elastic.control.state import RunState
+from elastic.control.state import OVER, RunState
 from elastic.control.values import CommitId, View
 from elastic.settings import Checkpoint, RunSettings
 from elastic.train.flight import storage_switch
@@ -52,6 +53,7 @@ class RayTiers(Tiers):
         self._keeper: Keeper | None = None
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
         self._staged, self._durable = -1, -1
+        self._homes: Mapping[str, set[int]] = {}
         self._worry = ""
         self._changed = threading.Condition()
 
@@ -72,6 +74,10 @@ class RayTiers(Tiers):
                 self._keeper.staged(state.workers[event.worker].node)
             case ev.NodeNotice():
                 self._keeper.notice(event.node, event.reason)
+            case ev.RestoreFound():
+                self._prefetch(self._keeper, state, {})
+            case ev.WorkerPlaced():
+                self._prefetch(self._keeper, state, self._homes)
             case ev.StepStable():
                 self._metrics[event.report.commit.step] = dict(event.report.metrics)
                 if len(self._metrics) > _KEPT_METRICS:
@@ -83,11 +89,26 @@ class RayTiers(Tiers):
         super().formed(view, state)
         if view.restored:
             self._staged = self._durable = view.resume.step
+            if self._keeper is not None:
+                self._keeper.restored(view.generation)
         if self._keeper is not None:
             homes: dict[int, set[str]] = {}
             for member in state.members:
                 homes.setdefault(member.shard, set()).add(member.node)
             self._keeper.homes(homes)
+
+    def _prefetch(self, keeper: Keeper, state: RunState, before: Mapping[str, set[int]]) -> None:
+        """Bring what is about to be restored to the nodes of those who load it, if they are others than before."""
+        found, wish = self._found, state.restore
+        if found is None or wish is None or wish.commit is None or not found.commit.same_state(wish.commit):
+            return
+        homes: dict[str, set[int]] = {}
+        for worker in state.workers.values():
+            if worker.node and worker.standing not in OVER:
+                homes.setdefault(worker.node, set()).add(worker.shard)
+        self._homes = homes
+        if homes != before:
+            keeper.prefetch(Aim(candidate=found, width=state.width, homes=homes))
 
     def flush(self) -> None:
         """Wait until the last staged step is durable, if there is a persistent tier; tell on the way."""

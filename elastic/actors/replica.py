@@ -6,6 +6,7 @@ mapped, so Ray does not spill them. A restarted actor begins with what is in its
 the rest again.
 """
 
+import functools
 import logging
 import threading
 import time
@@ -19,16 +20,19 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.peer_source import PeerSource, actor_name, namespace
-from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.node import PART_BYTES, Node
+from elastic.checkpoint.prefetching import Incoming, prefetch
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import StoreError
-from elastic.checkpoint.vault import Vault
+from elastic.checkpoint.vault import Vault, open_vault
 from elastic.checkpoint.vault_cleaning import collected
+from elastic.checkpoint.vault_source import VaultSource
 from elastic.control.values import CommitId
 from elastic.errors import ElasticError, NoRoomError
-from elastic.settings import Keep
+from elastic.settings import Checkpoint, Keep
 
 log = logging.getLogger("elastic")
 
@@ -36,7 +40,8 @@ STORE_SHARE = 0.7  # Ray spills from 0.8 on, silently
 _PARTS = 16  # so that two parts on their way stay below what the budget leaves free
 _LEASE_LOOK_S = 0.5
 _MAP_S = 30.0  # it is in this node's store, and is only mapped
-_GROUPS = {"control": 2, "read": 4, "pull": 2, "upload": 2}
+_WAIT_S = 0.2  # then a reader asks again, and the thread is free for those whose bytes are here
+_GROUPS = {"control": 2, "read": 8, "pull": 2, "upload": 2, "prefetch": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +115,16 @@ class CheckpointReplica:
             return PullAnswer(holding=self._node.holding(), reason=str(error), is_full=is_full)
         return PullAnswer(holding=self._node.holding(), seconds=pulled.seconds, nbytes=pulled.nbytes)
 
+    def expect(self, incarnation: int, manifests: Sequence[Manifest]) -> None:
+        """A restore needs these here; what another one has brought goes."""
+        self._obey(incarnation)
+        self._node.expect(manifests)
+
+    def prefetch(self, incarnation: int, coming: Sequence[Incoming], durable: Sequence[Manifest]) -> None:
+        """Begin to take what is expected, `durable` being in the persistent tier. Does not wait."""
+        self._obey(incarnation)
+        prefetch(self._node, coming, lambda: VaultSource(self._opened(), known=durable))
+
     def drop(self, incarnation: int, key: ShardKey) -> Holding:
         """Give a copy up."""
         self._obey(incarnation)
@@ -170,8 +185,12 @@ class CheckpointReplica:
         return self._node.manifest(key).encode()
 
     def read(self, key: ShardKey, begin: int, end: int) -> Any:
-        """Bytes [begin, end) of a shard, (end - begin,) uint8, owned by the caller. Raises: MissingError."""
-        return self._node.read(key, begin, end)
+        """Bytes [begin, end) of a shard, (end - begin,) uint8, owned by the caller.
+
+        Raises:
+            MissingError. ComingError: they are on their way; ask again.
+        """
+        return self._node.read(key, begin, end, _WAIT_S)
 
     def _opened(self) -> Vault:
         with self._vault_lock:
@@ -218,6 +237,21 @@ def budget_bytes(asked: int | None, store_bytes: float) -> int:
     """What the copies on a node may take of its object store, which must not come to spill."""
     most = int(STORE_SHARE * store_bytes)
     return most if asked is None else min(asked, most)
+
+
+def slots_in(directory: Path, run: str, node: str) -> Source:
+    """The slots of the node where it is called."""
+    return MemorySource(directory, run, f"memory of node {node[:12]}")
+
+
+def opener(
+    checkpoint: Checkpoint, run: str, incarnation: int, switch: Path | None = None
+) -> Callable[[], Vault] | None:
+    """Opens the persistent tier, wherever it is called; `switch`: see `open_vault`."""
+    if checkpoint.persistent is None:
+        return None
+    cap, url = checkpoint.upload_bytes_per_s, checkpoint.persistent
+    return functools.partial(open_vault, url, run, switch=switch, incarnation=incarnation, bytes_per_s=cap)
 
 
 def _put(array: Any) -> tuple[Any, Any]:

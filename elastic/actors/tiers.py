@@ -57,6 +57,7 @@ class Tiers:
         self._run, self._reach, self._emit, self._timeout_s = run, reach, emit, timeout_s
         self._forks: tuple[Fork, ...] = ()
         self._start: CommitId | None = None
+        self._found: Candidate | None = None  # by the last look
         self._failure = ""
 
     # --- before the run ---
@@ -125,6 +126,7 @@ class Tiers:
         if choice.bad:
             steps = ", ".join(str(step) for step, _ in choice.bad)
             log.warning("steps left out, since training failed soon after them in %d lives: %s", _TRIES, steps)
+        self._found = choice.candidate
         if choice.candidate is not None:
             self._emit(ev.RestoreFound(commit=choice.candidate.commit))
             return

@@ -1,7 +1,10 @@
 """Effect. What one node holds: its workers' slots, some of them pinned, and a shelf of copies from other nodes.
 
 A copy is taken in parts of a few chunks. Each chunk is verified as it comes, and the next part is on its way meanwhile.
-Room for all of it is set aside before the first byte is asked for: what does not fit is refused, never spilled.
+Others read a copy while it comes, and so pass it on. Room for all of it is set aside before the first byte is asked
+for: what does not fit is refused, never spilled.
+
+What is here for a restore alone (`expect`, `fill`) does not count as a copy, and goes where a copy needs its room.
 """
 
 import contextlib
@@ -10,15 +13,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
+from elastic.checkpoint.copied import MIN_BYTES_PER_S, Copied, Part, patience_s
 from elastic.checkpoint.manifest import Manifest, ShardKey
-from elastic.checkpoint.rungs import Copy, Holding, copy_of
+from elastic.checkpoint.rungs import Copy, Holding, copy_of, step_id
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.errors import CorruptError, NoRoomError
@@ -26,7 +28,6 @@ from elastic.errors import CorruptError, NoRoomError
 log = logging.getLogger("elastic")
 
 PART_BYTES = 64 << 20
-MIN_BYTES_PER_S = 10e6  # a peer that is slower than this is given up
 FIRST_BYTE_S = 10.0
 
 
@@ -42,27 +43,9 @@ class Peer(Protocol):
         """Bytes [begin, end) of its payload, (end - begin,) uint8, unverified. Raises: MissingError, StoreError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some chunks of a copy: the bytes, and what keeps them alive."""
-
-    begin: int
-    end: int
-    keeper: Any
-    array: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A shard that was pulled, whole and verified."""
-
-    manifest: Manifest
-    parts: tuple[Part, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """How a pull went."""
+    """How a pull went; where: who gave the last part."""
 
     where: str
     nbytes: int
@@ -96,12 +79,12 @@ class Node:
         self._shelf: dict[Copy, Copied] = {}
         self._pulling: set[Copy] = set()
         self._number = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # --- what is here ---
 
     def holding(self) -> Holding:
-        """What it holds now."""
+        """What it holds now; copies: those that are whole, and not here for a restore alone."""
         with self._lock:  # so that a later number is never an earlier look
             slots = {copy_of(manifest.key): manifest.key for manifest in self._memory.manifests()}
             self._number += 1
@@ -110,13 +93,15 @@ class Node:
                 number=self._number,
                 slots=frozenset(slots.values()),
                 pinned=frozenset(key for copy, key in slots.items() if copy in self._pins),
-                copies=frozenset(copied.manifest.key for copied in self._shelf.values()),
+                copies=frozenset(
+                    one.manifest.key for one in self._shelf.values() if one.is_whole and not one.is_passing
+                ),
                 nbytes=self._used_bytes,
                 budget_bytes=self._budget_bytes,
             )
 
     def manifests(self, step: int | None = None) -> list[Manifest]:
-        """Of all whole shards here, or those of one step, newest step first; each once."""
+        """Of all shards here, those on their way too, or of those of one step, newest step first; each once."""
         with self._lock:
             copied = [one.manifest for one in self._shelf.values() if step in (None, one.manifest.commit.step)]
         found = {copy_of(one.key): one for one in (*copied, *self._memory.manifests(step))}
@@ -133,16 +118,19 @@ class Node:
             raise self._missing(key)
         return found
 
-    def read(self, key: ShardKey, begin: int, end: int) -> Any:
+    def read(self, key: ShardKey, begin: int, end: int, timeout_s: float | None = None) -> Any:
         """Bytes [begin, end) of a shard's payload, (end - begin,) uint8.
 
+        Args:
+            timeout_s: how long to wait for parts of a copy that is on its way; None: `patience_s`.
+
         Raises:
-            MissingError: the shard is not here (any more).
+            MissingError: the shard is not here (any more), or will not come. ComingError: not in time.
         """
         with self._lock:
             copied, pinned = self._shelf.get(copy_of(key)), self._pins.get(copy_of(key))
         if copied is not None:
-            return _between(copied, begin, end)
+            return copied.read(begin, end, timeout_s)
         return pinned[begin:end] if pinned is not None else self._memory.read(key, begin, end)
 
     # --- what is to be here ---
@@ -163,28 +151,61 @@ class Node:
     def drop(self, key: ShardKey) -> None:
         """Give a copy up; readers keep what they have in hand."""
         with self._lock:
-            copied = self._shelf.pop(copy_of(key), None)
-            if copied is not None:
-                self._used_bytes -= copied.manifest.nbytes
+            copied = self._shelf.get(copy_of(key))
+        if copied is not None:
+            self._let_go(copied, "it was dropped")
 
     def pull(self, key: ShardKey, peers: Sequence[Peer]) -> Pulled:
-        """Take a copy of a shard from the first peer that gives it whole.
+        """Take a copy of a shard from a peer, and where that one fails, the rest of it from the next.
 
         Raises:
             NoRoomError: the budget does not allow it; nothing was transferred.
             StoreError: no peer gave it; names each with its reason.
         """
-        reasons: list[str] = []
-        with self._alone(key) as is_needed:
-            for peer in peers if is_needed else ():
-                try:
-                    return self._pull_from(peer, key, len(reasons))
-                except (StoreError, CorruptError) as error:
-                    log.warning("node %s could not pull from %s: %s", self.name, peer.where, error)
-                    reasons.append(f"{peer.where}: {error}")
-        if is_needed:
-            raise StoreError(f"node {self.name} could not pull {_name(key)}: {'; '.join(reasons) or 'from nobody'}")
+        if not self._stays(key):
+            with self._alone(key) as is_needed:
+                if is_needed:
+                    return self._pull(key, peers, None, self._part_bytes)
         return Pulled(where=self.name, nbytes=0, seconds=0.0, retries=0)
+
+    def expect(self, manifests: Sequence[Manifest]) -> None:
+        """Shards of one commit that a restore needs here; others can ask for them from now on, and wait for `fill`.
+
+        What an earlier restore, of another commit, has brought goes; with no manifests all of it. Shards that are here
+        already, and those for which there is no room, are left out.
+        """
+        steps = {step_id(one.key) for one in manifests}
+        here = {copy_of(one.key) for of in steps for one in self._memory.manifests(of[0])}
+        with self._lock:
+            for copied in self._passing():
+                if step_id(copied.manifest.key) not in steps:
+                    self._let_go(copied, "another step is restored, or none any more")
+            for manifest in manifests:
+                copy = copy_of(manifest.key)
+                if copy in here or copy in self._shelf or copy in self._pulling:
+                    continue
+                try:
+                    self._take_room(manifest)
+                except NoRoomError as error:
+                    log.warning("not prefetched: %s", error)
+                    continue
+                self._shelf[copy] = Copied(manifest, is_passing=True)
+
+    def fill(self, key: ShardKey, peers: Iterable[Peer], at_once: int = 1) -> Pulled:
+        """Take what is expected, as `pull` does; what is here, or on its way, or not expected is left as it is.
+
+        Args:
+            at_once: so many are filled at a time: parts are smaller then, but whole chunks.
+
+        Raises:
+            StoreError: see `pull`.
+        """
+        with self._lock:
+            copied = self._shelf.get(copy_of(key))
+            if copied is None or copied.is_begun:
+                return Pulled(where=self.name, nbytes=0, seconds=0.0, retries=0)
+            copied.is_begun = True
+        return self._pull(key, peers, copied, self._part_bytes // max(1, at_once))
 
     @contextlib.contextmanager
     def lent(self, key: ShardKey) -> Iterator[tuple[Manifest, Callable[[int, int], Any]]]:
@@ -199,7 +220,7 @@ class Node:
         with self._lock:
             copied = self._shelf.get(copy_of(key))
         if copied is not None:
-            yield manifest, functools.partial(_between, copied)
+            yield manifest, copied.read
             return
         slot = self._memory.read(key, 0, manifest.nbytes)
         try:
@@ -209,38 +230,66 @@ class Node:
             yield manifest, functools.partial(_slice, slot)
             return
         try:
-            own = Copied(manifest, tuple(self._keep(begin, slot[begin:end]) for begin, end in self._cuts(manifest)))
+            own = Copied(manifest)
+            for begin, end in _cuts(manifest, 0, self._part_bytes):
+                own.add(self._keep(begin, slot[begin:end]))
             del slot
-            yield manifest, functools.partial(_between, own)
+            yield manifest, own.read
         finally:
             self._give_room(manifest)
 
     # --- how a copy is taken ---
 
-    def _pull_from(self, peer: Peer, key: ShardKey, retries: int) -> Pulled:
-        began_s = time.monotonic()
+    def _pull(self, key: ShardKey, peers: Iterable[Peer], copied: Copied | None, part_bytes: int) -> Pulled:
+        """Fill a copy, or a new one; what is not whole in the end goes."""
+        began_s, reasons = time.monotonic(), list[str]()
+        try:
+            for peer in peers:
+                try:
+                    copied = copied or self._begun(self._told(peer, key))
+                    for part in self._parts(peer, copied, part_bytes):
+                        copied.add(part)
+                    seconds, nbytes = time.monotonic() - began_s, copied.manifest.nbytes
+                    return Pulled(where=peer.where, nbytes=nbytes, seconds=seconds, retries=len(reasons))
+                except (StoreError, CorruptError) as error:
+                    reasons.append(f"{peer.where}: {error}")
+                    if copied is not None and copied.is_over:
+                        break
+                    log.warning("node %s could not pull from %s: %s", self.name, peer.where, error)
+        finally:
+            if copied is not None and not copied.is_whole:
+                self._let_go(copied, "; ".join(reasons) or "nobody gave it")
+        raise StoreError(f"node {self.name} could not pull {_name(key)}: {'; '.join(reasons) or 'from nobody'}")
+
+    def _told(self, peer: Peer, key: ShardKey) -> Manifest:
         manifest = peer.manifest(key, FIRST_BYTE_S)
         if not manifest.key.is_same(key):
             raise CorruptError(f"{peer.where} was asked for {_name(key)} and told of {_name(manifest.key)}")
-        self._take_room(manifest)
-        try:
-            copied = Copied(manifest, tuple(self._parts(peer, manifest)))
-        except BaseException:
-            self._give_room(manifest)
-            raise
-        with self._lock:
-            self._shelf[copy_of(key)] = copied
-        seconds = time.monotonic() - began_s
-        return Pulled(where=peer.where, nbytes=manifest.nbytes, seconds=seconds, retries=retries)
+        return manifest
 
-    def _parts(self, peer: Peer, manifest: Manifest) -> Iterator[Part]:
-        """The parts, verified and kept; the next one is fetched meanwhile."""
+    def _begun(self, manifest: Manifest) -> Copied:
+        """A new copy, on its way. What is here for a restore makes room for it.
+
+        Raises:
+            NoRoomError: see `pull`.
+        """
+        with self._lock:
+            for copied in self._passing():
+                if self._used_bytes + manifest.nbytes > self._budget_bytes:
+                    self._let_go(copied, f"its room is needed for {manifest.name}")
+            self._take_room(manifest)
+            begun = self._shelf[copy_of(manifest.key)] = Copied(manifest)
+            return begun
+
+    def _parts(self, peer: Peer, copied: Copied, part_bytes: int) -> Iterator[Part]:
+        """The parts that are missing, verified and kept; the next one is fetched meanwhile."""
+        manifest = copied.manifest
 
         def fetch(cut: tuple[int, int]) -> Any:
             begin, end = cut
             return peer.fetch(manifest.key, begin, end, FIRST_BYTE_S + (end - begin) / MIN_BYTES_PER_S)
 
-        cuts = self._cuts(manifest)
+        cuts = _cuts(manifest, copied.arrived_bytes, part_bytes)
         with ThreadPoolExecutor(1, thread_name_prefix="elastic-pull") as ahead:
             coming = [ahead.submit(fetch, cut) for cut in cuts[:1]]
             for number, (begin, end) in enumerate(cuts):
@@ -260,10 +309,30 @@ class Node:
         keeper, array = self._put(data)
         return Part(begin, begin + len(data), keeper, array)
 
-    def _cuts(self, manifest: Manifest) -> list[tuple[int, int]]:
-        """(begin, end) of the parts: whole chunks each."""
-        step = max(1, self._part_bytes // manifest.chunk_bytes) * manifest.chunk_bytes
-        return [(begin, min(begin + step, manifest.nbytes)) for begin in range(0, manifest.nbytes, step)]
+    def _passing(self) -> list[Copied]:
+        """What is here for a restore alone."""
+        return [copied for copied in self._shelf.values() if copied.is_passing]
+
+    def _stays(self, key: ShardKey) -> bool:
+        """Whether it was brought for a restore, whole by now: from here on it counts as a copy.
+
+        Raises:
+            ComingError: it has been on its way for longer than it should take.
+        """
+        with self._lock:
+            copied = self._shelf.get(copy_of(key))
+            if copied is None or not copied.is_passing:
+                return False
+            copied.is_passing = False
+        return copied.wait(patience_s(copied.manifest.nbytes))
+
+    def _let_go(self, copied: Copied, reason: str) -> None:
+        with self._lock:
+            copy = copy_of(copied.manifest.key)
+            if self._shelf.get(copy) is copied:
+                del self._shelf[copy]
+                self._used_bytes -= copied.manifest.nbytes
+        copied.end(reason)
 
     def _take_room(self, manifest: Manifest) -> None:
         with self._lock:
@@ -301,17 +370,10 @@ def _slice(array: Any, begin: int, end: int) -> Any:
     return array[begin:end]
 
 
-def _between(copied: Copied, begin: int, end: int) -> Any:
-    found = [
-        part.array[max(begin, part.begin) - part.begin : end - part.begin] for part in _overlapping(copied, begin, end)
-    ]
-    if len(found) == 1:
-        return found[0]
-    return np.concatenate(found) if found else np.empty(0, dtype=np.uint8)
-
-
-def _overlapping(copied: Copied, begin: int, end: int) -> list[Part]:
-    return [part for part in copied.parts if part.begin < end and begin < part.end]
+def _cuts(manifest: Manifest, at: int, part_bytes: int) -> list[tuple[int, int]]:
+    """(begin, end) of the parts from `at` on: whole chunks each."""
+    step = max(1, part_bytes // manifest.chunk_bytes) * manifest.chunk_bytes
+    return [(begin, min(begin + step, manifest.nbytes)) for begin in range(at, manifest.nbytes, step)]
 
 
 def _name(key: ShardKey) -> str:

@@ -221,6 +221,21 @@ class UploadInterval:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefetch:
+    """A node gets shards of a step that is restored, while its workers start: for the journal.
+
+    Attributes:
+        sources: of each of the shards the nodes that it is taken from, tried in this order.
+    """
+
+    commit: CommitId
+    node: str
+    shards: tuple[int, ...]
+    sources: tuple[tuple[str, ...], ...]
+    reason: str
+
+
 Order = Pin | Pull | Drop | Upload | Commit | CheckpointRung | Degraded
 
 

@@ -1,7 +1,10 @@
-"""Effect. The persistent tier as a source of shards."""
+"""Effect. The persistent tier as a source of shards, and as somebody whom a node pulls from."""
 
 import threading
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from elastic.checkpoint.leases import Lease, Use
 from elastic.checkpoint.manifest import Manifest, ShardKey
@@ -13,22 +16,25 @@ from elastic.errors import CorruptError
 
 
 class VaultSource:
-    """See `elastic.checkpoint.source.Source`. Reading a step takes a lease on it, which `close` gives up.
+    """See `elastic.checkpoint.source.Source`, and `elastic.checkpoint.node.Peer`.
+
+    Reading a step takes a lease on it, which `close` gives up.
 
     Attribute `troubles`: what the last `manifests` found of durable steps and could not use, a sentence each.
     """
 
     tier = Tier.PERSISTENT
 
-    def __init__(self, vault: Vault, *, newest: int | None = None) -> None:
+    def __init__(self, vault: Vault, *, newest: int | None = None, known: Sequence[Manifest] = ()) -> None:
         """
         Args:
             newest: look at so many of the newest durable steps where none is asked for; None: at all.
+            known: manifests that are in the vault, and need not be read again.
         """
         self._vault, self._newest = vault, newest
         self.where = vault.where
         self.troubles: list[str] = []
-        self._manifests: dict[tuple[str, int, int], Manifest] = {}
+        self._manifests = {(name_of(one.commit), one.shard, one.shards): one for one in known}
         self._leases: dict[str, Lease] = {}
         self._lock = threading.Lock()
 
@@ -55,6 +61,18 @@ class VaultSource:
             at = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def manifest(self, key: ShardKey, timeout_s: float) -> Manifest:
+        """See `Peer.manifest`; the store has deadlines of its own."""
+        return self._known(key)
+
+    def fetch(self, key: ShardKey, begin: int, end: int, timeout_s: float) -> Any:
+        """See `Peer.fetch`: the chunks are read in parallel; the store has deadlines of its own."""
+        chunk_bytes = self._known(key).chunk_bytes
+        edges = [begin, *range((begin // chunk_bytes + 1) * chunk_bytes, end, chunk_bytes), end]
+        cuts = list(zip(edges, edges[1:], strict=False))
+        parts = self._vault.all_of(lambda cut: self.read(key, *cut), cuts, f"{self.where}: chunks")
+        return np.frombuffer(b"".join(parts), dtype=np.uint8)
+
     def close(self) -> None:
         """Give up the leases. Raises StoreError."""
         with self._lock:
@@ -75,7 +93,7 @@ class VaultSource:
     def _known(self, key: ShardKey) -> Manifest:
         place = (name_of(key.commit), key.shard, key.shards)
         if place not in self._manifests:
-            self.manifests()
+            self.manifests(key.commit.step)
         for name, shard, shards in (place, *self._manifests):
             manifest = self._manifests.get((name, shard, shards))
             if manifest is not None and manifest.key.is_same(key):

@@ -110,6 +110,8 @@ _FIELDS = {
 
 def _from_nowhere(state: RunState, event: ev.Event) -> str:
     """It speaks of a generation that was never numbered, or of a life of the driver that has not begun."""
+    if isinstance(event, ev.RunTakenOver):
+        return ""  # the driver's own word, by which this state comes to know of generations
     report = getattr(event, "report", None)
     commit = report.commit if report is not None else getattr(event, "commit", None)
     generation = getattr(event, "generation", 0)

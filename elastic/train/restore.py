@@ -136,7 +136,7 @@ def fetch(
 
 
 def plan_for(tracked: Tracked, candidate: Candidate, shard: int, shards: int) -> Plan:
-    """What this worker has to read, by shard and chunk (`Plan.chunks`): for who reads for several workers at once.
+    """What this worker has to read, by shard and chunk (`Plan.chunks`).
 
     Raises:
         StateError: see `fetch`.

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 
 from elastic.checkpoint import rungs
 from elastic.checkpoint.arena import Arena
+from elastic.checkpoint.catalog import candidates
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.memory import MemorySource, scan
+from elastic.checkpoint.reader import take_inventory
 from elastic.checkpoint.rungs import Rung
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.vault import open_vault
@@ -218,3 +221,31 @@ def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(
     read = np.frombuffer(bytes(source.read(newest.key, 0, newest.nbytes)), dtype=np.uint8)
     assert np.array_equal(read, data[5, newest.shard])
     source.close()
+
+
+def test_what_is_restored_is_waited_for_while_it_comes_and_passed_on(crew: Crew, tmp_path: Path) -> None:
+    import ray
+
+    from elastic.actors.prefetcher import Aim
+
+    url, run, data = str(tmp_path / "store"), tmp_path.name, shards.payload(key(1), 5 * CHUNK_BYTES + 77)
+    manifest, vault = shards.manifest(key(1), data, CHUNK_BYTES, run), open_vault(url, run)
+    vault.register("test")
+    vault.commit(key(1).commit, [vault.upload(manifest, lambda begin, end: data[begin:end])])
+    keeper = crew.keeper(persistent=url)
+    wait_until(lambda: len(keeper.inventory("")) == 2, "no actors")
+    x, y = keeper.inventory("")
+    ray.get(x._actor.expect.options(concurrency_group="control").remote(1, [manifest]), timeout=30)
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(x.read, manifest.key, 0, manifest.nbytes)
+        time.sleep(1.0)  # the actor has answered several times that it is on its way
+        assert not read.done()
+        (candidate,) = candidates(take_inventory([VaultSource(vault)]).holders, run)
+        keeper.prefetch(Aim(candidate=candidate, width=1, homes={x.node: {0}, y.node: {0}}))
+        assert np.array_equal(read.result(60), data)
+    wait_until(lambda: len(y.manifests(1)) == 1, "it was not passed on")
+    assert np.array_equal(y.read(manifest.key, 0, manifest.nbytes), data)
+    time.sleep(2 * BEAT_S)  # both tell what they hold
+    told = {one.node: one.sources for one in crew.told if isinstance(one, rungs.Prefetch)}
+    assert set(told) == {x.node, y.node} and sorted(len(sources[0]) for sources in told.values()) == [0, 1]
+    assert crew.rung(1) is None, "it counts as a copy"

@@ -158,6 +158,17 @@ class Tiers(RuleBasedStateMachine):
             self.vault.commit(newest.commit, digests)
             self.durable = max(self.durable, newest.commit.step)
 
+    @rule(number=st.integers(0, NODES - 1))
+    def prefetch(self, number: int) -> None:
+        """The best step there is comes to a node, as for a restore."""
+        durable, node = VaultSource(self.vault), self.nodes[number][1]
+        others: list[Any] = [Peer(other) for _, other in self.nodes if other is not node]
+        for one in self.found([*self.peers(), durable])[:1]:
+            node.expect(one.manifests)
+            for manifest in one.manifests:
+                node.fill(manifest.key, [*others, durable])
+        durable.close()
+
     @rule(last=st.integers(1, 2))
     def collect(self, last: int) -> None:
         collected(self.vault, Keep(last=last))

@@ -53,6 +53,7 @@ def told_bytes(ws: BareController, *events: ev.Event) -> int:
     return len(pickle.dumps(change_between(before, ws.state)))
 
 
+@pytest.mark.slow
 def test_little_is_told_of_a_large_run_when_little_happens():
     ws = BareController((1, 300)).run()
     ws.beat("w7", Flying.COMPUTING)

@@ -80,7 +80,7 @@ def judge_the_end(world: Policies) -> None:
         assert outcome.ending is Ending.REPLICAS_LOST, outcome
 
 
-@batches(SEEDS, BATCH, quick=100)
+@batches(SEEDS, BATCH, quick=50)
 def test_whatever_a_policy_wants_the_laws_hold_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)

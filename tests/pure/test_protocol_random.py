@@ -67,7 +67,7 @@ def judge_the_end(world: World) -> None:
         assert not holds or worker.is_hung or worker.muted_until_s > 0.0, f"{member.name} still held the state"
 
 
-@batches(SEEDS, BATCH, quick=100)
+@batches(SEEDS, BATCH, quick=50)
 def test_whatever_happens_no_stable_step_is_lost_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)

@@ -106,6 +106,7 @@ def play(incidents: int) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
+@pytest.mark.slow
 def test_the_state_does_not_grow_with_the_incidents_of_a_run():
     half, whole = play(2500)
     assert max(half, whole) < AT_MOST_BYTES  # it goes up and down: the oldest are forgotten some at a time

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from elastic.control import events as ev
+from elastic.control.adoption import Adopted
 from elastic.control.flight import Flying
 from elastic.control.refusing import admitted, misplaced
 from elastic.control.state import Phase, RunState
 from elastic.control.values import CommitId
+from elastic.control.worker_protocol import Stage, WorkerState
 from tests.pure.bare_controller import BareController, commit, report
 from tests.pure.test_controller import EXAMPLES
 
@@ -114,3 +116,12 @@ def test_a_zombie_of_a_replaced_generation_changes_nothing():
     ):
         assert admitted(ws.state, zombie) == (zombie, "")
         assert ws.is_unchanged_by(zombie)
+
+
+def test_a_driver_that_takes_a_run_over_is_believed():
+    """It speaks of generations that the new state has not heard of."""
+    held = WorkerState(stage=Stage.FROZEN, generation=7, commit=commit(9, generation=7), healed=True, incarnation=1)
+    found = (Adopted(worker="w0", gang=0, shard=0, pid=1, was=Stage.STEPPING, state=held),)
+    event = ev.RunTakenOver(found=found, published=8)
+    assert event.generation == 7
+    assert admitted(BareController().state, event) == (event, "")
