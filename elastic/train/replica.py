@@ -388,7 +388,7 @@ class Replica:
             committed_at_s=step.committed_at_s,
             skipped=step.skipped,
             seconds=step.seconds,
-            tuning=self.cursor.tuning,
+            tuning=step.tuning,
             voted=step.voted,
         )
         self.drop_published(self.link.published)

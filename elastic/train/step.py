@@ -74,6 +74,7 @@ class Step:
         self.samples = sum(micro_batch.count for micro_batch in self._micro_batches)
         self._pace = replica.next_pace(self.index)
         self.rate_factor = self._pace.factor(self.index)
+        self.tuning = self._pace.tuning
         self.commit = NOTHING_COMMITTED
         self.wants_pause = self.is_staged = False
         self.metrics: dict[str, float] = {}

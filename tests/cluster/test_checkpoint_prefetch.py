@@ -24,7 +24,7 @@ from tests.cluster.training import At, regression
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 RUN, HALF, STEPS = "ahead", 10, 20
-ON_TWO_NODES = elastic.Scaling(replicas=2, resources_per_worker={"CPU": 2})
+ON_TWO_NODES = elastic.Scaling(num_dp_replicas=2, resources_per_worker={"CPU": 2})
 _IN_OPEN = 0x20
 
 
