@@ -14,7 +14,7 @@ from elastic.control.diagram import EDGES, render_phases, render_stages
 from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Flying
 from elastic.control.hardware import FindingKind
-from elastic.control.remediation import Kind, Policy, Remediation
+from elastic.control.remediation import Kind, Remediation
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.tuning import Tuning
 from elastic.control.values import Member, View
@@ -45,9 +45,6 @@ def wait(incident: object, view: object) -> Remediation:
 
 def shrink(incident: object, view: object) -> Remediation:
     return Remediation(kind=Kind.SHRINK, reason="spares are dear")
-
-
-POLICIES: tuple[Policy, ...] = (Ladder(), give_up)
 
 
 def shape(state: RunState) -> object:
@@ -248,13 +245,12 @@ def seen_edges() -> dict[tuple[Phase, type[ev.Event]], frozenset[Phase]]:
     for state in states():
         strict = replace(state, settings=replace(state.settings, limits=Limits(start_tries=1, joiner_tries=1)))
         for event in events(state):
-            for one in (state, strict):
-                for policy in POLICIES:
-                    for now_s in (0.0, LATER_S) if isinstance(event, ev.Tick) else (0.0,):
-                        heard = dict.fromkeys(one.heard_s, now_s)
-                        seen_until_now = replace(one, seen_s=now_s, heard_s=heard)
-                        after = step(seen_until_now, event, now_s, policy).state
-                        seen.setdefault((state.phase, type(event)), set()).add(after.phase)
+            for one, policy in ((state, Ladder()), (strict, Ladder()), (state, give_up)):
+                for now_s in (0.0, LATER_S) if isinstance(event, ev.Tick) else (0.0,):
+                    heard = dict.fromkeys(one.heard_s, now_s)
+                    seen_until_now = replace(one, seen_s=now_s, heard_s=heard)
+                    after = step(seen_until_now, event, now_s, policy).state
+                    seen.setdefault((state.phase, type(event)), set()).add(after.phase)
     return {pair: frozenset(phases) for pair, phases in seen.items()}
 
 

@@ -18,7 +18,7 @@ from elastic.control.values import CommitId
 
 SLOTS = 3
 SHARDS = 2
-EXAMPLES = 30
+EXAMPLES = 12
 ROOM = 3  # copies that a node takes of each shard
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from elastic.control.data import deal
 from elastic.control.ordered import Block, blocks, fold, push
 
-few = settings(deadline=None, max_examples=200)
+few = settings(deadline=None, max_examples=80)
 
 
 def formula(left: str, right: str) -> str:

@@ -11,7 +11,7 @@ from tests.pure.batches import batches
 from tests.pure.driver_world import DriverGangWorld, DriverTierWorld, DriverWorld
 from tests.pure.protocol_parts import Plan
 
-SEEDS, BATCH = 300, 50
+SEEDS, BATCH = 300, 25
 ALONE = {"driver", "break_", "stall"}
 
 
@@ -46,7 +46,7 @@ def judge_the_end(world: DriverWorld) -> None:
         assert state.published == world.plan.steps - 1, "a stable step was not told"
 
 
-@batches(SEEDS, BATCH, quick=50)
+@batches(SEEDS, BATCH, quick=25)
 def test_whenever_drivers_die_no_stable_step_is_lost_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)

@@ -15,7 +15,7 @@ from tests.pure.batches import batches
 from tests.pure.policy_world import AnyPolicy, Policies, PolicyGangWorld, PolicyTierWorld, PolicyWorld
 from tests.pure.protocol_parts import Plan
 
-SEEDS, BATCH = 300, 50
+SEEDS, BATCH = 300, 25
 
 
 def plan_of(rng: random.Random, is_shared: bool, largest: int) -> Plan:
@@ -80,7 +80,7 @@ def judge_the_end(world: Policies) -> None:
         assert outcome.ending is Ending.REPLICAS_LOST, outcome
 
 
-@batches(SEEDS, BATCH, quick=50)
+@batches(SEEDS, BATCH, quick=25)
 def test_whatever_a_policy_wants_the_laws_hold_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)

@@ -14,7 +14,7 @@ from tests.pure.batches import batches
 from tests.pure.protocol_world import Plan, World
 
 SEEDS = 200
-BATCH = 50
+BATCH = 25
 
 
 def plan_of(seed: int) -> Plan:
@@ -67,7 +67,7 @@ def judge_the_end(world: World) -> None:
         assert not holds or worker.is_hung or worker.muted_until_s > 0.0, f"{member.name} still held the state"
 
 
-@batches(SEEDS, BATCH, quick=50)
+@batches(SEEDS, BATCH, quick=25)
 def test_whatever_happens_no_stable_step_is_lost_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)
@@ -93,7 +93,7 @@ def test_the_worlds_hold_what_they_are_meant_to():
     assert Ending.REPLICAS_LOST in endings
 
 
-@batches(150, 50, quick=50)
+@batches(150, 25, quick=25)
 def test_who_is_outvoted_belongs_to_no_generation_again(seeds):
     """Bits flip; the run goes on without whoever holds others, or ends where nobody can say whose are right."""
     endings, named = [], 0

@@ -13,7 +13,7 @@ from tests.pure.protocol_parts import Plan
 from tests.pure.tier_world import TierWorld
 
 SEEDS = 100
-BATCH = 50
+BATCH = 25
 
 
 @functools.cache
@@ -75,7 +75,7 @@ def judge_the_end(world: TierWorld) -> None:
     assert is_over or not usable, f"{usable} could have been restored"
 
 
-@batches(SEEDS, BATCH, quick=50)
+@batches(SEEDS, BATCH, quick=25)
 def test_a_run_goes_on_from_what_was_saved(seeds):
     for seed in seeds:
         play(seed)

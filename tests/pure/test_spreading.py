@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from elastic.checkpoint.placement import ranked
 from elastic.checkpoint.spreading import Errand, Wanted, above, errands, wanted
 
-few = settings(deadline=None, max_examples=100)
+few = settings(deadline=None, max_examples=50)
 NAMES = st.integers(0, 40).map(lambda number: f"node{number}")
 ROOM = 100
 
