@@ -245,7 +245,7 @@ def seen_edges() -> dict[tuple[Phase, type[ev.Event]], frozenset[Phase]]:
     for state in states():
         strict = replace(state, settings=replace(state.settings, limits=Limits(start_tries=1, joiner_tries=1)))
         for event in events(state):
-            for one, policy in ((state, Ladder()), (strict, Ladder()), (state, give_up)):
+            for one, policy in ((state, Ladder()), (strict, give_up)):
                 for now_s in (0.0, LATER_S) if isinstance(event, ev.Tick) else (0.0,):
                     heard = dict.fromkeys(one.heard_s, now_s)
                     seen_until_now = replace(one, seen_s=now_s, heard_s=heard)

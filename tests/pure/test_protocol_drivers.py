@@ -74,7 +74,7 @@ def test_where_nothing_but_the_driver_dies_nobody_is_started_anew():
         assert world.ws.state.published == 7
 
 
-@batches(150, 25, quick=25)
+@batches(150, 10, quick=10)
 def test_shards_never_part_when_drivers_die(seeds):
     for seed in seeds:
         rng = random.Random(f"gang drivers {seed}")

@@ -11,7 +11,7 @@ from tests.pure.batches import batches
 from tests.pure.gang_world import GangWorld
 from tests.pure.protocol_parts import Plan, SimWorker
 
-SEEDS, BATCH = 250, 25
+SEEDS, BATCH = 250, 10
 
 
 def plan_of(seed: int) -> tuple[Plan, int]:
@@ -66,7 +66,7 @@ def judge_the_end(world: GangWorld) -> None:
         assert len(shards) < world.width, f"{commit} was still held in every shard"
 
 
-@batches(SEEDS, BATCH, quick=25)
+@batches(SEEDS, BATCH, quick=10)
 def test_whatever_happens_shards_never_part_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)

@@ -12,7 +12,7 @@ from tests.pure.protocol_parts import Plan
 from tests.pure.test_protocol_random import judge_the_end, plan_of
 from tests.pure.tune_world import TuneWorld
 
-SEEDS, BATCH = 100, 25
+SEEDS, BATCH = 100, 20
 
 
 @functools.cache
@@ -38,7 +38,7 @@ def assert_each_sample_once(world: TuneWorld) -> None:
             position += micro_batch.count
 
 
-@batches(SEEDS, BATCH, quick=25)
+@batches(SEEDS, BATCH, quick=20)
 def test_whatever_happens_all_members_cut_alike_and_each_sample_comes_once(seeds):
     for seed in seeds:
         play(seed)
