@@ -36,7 +36,7 @@ class Striker:
     def inject(self, fault: Fault, worker: str, node: str) -> None:
         """Have a fault strike; returns at once, and may be called from any thread."""
         if fault.kind is FaultKind.KILL_SUPERVISOR:
-            self._kill(fault, "supervisor", self._supervisor(), "state")
+            self._kill(fault, "supervisor", self._supervisor(), "where")
         elif fault.kind is FaultKind.KILL_MONITOR:
             self._kill(fault, node, self._monitors.actor(node), "readings")
         elif fault.kind is FaultKind.NOTICE and not worker:
