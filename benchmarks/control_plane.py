@@ -34,6 +34,7 @@ from elastic.control.state import RunState
 from elastic.policies import Ladder
 
 CALM_S = 5.0  # after the start, before anything is measured
+_ANSWER_S = 60.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -61,7 +62,7 @@ def measure(size: Size, seconds: float, folder: Path, calm_s: float = CALM_S) ->
     brain = RayBrain(RunState(settings=settings), Ladder(), drawn)
     try:
         actor = ray.get_actor(supervisor_name(settings.run), namespace=namespace(settings.run))
-        supervisor = Process(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())))
+        supervisor = Process(ray.get(actor.__ray_call__.remote(lambda _: os.getpid()), timeout=_ANSWER_S))
         loop = Loop(brain, Crowd(size))
         loop.start()
         loop.run(calm_s)

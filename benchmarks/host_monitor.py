@@ -93,7 +93,8 @@ def measure(seconds: float, workers: int) -> dict[str, Any]:
         groups: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2, "health": 2}}
         empty = ray.remote(**groups)(Empty).remote()
         monitor = ray.remote(**groups)(Monitor).remote("n1", True, Health())
-        pids = {"empty": ray.get(empty.pid.remote()), "monitor": ray.get(monitor.pid.remote())}
+        pids = {"empty": ray.get(empty.pid.remote(), timeout=DEADLINE_S)}
+        pids["monitor"] = ray.get(monitor.pid.remote(), timeout=DEADLINE_S)
         assert ray.get(monitor.has_looked.remote(), timeout=DEADLINE_S), "the stand-in's GPUs are not seen"
         context = multiprocessing.get_context("spawn")
         stop = context.Event()
@@ -101,11 +102,12 @@ def measure(seconds: float, workers: int) -> dict[str, Any]:
         for child in children:
             child.start()
         watching = [monitor.watch.remote(f"w{i}", one.pid, folder / f"{i}.page") for i, one in enumerate(children)]
-        assert all(ray.get(watching))
+        assert all(ray.get(watching, timeout=DEADLINE_S))
         time.sleep(2.0)  # imports of the children, first looks
         before, began_s = {who: cpu_s(pid) for who, pid in pids.items()}, time.monotonic()
         while time.monotonic() - began_s < seconds:
-            ray.get([empty.beat.remote(period_s), monitor.beat.options(concurrency_group="events").remote(period_s)])
+            beats = [empty.beat.remote(period_s), monitor.beat.options(concurrency_group="events").remote(period_s)]
+            ray.get(beats, timeout=DEADLINE_S)
         took_s = time.monotonic() - began_s
         result = {
             who: {"core_share": (cpu_s(pid) - before[who]) / took_s, **memory_mib(pid)} for who, pid in pids.items()
