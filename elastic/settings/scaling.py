@@ -1,0 +1,86 @@
+"""Pure. Size and shape of the worker group."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elastic.errors import SettingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Size and shape of the worker group, in Ray's language for resources.
+
+    Attributes:
+        num_dp_replicas: data-parallel replicas, `n` or `(minimum, maximum)`: the run starts with what the cluster
+            places, grows to the maximum as slots appear, and pauses below the minimum. (replicas; default 1: every
+            machine has room for it)
+        spares: replicas parked at the door of their first step, ready to replace a lost one. (replicas; default 0: a
+            spare keeps resources that somebody pays for)
+        workers_per_replica: workers that hold one copy of the model together, each a shard of it. (workers; default 1:
+            plain data parallelism)
+        num_nodes_per_dp: nodes of a replica: 1 places it on one, workers_per_replica each of its workers on another.
+            (nodes; default 1: links within a node are the fastest)
+        use_gpu: give each worker one GPU (`{"GPU": 1}`) instead of one CPU. (yes or no; default no: not every cluster
+            has GPUs)
+        resources_per_worker: Ray resources of a worker; replaces the default of `use_gpu`. (amounts by name; default
+            none: one CPU, or one GPU, is what most need)
+        label_selector: Ray node labels a worker's node must carry, e.g. `{"ray.io/market-type": "spot"}`. (values by
+            label; default none: any node will do)
+        threads_per_worker: torch's intra-op threads in a worker; pinned, since sums change with it. (threads;
+            default 1: the only number that fits each machine)
+        supervisor_labels: labels of a node for the supervisor, such as `{"pool": "cpu"}`. (values by label; default
+            none: beside the driver)
+        supervisor_resource: a resource that such a node has; where neither is given, or no node fits, it runs beside
+            the driver. (text; default none: beside the driver)
+    """
+
+    num_dp_replicas: int | tuple[int, int] = 1
+    spares: int = 0
+    workers_per_replica: int = 1
+    num_nodes_per_dp: int = 1
+    use_gpu: bool = False
+    resources_per_worker: Mapping[str, float] | None = None
+    label_selector: Mapping[str, str] | None = None
+    threads_per_worker: int = 1
+    supervisor_labels: Mapping[str, str] | None = None
+    supervisor_resource: str = ""
+
+    def __post_init__(self) -> None:
+        given, pair = self.num_dp_replicas, self.num_dp_replicas
+        pair = pair if isinstance(pair, tuple) else (pair, pair)
+        if len(pair) != 2 or not all(isinstance(number, int) for number in pair):
+            raise SettingError(f"Scaling.num_dp_replicas={given!r} must be an integer or (minimum, maximum)")
+        low, high = self.bounds
+        if not 1 <= low <= high:
+            raise SettingError(
+                f"Scaling.num_dp_replicas={given!r} must be n >= 1 or (minimum, maximum) with 1 <= minimum <= maximum"
+            )
+        for name in ("spares", "workers_per_replica", "num_nodes_per_dp", "threads_per_worker"):
+            if not isinstance(getattr(self, name), int):
+                raise SettingError(f"Scaling.{name}={getattr(self, name)!r} must be a whole number")
+        if self.spares < 0:
+            raise SettingError(f"Scaling.spares={self.spares} must not be negative")
+        if self.workers_per_replica < 1:
+            raise SettingError(f"Scaling.workers_per_replica={self.workers_per_replica} must be at least 1")
+        if self.num_nodes_per_dp not in (1, self.workers_per_replica):
+            raise SettingError(
+                f"Scaling.num_nodes_per_dp={self.num_nodes_per_dp} must be 1 (all workers of a replica on one node) "
+                f"or workers_per_replica={self.workers_per_replica} (each on another)"
+            )
+        if self.threads_per_worker < 1:
+            raise SettingError(f"Scaling.threads_per_worker={self.threads_per_worker} must be at least 1")
+        if any(amount <= 0 for amount in self.resources.values()):
+            raise SettingError(f"Scaling.resources_per_worker={self.resources_per_worker!r} must hold positive amounts")
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """(minimum, maximum) of replicas."""
+        given = self.num_dp_replicas
+        return (given, given) if isinstance(given, int) else given
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Ray resources of one worker."""
+        if self.resources_per_worker is not None:
+            return dict(self.resources_per_worker)
+        return {"GPU": 1.0} if self.use_gpu else {"CPU": 1.0}
