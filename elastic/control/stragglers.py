@@ -5,7 +5,7 @@ asked to stop at the end of a step, and the next generation is formed without it
 """
 
 from elastic.control.copies import changed
-from elastic.control.departing import newest_step
+from elastic.control.departing import divided, newest_step
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.speed import scores
 from elastic.control.state import Gang, Phase, WorkerRecord
@@ -46,16 +46,15 @@ def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Rem
         return survivors
     if remediation.kind not in (Kind.SWAP, Kind.SHRINK):
         return survivors
-    staying = tuple(gang for gang in survivors if not any(worker.name in incident.culprits for worker in gang))
+    staying, parting = divided(turn, survivors, incident.culprits)
     ready = turn.tally.ready.whole if remediation.kind is Kind.SWAP else 0
     if len(staying) + ready < turn.settings.scaling.bounds[0]:
         return survivors  # slow is better than too few
-    if newest_step(staying) < newest_step(survivors):
+    if newest_step(turn, staying) < newest_step(turn, survivors):
         return survivors  # nobody else holds that step
-    for gang in survivors:
-        if gang not in staying:
-            for worker in gang:
-                turn.dismiss(worker.name, reason=f"it is {worker.slowness:.1f} times as slow as the group")
+    for gang in parting:
+        for worker in gang:
+            turn.dismiss(worker.name, reason=f"it is {worker.slowness:.1f} times as slow as the group")
     return staying
 
 
