@@ -262,13 +262,14 @@ def _wait(turn: Turn, reason: str) -> None:
 def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remediation) -> None:
     """Number the next generation and say who gives what to whom; without a state to resume from, the run begins."""
     ranked, resume, donors = _ranked(turn, gangs, state)
+    names = [worker.name for worker in ranked]
     behind = () if len(donors) == len(ranked) else tuple(sorted(set(range(len(ranked))).difference(donors)))
     is_fork = turn.state.restore is not None and resume is not None
     if is_fork and resume is not None:
         fork(turn, resume)
     elif resume is not None and _is_of_an_earlier_life(turn):
         inherit(turn, resume)
-    _leave_out(turn, {worker.name for worker in ranked})
+    _leave_out(turn, set(names))
     began_s = turn.now_s if turn.state.began_s is None else turn.state.began_s
     view = View(
         run=turn.settings.run,
@@ -285,16 +286,17 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
         forks=turn.state.forks,
         width=turn.state.width,
         tuning=turn.state.tuning,
-        replaced=tuple(worker.name for worker in ranked if worker.replaced),
+        replaced=tuple([worker.name for worker in ranked if worker.replaced]),
         failures=turn.state.failures,
         watched_s=turn.now_s - began_s,
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
     # Who stays a member is known by what it has answered until it has formed, so that most records need not change now.
-    new = [one.name for one in ranked if one.standing is not Standing.MEMBER or one.at_door or one.formed or one.kept]
-    turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
     tally = turn.tally
+    not_new = tally.standings[Standing.MEMBER].keys() & tally.away.keys() & tally.unformed.keys()
+    new = [name for name in names if name not in not_new]
+    turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
     turn.change(view=view, generation=view.generation, began_s=began_s)
     tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
@@ -311,9 +313,10 @@ def _ranked(
     ranked = list(chain.from_iterable(gangs))
     if state is None:
         return ranked, None, tuple(range(turn.state.width))
-    resume, holding = turn.tally.holders.named(state, ranked), turn.tally.holders.commits[state]
-    if not all(worker.name in holding for worker in ranked):
-        ranked = list(chain.from_iterable(sorted(gangs, key=lambda gang: _order(gang, holding.keys()))))
+    resume, holding = turn.tally.holders.named(state, ranked), turn.tally.holders.commits[state].keys()
+    if holding >= _names(gangs):
+        return ranked, resume, tuple(range(len(ranked)))
+    ranked = list(chain.from_iterable(sorted(gangs, key=lambda gang: _order(gang, holding))))
     return ranked, resume, tuple(rank for rank, worker in enumerate(ranked) if worker.name in holding)
 
 
@@ -323,7 +326,8 @@ def _members(turn: Turn, ranked: list[WorkerRecord]) -> tuple[Member, ...]:
     if last is None or _is_of_an_earlier_life(turn):  # whose members may listen elsewhere by now
         return tuple(Member(worker.name, worker.host, worker.port) for worker in ranked)
     known = dict(zip(turn.tally.ranks, last.members, strict=True))
-    return tuple([known.get(worker.name) or Member(worker.name, worker.host, worker.port) for worker in ranked])
+    members = map(known.get, [worker.name for worker in ranked])
+    return tuple([one or Member(new.name, new.host, new.port) for one, new in zip(members, ranked, strict=True)])
 
 
 def _leave_out(turn: Turn, ranked: set[str]) -> None:

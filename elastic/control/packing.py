@@ -7,6 +7,8 @@ import copyreg
 import io
 import pickle
 from functools import partial
+from itertools import compress, count
+from operator import not_
 from typing import Any
 
 from elastic.control.change import StateChange
@@ -50,14 +52,16 @@ class _Reader(pickle.Unpickler):
 def _in_brief(known: View, view: View) -> tuple[Any, ...]:
     """What makes it of the known view, if those who stay have kept their order and new ones come after them."""
     now = set(map(id, view.members))
-    staying = tuple([member for member in known.members if id(member) in now])
+    stays = [*map(now.__contains__, map(id, known.members))]
+    staying = tuple(compress(known.members, stays))
     if not staying or view.members[: len(staying)] != staying:
         return view.__reduce__()
-    gone = tuple(rank for rank, member in enumerate(known.members) if id(member) not in now)
+    gone = tuple(compress(count(), map(not_, stays)))
     return _in_full, (gone, changed(view, members=view.members[len(staying) :]))
 
 
 def _in_full(known: View, gone: tuple[int, ...], view: View) -> View:
-    out = set(gone)
-    staying = [member for rank, member in enumerate(known.members) if rank not in out]
-    return changed(view, members=(*staying, *view.members))
+    stays = bytearray(b"\1") * len(known.members)
+    for rank in gone:
+        stays[rank] = 0
+    return changed(view, members=(*compress(known.members, stays), *view.members))

@@ -25,12 +25,13 @@ def note_speed(turn: Turn, report: StepReport) -> None:
         return
     scored: dict[str, WorkerRecord] = {}
     by_replica, width = scores(report.seconds), state.width
-    for rank, member in enumerate(state.members):
-        score = by_replica[rank // width]
-        slow_steps = member.slow_steps + 1 if score >= limits.slow_ratio else 0
-        is_told = abs(score - member.slowness) <= _MARGIN and not slow_steps
-        if slow_steps != member.slow_steps or not is_told:
-            scored[member.name] = changed(member, slowness=score, slow_steps=slow_steps)
+    members = iter(state.members)
+    for score, gang in zip(by_replica, zip(*[members] * width, strict=True), strict=True):
+        is_slow = score >= limits.slow_ratio
+        for member in gang:
+            if is_slow or member.slow_steps or abs(score - member.slowness) > _MARGIN:
+                slow_steps = member.slow_steps + 1 if is_slow else 0
+                scored[member.name] = changed(member, slowness=score, slow_steps=slow_steps)
     turn.put(scored)
     late = sorted((w for w in scored.values() if w.slow_steps == limits.slow_steps), key=lambda worker: worker.slowness)
     if late and not turn.is_recovering() and not state.pause_asked:
