@@ -96,9 +96,7 @@ def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     return staying
 
 
-def divided(
-    turn: Turn, gangs: tuple[Gang, ...], names: Collection[str]
-) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
+def divided(turn: Turn, gangs: tuple[Gang, ...], names: Collection[str]) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
     """Replicas that none of these workers belongs to, and the others."""
     concerned = {worker.gang for worker in turn.many(names)}
     parting = [gang for gang in gangs if gang[0].gang in concerned and any(worker.name in names for worker in gang)]

@@ -189,7 +189,7 @@ def _resort_to_tiers(turn: Turn) -> None:
 
 
 def _holders(turn: Turn, but: AbstractSet[str]) -> list[WorkerRecord]:
-    """Live workers, beside these, that hold healed state and have said which: members by rank, then those at the door."""
+    """Live workers, beside these, that hold healed state and have said which: members by rank, then others."""
     tally = turn.tally
     names = tally.holders.names.keys() - but
     at_door = tally.by_start(name for name in names if name not in tally.ranks)
@@ -275,7 +275,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
         run=turn.settings.run,
         incarnation=turn.settings.incarnation,
         generation=turn.state.generation + 1,
-        members=_members(turn, ranked),
+        members=_members(turn, ranked, names),
         resume=resume or NOTHING_COMMITTED,
         donors=donors,
         behind=behind,
@@ -316,18 +316,19 @@ def _ranked(
     resume, holding = turn.tally.holders.named(state, ranked), turn.tally.holders.commits[state].keys()
     if holding >= _names(gangs):
         return ranked, resume, tuple(range(len(ranked)))
-    ranked = list(chain.from_iterable(sorted(gangs, key=lambda gang: _order(gang, holding))))
+    gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, holding)))
+    ranked = list(chain.from_iterable(gangs))
     return ranked, resume, tuple(rank for rank, worker in enumerate(ranked) if worker.name in holding)
 
 
-def _members(turn: Turn, ranked: list[WorkerRecord]) -> tuple[Member, ...]:
+def _members(turn: Turn, ranked: list[WorkerRecord], names: list[str]) -> tuple[Member, ...]:
     """Those of the last generation are the same values again, so that what is told of them can be told in brief."""
     last = turn.state.view
     if last is None or _is_of_an_earlier_life(turn):  # whose members may listen elsewhere by now
         return tuple(Member(worker.name, worker.host, worker.port) for worker in ranked)
     known = dict(zip(turn.tally.ranks, last.members, strict=True))
-    members = map(known.get, [worker.name for worker in ranked])
-    return tuple([one or Member(new.name, new.host, new.port) for one, new in zip(members, ranked, strict=True)])
+    members = zip(map(known.get, names), ranked, strict=True)
+    return tuple([one or Member(new.name, new.host, new.port) for one, new in members])
 
 
 def _leave_out(turn: Turn, ranked: set[str]) -> None:

@@ -6,6 +6,7 @@ The view is by far the largest value of a large run, and nearly all of its membe
 import copyreg
 import io
 import pickle
+from collections.abc import Callable
 from functools import partial
 from itertools import compress, count
 from operator import not_
@@ -46,7 +47,8 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        return partial(found, self._known) if found is _in_full else found
+        is_brief = found is _in_full and self._known is not None
+        return partial(found, self._known) if is_brief else found
 
 
 def _in_brief(known: View, view: View) -> tuple[Any, ...]:
@@ -57,11 +59,11 @@ def _in_brief(known: View, view: View) -> tuple[Any, ...]:
     if not staying or view.members[: len(staying)] != staying:
         return view.__reduce__()
     gone = tuple(compress(count(), map(not_, stays)))
-    return _in_full, (gone, changed(view, members=view.members[len(staying) :]))
+    return _in_full, (gone, *changed(view, members=view.members[len(staying) :]).__reduce__())
 
 
-def _in_full(known: View, gone: tuple[int, ...], view: View) -> View:
-    stays = bytearray(b"\1") * len(known.members)
+def _in_full(known: View, gone: tuple[int, ...], make: Callable[..., View], parts: tuple[Any, ...]) -> View:
+    stays, rest = bytearray(b"\1") * len(known.members), make(*parts)
     for rank in gone:
         stays[rank] = 0
-    return changed(view, members=(*compress(known.members, stays), *view.members))
+    return changed(rest, members=(*compress(known.members, stays), *rest.members))

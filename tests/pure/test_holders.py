@@ -48,9 +48,11 @@ def test_what_is_counted_is_what_a_look_shows(story, absent):
     assert state == by_looking(present)
     if state is not None:
         named = holders.named(state, present)
-        assert named is not None and named == next(one.answer for one in present if one.holds(named)) or named in [
-            one.prepared for one in present
-        ]
+        assert (
+            named is not None
+            and named == next(one.answer for one in present if one.holds(named))
+            or named in [one.prepared for one in present]
+        )
 
 
 @given(STORIES)
