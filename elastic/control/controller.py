@@ -237,9 +237,12 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     told |= {"at_door": False, "formed": False}
     if record.standing is Standing.SUSPECT and not record.fenced:  # contact is back, and it holds its state
         told["standing"] = Standing.MEMBER
+    is_first = event.worker in turn.tally.late
     turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     if turn.state.phase is Phase.RUNNING:  # all stop at the end of a step, as one of them was asked
         turn.enter(Phase.FREEZING, planned=True)
+    elif turn.state.phase is Phase.FREEZING and is_first and not turn.state.planned:
+        turn.change(phase_since_s=turn.now_s)  # while answers come in, nobody is late: theirs may be among the next
     settle(turn)
 
 

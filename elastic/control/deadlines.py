@@ -72,7 +72,7 @@ def tick_freezing(turn: Turn, event: ev.Tick) -> None:
     watch_freezing(turn)
     if turn.state.planned and turn.waited_s() > limits.pause_timeout_s:
         harden(turn, "some are still busy with what follows their step")  # the clock starts again: they were not asked
-    waited_s = turn.waited_s() - _TOLD_S * len(turn.tally.ranks)
+    waited_s = turn.waited_s() - _TOLD_S * len(turn.tally.late)
     if not turn.state.planned and waited_s > min(limits.doubt_after_s, limits.freeze_timeout_s):
         for member in turn.many(turn.tally.by_rank(turn.tally.late)):
             if member.standing is not Standing.FINISHED:
