@@ -9,6 +9,7 @@ from elastic.control.departing import part
 from elastic.control.exiting import exit_resumes, exits_at_once
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
+from elastic.control.parting import leave_the_unreached
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
 from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
@@ -22,7 +23,7 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     if survivors_only:
         turn.blame_joiners()
     tally = turn.tally  # who was at the door, and has formed, the next forming forgets
-    turn.set_workers(list(tally.answered), answer=None, prepared=None, doubted=False)
+    turn.set_workers(list(tally.answered), answer=None, prepared=None, missed=(), doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     # A suspect is asked too: it may be alive, and its answer is as good as another's.
     there, suspects = tally.standings[Standing.MEMBER], tally.standings[Standing.SUSPECT]
@@ -75,6 +76,7 @@ def try_form(turn: Turn) -> None:
         _wait(turn, turn.state.care.hold.reason)
         return
     _dismiss_the_trained(turn)
+    leave_the_unreached(turn, whole_gangs(_holders(turn), turn.state.width))
     holders, width = _holders(turn), turn.state.width
     common = resumable(holders, width)
     if (has_committed(turn) or may_be_saved(turn)) and common is None:
