@@ -149,6 +149,7 @@ def test_a_policy_sees_why_a_node_is_left():
     seen = []
     ws.policy = lambda incident, view: seen.append(incident.severity) or Ladder()(incident, view)
     find(ws, Severity.NODE_MUST_GO, node="b", device="", kind=FindingKind.DRIVER_HUNG, detail="the driver hangs")
+    find(ws, Severity.USER_ERROR, "w1", node="b", detail="XID 31")
     ws.tick(0.2)
     assert seen == [Severity.NODE_MUST_GO]
     assert ws.state.incidents[0].severity is Severity.NODE_MUST_GO
