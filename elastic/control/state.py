@@ -153,6 +153,7 @@ class WorkerRecord:
 
 
 Gang = tuple[WorkerRecord, ...]
+State = tuple[int, str]  # step and lineage of a commit: what they name are the same bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +232,7 @@ class RunState:
     published_ahead: frozenset[int] = frozenset()
     planned: bool = False
     survivors_only: bool = False
-    formed_in_vain: int = 0
+    formed_in_vain: int = -1
     balanced: bool = False
     restore: Restoring | None = None
     forks: tuple[Fork, ...] = ()
@@ -302,20 +303,6 @@ class RunState:
         return whole_gangs(self.ready, self.width)
 
 
-def resumable(workers: Iterable[WorkerRecord], width: int) -> CommitId | None:
-    """The highest commit that these workers hold, or are prepared for, in every shard; None if there is none."""
-    first: dict[tuple[int, str], CommitId] = {}
-    shards: dict[tuple[int, str], list[int]] = {}
-    for worker in workers:
-        for commit in worker.held:
-            state = commit.step, commit.lineage
-            if state not in first:
-                first[state], shards[state] = commit, []
-            shards[state].append(worker.shard)
-    whole = {state: len(there) for state, there in shards.items() if len(set(there)) == width}
-    return first[_highest(whole)] if whole else None
-
-
 def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
     """The commit to resume from: the highest step that a live, healed member holds.
 
@@ -324,11 +311,15 @@ def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
     """
     if not answers:
         return NOTHING_COMMITTED
-    highest = _highest(Counter((answer.step, answer.lineage) for answer in answers))
-    return next(answer for answer in answers if (answer.step, answer.lineage) == highest)
+    state = highest(Counter((answer.step, answer.lineage) for answer in answers))
+    return next(answer for answer in answers if (answer.step, answer.lineage) == state)
 
 
-def _highest(votes: Mapping[tuple[int, str], int]) -> tuple[int, str]:
-    """From (step, lineage) and how many hold it."""
+def highest(votes: Mapping[State, int]) -> State:
+    """The highest step; of its states the one that most hold, on a tie the one of the smallest lineage.
+
+    Args:
+        votes: how many hold each state; not empty.
+    """
     top = max(step for step, _ in votes)
     return min((state for state in votes if state[0] == top), key=lambda state: (-votes[state], state[1]))

@@ -1,4 +1,4 @@
-"""Pure. What a worker has to tell its driver, until the driver has it. The link's lock guards it."""
+"""Effect. What a worker has to tell its driver, until the driver has it. The link's lock guards it."""
 
 from collections import deque
 
