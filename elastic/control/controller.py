@@ -37,6 +37,7 @@ from elastic.control.forming import (
 )
 from elastic.control.growth import consider_growth
 from elastic.control.hardware_faults import hardware_found
+from elastic.control.holding import pause_asked, resume_asked
 from elastic.control.injecting import fault_asked
 from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
@@ -49,7 +50,7 @@ from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, 
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.taking_over import taken_over
-from elastic.control.tending import gpu_reset, resume_asked, rung_reached, tend
+from elastic.control.tending import gpu_reset, rung_reached, tend
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 from elastic.control.watching import heard, stack_seen
@@ -391,6 +392,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),
+    ev.PauseAsked: (pause_asked,) * 5 + (_ignore, _ignore),
     ev.ResumeAsked: (resume_asked,) * 5 + (_ignore, _ignore),
     ev.RungReached: (rung_reached,) * 5 + (_ignore, _ignore),
     ev.GpuReset: (gpu_reset,) * 5 + (_ignore, _ignore),

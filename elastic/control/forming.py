@@ -250,7 +250,8 @@ def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
     if incident is None and _is_of_an_earlier_life(turn):
         return Remediation(kind=Kind.CONTINUE, reason="a new driver goes on with live workers")
     if incident is None:
-        return Remediation(kind=Kind.SWAP, reason="joiners are ready")
+        why = "joiners are ready" if spares else "nobody was lost"
+        return Remediation(kind=Kind.SWAP if spares else Kind.CONTINUE, reason=why)
     return decide(turn, survivors, spares)
 
 

@@ -14,6 +14,7 @@ from elastic.control.outcome import Outcome
 from elastic.control.persistent import PersistentMap, persistent
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Incident, View
+from elastic.control.xid import Severity
 from elastic.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class WorkerRecord:
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
-        finding: what its node's sensors say it did wrong, empty if nothing.
+        finding: the last that its node's sensors have said about it, or its GPU, empty if nothing; severity: the worst.
         since_s: when its standing last changed, less `RunState.absent_s`. lived_s: how long it was a member before.
         avoid: nodes on which it must not be placed. pinned: the only one on which it may be, empty: any other.
         gpus: that it was given, as it sees them.
@@ -118,6 +119,7 @@ class WorkerRecord:
     inspected: bool = False
     stack: str = ""
     finding: str = ""
+    severity: Severity | None = None
     since_s: float = 0.0
     lived_s: float = 0.0
     restoring: CommitId | None = None
