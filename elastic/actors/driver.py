@@ -36,6 +36,7 @@ _TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
     cmd.Finish: lambda fleet, worker, c: fleet.finish(worker),
     cmd.Dismiss: lambda fleet, worker, c: fleet.dismiss(worker),
     cmd.Restore: lambda fleet, worker, c: fleet.restore(worker, c.commit, c.number),
+    cmd.Save: lambda fleet, worker, c: fleet.save(worker, c.commit),
 }
 _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
     cmd.StartWorker: lambda fleet, c: fleet.start(c.worker, c.gang, c.shard, c.avoid, c.node),
@@ -242,7 +243,7 @@ class Driver:
             self._tiers.find(command.at_most, command.without)
         elif isinstance(command, cmd.DropFault):
             self.emit(ev.FaultRefused(fault=command.fault, reason=command.reason))
-        elif isinstance(command, cmd.Freeze | cmd.Go | cmd.Finish | cmd.Dismiss | cmd.Restore):
+        elif isinstance(command, cmd.Freeze | cmd.Go | cmd.Finish | cmd.Dismiss | cmd.Restore | cmd.Save):
             for worker in command.workers:
                 _TO_MANY[kind](fleet, worker, command)
 

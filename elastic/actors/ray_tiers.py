@@ -11,11 +11,12 @@ from elastic.actors.keeper import Keeper
 from elastic.actors.peer_source import peer_sources
 from elastic.actors.prefetcher import Aim
 from elastic.actors.tiers import Tiers
+from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.rungs import CheckpointRung, Rung
 from elastic.control import events as ev
 from elastic.control.restoring import last_copy
-from elastic.control.state import OVER, RunState
+from elastic.control.state import OVER, Phase, RunState
 from elastic.control.values import CommitId, View
 from elastic.settings import Checkpoint, RunSettings
 from elastic.train.flight import storage_switch
@@ -26,6 +27,7 @@ _FLUSH_S = 600.0
 _POLL_S = 0.05
 _KEPT_METRICS = 256
 _TOLD_S = 5.0
+_ANNOUNCE_S = 5.0  # then workers may read what their nodes bring, too
 
 
 class RayTiers(Tiers):
@@ -55,6 +57,7 @@ class RayTiers(Tiers):
         self._staged, self._durable = -1, -1
         self._homes: Mapping[str, set[int]] = {}
         self._worry = ""
+        self._state: RunState | None = None  # as last seen
         self._changed = threading.Condition()
 
     def start(self, settings: RunSettings) -> None:
@@ -63,6 +66,7 @@ class RayTiers(Tiers):
 
     def heed(self, event: ev.Event, state: RunState) -> None:
         super().heed(event, state)
+        self._state = state
         if self._keeper is None:
             return
         before, self._worry = self._worry, last_copy(state)
@@ -71,11 +75,13 @@ class RayTiers(Tiers):
         match event:
             case ev.ShardStaged() if event.worker in state.workers:
                 self._staged = max(self._staged, event.commit.step)
-                self._keeper.staged(state.workers[event.worker].node)
+                urgent = self._worry if state.phase is Phase.WAITING else ""
+                self._keeper.staged(state.workers[event.worker].node, event.commit.step, urgent)
             case ev.NodeNotice():
                 self._keeper.notice(event.node, event.reason)
             case ev.RestoreFound():
-                self._prefetch(self._keeper, state, {})
+                if not self._prefetch(self._keeper, state, {}):
+                    self._keeper.prefetch(None)  # it was announced, and is not wanted any more
             case ev.WorkerPlaced():
                 self._prefetch(self._keeper, state, self._homes)
             case ev.StepStable():
@@ -97,18 +103,29 @@ class RayTiers(Tiers):
                 homes.setdefault(member.shard, set()).add(member.node)
             self._keeper.homes(homes)
 
-    def _prefetch(self, keeper: Keeper, state: RunState, before: Mapping[str, set[int]]) -> None:
-        """Bring what is about to be restored to the nodes of those who load it, if they are others than before."""
+    def _prefetch(self, keeper: Keeper, state: RunState, before: Mapping[str, set[int]]) -> bool:
+        """Bring what is about to be restored to the nodes of those who load it, if they are others than before.
+
+        Returns:
+            Whether what was found last is about to be restored.
+        """
         found, wish = self._found, state.restore
         if found is None or wish is None or wish.commit is None or not found.commit.same_state(wish.commit):
-            return
-        homes: dict[str, set[int]] = {}
-        for worker in state.workers.values():
-            if worker.node and worker.standing not in OVER:
-                homes.setdefault(worker.node, set()).add(worker.shard)
-        self._homes = homes
+            return False
+        self._homes = homes = _homes(state)
         if homes != before:
             keeper.prefetch(Aim(candidate=found, width=state.width, homes=homes))
+        return True
+
+    def _announce(self, candidate: Candidate) -> None:
+        """Live workers load it at once: their nodes expect it before they ask, so that each byte is read once."""
+        keeper, state = self._keeper, self._state
+        homes = _homes(state) if state is not None else {}
+        if keeper is None or state is None or not homes:
+            return
+        told = threading.Event()
+        keeper.prefetch(Aim(candidate=candidate, width=state.width, homes=homes), told.set)
+        told.wait(_ANNOUNCE_S)
 
     def flush(self) -> None:
         """Wait until the last staged step is durable, if there is a persistent tier; tell on the way."""
@@ -141,3 +158,12 @@ class RayTiers(Tiers):
 
     def _metrics_of(self, commit: CommitId) -> Mapping[str, float]:
         return self._metrics.get(commit.step, {})
+
+
+def _homes(state: RunState) -> dict[str, set[int]]:
+    """Shards of each node's workers, those that start included."""
+    homes: dict[str, set[int]] = {}
+    for worker in state.workers.values():
+        if worker.node and worker.standing not in OVER:
+            homes.setdefault(worker.node, set()).add(worker.shard)
+    return homes

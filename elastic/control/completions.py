@@ -76,5 +76,10 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
         within=("restore_timeout_s",),
         then="said again when a worker asks; then it is killed, and an older step is tried",
     ),
+    cmd.Save: Completion(
+        by=(ev.ShardStaged, ev.TierDegraded, ev.WorkerDead),
+        within=("jobset_downtime_threshold_s",),
+        then="said again when a worker asks; nothing waits for it, and what was sealed before is what can be restored",
+    ),
     cmd.EndRun: Completion(by=(), within=(), then="the driver's own: it removes what is left and ends"),
 }

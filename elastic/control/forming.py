@@ -11,6 +11,7 @@ from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
+from elastic.control.saving import save_what_is_held
 from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
@@ -73,6 +74,7 @@ def try_form(turn: Turn) -> None:
         return
     if turn.state.care.hold is not None:
         _wait(turn, turn.state.care.hold.reason)
+        save_what_is_held(turn, _holders(turn))
         return
     _dismiss_the_trained(turn)
     holders, width = _holders(turn), turn.state.width
@@ -93,6 +95,7 @@ def try_form(turn: Turn) -> None:
     taken = () if remediation.kind in ALONE and is_enough else joiners[:room]
     if remediation.kind in WAITS or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
+        save_what_is_held(turn, holders)
         return
     members = chain.from_iterable((*survivors, *taken))
     resume = resumable(members, width) if taken else _resumable(survivors, holders, common, width)
@@ -285,7 +288,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
     new = [one.name for one in ranked if one.standing is not Standing.MEMBER or one.at_door or one.formed or one.kept]
     turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
     tally = turn.tally
-    turn.change(view=view, generation=view.generation, began_s=began_s)
+    turn.change(view=view, generation=view.generation, began_s=began_s, saving=())
     tally.enter(view, turn.many(member.worker for member in view.members))
     turn.tend(grow_now=False)
     exit_resumes(turn, view.resume)

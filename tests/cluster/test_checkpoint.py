@@ -145,3 +145,33 @@ def test_a_run_is_sent_back_from_the_command_line(hosts: Any, tmp_path: Path) ->
     assert [report.commit.step for report in saboteur.reports[turn:] if report.skipped] == [300, 301]
     started = [line for line in read_lines(tmp_path) if line["event"] == "started"]
     assert len(started) == 2, "nobody starts anew"
+
+
+@pytest.mark.slow
+def test_c23_sigterm_in_the_middle_of_an_upload(hosts: Any, tmp_path: Path) -> None:
+    """A worker is told to go while its step is on its way up: it leaves between two steps, and the upload arrives."""
+    store, caught = open_vault(str(tmp_path / "store"), "told"), list[str]()
+
+    def begun() -> set[str]:
+        names = {path.name for path in (tmp_path / "store" / "told" / "leases").glob("*")}
+        return names - {one.name for one in store.commits(also_void=True)}
+
+    def tell(state: RunState) -> None:
+        deadline_s = time.monotonic() + 60
+        while not (half := begun()):
+            assert time.monotonic() < deadline_s, "nothing is being uploaded"
+            time.sleep(0.01)
+        caught.extend(half)
+        os.kill(state.members[0].pid, signal.SIGTERM)
+
+    saboteur = At(10, tell)
+    kept = checkpoint(tmp_path, upload_bytes_per_s=2000, keep=elastic.Keep(last=1000))  # seconds for each
+    result = fit(tmp_path, "told", kept, steps=200, callbacks=[saboteur])
+    assert saboteur.fired_s is not None and result.steps == 200
+    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    assert [line["reason"] for line in journal if line.get("event") == "WorkerNotice"] == ["SIGTERM"]
+    assert not [line for line in journal if line.get("event") in ("CollectiveBroken", "Restored")]
+    durable = store.commits()
+    assert set(caught) <= {one.name for one in durable}, "an upload was broken off"
+    assert durable[0].commit.step == 199
+    assert set(committed_samples(tmp_path).values()) == {1}

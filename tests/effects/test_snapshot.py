@@ -297,6 +297,28 @@ def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
     assert staged(ended) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("interval", [Interval(steps=1), Interval(steps=1000)])
+def test_what_is_held_is_sealed_when_it_is_asked_for(interval: Interval, book: Book) -> None:
+    """Whether or not it is staged already, and waits to become stable; by a worker that stages nothing else, too."""
+    seen: list[list[int]] = []
+
+    def hook(step: Any, training: Training, place: str) -> None:
+        snapshots = training.session._replica.snapshots
+        if place == "start":
+            wait_for_slots(training.session)
+        if step.index == 2 and place == "start":
+            snapshots._is_stager = False
+            for is_asked in (False, True, True):
+                snapshots.save(training.session._link.state.commit, 1, is_asked)
+                seen.append([one.commit.step for one in book.sealed])
+            snapshots._is_stager = True
+
+    ended = book.solo(interval).run(trained(hook))
+    assert_like_a_plain_loop(ended)
+    assert seen == [[0], [1, 0], [1, 0]]
+    assert staged(ended).count(1) == 1
+
+
 def test_slots_are_free_again_after_steps_that_were_dropped(book: Book) -> None:
     def drop(replica: Any, step: Any) -> int:
         for _ in range(10):
