@@ -10,6 +10,7 @@ from typing import Any
 from elastic.actors.keeper import Keeper
 from elastic.actors.peer_source import peer_sources
 from elastic.actors.prefetcher import Aim
+from elastic.actors.replica import wake
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.reach import Reach
@@ -17,7 +18,7 @@ from elastic.checkpoint.rungs import CheckpointRung, Rung
 from elastic.control import events as ev
 from elastic.control.restoring import last_copy
 from elastic.control.state import OVER, Phase, RunState
-from elastic.control.values import CommitId, View
+from elastic.control.values import CommitId, Fork, View
 from elastic.settings import Checkpoint, RunSettings
 from elastic.train.flight import storage_switch
 
@@ -50,6 +51,7 @@ class RayTiers(Tiers):
         switch = storage_switch(settings.run) if settings.is_breakable else None
         reach = Reach(settings.run, checkpoint, lambda: peer_sources(settings.run, here), switch)
         super().__init__(settings.run, reach, emit, settings.limits.restore_timeout_s)
+        self._settings, self._has_disks = settings, checkpoint.disk is not None
         self._write, self._crash = write, crash
         self._is_persistent = checkpoint.persistent is not None
         self._keeper: Keeper | None = None
@@ -59,6 +61,11 @@ class RayTiers(Tiers):
         self._worry = ""
         self._state: RunState | None = None  # as last seen
         self._changed = threading.Condition()
+
+    def begin(self, at_least: int = 1) -> tuple[int, tuple[Fork, ...]]:
+        if self._has_disks:
+            wake(self._settings)
+        return super().begin(at_least)
 
     def start(self, settings: RunSettings) -> None:
         """Begin to keep; `settings` name this life."""

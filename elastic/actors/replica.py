@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ _PARTS = 16  # so that two parts on their way stay below what the budget leaves 
 _LEASE_LOOK_S = 0.5
 _MAP_S = 30.0  # it is in this node's store, and is only mapped
 _LOOK_S = 10.0
+_WAKE_S = 60.0
+_WOKEN_S = 120.0
 _WAIT_S = 0.2  # then a reader asks again, and the thread is free for those whose bytes are here
 _GROUPS = {"control": 2, "read": 8, "pull": 2, "upload": 2, "prefetch": 1, "disk": 1}
 
@@ -293,6 +295,19 @@ def start_replica(node: str, equipment: Equipment) -> Any:
         )
         .remote(node, equipment)
     )
+
+
+def wake(settings: RunSettings) -> None:
+    """Have an actor on every node, so that all disks can be asked; it ends soon, unless a keeper wants it.
+
+    Waits until they answer, or for a minute.
+    """
+    calls = []
+    for node in (one for one in ray.nodes() if one["Alive"]):
+        equipment = equipment_for(replace(settings, incarnation=0), node["Resources"].get("object_store_memory", 0))
+        actor = start_replica(node["NodeID"], replace(equipment, lease_s=min(_WOKEN_S, equipment.lease_s)))
+        calls.append(actor.manifests.options(concurrency_group="control").remote(-1))
+    ray.wait(calls, num_returns=len(calls), timeout=_WAKE_S)
 
 
 def end_replica(actor: Any) -> None:

@@ -48,7 +48,7 @@ class Disks:
                 self._end(event)
             case _:
                 return ()
-        return (*self._write(), *self._drop(), *self._tell())
+        return (*self._drop(), *self._write(), *self._tell())
 
     def _hold(self, node: str, holding: rungs.Holding) -> None:
         site = self._sites.setdefault(node, Site())

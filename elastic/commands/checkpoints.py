@@ -19,8 +19,9 @@ _required = click.option("--persistent", metavar="URL", required=True, help="Roo
 _memory = click.option(
     "--memory",
     type=click.Path(path_type=Path),
-    help=f"This node's ramdisk (Checkpoint.memory); {MEMORY} if no --persistent is given.",
+    help=f"This node's ramdisk (Checkpoint.memory); {MEMORY} if nothing else is given.",
 )
+_disk = click.option("--disk", type=click.Path(path_type=Path), help="This node's disk (Checkpoint.disk).")
 _timeout = click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds for each shard."
 )
@@ -30,16 +31,16 @@ _step = click.option("--step", type=click.IntRange(min=0), help="Default: the ne
 
 def places(function: Function) -> Function:
     """The options that say where to look."""
-    return _persistent(_memory(_timeout(_json(function))))
+    return _persistent(_memory(_disk(_timeout(_json(function)))))
 
 
 @contextmanager
-def _held(run: str, persistent: str | None, memory: Path | None, timeout: float) -> Iterator[Any]:
+def _held(run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float) -> Iterator[Any]:
     from elastic.commands.places import looked_up
 
-    if persistent is None and memory is None:
+    if persistent is None and memory is None and disk is None:
         memory = Path(MEMORY)
-    with looked_up(run, persistent, memory, timeout) as held:
+    with looked_up(run, persistent, memory, disk, timeout) as held:
         yield held
 
 
@@ -50,11 +51,11 @@ def _tell(facts: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 @click.command()
 @click.argument("run")
 @places
-def ls(run: str, persistent: str | None, memory: Path | None, timeout: float, as_json: bool) -> None:
+def ls(run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float, as_json: bool) -> None:
     """List the steps of RUN that can be restored, best first, and those that lack a shard."""
     from elastic.commands.telling import listing
 
-    with _held(run, persistent, memory, timeout) as held:
+    with _held(run, persistent, memory, disk, timeout) as held:
         facts, lines = listing(held)
         _tell(facts, as_json, lines)
 
@@ -65,12 +66,19 @@ def ls(run: str, persistent: str | None, memory: Path | None, timeout: float, as
 @click.option("--step", type=click.IntRange(min=0), help="Only this step.")
 @places
 def verify(
-    run: str, deep: bool, step: int | None, persistent: str | None, memory: Path | None, timeout: float, as_json: bool
+    run: str,
+    deep: bool,
+    step: int | None,
+    persistent: str | None,
+    memory: Path | None,
+    disk: Path | None,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Check all copies of all whole steps of RUN. Exit code 3: one is bad, or nothing can be restored."""
     from elastic.commands.telling import verification
 
-    with _held(run, persistent, memory, timeout) as held:
+    with _held(run, persistent, memory, disk, timeout) as held:
         facts, lines = verification(held, step, deep, timeout)
         _tell(facts, as_json, lines)
     if not facts["is_sound"]:
@@ -80,11 +88,13 @@ def verify(
 @click.command("restore-report")
 @click.argument("run")
 @places
-def restore_report(run: str, persistent: str | None, memory: Path | None, timeout: float, as_json: bool) -> None:
+def restore_report(
+    run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float, as_json: bool
+) -> None:
     """Rehearse a restore of RUN: which step, from where, how fast. Exit code 3: no step can be restored."""
     from elastic.commands.telling import rehearsal
 
-    with _held(run, persistent, memory, timeout) as held:
+    with _held(run, persistent, memory, disk, timeout) as held:
         facts, lines = rehearsal(held, timeout)
         _tell(facts, as_json, lines)
     if facts["step"] is None:
@@ -104,6 +114,7 @@ def export(
     step: int | None,
     persistent: str | None,
     memory: Path | None,
+    disk: Path | None,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -114,7 +125,7 @@ def export(
     from elastic.interchange.exporting import Format
     from elastic.interchange.exporting import export as write
 
-    with _held(run, persistent, memory, timeout) as held:
+    with _held(run, persistent, memory, disk, timeout) as held:
         told = write(held.at(step), to, Format(form), Effort(timeout_s=timeout, knob="--timeout"))
     apart = "" if told.whole else ", each shard apart since they were cut by hand"
     _tell(asdict(told), as_json, [f"step {told.step}: {told.tensors} tensors, {told.nbytes} bytes in {to}{apart}"])
