@@ -5,7 +5,7 @@ of: so the nodes write the same steps, however fast their disks are. A step leav
 whole there; one, on a node without room.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from elastic.checkpoint import rungs
@@ -126,7 +126,7 @@ class Disks:
             yield rungs.DiskStep(commit=newest.commit, shards=newest.shards, nodes=nodes)
 
 
-def _whole(held: Iterator[dict[Copy, ShardKey]]) -> list[ShardKey]:
+def _whole(held: Iterable[dict[Copy, ShardKey]]) -> list[ShardKey]:
     """A key of each step of which every shard is in one of these."""
     shards: dict[StepId, dict[int, ShardKey]] = {}
     for one in held:
@@ -138,3 +138,11 @@ def _whole(held: Iterator[dict[Copy, ShardKey]]) -> list[ShardKey]:
 def _order(key: ShardKey) -> tuple[int, int, int]:
     """Older to newer: a later generation that began at an earlier step is newer."""
     return key.commit.incarnation, key.commit.generation, key.commit.step
+
+
+def surplus(keys: Iterable[ShardKey], keep_last: int) -> list[ShardKey]:
+    """Of what one disk holds, all but the newest steps of each shard."""
+    by_shard: dict[tuple[int, int], list[ShardKey]] = {}
+    for key in sorted(keys, key=_order, reverse=True):
+        by_shard.setdefault((key.shard, key.shards), []).append(key)
+    return [key for held in by_shard.values() for key in held[keep_last:]]

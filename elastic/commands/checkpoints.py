@@ -166,16 +166,32 @@ def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> 
 @click.option("--keep-best", type=click.IntRange(min=0), default=0, help="So many by --metric (Keep.best).")
 @click.option("--metric", default="loss", show_default=True)
 @click.option("--mode", type=click.Choice(["min", "max"]), default="min", show_default=True)
-@_required
+@_persistent
+@_disk
 @_json
-def gc(run: str, persistent: str, dry_run: bool, as_json: bool, metric: str, mode: str, **keep: int) -> None:
-    """Delete the durable steps of RUN that nobody wants any more; never the newest good one."""
-    from elastic.commands.places import opened_vault
-    from elastic.commands.telling import collection
+def gc(
+    run: str,
+    persistent: str | None,
+    disk: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    metric: str,
+    mode: str,
+    **keep: int,
+) -> None:
+    """Delete the durable steps of RUN that nobody wants any more, never the newest good one; or old ones on a disk."""
+    from elastic.commands.places import disk_of, opened_vault
+    from elastic.commands.telling import collection, disk_collection
     from elastic.settings import Keep
 
+    if (persistent is None) == (disk is None):
+        raise click.UsageError("give either --persistent or --disk")
+    if disk is not None:
+        facts, lines = disk_collection(disk_of(run, disk), keep["keep_last"], dry_run)
+        _tell(facts, as_json, lines)
+        return
     counts = {name.removeprefix("keep_"): value for name, value in keep.items()}
-    vault = opened_vault(persistent, run)
+    vault = opened_vault(str(persistent), run)
     try:
         facts, lines = collection(vault, Keep(**counts, metric=metric, mode=mode), dry_run)
     finally:

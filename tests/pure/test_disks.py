@@ -1,7 +1,7 @@
 """Which step goes to the disks, one situation at a time; nodes answer what `Nodes` is told to hold."""
 
 from elastic.checkpoint import rungs
-from elastic.checkpoint.disks import Disks
+from elastic.checkpoint.disks import Disks, surplus
 from elastic.checkpoint.manifest import ShardKey
 from tests.pure.test_ladder import key
 
@@ -169,3 +169,9 @@ def test_what_disks_hold_from_before_is_known_and_not_written_again():
     assert [told.commit.step for told in nodes.told] == [1]
     nodes.pin(a=key(1, 0, 2), b=key(1, 1, 2))
     assert nodes.orders == []
+
+
+def test_what_one_disk_holds_beyond_the_newest_of_each_shard_is_surplus():
+    held = [key(step, shard, 2) for step in (1, 2, 3) for shard in (0, 1)] + [key(9), key(2, generation=2)]
+    assert set(surplus(held, 1)) == {*(key(step, shard, 2) for step in (1, 2) for shard in (0, 1)), key(9)}
+    assert set(surplus(held, 2)) == {key(1, 0, 2), key(1, 1, 2)}
