@@ -86,6 +86,11 @@ class Measured(snapshot.Snapshots):
     def _steady(self) -> set[int]:
         return set() if self.is_blocking else super()._steady()
 
+    def _running_sums(self, slot: Any) -> Any:
+        running = super()._running_sums(slot)
+        running.is_stopped = not self.has_sums
+        return running
+
     def _seal(self, taken: snapshot.Snapshot) -> None:
         if self.has_sums:
             super()._seal(taken)

@@ -1,14 +1,14 @@
 """Effect. How a state lies in a slot: where each tensor goes, what is between them, and the sums of its chunks."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import google_crc32c
 import torch
 
-from elastic.checkpoint.manifest import Entry, Manifest, chunk_count, laid_out
+from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_count, laid_out
 from elastic.train.sharded import box
 from elastic.train.tree import Flat
 
@@ -56,10 +56,37 @@ def clear_gaps(payload: Any, layout: Layout) -> None:
         payload[end:begin] = 0
 
 
-def sums(payload: Any, manifest: Manifest) -> tuple[int, ...]:
-    """crc32c of each chunk of a payload; lets go of the GIL in each."""
-    bounds = (manifest.chunk(number) for number in range(chunk_count(manifest.nbytes, manifest.chunk_bytes)))
-    return tuple(google_crc32c.value(payload[begin:end]) for begin, end in bounds)
+class RunningSums:
+    """crc32c of a payload's chunks, taken while it is copied in order, since what was just written is in the cache.
+
+    Attributes:
+        done: of the first chunks. is_stopped: no more is summed; somebody waits for the copies.
+    """
+
+    def __init__(self, payload: Any, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._payload, self._chunk_bytes = payload, chunk_bytes
+        self.address = payload.ctypes.data
+        self.done: list[int] = []
+        self.is_stopped = False
+        self._at = self._crc = 0
+
+    def reach(self, end: int) -> None:
+        """All bytes before `end` are as they will be; lets go of the GIL."""
+        while self._at < end and not self.is_stopped:
+            edge = (len(self.done) + 1) * self._chunk_bytes
+            stop = min(end, edge)
+            self._crc = google_crc32c.extend(self._crc, self._payload[self._at : stop])
+            self._at = stop
+            if stop == edge:
+                self.done.append(self._crc)
+                self._crc = 0
+
+
+def sums(payload: Any, manifest: Manifest, known: Sequence[int] = ()) -> tuple[int, ...]:
+    """crc32c of each chunk of a payload, the first of which are known; lets go of the GIL in each."""
+    count = chunk_count(manifest.nbytes, manifest.chunk_bytes)
+    bounds = (manifest.chunk(number) for number in range(len(known), count))
+    return (*known, *(google_crc32c.value(payload[begin:end]) for begin, end in bounds))
 
 
 def model_layout(model: torch.nn.Module | None) -> str:

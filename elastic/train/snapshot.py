@@ -31,7 +31,7 @@ from elastic.settings import Checkpoint
 from elastic.train.copies import Copies, pin
 from elastic.train.landing import expected_bytes
 from elastic.train.sharded import local
-from elastic.train.slot_layout import Layout, clear_gaps, laid_out_as, model_layout, sums, targets
+from elastic.train.slot_layout import Layout, RunningSums, clear_gaps, laid_out_as, model_layout, sums, targets
 from elastic.train.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -46,12 +46,13 @@ _POLL_S = 0.02
 
 @dataclass(slots=True)
 class Snapshot:
-    """One step's state on its way into a slot; `manifest` lacks its sums."""
+    """One step's state on its way into a slot; `manifest` lacks its sums, of which `sums` has the first."""
 
     slot: Slot
     copies: Copies
     manifest: Manifest
     began_s: float
+    sums: RunningSums
     stall_s: float = 0.0
 
 
@@ -295,7 +296,12 @@ class Snapshots(NoSnapshots):
             replicas=replicas,
             taken_at_s=time.time(),
         )
-        return Snapshot(slot, Copies(now, later, self._side_stream(slot, flat.tensors)), manifest, time.monotonic())
+        began_s, running = time.monotonic(), self._running_sums(slot)
+        copies = Copies(now, later, self._side_stream(slot, flat.tensors), running)
+        return Snapshot(slot, copies, manifest, began_s, running)
+
+    def _running_sums(self, slot: Slot) -> RunningSums:
+        return RunningSums(slot.payload)
 
     def _steady(self) -> set[int]:
         """Addresses of what changes inside apply alone: the model's parameters, and the optimizers' state."""
@@ -348,7 +354,7 @@ class Snapshots(NoSnapshots):
 
     def _seal(self, snapshot: Snapshot) -> None:
         snapshot.copies.wait(self._timeout_s)
-        manifest = replace(snapshot.manifest, chunks=sums(snapshot.slot.payload, snapshot.manifest))
+        manifest = replace(snapshot.manifest, chunks=sums(snapshot.slot.payload, snapshot.manifest, snapshot.sums.done))
         self._arena.seal(snapshot.slot, manifest)
         self._sealed = manifest.commit
         self._transfer_s = time.monotonic() - snapshot.began_s
