@@ -14,7 +14,7 @@ from elastic.actors.replica import wake
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.reach import Reach
-from elastic.checkpoint.rungs import CheckpointRung, Rung
+from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
 from elastic.control import events as ev
 from elastic.control.restoring import last_copy
 from elastic.control.state import OVER, Phase, RunState
@@ -25,6 +25,7 @@ from elastic.train.flight import storage_switch
 log = logging.getLogger("elastic")
 
 _FLUSH_S = 600.0
+_DISK_S = 60.0  # a disk that is full, or slow, is no reason to wait for long
 _POLL_S = 0.05
 _KEPT_METRICS = 256
 _TOLD_S = 5.0
@@ -56,7 +57,7 @@ class RayTiers(Tiers):
         self._is_persistent = checkpoint.persistent is not None
         self._keeper: Keeper | None = None
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
-        self._staged, self._durable = -1, -1
+        self._staged = self._durable = self._on_disk = -1
         self._homes: Mapping[str, set[int]] = {}
         self._worry = ""
         self._state: RunState | None = None  # as last seen
@@ -101,7 +102,7 @@ class RayTiers(Tiers):
     def formed(self, view: View, state: RunState) -> None:
         super().formed(view, state)
         if view.restored:
-            self._staged = self._durable = view.resume.step
+            self._staged = self._durable = self._on_disk = view.resume.step
             if self._keeper is not None:
                 self._keeper.restored(view.generation)
         if self._keeper is not None:
@@ -135,21 +136,29 @@ class RayTiers(Tiers):
         told.wait(_ANNOUNCE_S)
 
     def flush(self) -> None:
-        """Wait until the last staged step is durable, if there is a persistent tier; tell on the way."""
-        if self._keeper is None or not self._is_persistent or self._staged < 0:
+        """Wait until the last staged step is durable, and on the disks, where there are such tiers; tell on the way."""
+        if self._keeper is None or self._staged < 0:
             return
-        self._keeper.redundancy_lost("the run is over")
-        deadline_s, told_s = time.monotonic() + _FLUSH_S, time.monotonic()
+        now_s = time.monotonic()
+        self._wait(self._is_persistent, now_s + _FLUSH_S, "durable", lambda: self._durable)
+        self._wait(self._has_disks, now_s + _DISK_S, "whole on the disks of nodes", lambda: self._on_disk)
+
+    def _wait(self, is_wanted: bool, until_s: float, what: str, reached: Callable[[], int]) -> None:
+        if not is_wanted or self._keeper is None:
+            return
+        told_s = -_TOLD_S
         with self._changed:
-            while self._durable < self._staged and time.monotonic() < deadline_s:
-                self._changed.wait(_POLL_S)
+            while reached() < self._staged and time.monotonic() < until_s:
                 if time.monotonic() - told_s > _TOLD_S:
+                    if told_s > 0:
+                        log.warning("step %d is not %s yet", self._staged, what)
                     told_s = time.monotonic()
-                    log.warning("step %d is being written to the persistent tier", self._staged)
-                    self._keeper.redundancy_lost("the run is over")  # it may have heard of the last step since
-        if self._durable < self._staged:
-            told = "step %d is not durable after %.0f s; the last one that is: %d"
-            log.error(told, self._staged, _FLUSH_S, self._durable)
+                    self._keeper.redundancy_lost(
+                        "the run is over"
+                    )  # once more: it may have heard of the last step since
+                self._changed.wait(_POLL_S)
+        if reached() < self._staged:
+            log.error("step %d is not %s at the end; the last one that is: %d", self._staged, what, reached())
 
     def close(self, keep: bool) -> None:
         if self._keeper is not None:
@@ -158,6 +167,10 @@ class RayTiers(Tiers):
 
     def _told(self, told: Any) -> None:
         self._write(told)
+        if isinstance(told, DiskStep):
+            with self._changed:
+                self._on_disk = max(self._on_disk, told.commit.step)
+                self._changed.notify_all()
         if isinstance(told, CheckpointRung) and told.rung is Rung.DURABLE:
             with self._changed:
                 self._durable = max(self._durable, told.commit.step)

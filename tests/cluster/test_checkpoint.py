@@ -175,3 +175,19 @@ def test_c23_sigterm_in_the_middle_of_an_upload(hosts: Any, tmp_path: Path) -> N
     assert set(caught) <= {one.name for one in durable}, "an upload was broken off"
     assert durable[0].commit.step == 199
     assert set(committed_samples(tmp_path).values()) == {1}
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_disks_of_its_nodes(hosts: Any, tmp_path: Path) -> None:
+    """When it ended, its slots were removed and its actors ended, as if all nodes had been switched off."""
+    kept = checkpoint(tmp_path, persistent=None, disk=str(tmp_path / "disk"), peers=0)
+    fit(tmp_path, "disks", kept, steps=STEPS // 2)
+    assert not list(Path("/dev/shm").glob("elastic-disks@*"))
+    rest = fit(tmp_path, "disks", kept)
+    assert rest.steps == STEPS
+    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    restored = [line for line in journal if line.get("event") == "Restored"]
+    assert restored and {line["commit"]["step"] for line in restored} == {STEPS // 2 - 1}
+    assert all(place.startswith("disk ") for line in restored for place in line["places"]), restored
+    assert {line["commit"]["step"] for line in journal if line.get("checkpoint") == "DiskStep"} >= {STEPS - 1}
+    assert set(committed_samples(tmp_path).values()) == {1}
