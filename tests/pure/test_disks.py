@@ -153,7 +153,8 @@ def test_what_an_actor_was_asked_for_dies_with_it():
 
 def test_an_answer_that_comes_late_changes_nothing():
     nodes = Nodes("a")
-    late = rungs.Held(node="a", holding=rungs.Holding(life="1", number=0))
+    early = frozenset({key(1)})
+    late = rungs.Held(node="a", holding=rungs.Holding(life="1", number=0, slots=early, pinned=early))
     nodes.pin(a=key(1))
     nodes.write()
     nodes.hold("a")
@@ -168,6 +169,14 @@ def test_what_disks_hold_from_before_is_known_and_not_written_again():
     nodes.hold("b")
     assert [told.commit.step for told in nodes.told] == [1]
     nodes.pin(a=key(1, 0, 2), b=key(1, 1, 2))
+    assert nodes.orders == []
+
+
+def test_what_is_older_than_what_the_disks_have_is_not_written():
+    nodes = Nodes("a")
+    nodes.disk["a"] = {key(5)}
+    nodes.hold("a")
+    nodes.pin(a=key(3))
     assert nodes.orders == []
 
 
