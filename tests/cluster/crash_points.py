@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from elastic.actors.replica import slots_in
+from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.node import Node
 from elastic.checkpoint.vault import Vault
 from tests.chaos.crashing import restore_under, stage_under
@@ -162,9 +162,9 @@ def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
 
     Node._verify, Vault.upload, Vault.commit = verifying, uploading, committing  # type: ignore[method-assign]
     strike.note(f"replica-{node}", os.getpid())
-    return slots_in(directory, run, node)
+    return MemorySource(directory, run, f"memory of node {node[:12]}")
 
 
 def keep_with_points(strike: Strike) -> Callable[..., Any]:
-    """In place of `elastic.actors.keeper.slots_in`."""
+    """In place of `elastic.actors.replica.slots_in`."""
     return functools.partial(slots_of, strike)

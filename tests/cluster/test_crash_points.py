@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import elastic
-from elastic.actors import keeper
+from elastic.actors import replica
 from elastic.callbacks import Callback
 from elastic.control.values import View
 from tests.chaos import crashing
@@ -73,8 +73,8 @@ def fit(folder: Path, strike: Strike | None) -> Any:
     store = {"persistent": str(folder / "store"), "persistent_interval": every} if is_uploaded else {}
     is_bound = strike is not None and strike.victim in ("raylet", "node")
     resources = {"CPU": 1, "doomed": 1} if is_bound else {"CPU": 1}
-    usual = keeper.slots_in
-    keeper.slots_in = crash_points.keep_with_points(strike) if strike is not None else usual
+    usual = replica.slots_in
+    replica.slots_in = crash_points.keep_with_points(strike) if strike is not None else usual
     try:
         return elastic.fit(
             striking(strike, folder),
@@ -86,7 +86,7 @@ def fit(folder: Path, strike: Strike | None) -> Any:
             run_dir=folder / "run",
         )
     finally:
-        keeper.slots_in = usual
+        replica.slots_in = usual
 
 
 @pytest.fixture(scope="module")
