@@ -1,29 +1,29 @@
 """Pure. Below the minimum, what survivors hold goes down to the memory of their nodes at once, lest nobody comes."""
 
-from collections.abc import Iterable
-
 from elastic.control.commands import Save
-from elastic.control.state import WorkerRecord, resumable
+from elastic.control.state import WorkerRecord
 from elastic.control.turn import Turn
 
 
-def save_what_is_held(turn: Turn, holders: Iterable[WorkerRecord]) -> None:
+def save_what_is_held(turn: Turn) -> None:
     """Have the newest state that is held in full saved, for each shard by one worker of each node; each is asked once.
 
     Nobody can make a later step stable any more, so it counts as one, whether or not all members had applied it.
     """
-    holders = tuple(holders)
-    commit = resumable(holders, turn.state.width)
-    if turn.settings.checkpoint is None or commit is None or commit.step < 0:
+    holders = turn.tally.holders
+    state = holders.resumable()
+    if turn.settings.checkpoint is None or state is None or state[0] < 0:
         return
+    held = holders.commits[state]
     first: dict[tuple[str, int], str] = {}
-    for worker in holders:
-        if worker.answer is not None and worker.answer.same_state(commit) and worker.prepared is None:
+    for worker in turn.many(held):
+        if worker.prepared is None:
             first.setdefault((worker.node, worker.shard), worker.name)
     asked = tuple(sorted(set(first.values()) - set(turn.state.saving)))
     if asked:
         turn.change(saving=(*turn.state.saving, *asked))
-        turn.do(Save(workers=asked, commit=commit, reason=f"the run waits, and step {commit.step} may be all it has"))
+        reason = f"the run waits, and step {state[0]} may be all it has"
+        turn.do(Save(workers=asked, commit=held[asked[0]], reason=reason))
 
 
 def save_again(turn: Turn, worker: WorkerRecord) -> None:
