@@ -13,6 +13,7 @@ from elastic.control.outcome import Ending
 from elastic.control.parting import leave_the_unreached
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
+from elastic.control.saving import save_what_is_held
 from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, State, WorkerRecord, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
@@ -75,6 +76,7 @@ def try_form(turn: Turn) -> None:
         return
     if turn.state.care.hold is not None:
         _wait(turn, turn.state.care.hold.reason)
+        save_what_is_held(turn)
         return
     _dismiss_the_trained(turn)
     if turn.state.formed_in_vain == turn.state.generation:
@@ -97,6 +99,7 @@ def try_form(turn: Turn) -> None:
     taken = () if is_alone else joiners[:room]
     if remediation.kind in WAITS or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
+        save_what_is_held(turn)
         return
     resume = _resumable(turn, survivors, taken)
     if resume is None and has_committed(turn):
@@ -304,7 +307,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     begun, members = tally.begun, tally.standings[Standing.MEMBER]
     new = [name for name in names if name in begun or name not in members]
     turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
-    turn.change(view=view, generation=view.generation, began_s=began_s)
+    turn.change(view=view, generation=view.generation, began_s=began_s, saving=())
     tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
     exit_resumes(turn, view.resume)
