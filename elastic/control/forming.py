@@ -10,8 +10,10 @@ from elastic.control.departing import part
 from elastic.control.exiting import exit_resumes, exits_at_once
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
+from elastic.control.parting import leave_the_unreached
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
+from elastic.control.saving import save_what_is_held
 from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, State, WorkerRecord, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
@@ -23,7 +25,7 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     if survivors_only:
         turn.blame_joiners()
     tally = turn.tally  # who was at the door, and has formed, the next forming forgets
-    turn.set_workers(list(tally.answered), answer=None, prepared=None, doubted=False)
+    turn.set_workers(list(tally.answered), answer=None, prepared=None, missed=(), doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     # A suspect is asked too: it may be alive, and its answer is as good as another's.
     there, suspects = tally.standings[Standing.MEMBER], tally.standings[Standing.SUSPECT]
@@ -74,8 +76,11 @@ def try_form(turn: Turn) -> None:
         return
     if turn.state.care.hold is not None:
         _wait(turn, turn.state.care.hold.reason)
+        save_what_is_held(turn)
         return
     _dismiss_the_trained(turn)
+    if turn.state.formed_in_vain == turn.state.generation:
+        leave_the_unreached(turn, _whole(turn))
     if (has_committed(turn) or may_be_saved(turn)) and turn.tally.holders.resumable() is None:
         if not _ask_suspects(turn):
             _resort_to_tiers(turn)
@@ -94,6 +99,7 @@ def try_form(turn: Turn) -> None:
     taken = () if is_alone else joiners[:room]
     if remediation.kind in WAITS or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
+        save_what_is_held(turn)
         return
     resume = _resumable(turn, survivors, taken)
     if resume is None and has_committed(turn):
@@ -247,7 +253,8 @@ def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
     if incident is None and _is_of_an_earlier_life(turn):
         return Remediation(kind=Kind.CONTINUE, reason="a new driver goes on with live workers")
     if incident is None:
-        return Remediation(kind=Kind.SWAP, reason="joiners are ready")
+        why = "joiners are ready" if spares else "nobody was lost"
+        return Remediation(kind=Kind.SWAP if spares else Kind.CONTINUE, reason=why)
     return decide(turn, survivors, spares)
 
 
@@ -300,7 +307,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     begun, members = tally.begun, tally.standings[Standing.MEMBER]
     new = [name for name in names if name in begun or name not in members]
     turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
-    turn.change(view=view, generation=view.generation, began_s=began_s)
+    turn.change(view=view, generation=view.generation, began_s=began_s, saving=())
     tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
     exit_resumes(turn, view.resume)
