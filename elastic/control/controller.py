@@ -30,6 +30,7 @@ from elastic.control.forming import (
     freeze,
     harden,
     is_of_old,
+    may_be_enough,
     outdate_the_left,
     settle,
     start_if_ready,
@@ -137,7 +138,8 @@ def _parked_while_running(turn: Turn, event: ev.WorkerParked) -> None:
 
 def _parked_while_waiting(turn: Turn, event: ev.WorkerParked) -> None:
     _parked(turn, event)
-    try_form(turn)
+    if may_be_enough(turn):
+        try_form(turn)
 
 
 def _parked_too_late(turn: Turn, event: ev.WorkerParked) -> None:
