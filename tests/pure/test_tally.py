@@ -102,6 +102,11 @@ def starting(workers: int) -> Iterator[tuple[Many, ev.Event]]:
     yield ws, ev.WorkerPlaced(worker="w1", node="n0")
 
 
+def placing(workers: int) -> Iterator[tuple[Many, ev.Event]]:
+    """All wait for slots."""
+    yield Many(workers), ev.Tick()
+
+
 def parking(workers: int) -> Iterator[tuple[Many, ev.Event]]:
     ws = Many(workers)
     ws.place(*ws.names)
@@ -197,7 +202,8 @@ def finishing(workers: int) -> Iterator[tuple[Many, ev.Event]]:
 
 
 STORIES = (
-    starting, parking, restoring, running, leaving, departing, one_stands_still, freezing, forming, waiting, finishing,
+    starting, placing, parking, restoring, running, leaving, departing, one_stands_still, freezing, forming, waiting,
+    finishing,
 )  # fmt: skip
 
 
