@@ -28,6 +28,7 @@ _TO_WORKERS: dict[type[cmd.Command], Say] = {
     cmd.Finish: lambda fleet, worker, c: fleet.finish(worker),
     cmd.Dismiss: lambda fleet, worker, c: fleet.dismiss(worker),
     cmd.Restore: lambda fleet, worker, c: fleet.restore(worker, c.commit, c.number),
+    cmd.Save: lambda fleet, worker, c: fleet.save(worker, c.commit),
 }
 _ABOUT_WORKERS: dict[type[cmd.Command], Say] = {
     cmd.ProveDead: lambda fleet, worker, c: fleet.prove_dead(worker),

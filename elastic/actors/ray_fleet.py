@@ -164,6 +164,9 @@ class RayFleet:
     def restore(self, worker: str, commit: CommitId, number: int) -> None:
         self._order(worker, "restore", commit, number)
 
+    def save(self, worker: str, commit: CommitId) -> None:
+        self._order(worker, "save", commit)
+
     def go(self, worker: str, generation: int) -> None:
         self._order(worker, "go", generation)
 

@@ -106,5 +106,10 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
         sent_within="restore_timeout_s",
         unsent=lambda command, worker, why: ev.RestoreRefused(worker=worker, commit=command.commit, reason=why),
     ),
+    cmd.Save: Completion(
+        by=(ev.ShardStaged, ev.TierDegraded, ev.WorkerDead),
+        within=("jobset_downtime_threshold_s",),
+        then="said again when a worker asks; nothing waits for it, and what was sealed before is what can be restored",
+    ),
     cmd.EndRun: Completion(by=(), within=(), then="the driver's own: it removes what is left and ends"),
 }

@@ -46,6 +46,7 @@ from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
 from elastic.control.restoring import consider_restore, look_for_state, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
+from elastic.control.saving import save_again
 from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
@@ -287,6 +288,8 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
         number, why = turn.state.restores, "the restore was lost"
         turn.do(Restore(workers=(record.name,), commit=record.restoring, number=number, reason=why))
         return
+    if state.phase is Phase.WAITING:
+        save_again(turn, record)
     if event.generation > state.generation or state.view is None or not turn.is_member(record.name):
         return  # an older generation is right: whoever missed the forming does not know the new number
     if state.phase is Phase.FINISHING and record.standing is Standing.MEMBER:

@@ -205,6 +205,7 @@ class RunState:
         disputed_from: what that was when replicas held different ones, and no majority, for the last time.
         found_nothing: the generation after which the tiers were looked at in vain, -1 before. looks_in_vain: how often.
         restores: how many were begun.
+        saving: workers that were asked to save what they hold, since the run waits.
         furthest: the last step ever told, -1 before the first.
         restarts: how often in a row state came from a tier, since nobody held it, without a step past `furthest`.
         pause_asked: a member was asked to have all stop at the end of a step, last at pause_asked_s.
@@ -241,6 +242,7 @@ class RunState:
     found_nothing: int = -1
     looks_in_vain: int = 0
     restores: int = 0
+    saving: tuple[str, ...] = ()
     furthest: int = -1
     restarts: int = 0
     pause_asked: bool = False
