@@ -23,6 +23,7 @@ from elastic.actors.former import Former, Heirloom
 from elastic.actors.injector import Injector
 from elastic.actors.journal import JOURNAL, Journal, Past, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
+from elastic.actors.machines import machines_of
 from elastic.actors.policy_file import load_policy
 from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_tiers import RayTiers
@@ -42,7 +43,7 @@ from elastic.control.values import Fork
 from elastic.knobs import Given
 from elastic.policies import policy_of
 from elastic.progress import Progress
-from elastic.settings import Chaos, Checkpoint, Health, Limits, RunSettings, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
@@ -118,7 +119,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         is_local = stack.enter_context(cluster(chosen.address or os.environ.get("RAY_ADDRESS"), settings.scaling))
         wanted = policy if policy is not None else chosen.policy
         decides = policy_of(load_policy(wanted) if isinstance(wanted, str) else wanted)
-        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults)
+        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults, chosen.kuberay)
         former, past = Former(name), _past(directory / JOURNAL, settings)
         journal = stack.enter_context(closing(Journal(directory)))
         token = tokens.draw(directory)
@@ -137,6 +138,7 @@ class Work:
     callbacks: Sequence[Callback]
     seed: int
     faults: Schedule
+    kuberay: KubeRay | None = None
 
 
 def _drive(
@@ -174,8 +176,12 @@ def _drive(
         if left is not None:
             fleet.adopt(left)
         tiers.start(settings)
-        with _copied(journal, settings), injector:
-            finished = driver.run(fleet, tiers, opening=_opening(left, past))
+        with (
+            _copied(journal, settings),
+            injector,
+            closing(machines_of(work.kuberay, settings, emit, crash)) as machines,
+        ):
+            finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machines)
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                 tiers.flush()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from elastic.actors.fleet import Fleet
 from elastic.actors.journal import Journal, Written
+from elastic.actors.machines import Machines, NoMachines
 from elastic.actors.teller import Teller
 from elastic.actors.tiers import NoTiers, Tiers
 from elastic.callbacks import Callback
@@ -91,6 +92,7 @@ class Driver:
     ) -> None:
         self._brain, self._journal, self._clock = brain, journal, clock
         self._tiers: Tiers | NoTiers = NoTiers()
+        self._machines: Machines | NoMachines = NoMachines()
         self._teller = Teller(callbacks)
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._is_stopped = threading.Event()
@@ -131,12 +133,14 @@ class Driver:
         tiers: Tiers | NoTiers | None = None,
         value_timeout_s: float = 60.0,
         opening: ev.RunStarted | ev.RunTakenOver = _OPENING,
+        machines: Machines | NoMachines | None = None,
     ) -> Finished:
         """Start the run, or go on with it, and stay until it ends; the fleet is still up then.
 
         Control has a thread of its own, so that a callback that takes long, in the calling thread, holds nothing up.
         """
         self._tiers = tiers or self._tiers
+        self._machines = machines or self._machines
         if isinstance(opening, ev.RunTakenOver):
             self._issued_generation = opening.generation
             self._written = Written(opening.published, set(opening.ahead))
@@ -174,6 +178,7 @@ class Driver:
                 turned_s = time.monotonic()
                 commands, state = self._brain.observe(events)
                 self._state = state
+                self._machines.follow(state)
                 for at_s, event in events:
                     if self._written.is_new(event):
                         self._journal.event(at_s, event)

@@ -18,6 +18,7 @@ from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
 from elastic.control.corruption import corrupt, note_vote
 from elastic.control.deadlines import (
     discount_absence,
+    nodes_missing,
     tick_finishing,
     tick_forming,
     tick_freezing,
@@ -403,6 +404,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.FaultRefused: (_ignore,) * 7,
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
+    ev.NodesMissing: (nodes_missing,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),
     ev.HostsHeard: (heard,) * 6 + (_ignore,),
     ev.HardwareFinding: (hardware_found,) * 5 + (_ignore, _ignore),

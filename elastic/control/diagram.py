@@ -40,6 +40,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     ev.RunTakenOver: {_STARTING: _BREAKS},
     ev.StopAsked: {phase: (_ENDED,) for phase in _ANYWHERE},
     ev.ResumeAsked: {_WAITING: (_FORMING, _ENDED)},
+    ev.NodesMissing: {_WAITING: (_FORMING, _ENDED)},
     ev.RungReached: {_RUNNING: (_ENDED,), _WAITING: (_ENDED,)},
     ev.RestoreFound: {_STARTING: (_FORMING, _ENDED), _WAITING: (_FORMING, _ENDED), _FREEZING: (_ENDED,)},
     ev.Restored: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},

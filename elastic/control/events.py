@@ -164,6 +164,14 @@ class NodeNotice(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodesMissing(Event):
+    """So many machines were asked for long ago and are not there, since `reason`; 0: all are there again."""
+
+    missing: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostBeat(Event):
     """A host monitor lives, and this is what it sees of its workers."""
 

@@ -32,6 +32,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.ResumeAsked: ev.ResumeAsked(),
     ev.RungReached: ev.RungReached(commit=commit(3), rung="local"),
     ev.GpuReset: ev.GpuReset(node="node-w0", gpus=("0",)),
+    ev.NodesMissing: ev.NodesMissing(missing=1, reason="no capacity"),
     ev.FaultAsked: ev.FaultAsked(fault=Fault(kind=FaultKind.KILL)),
     ev.FaultInjected: ev.FaultInjected(fault=Fault(kind=FaultKind.KILL), target="w0", at_s=1.0, proof="gone"),
     ev.FaultRefused: ev.FaultRefused(fault=Fault(kind=FaultKind.XID, argument="79"), reason="no kernel log"),
