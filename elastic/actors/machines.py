@@ -1,7 +1,7 @@
 """Effect. The machines of a run on Kubernetes: a thread makes them what the run's state says, and tells what it sees.
 
-Each look compares what is wanted with what is there (`elastic.kube.reconcile`); what could not be done is found undone by
-the next one. So an API server that is away costs training nothing, and remediation goes on when it is back.
+Each look compares what is wanted with what is there (`elastic.kube.reconcile`); what could not be done is found undone
+by the next one. So an API server that is away costs training nothing, and remediation goes on when it is back.
 """
 
 import logging

@@ -6,7 +6,7 @@ from typing import Any
 
 from elastic.kube.schema import Problem
 
-_CONTAINER = re.compile(r"^(?P<outer>list|dict)[\[(](?:str, )?(?P<inner>.*)[\])]$")
+_CONTAINER = re.compile(r"^(?P<outer>list|dict)[\[(](?:str, )?(?P<inner>.*)[\])]$", re.IGNORECASE)
 _SCALARS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -65,7 +65,7 @@ def _built(model: Any, value: Any, path: str, found: list[Problem]) -> Any:
 
 def _part(kind: str, value: Any, path: str, found: list[Problem]) -> Any:
     container = _CONTAINER.match(kind)
-    if container is not None and container["outer"] == "list":
+    if container is not None and container["outer"].lower() == "list":
         if not isinstance(value, list):
             found.append(Problem(path=path, what=f"{value!r} must be a list"))
             return None

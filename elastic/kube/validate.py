@@ -113,10 +113,10 @@ def judged(one: Mapping[str, Any], definitions: Definitions, unjudged: list[str]
     filled = schema.with_defaults(found, one)
     broken = list(schema.problems(found, filled))
     yield from broken
-    if not broken:  # rules may stumble over what has no shape
+    if not broken:  # rules would stumble over what has no shape
         yield from _by_rules(found, filled, unjudged)
-    # The operator reads what is written, and what the schema's defaults are is no wish of the user's.
-    yield from operator_rules.problems(one)
+        # The operator's are about what is written: the schema's defaults are no wish of the user's.
+        yield from operator_rules.problems(one)
 
 
 def _by_rules(found: Schema, filled: Any, unjudged: list[str]) -> Iterator[Problem]:
