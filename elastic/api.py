@@ -1,6 +1,8 @@
 """Effect. `elastic.fit`: from a train_fn and settings to a result."""
 
 import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -176,12 +178,9 @@ def _drive(
         if left is not None:
             fleet.adopt(left)
         tiers.start(settings)
-        with (
-            _copied(journal, settings),
-            injector,
-            closing(machines_of(work.kuberay, settings, emit, crash)) as machines,
-        ):
-            finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machines)
+        machines = closing(machines_of(work.kuberay, settings, emit, crash))
+        with _heeding_sigterm(emit), _copied(journal, settings), injector, machines as machine_keeper:
+            finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machine_keeper)
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                 tiers.flush()
@@ -232,6 +231,28 @@ def _copied(journal: Journal, settings: RunSettings) -> Iterator[None]:
     vault = open_vault(settings.checkpoint.persistent, settings.run)
     with closing(vault), closing(JournalCopy(journal.path, vault.store, settings.run, settings.incarnation)):
         yield
+
+
+@contextmanager
+def _heeding_sigterm(emit: Emit) -> Iterator[None]:
+    """Whoever ends this process, such as `ray job stop`, leaves it seconds: the run saves what it has, and exits.
+
+    The next SIGTERM does what it would have done without.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def heed(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, before)
+        emit(ev.ExitAsked(reason="the driver was told to end (SIGTERM)"))
+
+    signal.signal(signal.SIGTERM, heed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tiers(

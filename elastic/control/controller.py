@@ -27,6 +27,7 @@ from elastic.control.deadlines import (
     tick_waiting,
 )
 from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
+from elastic.control.exiting import exit_asked
 from elastic.control.forming import (
     freeze,
     harden,
@@ -391,6 +392,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RunTakenOver: (taken_over, None, None, None, None, None, None),
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
+    ev.ExitAsked: (exit_asked,) * 5 + (_ignore, _ignore),
     ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),
     ev.ResumeAsked: (resume_asked,) * 5 + (_ignore, _ignore),
     ev.RungReached: (rung_reached,) * 5 + (_ignore, _ignore),

@@ -63,6 +63,13 @@ class StopAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExitAsked(Event):
+    """Whoever started the run wants it to save what it has and to end, soon: more than this word may not come."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewindAsked(Event):
     """Somebody wants the run to go on from an older step.
 

@@ -30,6 +30,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.RestoreRefused: ev.RestoreRefused(worker="w0", commit=commit(3), reason="bad bytes"),
     ev.TuneAsked: ev.TuneAsked(tuning=Tuning(lr_factor=0.5)),
     ev.ResumeAsked: ev.ResumeAsked(),
+    ev.ExitAsked: ev.ExitAsked(reason="the job is stopped"),
     ev.RungReached: ev.RungReached(commit=commit(3), rung="local"),
     ev.GpuReset: ev.GpuReset(node="node-w0", gpus=("0",)),
     ev.NodesMissing: ev.NodesMissing(missing=1, reason="no capacity"),

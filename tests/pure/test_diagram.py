@@ -169,6 +169,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
     yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
     yield from (
         ev.ResumeAsked(),
+        ev.ExitAsked(reason="the job is stopped"),
         ev.GpuReset(node="node-w0", gpus=("0",)),
         ev.NodesMissing(missing=1, reason="no capacity"),
         ev.RungReached(commit=commit(9), rung="local"),
