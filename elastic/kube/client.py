@@ -6,8 +6,8 @@ again; a watch that ends is resumed where it was, or begun anew where that is to
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -79,6 +79,7 @@ class KubeClient:
 
     def close(self) -> None:
         self._api.close()
+        self._api.rest_client.pool_manager.clear()  # which that leaves open
 
     # --- RayJobs ---
 
@@ -113,23 +114,22 @@ class KubeClient:
             TimeoutError: it was neither in time.
         """
         deadline_s, told = time.monotonic() + timeout_s, None
-        for one in self.watch_jobs(name, deadline_s):
-            status = job_status(one)
-            if status != told:
-                tell(status)
-                told = status
-            if until(status) or status.state.is_over:
-                return status
+        with closing(self.watch_jobs(name, deadline_s)) as watched:
+            for one in watched:
+                status = job_status(one)
+                if status != told:
+                    tell(status)
+                    told = status
+                if until(status) or status.state.is_over:
+                    return status
         raise TimeoutError(f"RayJob {name} is {told.state.value if told else 'silent'} after {timeout_s:g} s")
 
-    def watch_jobs(self, name: str, deadline_s: float) -> Iterator[Mapping[str, Any]]:
+    def watch_jobs(self, name: str, deadline_s: float) -> Generator[Mapping[str, Any], None, None]:
         """The RayJob as it is, and each time that it changes, until the deadline (of `time.monotonic`).
 
         Raises:
             KubeError: it is gone, or the API server has not answered by then.
         """
-        from kubernetes import watch
-
         version = ""
         while (left_s := deadline_s - time.monotonic()) > 0:
             if not version:
@@ -138,18 +138,7 @@ class KubeClient:
                 yield one
                 continue
             try:
-                with self._call(f"watch RayJob {name}"):
-                    seen = watch.Watch().stream(
-                        self._custom.list_namespaced_custom_object,
-                        GROUP,
-                        VERSION,
-                        self.namespace,
-                        "rayjobs",
-                        field_selector=f"metadata.name={name}",
-                        resource_version=version,
-                        timeout_seconds=max(1, int(min(left_s, 30))),
-                        _request_timeout=min(left_s, 30) + self._call_s,
-                    )
+                with self._call(f"watch RayJob {name}"), closing(self._changes(name, version, min(left_s, 30))) as seen:
                     for event in seen:
                         one = event["object"]
                         version = str(one["metadata"]["resourceVersion"])
@@ -171,6 +160,22 @@ class KubeClient:
             )
         found: dict[str, Any] = json.loads(answer[0].data)
         return found
+
+    def _changes(self, name: str, version: str, for_s: float) -> Any:
+        """One watch; the client closes its connection when the generator is closed."""
+        from kubernetes import watch
+
+        return watch.Watch().stream(
+            self._custom.list_namespaced_custom_object,
+            GROUP,
+            VERSION,
+            self.namespace,
+            "rayjobs",
+            field_selector=f"metadata.name={name}",
+            resource_version=version,
+            timeout_seconds=max(1, int(for_s)),
+            _request_timeout=for_s + self._call_s,
+        )
 
     # --- RayClusters ---
 
