@@ -207,10 +207,9 @@ def _rights(config: RunConfig, kuberay: KubeRay) -> dict[str, Object]:
     return objects
 
 
+# What `elastic.actors.machines` calls, and no more; the operator gives Ray's autoscaler a role of its own.
 POD_RULES: list[Object] = [
-    {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": ["ray.io"], "resources": ["rayjobs"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+    {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": ["get", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
 ]
-NODE_RULES: list[Object] = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]}]
+NODE_RULES: list[Object] = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}]

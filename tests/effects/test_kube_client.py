@@ -252,12 +252,14 @@ def test_cordon_and_taints_leave_the_others_alone(kube, client, named):
 
 NODE_PATCH = ("PATCH", "/api/v1/nodes/target", {"spec": {"unschedulable": True}})
 ALLOWED = [
-    ("GET", "/apis/ray.io/v1/namespaces/default/rayclusters", None),
-    ("GET", JOBS, None),
+    ("GET", f"{CLUSTERS}/rights", None),
     ("GET", "/api/v1/namespaces/default/pods", None),
     ("PATCH", f"{CLUSTERS}/rights", {"metadata": {"labels": {"a": "b"}}}),
 ]
 NEVER = [
+    ("GET", CLUSTERS, None),
+    ("GET", JOBS, None),
+    ("POST", "/api/v1/namespaces/default/pods/x/eviction", {"metadata": {"name": "x"}}),
     ("POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "x"}}),
     ("DELETE", "/api/v1/namespaces/default/pods/x", None),
     ("GET", "/api/v1/namespaces/default/secrets", None),
@@ -281,7 +283,7 @@ def head(kube, request) -> tuple[bool, Any]:
         if "role" in file or "account" in file:
             status, answer = create(kube, one)
             assert status == 201, answer
-    if request.param:
+    if request.param:  # comes first
         raycluster(kube, "rights")
         kube.add_node("target")
 
