@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from elastic.cli import cli
 from elastic.errors import ElasticError, SettingError
+from elastic.kube import validate
 from elastic.kube.google_values import DROPPED, MOVED, translate
-from tests.effects.kube_parts import ROOT, crds
+from tests.effects.kube_parts import ROOT, crds, definitions
 
 RUN = """
 name: llama
@@ -25,6 +26,14 @@ kuberay: {entrypoint: python train.py, spot: true, grace_s: 15}
 def run_yaml(tmp_path: Path) -> Path:
     (tmp_path / "run.yaml").write_text(RUN)
     return tmp_path / "run.yaml"
+
+
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the definitions, which are large."""
+    folder = crds()
+    monkeypatch.setattr(validate, "from_directory", lambda _: definitions())
+    return folder
 
 
 def elastic(*arguments: object) -> str:
@@ -49,23 +58,23 @@ def test_without_a_folder_all_is_printed(run_yaml):
     assert "tolerations" in str(job) and "nodeSelector" not in job["spec"]["rayClusterSpec"]["workerGroupSpecs"][1]
 
 
-def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, capsys):
+def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, read_once):
     pytest.importorskip("kubernetes")
     elastic("kuberay", "render", "--config", run_yaml, "--out", tmp_path / "k8s")
     job = tmp_path / "k8s" / "rayjob.yaml"
     job.write_text(job.read_text().replace("backoffLimit: 3", "backofLimit: 3", 1))
     with pytest.raises(ElasticError, match="1 problems in 10 objects"):
-        elastic("kuberay", "validate", tmp_path / "k8s", "--crds", crds())
+        elastic("kuberay", "validate", tmp_path / "k8s", "--crds", read_once)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [("a: [", "cannot be read as YAML"), ("- op: add", "no object of Kubernetes|no object was found")],
 )
-def test_what_is_no_manifest_is_refused(tmp_path, text, said):
+def test_what_is_no_manifest_is_refused(tmp_path, read_once, text, said):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ElasticError, match=f"{said}|problems in 0 objects"):
-        elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", crds())
+        elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
 
 
 def test_a_folder_without_definitions_is_refused(tmp_path):
