@@ -42,7 +42,7 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
         job = client.submit_job(
             entrypoint=shlex.join(entrypoint), runtime_env=environment, metadata={"elastic-run": name} if name else None
         )
-    except (RuntimeError, ConnectionError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ElasticError(f"the job was not taken: {str(error).splitlines()[0]}") from error
     click.echo(f"submitted {job}", err=True)
     if options["no_wait"]:
@@ -57,7 +57,7 @@ def _client(address: str | None) -> Any:
 
     try:
         return JobSubmissionClient(address or os.environ.get("RAY_API_SERVER_ADDRESS") or "http://127.0.0.1:8265")
-    except (ConnectionError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         said = str(error).splitlines()[0]
         raise NoClusterError(f"no dashboard takes jobs ({said}): check --address, and Ray's token") from error
 
@@ -93,7 +93,7 @@ def _follow(client: Any, job: str) -> int:
 
     try:
         asyncio.run(show())
-    except ClientError as error:
+    except (ClientError, RuntimeError) as error:
         raise ElasticError(f"the log of {job} broke off ({error}); the job goes on: ray job logs -f {job}") from error
     status = _ended(client, job)
     click.echo(f"{job} {status.value.lower()}", err=True)
