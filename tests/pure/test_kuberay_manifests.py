@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastic.config import from_environment
@@ -103,6 +103,8 @@ def test_without_a_model_size_snapshots_stay_in_shared_memory():
 def test_multi_tier_checkpointing_brings_its_own_ramdisk():
     volumes = {one["name"]: one for one in trainer(with_kuberay(params=7e9, multi_tier=True))["volumes"]}
     assert volumes["ramdisk"]["csi"]["driver"] == "multitier-checkpoint.csi.storage.gke.io"
+    small = with_kuberay(params=7e9, multi_tier=True, memory_gib_per_node=200)
+    assert shape(small, small.kuberay).ramdisk_gib == 360, "it is not in the memory of the pod"
 
 
 # --- places and ends --------------------------------------------------------------------------------------------------
@@ -157,6 +159,7 @@ def test_a_mounted_bucket_is_a_directory_inside():
     head = cluster(config)["headGroupSpec"]["template"]
     assert head["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
     assert {"name": "bucket", "mountPath": "/gcs"} in head["spec"]["containers"][0]["volumeMounts"]
+    assert "annotations" not in cluster(config)["workerGroupSpecs"][0]["template"]["metadata"], "it needs none"
 
 
 def test_the_bucket_is_spoken_to_directly_otherwise():
@@ -180,6 +183,13 @@ def test_interactive_work_gets_a_cluster():
 def test_rights_on_nodes_are_left_out_on_request():
     assert render(CONFIG, "1")["node-role"]["rules"] == NODE_RULES
     assert not any("node-role" in name for name in render(with_kuberay(node_rights=False), "1"))
+
+
+def test_what_belongs_to_the_whole_cluster_is_in_no_namespace():
+    objects = render(with_kuberay(namespace="ml"), "1")
+    without = {one["kind"] for one in objects.values() if "namespace" not in one["metadata"]}
+    assert without == {"ClusterRole", "ClusterRoleBinding", "PriorityClass"}
+    assert {one["metadata"].get("namespace", "ml") for one in objects.values()} == {"ml"}
 
 
 def test_workers_get_no_token_and_no_pod_runs_as_root():
@@ -236,7 +246,7 @@ def test_settings_survive_being_written(config):
 
 # --- Kustomize --------------------------------------------------------------------------------------------------------
 
-keys = st.sampled_from(["a", "b/c", "~d", "e"])
+keys = st.sampled_from(["a", "b/c", "~1", "e"])
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(["", "a", "b/c", "~"]),
     lambda inner: (
@@ -264,6 +274,8 @@ def patched(value: Any, steps: list[dict[str, Any]]) -> Any:
 
 
 @given(plain, plain)
+@example(True, 1)
+@example({"~1": 1}, {"~1": 2})
 def test_a_patch_leads_from_one_to_the_other(old, new):
     assert json.dumps(patched(old, json_patch(old, new)), sort_keys=True) == json.dumps(new, sort_keys=True)
 

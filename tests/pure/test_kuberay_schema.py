@@ -30,6 +30,7 @@ FIELDS = {
         "x-kubernetes-list-map-keys": ["id"],
         "items": PARTS,
     },
+    "some": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
     "either": {"oneOf": [{"type": "string"}, {"type": "integer"}], "not": {"enum": [7]}},
 }
 SPEC = {
@@ -72,6 +73,8 @@ def test_what_is_allowed(spec):
         ({"size": True}, "spec.size: True must be an integer"),
         ({"size": 0}, "spec.size: 0 breaks minimum 1"),
         ({"size": 10}, "spec.size: 10 breaks maximum 9"),
+        ({"port": True}, "spec.port: True must be an integer or string"),
+        ({"some": 1}, "spec.some: 1 must be exactly one of what it may be, and is 2"),
         ({"port": 1.5}, "spec.port: 1.5 must be an integer or string"),
         ({"mode": "c"}, "spec.mode: 'c' must be one of 'a', 'b'"),
         ({"name": "A"}, "spec.name: 'A' must match ^[a-z]+$"),

@@ -12,8 +12,12 @@ MISSING = ev.NodesMissing(missing=2, reason="no capacity")
 BACK = ev.NodesMissing(missing=0, reason="all are there")
 
 
+ASKED: list[int] = []
+
+
 def patient(incident: Incident, view: ClusterView) -> Remediation:
     """Waits for machines as long as they may come."""
+    ASKED.append(incident.number)
     kind = Kind.SHRINK if view.nodes_missing else Kind.WAIT
     return Remediation(kind=kind, reason=f"{view.nodes_missing} are missing")
 
@@ -35,8 +39,9 @@ def test_who_waits_for_machines_shrinks_when_they_do_not_come(waiting):
 
 
 def test_the_news_that_all_are_there_ends_no_wait(waiting):
+    before = len(ASKED)
     waiting.feed(BACK)
-    assert waiting.phase is Phase.WAITING
+    assert waiting.phase is Phase.WAITING and len(ASKED) == before
 
 
 def test_a_run_that_trains_takes_note():

@@ -55,6 +55,20 @@ def test_a_longer_quarantine_is_written_down():
     )
 
 
+def test_a_longer_one_that_is_written_down_stays():
+    wish = replace(CALM, quarantine={"n1": NOW_S + 300})
+    assert orders(wish, with_machine(marked("m1", NOW_S + 900))) == ()
+
+
+def test_a_quarantine_that_is_over_begins_no_more():
+    assert orders(replace(CALM, quarantine={"n1": NOW_S - 1})) == ()
+
+
+def test_one_that_begins_anew_is_not_ended_for_the_old_ones_sake():
+    wish, anew = replace(CALM, quarantine={"n1": NOW_S + 300}), mark("llama", NOW_S + 300)
+    assert orders(wish, with_machine(marked("m1", NOW_S - 5))) == (Cordon(machine="m1", taint=anew),)
+
+
 def test_a_node_that_is_given_back_is_free_again():
     seen = with_machine(marked("m1", NOW_S + 300))
     assert orders(CALM, seen) == (Release(machine="m1"),)
@@ -93,6 +107,13 @@ def test_a_pod_is_named_once():
     wish = replace(CALM, quarantine={"n1": inf}, busy=frozenset())
     seen = replace(with_machine(marked("m1", inf)), group=replace(GROUP, leaving=("p1",)))
     assert orders(wish, seen) == ()
+
+
+def test_a_pod_that_is_on_its_way_out_is_not_named_again():
+    wish = replace(CALM, quarantine={"n1": inf}, busy=frozenset())
+    seen = with_machine(marked("m1", inf))
+    leaving = replace(seen, pods=(PODS[0], replace(PODS[1], is_leaving=True), PODS[2]))
+    assert orders(wish, leaving, Memory(warned=frozenset({"n1"}))) == ()
 
 
 def test_without_rights_on_nodes_pods_are_replaced_all_the_same():
@@ -147,6 +168,11 @@ def test_machines_that_do_not_come_are_told_of_after_some_time_and_when_they_are
     found, memory = reconcile("llama", CALM, SEEN, memory, NOW_S + 120, 60.0)
     assert found == (Missing(count=0, reason="all machines are there"),)
     assert memory.short_since_s is None and reconcile("llama", CALM, SEEN, memory, NOW_S + 121, 60.0)[0] == ()
+
+
+def test_pods_of_other_groups_stand_in_for_nobody():
+    pods = (PODS[0], PODS[1], replace(PODS[2], group="supervisor"))
+    assert orders(seen=replace(SEEN, pods=pods), memory=Memory(short_since_s=NOW_S - 100))[0].count == 1
 
 
 def test_more_that_are_missing_are_told_of_again():
