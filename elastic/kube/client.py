@@ -153,12 +153,12 @@ class KubeClient:
 
     def definition(self, name: str) -> dict[str, Any]:
         """A CustomResourceDefinition. Raises: KubeError."""
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+        from kubernetes import client
+
+        definitions: Any = client.ApiextensionsV1Api(self._api)
         with self._call(f"read the definition {name}"):
-            answer = self._api.call_api(
-                path, "GET", auth_settings=["BearerToken"], _preload_content=False, **self._limit()
-            )
-        found: dict[str, Any] = json.loads(answer[0].data)
+            answer = definitions.read_custom_resource_definition(name, _preload_content=False, **self._limit())
+        found: dict[str, Any] = json.loads(answer.data)
         return found
 
     def _changes(self, name: str, version: str, for_s: float) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from elastic.kube import validate
 from elastic.kube.client import KubeClient, KubeError, Why, connect
-from elastic.kube.manifests import render
+from elastic.kube.manifests import documents, render
 from elastic.kube.objects import JobState, JobStatus, Taint
 from tests.effects.kube_parts import ROOT, api_server, ask_as, crds, create
 from tests.pure.test_kuberay_manifests import CONFIG, with_kuberay
@@ -340,3 +341,11 @@ def test_the_strict_server_is_strict(strict):
     one = rayjob("unknown")
     one["spec"]["frobnicate"] = 1
     assert create(strict, one)[0] == 400
+
+
+def test_definitions_are_read_from_the_cluster(kube, tmp_path):
+    (tmp_path / "job.yaml").write_text(documents({"job": rayjob("x")}))
+    definitions = validate.from_cluster(kube.kubeconfig)
+    assert validate.validate(tmp_path / "job.yaml", definitions).problems == ()
+    (tmp_path / "job.yaml").write_text(documents({"job": rayjob("x") | {"spce": {}}}))
+    assert "spce: there is no such field" in validate.validate(tmp_path / "job.yaml", definitions).problems[0]
