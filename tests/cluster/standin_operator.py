@@ -109,7 +109,7 @@ class Operator(Callback):
         target = {"apiVersion": "v1", "kind": "Node", "name": free[0]}
         self._ask("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": target})
         raylet = self._hosts.add_node(num_cpus=1, object_store_memory=STORE_BYTES, labels={"elastic-role": "trainer"})
-        address = f"10.9.0.{self._made}"
+        address = f"10.9.0.{name.rpartition('-')[2]}"
         self._raylets[name], self.addresses[raylet.node_id] = raylet, address
         self._placed[raylet.node_id] = free[0]
         self._ask("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Running", "podIP": address}})
