@@ -14,7 +14,7 @@ from elastic.errors import ElasticError, NoClusterError, SettingError
 _LATE_S = 30.0
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command()
 @click.argument("entrypoint", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--config", "file", type=click.Path(path_type=Path), help="YAML that fit() is configured with.")
 @click.option("--set", "assignments", multiple=True, metavar="KNOB=VALUE", help="As an argument of fit; repeatable.")
