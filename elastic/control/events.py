@@ -103,8 +103,15 @@ class TuneAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseAsked(Event):
+    """Somebody wants all to stop at the end of a step, for so long at most; None: as `Limits.hold_timeout_s` says."""
+
+    for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeAsked(Event):
-    """Somebody wants a run to go on that the policy has paused."""
+    """Somebody wants a run to go on that is paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,12 +303,14 @@ class FreezeAnswered(WorkerEvent):
 
     Attributes:
         prepared: the update whose gradients it holds, checked; it applies it if the next generation resumes there.
+        missed: members that it was waiting for, to form the generation with.
     """
 
     generation: int
     commit: CommitId
     healed: bool
     prepared: CommitId | None = None
+    missed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,27 +5,33 @@ All decisions are made by `worker_protocol.react`; this class holds the lock aro
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
 from elastic.control.faults import Fault, InjectedError
-from elastic.control.values import CommitId, View
+from elastic.control.values import NOTHING_COMMITTED, CommitId, View
 from elastic.control.worker_protocol import THE_DRIVER, Signal, Stage, Verdict, WorkerState, react
 from elastic.errors import AttemptBroken, Dismissed, SupersededError
+from elastic.train.mailbox import Mailbox
 
 _OVERDUE_S = 3.0
 _OVERDUE_MAX_S = 30.0
 _REPORTS_S = 0.5  # a message a step would cost more than it tells
-KEPT_REPORTS = 1 << 14  # more steps than a group makes without a driver, until its lease is over
 _LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
 
 
-class Forsaken:
-    """An order of nobody's: no driver is left, so the training thread saves the state that it has at the door."""
+@dataclass(frozen=True, slots=True)
+class SaveOrder:
+    """The training thread saves the state that it has at the door, since nobody may come to go on with it.
+
+    Attribute `is_asked`: by the driver; it asks one worker of each host. Else no driver is left to ask anybody.
+    """
+
+    is_asked: bool
 
 
 class Link:
@@ -35,36 +41,36 @@ class Link:
         worker: name of the worker.
         lease_s: a member without contact for this long (less a margin) does not apply.
         incarnation: of the driver that has started it.
-
-    Attributes:
-        published: the driver has told all stable steps up to this one.
     """
 
     def __init__(self, worker: str, lease_s: float, incarnation: int = 0) -> None:
         self.worker = worker
         self.cut: Callable[[], None] = lambda: None
+        self.missed: Callable[[], tuple[str, ...]] = tuple
         self._lease_s = lease_s
-        self.published = -1
         self._state = WorkerState(incarnation=incarnation)
         self._parked: ev.WorkerParked | None = None
-        self._facts: list[ev.Event] = []  # what every driver has to hear
-        self._reports: deque[ev.StepStable] = deque(maxlen=KEPT_REPORTS)  # told, and not in the journal yet
+        self._mail = Mailbox()
         self._view: View | None = None
         self._lock = threading.Condition(threading.RLock())
-        self._events: deque[ev.Event] = deque()
-        self._is_urgent = False
         self._contact_s = time.monotonic()
         self._pause_generation = 0
         self._to_restore: CommitId | None = None
         self._restore_number = 0
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
-        self._is_forsaken = self._has_saved = False
+        self._is_forsaken = self._has_saved = self._is_asked_to_save = False
+        self._saved: CommitId | None = None
         self._fault: Fault | None = None
 
     @property
     def state(self) -> WorkerState:
         with self._lock:
             return self._state
+
+    @property
+    def published(self) -> int:
+        """The driver has told all stable steps up to this one."""
+        return self._mail.published
 
     @property
     def silent_s(self) -> float:
@@ -88,7 +94,7 @@ class Link:
         """All stable steps up to this one are in the journal; as the driver saw it in `generation`."""
         with self._lock:
             if self._view is None or generation >= self._view.generation:
-                self._have_published(published)
+                self._mail.publish(published)
 
     def adopt(self, incarnation: int, **place: int) -> Adopted:
         """Heed this driver from now on, and no older one; stop for good wherever this worker is, and say where.
@@ -106,17 +112,11 @@ class Link:
             if self._react(Signal.ADOPT, incarnation=incarnation) is not Verdict.DONE:
                 raise _superseded(incarnation, self._state.incarnation)
             self._contact_s, self._is_forsaken = time.monotonic(), False
-            waiting, self._events = list(self._events), deque([*self._reports, *self._facts])
-            others = (event for event in waiting if not isinstance(event, ev.StepStable))
-            self._events.extend(event for event in others if event not in self._facts)
-            self._is_urgent = True
-            notices = [fact.reason for fact in self._facts if isinstance(fact, ev.WorkerNotice)]
+            self._mail.readdress()
             told: dict[str, Any] = {"view": self._view, "restores": self._restore_number, **place}
             if door is not None:
                 told |= {"host": door.host, "port": door.port, "layout": door.layout, "plan": door.plan}
-            adopted = Adopted(
-                worker=self.worker, was=was, state=self._state, notice=notices[0] if notices else "", **told
-            )
+            adopted = Adopted(worker=self.worker, was=was, state=self._state, notice=self._mail.notice, **told)
             cut = self.cut if self._state.stage is Stage.FROZEN else (lambda: None)
         cut()
         return adopted
@@ -153,8 +153,9 @@ class Link:
             told = {"generation": view.generation, "commit": view.resume, "incarnation": view.incarnation}
             if self._react(Signal.FORM, **told) is not Verdict.DONE:
                 return False
+            self._is_asked_to_save = False
             self._view = view
-            self._have_published(view.published)
+            self._mail.publish(view.published)
             return True
 
     def restore(self, commit: CommitId, number: int, incarnation: int = THE_DRIVER) -> None:
@@ -165,6 +166,16 @@ class Link:
                 self.post(self._restore_answer)
             elif number > self._restore_number and self._state.stage in (Stage.PARKED, Stage.FROZEN):
                 self._to_restore, self._restore_number, self._restore_answer = commit, number, None
+                self._lock.notify_all()
+
+    def save(self, commit: CommitId, incarnation: int = THE_DRIVER) -> None:
+        """Save this state, if this worker has stopped with it and has not saved it already."""
+        with self._lock:
+            self._refuse_older(incarnation)
+            held = self._state
+            is_held = held.healed and held.prepared is None and held.commit.same_state(commit)
+            if held.stage is Stage.FROZEN and is_held and not commit.same_state(self._saved or NOTHING_COMMITTED):
+                self._is_asked_to_save = True
                 self._lock.notify_all()
 
     def go(self, generation: int, incarnation: int = THE_DRIVER) -> bool:
@@ -201,28 +212,22 @@ class Link:
             return incarnation < self._state.incarnation
 
         with self._lock:
-            if self._lock.wait_for(lambda: bool(self._events) or is_older(), timeout_s):
-                self._lock.wait_for(lambda: self._is_urgent or is_older(), _REPORTS_S)
+            if self._lock.wait_for(lambda: bool(self._mail) or is_older(), timeout_s):
+                self._lock.wait_for(lambda: self._mail.is_urgent or is_older(), _REPORTS_S)
             self._refuse_older(incarnation)
-            taken, self._is_urgent = list(self._events), False
-            self._events.clear()
-            return taken
+            return self._mail.take()
 
     # --- what the training thread does ---
 
     def post(self, event: ev.Event) -> None:
         with self._lock:
-            self._events.append(event)
-            if isinstance(event, ev.StepStable):
-                self._reports.append(event)
-            self._is_urgent |= not isinstance(event, ev.StepStable | ev.ShardStaged)
+            self._mail.put(event)
             self._lock.notify_all()
 
     def _post_fact(self, event: ev.Event) -> None:
-        """A driver that comes later must hear it too."""
         with self._lock:
-            self._facts.append(event)
-            self.post(event)
+            self._mail.put_fact(event)
+            self._lock.notify_all()
 
     def arrive(self, parked: ev.WorkerParked) -> None:
         with self._lock:
@@ -230,7 +235,7 @@ class Link:
             self._parked = parked
             self.post(parked)
 
-    def wait_for_orders(self) -> View | CommitId | Forsaken | None:
+    def wait_for_orders(self) -> View | CommitId | SaveOrder | None:
         """Wait at the door; returns the generation to form, the commit to load, or None when the loop is over.
 
         Raises:
@@ -240,8 +245,8 @@ class Link:
             self._await(self._has_orders)
             if self._state.stage is Stage.GONE:
                 raise Dismissed
-            if self._is_left_alone():
-                return Forsaken()
+            if self._has_to_save():
+                return SaveOrder(self._is_asked_to_save)
             to_restore, self._to_restore = self._to_restore, None
             if to_restore is not None and self._state.stage in (Stage.PARKED, Stage.FROZEN):
                 return to_restore
@@ -249,15 +254,16 @@ class Link:
 
     def _has_orders(self) -> bool:
         is_door_open = self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE)
-        return is_door_open or self._to_restore is not None or self._is_left_alone()
+        return is_door_open or self._to_restore is not None or self._has_to_save()
 
-    def _is_left_alone(self) -> bool:
-        return self._is_forsaken and not self._has_saved and self._state.stage is Stage.FROZEN
+    def _has_to_save(self) -> bool:
+        is_forsaken = self._is_forsaken and not self._has_saved
+        return (is_forsaken or self._is_asked_to_save) and self._state.stage is Stage.FROZEN
 
     def saved(self) -> None:
         """The training thread has done what it could."""
         with self._lock:
-            self._has_saved = True
+            self._has_saved, self._is_asked_to_save, self._saved = True, False, self._state.commit
             self._lock.notify_all()
 
     def answer_restore(self, answer: ev.Restored | ev.RestoreRefused) -> None:
@@ -414,11 +420,6 @@ class Link:
             self._lock.notify_all()
             return reaction.verdict
 
-    def _have_published(self, published: int) -> None:
-        self.published = published
-        while self._reports and self._reports[0].report.commit.step <= published:
-            self._reports.popleft()
-
     def _refuse_older(self, incarnation: int) -> None:
         """Raises: SupersededError: a newer driver has adopted this worker."""
         if incarnation < self._state.incarnation:
@@ -438,6 +439,7 @@ class Link:
             commit=state.commit,
             healed=state.healed,
             prepared=state.prepared,
+            missed=self.missed(),
         )
 
     def _await(self, condition: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from elastic.train.data import Source
 from elastic.train.evaluation import Evaluator
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
-from elastic.train.link import KEPT_REPORTS
+from elastic.train.mailbox import KEPT_REPORTS
 from elastic.train.reducer import Reducer
 from elastic.train.sharded import reset
 from elastic.train.snapshot import make_snapshots
@@ -412,10 +412,10 @@ class Replica:
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
             self.snapshots.drop()
 
-    def save(self) -> None:
-        """No driver is left: what this replica holds, at rest at the door, is the last that anybody will have of it."""
+    def save(self, is_asked: bool) -> None:
+        """Nobody may come to go on: what this replica holds, at rest at the door, is the last there will be."""
         try:
-            self.snapshots.save(self.link.state.commit, self.replicas)
+            self.snapshots.save(self.link.state.commit, self.replicas, is_asked)
         finally:
             self.link.saved()
 

@@ -11,6 +11,7 @@ from elastic.actors import leased_supervisor
 from elastic.actors.supervisor import Supervisor
 from elastic.control import events as ev
 from elastic.control.flight import Flying
+from elastic.control.packing import unpacked
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.state import Phase
 from elastic.policies import Ladder
@@ -58,8 +59,8 @@ def test_who_keeps_a_copy_is_told_what_has_changed() -> None:
     supervisor, copy = Supervisor(ws.state, Ladder()), ws.state
     told: list[list[Any]] = [[ev.WorkerDead(worker="w1", proof="gone"), "freeze"], [ev.Tick()], [ev.RunStarted()]]
     for events in told:
-        packed = supervisor.answer(pickle.dumps([(ws.now_s, one) for one in events]))
-        commands, change = pickle.loads(packed)  # noqa: S301 - its own
+        answer = supervisor.answer(pickle.dumps([(ws.now_s, one) for one in events]))
+        commands, change = unpacked(answer, copy.view)
         assert (not commands) == (events is not told[0])
         assert "settings" not in change.fields and "w0" not in change.entries.get("workers", {})
         copy = change.applied_to(copy)
@@ -78,6 +79,16 @@ def test_an_answer_shows_that_the_driver_lives(monkeypatch: pytest.MonkeyPatch) 
     assert supervisor.silent_s() == 5.0
     supervisor.answer(pickle.dumps([(0.0, ev.Tick())]))
     assert supervisor.silent_s() == 0.0
+
+
+def test_a_run_is_paused_once() -> None:
+    ws = BareController((1, 2)).run()
+    supervisor = Supervisor(ws.state, ws.policy)
+    assert supervisor.ask(ev.PauseAsked(for_s=-1.0)) == "for_s=-1 must be positive"
+    assert supervisor.ask(ev.PauseAsked()) == ""
+    commands, state = supervisor.observe([(ws.now_s, one) for one in supervisor.asked()])
+    assert state.care.hold is not None and [type(one).__name__ for one in commands] == ["Pause"]
+    assert supervisor.ask(ev.PauseAsked()) == "the run r is paused already"
 
 
 def test_only_a_paused_run_is_resumed() -> None:
