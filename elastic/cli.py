@@ -12,7 +12,9 @@ from elastic import __version__
 from elastic.commands import checkpoints
 from elastic.commands.chaos import chaos
 from elastic.commands.configuring import config
+from elastic.commands.kuberay import kuberay
 from elastic.commands.rewinding import rewind
+from elastic.commands.submit import submit
 from elastic.errors import ElasticError
 
 
@@ -78,6 +80,8 @@ def resume(run: str, timeout: float, address: str | None) -> None:
 cli.add_command(config)
 cli.add_command(chaos)
 cli.add_command(rewind)
+cli.add_command(kuberay)
+cli.add_command(submit)
 for command in checkpoints.COMMANDS:
     cli.add_command(command)
 

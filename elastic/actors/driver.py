@@ -13,6 +13,7 @@ from elastic.actors.carrier import Carrier, Errand
 from elastic.actors.errands import LEAVES_BEHIND, Errands
 from elastic.actors.fleet import Fleet
 from elastic.actors.journal import Journal, Written
+from elastic.actors.machines import Machines, NoMachines
 from elastic.actors.teller import Teller
 from elastic.actors.tiers import NoTiers, Tiers
 from elastic.callbacks import Callback
@@ -76,6 +77,7 @@ class Driver:
     ) -> None:
         self._brain, self._journal, self._clock = brain, journal, clock
         self._tiers: Tiers | NoTiers = NoTiers()
+        self._machines: Machines | NoMachines = NoMachines()
         self._teller = Teller(callbacks)
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._is_stopped = threading.Event()
@@ -117,6 +119,7 @@ class Driver:
         tiers: Tiers | NoTiers | None = None,
         value_timeout_s: float = 60.0,
         opening: ev.RunStarted | ev.RunTakenOver = _OPENING,
+        machines: Machines | NoMachines | None = None,
     ) -> Finished:
         """Start the run, or go on with it, and stay until it ends; the fleet is still up then.
 
@@ -124,6 +127,7 @@ class Driver:
         commands are carried out beside it, so that one that hangs does not either.
         """
         self._tiers = tiers or self._tiers
+        self._machines = machines or self._machines
         if isinstance(opening, ev.RunTakenOver):
             self._issued_generation = opening.generation
             self._written = Written(opening.published, set(opening.ahead))
@@ -163,6 +167,7 @@ class Driver:
                 turned_s = time.monotonic()
                 commands, state = self._brain.observe(events)
                 self._state = state
+                self._machines.follow(state)
                 for at_s, event in events:
                     if self._written.is_new(event):
                         self._journal.event(at_s, event)

@@ -63,6 +63,13 @@ class StopAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExitAsked(Event):
+    """Whoever started the run wants it to save what it has and to end, soon: more than this word may not come."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewindAsked(Event):
     """Somebody wants the run to go on from an older step.
 
@@ -167,6 +174,14 @@ class NodeNotice(Event):
     """A node will be taken away soon: preemption, maintenance, drain."""
 
     node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesMissing(Event):
+    """So many machines were asked for long ago and are not there, since `reason`; 0: all are there again."""
+
+    missing: int
     reason: str
 
 

@@ -170,7 +170,9 @@ def events(state: RunState) -> Iterator[ev.Event]:
     yield from (
         ev.PauseAsked(),
         ev.ResumeAsked(),
+        ev.ExitAsked(reason="the job is stopped"),
         ev.GpuReset(node="node-w0", gpus=("0",)),
+        ev.NodesMissing(missing=1, reason="no capacity"),
         ev.RungReached(commit=commit(9), rung="local"),
     )
     yield ev.FaultAsked(fault=Fault(kind=FaultKind.KILL))
