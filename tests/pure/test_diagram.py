@@ -22,8 +22,9 @@ from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage, Worker
 from elastic.control.xid import Severity
 from elastic.policies import ExitOnNotice, Ladder
 from elastic.settings import Checkpoint, Limits
+from elastic.sim.parts import Plan
+from elastic.sim.world import World
 from tests.pure.bare_controller import BareController, commit, report, trained
-from tests.pure.protocol_world import Plan, World
 
 ARCHITECTURE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
 LATER_S = 1e6
