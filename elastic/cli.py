@@ -13,6 +13,7 @@ from elastic.commands import checkpoints
 from elastic.commands.chaos import chaos
 from elastic.commands.configuring import config
 from elastic.commands.rewinding import rewind
+from elastic.commands.simulating import simulate
 from elastic.errors import ElasticError
 
 
@@ -65,6 +66,7 @@ def resume(run: str, timeout: float, address: str | None) -> None:
 cli.add_command(config)
 cli.add_command(chaos)
 cli.add_command(rewind)
+cli.add_command(simulate)
 for command in checkpoints.COMMANDS:
     cli.add_command(command)
 

@@ -207,5 +207,8 @@ def from_plain(plain: Mapping[str, Any]) -> Case:
     )
 
 
-def replay_command(case: Case) -> str:
+def replay_command(case: Case, file: str = "") -> str:
+    """What plays it again; `file`: where the case is kept, which one that was made smaller needs."""
+    if file:
+        return f"elastic simulate campaign --case {file} --story"
     return f"elastic simulate campaign --first {case.seed} --seeds 1 --steps {case.plan.steps} --story"

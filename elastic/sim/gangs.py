@@ -83,7 +83,8 @@ class GangWorld(World):
         is_stable = pending.step < len(self.stable) and self.stable[pending.step] == pending.lineage
         if worker.name in view.replaced:
             why = f"{pending} is stable, and {worker.name} is told that it was replaced"
-            must(not is_stable, Law.EXACTLY_ONCE, lambda: why)
+            is_known = pending.incarnation == view.incarnation  # a new driver cannot know; others tell of the step
+            must(not is_stable or not is_known, Law.EXACTLY_ONCE, lambda: why)
             worker.pending = None
         elif pending.step < view.resume.step:
             must(is_stable, Law.EXACTLY_ONCE, lambda: f"{pending} was replaced, and {worker.name} is not told")
