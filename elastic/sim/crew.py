@@ -82,13 +82,18 @@ class Crew(Clockwork):
         elif isinstance(command, cmd.Pause):
             worker.pause_generation = command.generation
         elif isinstance(command, cmd.Form):
+            before = worker.state.generation
             if self.signal(worker, Signal.FORM, generation=command.view.generation) is Verdict.DONE:
+                self.check_not_of_old(worker, command.view.generation, before)
                 worker.view = command.view
         else:
             signal = {cmd.Freeze: Signal.FREEZE, cmd.Go: Signal.GO, cmd.Finish: Signal.FINISH}.get(
                 type(command), Signal.DISMISS
             )
+            before = worker.state.generation
             verdict = self.signal(worker, signal, generation=getattr(command, "generation", 0))
+            if verdict is Verdict.DONE and isinstance(command, cmd.Freeze | cmd.Go):
+                self.check_not_of_old(worker, command.generation, before)
             if verdict is Verdict.LATER:
                 worker.deferred.append(command)
             elif verdict is Verdict.DONE and signal is Signal.FREEZE:
@@ -247,6 +252,10 @@ class Crew(Clockwork):
             self.obey(worker, command)
         if worker.wants_pause and self.signal(worker, Signal.STOP_AT_DOOR) is Verdict.DONE:
             self.answer(worker)
+
+    def check_not_of_old(self, worker: SimWorker, ordered: int, generation: int) -> None:
+        told = f"{worker.name} heeds an order of generation {ordered} in generation {generation}"
+        must(ordered >= generation, Law.ONE_GENERATION, lambda: told)
 
     def check_not_left(self, worker: SimWorker, generation: int) -> None:
         is_in = (worker.name, generation) not in self.answered

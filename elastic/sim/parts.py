@@ -18,12 +18,13 @@ class Plan:
         replicas: minimum and maximum. spares: parked ones. steps: to train. per_node: workers on a node.
         in_order: messages of one sender arrive in the order in which they were sent, answers to a freeze too.
         faults_end_s: no fault strikes after it. limit_s: by then the run has ended.
-        quick: workers take hundredths of a second for a move, and messages too, but for one in ten.
+        quick: workers take hundredths of a second for a move, and messages too, but for one in twenty.
         crash, hang, notice: chances per move of a worker. mute: that its host is cut off, one way or both.
         break_: that it sees a collective break. corrupt: that an apply leaves other bits behind.
         lose_order, duplicate: chances per message. stall: that the controller stands still after an event, with what it
             decided made and not told. supervisor: that it dies instead, and its decision has never happened.
-        monitor: chance per tick and node that a host monitor dies. jump: that the controller's clock jumps.
+        monitor: chance per tick and node that a host monitor dies. partition, jump: chances per tick that the driver is
+            cut off from all hosts, and that the controller's clock jumps.
     """
 
     replicas: tuple[int, int]
@@ -43,6 +44,7 @@ class Plan:
     stall: float = 0.0
     supervisor: float = 0.0
     monitor: float = 0.0
+    partition: float = 0.0
     jump: float = 0.0
     notice: float = 0.0
     corrupt: float = 0.0

@@ -18,7 +18,9 @@ from elastic.sim.parts import Plan, SimWorker, reading_of
 
 WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
-HARMLESS = frozenset({"break_", "stall", "supervisor", "duplicate", "driver"})  # nobody may be killed for these
+HARMLESS = frozenset(
+    {"break_", "stall", "supervisor", "monitor", "duplicate", "driver"}
+)  # nobody may be killed for these
 _ONCE = (ev.Tick, ev.HostBeat, ev.RunStarted, ev.RunTakenOver, ev.RestoreFound, ev.Restored, ev.RestoreRefused)
 
 
@@ -53,6 +55,8 @@ class World(Crew):
         else:
             for node in readings:
                 self.control(ev.HostBeat(node=node, readings=readings[node]))
+        if self.plan.partition and self.chance("partition"):
+            self.cut_off(list(self.workers.values()))
         if self.plan.jump and self.chance("jump"):
             self.clock_error_s += self.rng.choice((-3600.0, -10.0, 10.0, 3600.0))
         self.control(ev.Tick())
@@ -60,7 +64,7 @@ class World(Crew):
     def is_unheard(self, node: str) -> bool:
         """Whether its host monitor is down; another one is started soon."""
         if self.now_s >= self.unheard_until_s.get(node, 0.0) and self.chance("monitor"):
-            self.unheard_until_s[node] = self.now_s + self.rng.uniform(0.5, 1.5)
+            self.unheard_until_s[node] = self.now_s + self.rng.uniform(0.5, 1.2)
             self.control(ev.MonitorLost(node=node))
         return self.now_s < self.unheard_until_s.get(node, 0.0)
 
@@ -74,6 +78,9 @@ class World(Crew):
             self.named |= set(event.culprits)
         before = self.ws.state
         commands = self.ws.take(event)
+        newest, stable = max((self.ws.state.published, *self.ws.state.published_ahead)), len(self.stable)
+        is_told = newest < stable or bool(commands)  # a fork is carried out a moment later
+        must(is_told, Law.NOTHING_LOST, lambda: f"step {newest} was told, and {stable} steps are stable")
         if isinstance(event, ev.Tick):
             self.carry_out_soon(commands)
             return
@@ -140,9 +147,9 @@ class World(Crew):
         return self.rng.uniform(0.02, 0.06) if self.plan.quick else self.delay_s()
 
     def delay_s(self) -> float:
-        if self.plan.quick and self.rng.random() < 0.9:
-            return self.rng.uniform(0.001, 0.03)
-        return super().delay_s()
+        if not self.plan.quick:
+            return super().delay_s()
+        return self.rng.uniform(0.001, 0.03) if self.rng.random() < 0.95 else self.rng.uniform(0.03, 1.5)
 
     def hunt(self, worker: SimWorker, fence: bool) -> None:
         """Look for proof of death; a fence makes it true, unless the worker is out of reach."""
@@ -192,11 +199,14 @@ class World(Crew):
 
     def cut(self, worker: SimWorker) -> None:
         """Its node is out of reach, with all who are on it."""
-        until_s, ways = self.now_s + self.rng.uniform(1.0, 40.0), self.rng.choice(WAYS)
         node = self.node_of(worker.name)
-        for one in self.workers.values():
-            if self.node_of(one.name) == node:
-                one.muted_at_s, one.muted_until_s, one.cut_ways = self.now_s, until_s, ways
+        self.cut_off([one for one in self.workers.values() if self.node_of(one.name) == node])
+
+    def cut_off(self, workers: list[SimWorker]) -> None:
+        """The driver does not reach them, or they do not reach it, or neither; they reach each other."""
+        until_s, ways = self.now_s + self.rng.uniform(1.0, 40.0), self.rng.choice(WAYS)
+        for one in workers:
+            one.muted_at_s, one.muted_until_s, one.cut_ways = self.now_s, until_s, ways
 
     def crash(self, worker: SimWorker) -> None:
         if worker.is_alive:
