@@ -60,9 +60,13 @@ def scenario(
 def case_study(seeds: int | None, jobs: int | None, as_json: bool, report: Path | None) -> None:
     """From a plain setup near 80 % to this library: 1,024 GPUs, 40 h, 5 interruptions a day; and a 896-GPU log."""
     entries = [*load(CASE_STUDY), *(replace(one, name=f"896-GPU log: {one.name}") for one in load(LOG))]
+    _tell(entries, rows_of(entries, seeds, jobs or processors()), "case study", as_json, report)
+
+
+def rows_of(entries: Sequence[Entry], seeds: int | None, jobs: int) -> list[Row]:
+    """A row for each entry; `seeds`: runs of each, None for as many as their way takes little time for."""
     wanted = [seeds or (_LIVE_SEEDS if one.scenario.way == "live" else _SEEDS) for one in entries]
-    rows = [_row(one, None, count, jobs or processors()) for one, count in zip(entries, wanted, strict=True)]
-    _tell(entries, rows, "case study", as_json, report)
+    return [_row(one, None, count, jobs) for one, count in zip(entries, wanted, strict=True)]
 
 
 def _row(entry: Entry, policy: str | None, seeds: int, jobs: int) -> Row:

@@ -3,18 +3,27 @@
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "elastic"
-_TIMEOUT_S = 300.0
+HISTORIES = Path(__file__).resolve().parents[1] / "histories" / "mutants"
+_TIMEOUT_S = 600.0
+_PLAY = """
+import json, sys
+from elastic.sim.campaign import from_plain, play
+played = play(from_plain(json.load(open(sys.argv[1]))["case"]))
+print(played.law, "|", played.what)
+"""
 _HUNT = """
-import sys
-from elastic.sim.campaign import case_of, play
+import json, sys
+from elastic.sim.campaign import case_of, play, shrink, to_plain
 for seed in range(int(sys.argv[1])):
     played = play(case_of(seed, 60))
     if played.law:
-        print(seed, played.law, "|", played.what[:300])
+        played = play(shrink(played.case, played.law))
+        print(json.dumps({"law": played.law, "what": played.what[:200], "case": to_plain(played.case)}, indent=1))
         break
 """
 
@@ -87,9 +96,9 @@ MUTANTS = (
     ),
     Mutant(
         name="one heartbeat that does not come is enough",
-        file="control/turn.py",
-        old="self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s",
-        new="self.now_s - heard_s > 0.1",
+        file="control/lookout.py",
+        old="if now_s - heard_s <= self._limits.heartbeat_timeout_s:",
+        new="if now_s - heard_s <= 0.1:",
     ),
     Mutant(
         name="an unstable step is published",
@@ -130,8 +139,8 @@ MUTANTS = (
 )
 
 
-def caught(mutant: Mutant, folder: Path, seeds: int) -> str:
-    """The law that the mutant breaks first, with the seed; empty if no seed shows it.
+def mutated(mutant: Mutant, folder: Path) -> Path:
+    """A copy of the package with the bug in it, in `folder`.
 
     Raises:
         AssertionError: the text is not there, or there more than once: the mutant has to be written anew.
@@ -141,7 +150,37 @@ def caught(mutant: Mutant, folder: Path, seeds: int) -> str:
     text = file.read_text()
     assert text.count(mutant.old) == 1, f"{mutant.name}: {text.count(mutant.old)} places in {mutant.file}"
     file.write_text(text.replace(mutant.old, mutant.new))
-    command = [sys.executable, "-c", _HUNT, str(seeds)]
+    return folder
+
+
+def played_by(mutant: Mutant, folder: Path) -> str:
+    """The law that its history breaks in the mutated package, and how; "|" if none."""
+    return _run(mutated(mutant, folder), _PLAY, str(history(mutant)))
+
+
+def hunted(mutant: Mutant, folder: Path, seeds: int) -> str:
+    """The first of so many worlds that shows the bug, made small, as JSON; empty if none does."""
+    return _run(mutated(mutant, folder), _HUNT, str(seeds))
+
+
+def history(mutant: Mutant) -> Path:
+    """Where the world is kept that shows the bug."""
+    return HISTORIES / f"{mutant.name.replace(' ', '_').replace(',', '')}.json"
+
+
+def _run(folder: Path, script: str, argument: str) -> str:
+    command = [sys.executable, "-c", script, argument]
     answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     assert answer.returncode == 0, answer.stderr
     return answer.stdout.strip()
+
+
+if __name__ == "__main__":  # hunts anew: python -m tests.effects.mutants SEEDS [NAMES...]
+    for one in MUTANTS:
+        if len(sys.argv) < 3 or one.name in sys.argv[2:]:
+            with tempfile.TemporaryDirectory() as place:
+                found = hunted(one, Path(place), int(sys.argv[1]))
+            print(one.name, ":", found[:120].replace("\n", " ") or "not found", flush=True)
+            if found:
+                history(one).parent.mkdir(parents=True, exist_ok=True)
+                history(one).write_text(found + "\n")
