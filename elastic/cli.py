@@ -12,6 +12,7 @@ from elastic import __version__
 from elastic.commands import checkpoints
 from elastic.commands.chaos import chaos
 from elastic.commands.configuring import config
+from elastic.commands.planning import plan
 from elastic.commands.rewinding import rewind
 from elastic.commands.simulating import simulate
 from elastic.errors import ElasticError
@@ -67,6 +68,7 @@ cli.add_command(config)
 cli.add_command(chaos)
 cli.add_command(rewind)
 cli.add_command(simulate)
+cli.add_command(plan)
 for command in checkpoints.COMMANDS:
     cli.add_command(command)
 

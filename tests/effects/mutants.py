@@ -78,9 +78,9 @@ MUTANTS = (
     ),
     Mutant(
         name="shards of two commits are mixed",
-        file="control/state.py",
-        old="    whole = {state: len(there) for state, there in shards.items() if len(set(there)) == width}\n",
-        new="    whole = {state: len(there) for state, there in shards.items()}\n",
+        file="control/holders.py",
+        old="            if sum(map(bool, left.values())) == self._width:\n",
+        new="            if any(left.values()):\n",
     ),
     Mutant(
         name="a generation is numbered by two",
@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         name="members are left behind although nobody has answered",
         file="control/forming.py",
-        old="        if resumable(_holders(turn), turn.state.width) is None:\n            return\n        for name",
+        old="        if tally.holders.resumable() is None:\n            return\n        for name",
         new="        for name",
     ),
     Mutant(
