@@ -1,6 +1,7 @@
 """Effect. Scenarios as files: those that come with the package, and a user's own."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 
 import elastic.sim
 from elastic.errors import SettingError
+from elastic.sim.calibration import fitted
 from elastic.sim.scenario import Scenario, parse, spot_rows
 
 PRESETS = Path(elastic.sim.__file__).parent / "scenarios"
@@ -48,6 +50,20 @@ def load(place: str) -> list[Entry]:
     if not isinstance(plain, dict):
         raise SettingError(f"{path} must hold the sections of a scenario: cluster, job, failures, times")
     return list(_rows(_with_traces(plain, path.parent)))
+
+
+def calibrated(entries: list[Entry], run: Path) -> list[Entry]:
+    """With the times that a run's journal shows.
+
+    Raises:
+        SettingError: there is no journal.
+    """
+    path = run if run.is_file() else run / "journal.jsonl"
+    if not path.is_file():
+        raise SettingError(f"--calibrate {run}: there is no journal.jsonl")
+    with path.open() as file:
+        found = fitted(json.loads(line) for line in file if line.strip())
+    return [replace(entry, scenario=parse(found, entry.scenario)) for entry in entries]
 
 
 def _rows(plain: dict[str, Any]) -> list[Entry]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from elastic.commands.many import processors, runs_of, spread
-from elastic.commands.scenarios import Entry, load
+from elastic.commands.scenarios import Entry, calibrated, load
 from elastic.commands.simulation_report import page
 from elastic.sim.campaign import STEPS, Case, Played, case_of, from_plain, play, replay_command, shrink, to_plain
 from elastic.sim.study import Row, row_of
@@ -36,16 +36,25 @@ def simulate() -> None:
 @click.argument("scenario")
 @click.option("--policy", "policies", multiple=True, metavar="FILE.py:FUNCTION", help="Or a built-in one; repeatable.")
 @click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of each row.")
+@click.option("--calibrate", type=click.Path(path_type=Path), default=None, help="A run's folder: its times are taken.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
 @click.option("--json", "as_json", is_flag=True, help="For a program.")
 @click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
 def scenario(
-    scenario: str, policies: tuple[str, ...], seeds: int, jobs: int | None, as_json: bool, report: Path | None
+    scenario: str,
+    policies: tuple[str, ...],
+    seeds: int,
+    calibrate: Path | None,
+    jobs: int | None,
+    as_json: bool,
+    report: Path | None,
 ) -> None:
     """Goodput, where the time goes, incidents and cost of SCENARIO; policies side by side."""
+    found = load(scenario)
+    found = calibrated(found, calibrate) if calibrate is not None else found
     entries = [
         (entry if policy is None else replace(entry, name=f"{entry.name}: {policy}"), policy)
-        for entry in load(scenario)
+        for entry in found
         for policy in (policies or (None,))
     ]
     rows = [_row(entry, policy, seeds, jobs or processors()) for entry, policy in entries]

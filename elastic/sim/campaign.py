@@ -99,7 +99,7 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         stall=often * rng.choice((0.0, 0.0, 0.003)),
         supervisor=often * rng.choice((0.0, 0.0, 0.005)),
         monitor=often * rng.choice((0.0, 0.0, 0.01)) if not deaths else 0.0,
-        partition=often * rng.choice((0.0, 0.0, 0.003)) if not deaths else 0.0,
+        partition=often * rng.choice((0.0, 0.0, 0.006)) if not deaths else 0.0,
         jump=often * rng.choice((0.0, 0.0, 0.01)) if not deaths else 0.0,
         notice=often * rng.choice((0.0, 0.0, 0.0003)),
         corrupt=often * rng.choice((0.0, 0.0, 0.0005)) if kind != "gangs" and not deaths else 0.0,
@@ -115,9 +115,12 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         }
     deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
     if seed % _CALM == _CALM - 1:  # nobody may be killed for anything that happens here
-        rates = {"break_": 0.003 * often, "stall": 0.003 * often, "supervisor": 0.003 * often, "duplicate": 0.05}
+        rates = {"break_": 0.003 * often, "supervisor": 0.003 * often, "duplicate": 0.05}
+        # Not both: whoever stands still while a monitor is down may believe that its host is gone.
+        is_unheard = not deaths and rng.random() < 0.5
+        rates |= {"monitor": 0.05 * often} if is_unheard else {"stall": 0.003 * often}
         harmful = {fault: 0.0 for fault in FAULTS if fault not in HARMLESS}
-        plan = replace(plan, **harmful, **rates, monitor=0.0 if deaths else 0.05 * often)  # type: ignore[arg-type]
+        plan = replace(plan, **{**harmful, "monitor": 0.0, "stall": 0.0, **rates})  # type: ignore[arg-type]
     return Case(seed=seed, kind=kind, plan=plan, width=width, deaths_s=deaths_s, tiers=tiers)
 
 

@@ -56,7 +56,7 @@ class World(Crew):
             for node in readings:
                 self.control(ev.HostBeat(node=node, readings=readings[node]))
         if self.plan.partition and self.chance("partition"):
-            self.cut_off(list(self.workers.values()))
+            self.part()
         if self.plan.jump and self.chance("jump"):
             self.clock_error_s += self.rng.choice((-3600.0, -10.0, 10.0, 3600.0))
         self.control(ev.Tick())
@@ -201,6 +201,13 @@ class World(Crew):
         """Its node is out of reach, with all who are on it."""
         node = self.node_of(worker.name)
         self.cut_off([one for one in self.workers.values() if self.node_of(one.name) == node])
+
+    def part(self) -> None:
+        """The driver is cut off from all hosts; some of its calls fail at once, the others wait."""
+        self.cut_off(list(self.workers.values()))
+        for one in self.workers.values():
+            if one.is_alive and self.rng.random() < 0.5:
+                self.later(self.delay_s(), self.control, ev.WorkerLost(worker=one.name, evidence="its call failed"))
 
     def cut_off(self, workers: list[SimWorker]) -> None:
         """The driver does not reach them, or they do not reach it, or neither; they reach each other."""

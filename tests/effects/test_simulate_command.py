@@ -71,6 +71,19 @@ def test_several_processes_answer_as_one_does(small):
     assert spread(str, [1], jobs=4) == ["1"]
 
 
+def test_times_are_taken_from_a_journal(small):
+    lines = [
+        {"t": 0.0, "command": "StartWorker", "worker": "w0"},
+        {"t": 2.0, "event": "WorkerPlaced", "worker": "w0", "node": "a"},
+        {"t": 9.0, "event": "WorkerParked", "worker": "w0"},
+    ]
+    (small.parent / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = json.loads(told(small, "--seeds", 1, "--jobs", 1, "--calibrate", small.parent, "--json"))["rows"]
+    assert found[0]["sources"]["times.loading_s"] == "the run's journal: median of 1"
+    with pytest.raises(SettingError, match="no journal"):
+        told(small, "--calibrate", small.parent / "nowhere")
+
+
 def test_the_report_is_one_page(small, tmp_path):
     page = tmp_path / "report.html"
     told(small, "--seeds", 1, "--jobs", 1, "--report", page)
