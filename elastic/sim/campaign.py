@@ -116,9 +116,9 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
     deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
     if seed % _CALM == _CALM - 1:  # nobody may be killed for anything that happens here
         rates = {"break_": 0.003 * often, "supervisor": 0.003 * often, "duplicate": 0.05}
-        # Not both: whoever stands still while a monitor is down may believe that its host is gone.
+        # Not together: a controller that stands still while a monitor is down may believe that its host is gone.
         is_unheard = not deaths and rng.random() < 0.5
-        rates |= {"monitor": 0.05 * often} if is_unheard else {"stall": 0.003 * often}
+        rates |= {"monitor": 0.05 * often, "supervisor": 0.0} if is_unheard else {"stall": 0.003 * often}
         harmful = {fault: 0.0 for fault in FAULTS if fault not in HARMLESS}
         plan = replace(plan, **{**harmful, "monitor": 0.0, "stall": 0.0, **rates})  # type: ignore[arg-type]
     return Case(seed=seed, kind=kind, plan=plan, width=width, deaths_s=deaths_s, tiers=tiers)
