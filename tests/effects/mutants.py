@@ -89,18 +89,6 @@ MUTANTS = (
         new="        generation=turn.state.generation + 2,\n        members=",
     ),
     Mutant(
-        name="the lease is ignored",
-        file="control/deadlines.py",
-        old="    if waited_s > limits.freeze_timeout_s + limits.lease_s:\n",
-        new="    if waited_s > limits.freeze_timeout_s:\n",
-    ),
-    Mutant(
-        name="one heartbeat that does not come is enough",
-        file="control/lookout.py",
-        old="if now_s - heard_s <= self._limits.heartbeat_timeout_s:",
-        new="if now_s - heard_s <= 0.1:",
-    ),
-    Mutant(
         name="an unstable step is published",
         file="control/turn.py",
         old="self.publish_from(max(self.state.published, self.state.view.resume.step - 1))",
@@ -117,12 +105,6 @@ MUTANTS = (
         file="control/forming.py",
         old="        if tally.holders.resumable() is None:\n            return\n        for name",
         new="        for name",
-    ),
-    Mutant(
-        name="nothing is void after a fork",
-        file="control/values.py",
-        old="return commit.step > self.step and (commit.incarnation",
-        new="return False and (commit.incarnation",
     ),
     Mutant(
         name="an update that was given up is rolled forward",
