@@ -15,7 +15,7 @@ from elastic.sim.campaign import STEPS, Case, Played, case_of, from_plain, play,
 from elastic.sim.study import Row, row_of
 
 CASE_STUDY, LOG = "case_study", "log_896"
-_SEEDS, _LIVE_SEEDS = 2000, 50  # runs that restart take a millisecond, runs under the controller a quarter of a second
+_SEEDS, _LIVE_SEEDS = 2000, 200  # runs that restart take a millisecond, runs under the controller a tenth of a second
 
 
 class _Simulate(click.Group):
@@ -62,7 +62,7 @@ def scenario(
 
 
 @simulate.command("case-study")
-@click.option("--seeds", type=click.IntRange(min=1), default=None, help="Runs of each row; default: 2000, or 50 live.")
+@click.option("--seeds", type=click.IntRange(min=1), default=None, help="Runs of each row; default: 2000, or 200 live.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
 @click.option("--json", "as_json", is_flag=True, help="For a program.")
 @click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
