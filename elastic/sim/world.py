@@ -116,7 +116,7 @@ class World(Crew):
             self.order([command.worker], command)
         elif isinstance(command, cmd.Inspect):
             self.later(self.delay_s(), self.control, ev.StackDumped(worker=command.worker, stack="main.py:1"))
-        elif not isinstance(command, cmd.EndRun):
+        elif not isinstance(command, cmd.EndRun | cmd.Save):  # nothing waits for what is saved, nor for its being lost
             self.order(command.workers, command)  # type: ignore[attr-defined]
 
     def order(self, names: Any, command: cmd.Command) -> None:

@@ -66,6 +66,7 @@ POLICIES = [
     "Ladder",
     "Policy",
     "Remediation",
+    "Severity",
     "ShrinkFirst",
     "policy_of",
 ]
