@@ -13,7 +13,9 @@ from elastic.commands import checkpoints
 from elastic.commands.chaos import chaos
 from elastic.commands.configuring import config
 from elastic.commands.kuberay import kuberay
+from elastic.commands.planning import plan
 from elastic.commands.rewinding import rewind
+from elastic.commands.simulating import simulate
 from elastic.commands.submit import submit
 from elastic.errors import ElasticError
 
@@ -82,6 +84,8 @@ cli.add_command(chaos)
 cli.add_command(rewind)
 cli.add_command(kuberay)
 cli.add_command(submit)
+cli.add_command(simulate)
+cli.add_command(plan)
 for command in checkpoints.COMMANDS:
     cli.add_command(command)
 

@@ -1,4 +1,4 @@
-"""The seeded world with tiers below the live workers: some steps are saved, and some of those cannot be read.
+"""Pure. The seeded world with tiers below the live workers: some steps are saved, and some of those cannot be read.
 
 A run may find steps of an earlier life, lose all its workers and go on from what was saved, be sent back, or go back
 because two replicas differ.
@@ -9,16 +9,19 @@ from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.outcome import Ending
 from elastic.control.state import Phase
 from elastic.control.values import CommitId, StepReport
-from elastic.control.worker_protocol import Signal, Stage, Verdict
+from elastic.control.worker_protocol import Signal, Stage
 from elastic.settings import Checkpoint
-from tests.pure.bare_controller import BareController
-from tests.pure.protocol_parts import Plan, SimWorker
-from tests.pure.protocol_world import LIMITS, PATIENCE, SENSING, World
+from elastic.sim.brain import Brain
+from elastic.sim.clockwork import LIMITS, PATIENCE, SENSING
+from elastic.sim.laws import Law, must
+from elastic.sim.parts import Plan, SimWorker
+from elastic.sim.world import World
 
 REWINDS_S = 3.0
-RESTORE = {"restore_timeout_s": 20.0}
+RESTORE: dict[str, Any] = {"restore_timeout_s": 20.0}
 
 
 class TierWorld(World):
@@ -34,9 +37,7 @@ class TierWorld(World):
         self, seed: int, plan: Plan, *, before: int, save: float, bad: float, refuse: float, rewind: float
     ) -> None:
         super().__init__(seed, plan)
-        self.ws = BareController(
-            plan.replicas, plan.spares, checkpoint=Checkpoint(), **LIMITS, **SENSING, **PATIENCE, **RESTORE
-        )
+        self.ws = Brain(plan.replicas, plan.spares, checkpoint=Checkpoint(), **LIMITS, **SENSING, **PATIENCE, **RESTORE)
         self.save, self.bad, self.refuse, self.rewind = save, bad, refuse, rewind
         self.saved: list[CommitId] = []
         self.unreadable: set[str] = set()
@@ -67,31 +68,33 @@ class TierWorld(World):
         if self.ws.phase is Phase.ENDED:
             return
         self.later(REWINDS_S, self.send_back)
-        if self.now_s < 20.0 and self.ws.state.published >= 0 and self.rng.random() < self.rewind:
+        if self.now_s < self.plan.faults_end_s and self.ws.state.published >= 0 and self.rng.random() < self.rewind:
             self.rewound += 1
             self.control(ev.RewindAsked(to_step=self.rng.randint(0, self.ws.state.published)))
 
     def carry_out(self, command: cmd.Command) -> None:
         if isinstance(command, cmd.FindRestore):
             if command.reason == "every replica died":
-                self.assert_nobody_holds()
+                self.check_nobody_holds()
             self.later(self.delay_s(), self.answer_find, command)
             return
         if isinstance(command, cmd.Form) and command.view.restored:
             resume = command.view.resume
-            assert any(one.same_state(resume) for one in self.saved), f"{resume} was never saved"
-            assert resume.lineage not in self.unreadable, f"{resume} cannot be read"
+            is_saved = any(one.same_state(resume) for one in self.saved)
+            must(is_saved, Law.NEVER_WRONG, lambda: f"{resume} was never saved")
+            must(resume.lineage not in self.unreadable, Law.NEVER_WRONG, lambda: f"{resume} cannot be read")
             self.restored.append(resume.step)
             del self.stable[resume.step + 1 :]
             self.saved = [one for one in self.saved if one.step <= resume.step]
         super().carry_out(command)
 
-    def assert_nobody_holds(self) -> None:
+    def check_nobody_holds(self) -> None:
         for member in self.ws.state.members:
             worker = self.workers[member.name]
             in_reach = worker.is_alive and not worker.is_hung and not worker.muted_until_s
             held = worker.state.commit.step if worker.state.healed else -1
-            assert not (in_reach and held >= max(0, len(self.stable) - 1)), f"{member.name} holds it"
+            holds = in_reach and held >= max(0, len(self.stable) - 1)
+            must(not holds, Law.NOTHING_LOST, lambda: f"{member.name} holds it")  # noqa: B023
 
     def answer_find(self, command: cmd.FindRestore) -> None:
         bound = command.at_most if command.at_most is not None else 1 << 30
@@ -137,8 +140,20 @@ class TierWorld(World):
             kept = worker.state.commit if worker.state.healed else None
             answer = ev.RestoreRefused, {"commit": commit, "reason": "bad bytes", "kept": kept}
         else:
-            assert self.signal(worker, Signal.RESTORED, commit=commit) is Verdict.DONE
+            self.done(worker, Signal.RESTORED, commit=commit)
             worker.bits = 0  # what a vote has not verified may be saved too, but then nobody knows of it
             answer = ev.Restored, {"commit": commit}
         self.answers[worker.name] = command.number, answer
         self.tell(worker, answer[0], **answer[1])
+
+    def judge_failure(self, ending: Ending, why: str) -> None:
+        """A run with something to go on from does not end before its last step."""
+        usable = [one for one in self.saved if one.lineage not in self.unreadable | self.refused]
+        if ending is Ending.DIVERGED:
+            verified = [one for one in usable if one.step <= self.ws.state.verified]
+            is_hopeless = "no vote" in why or "again" in why or not verified
+            must(self.plan.corrupt > 0.0 and is_hopeless, Law.NOTHING_LOST, lambda: f"{verified} is there: {why}")
+            return
+        must(ending is Ending.REPLICAS_LOST, Law.ENDS, lambda: f"the run ended with {ending}: {why}")
+        is_over = "after the last step" in why
+        must(is_over or not usable, Law.NOTHING_LOST, lambda: f"{usable} could have been restored: {why}")

@@ -1,4 +1,4 @@
-"""The seeded world in which drivers die too, at any moment, and new ones go on with the workers that live.
+"""Pure. The seeded world in which drivers die too, at any moment, and new ones go on with the workers that live.
 
 What was on its way to the dead one is lost, and what it had sent may still arrive. A worker that was adopted heeds it
 no more. Reports are kept by workers until a driver has them in its journal, which outlives it.
@@ -16,10 +16,11 @@ from elastic.control.adoption import Adopted, newest_view, who_goes_on
 from elastic.control.state import Phase, RunState
 from elastic.control.values import CommitId
 from elastic.control.worker_protocol import Signal, Verdict
-from tests.pure.gang_world import GangWorld
-from tests.pure.protocol_parts import SimWorker
-from tests.pure.protocol_world import World
-from tests.pure.tier_world import TierWorld
+from elastic.sim.gangs import GangWorld
+from elastic.sim.laws import Law, must
+from elastic.sim.parts import SimWorker
+from elastic.sim.tiers import TierWorld
+from elastic.sim.world import World
 
 OF_DRIVERS = frozenset({Signal.FREEZE, Signal.FORM, Signal.GO, Signal.FINISH, Signal.DISMISS})
 # What a driver, or its monitors, would do later, and does not if it dies before.
@@ -36,7 +37,7 @@ class Order:
     command: cmd.Command
 
 
-class Succession:
+class Succession(World):
     """Mixed into a world; `deaths_s`: when its drivers die."""
 
     def __init__(self, *arguments: Any, deaths_s: tuple[float, ...] = (), **options: Any) -> None:
@@ -93,7 +94,8 @@ class Succession:
         super().control(event)
         if isinstance(event, ev.StepStable):
             told = self.ws.state.published
-            assert not self.journal or told >= self.journal[-1] or self.ws.state.forks, "a step is told a second time"
+            is_later = not self.journal or told >= self.journal[-1] or bool(self.ws.state.forks)
+            must(is_later, Law.EXACTLY_ONCE, lambda: "a step is told a second time")
             self.journal.append(told)
 
     # --- the next one adopts ---
@@ -120,9 +122,22 @@ class Succession:
             return
         self.answered.add((worker.name, worker.state.generation))
         gang, shard = self.places[worker.name]
-        place = {"gang": gang, "shard": shard, "node": f"node-{worker.name}", "host": "h", "port": 1, "pid": 1}
+        place: dict[str, Any] = {
+            "gang": gang,
+            "shard": shard,
+            "node": self.node_of(worker.name),
+            "host": "h",
+            "port": 1,
+            "pid": 1,
+        }
         number = getattr(self, "answers", {}).get(worker.name, (0, None))[0]
-        told = {"was": was, "state": worker.state, "view": worker.view, "layout": "l", "restores": number}
+        told: dict[str, Any] = {
+            "was": was,
+            "state": worker.state,
+            "view": worker.view,
+            "layout": "l",
+            "restores": number,
+        }
         notice = "SIGTERM" if any(kind is ev.WorkerNotice for kind, _ in self.facts[worker.name]) else ""
         found.append(Adopted(worker=worker.name, notice=notice, **place, **told))
 
@@ -140,15 +155,15 @@ class Succession:
                 worker.is_alive = False
         if view is None and before.generation > 0 or not going:
             self.abandoned = True  # nobody who has trained is there: the run begins anew, or from a tier
-            self.ws.feed(ev.StopAsked(reason="nobody is left"))
+            self.ws.take(ev.StopAsked(reason="nobody is left"))
             return
         self.ws = copy.copy(self.ws)
         self.ws.state = RunState(settings=replace(before.settings, incarnation=life), forks=before.forks)
         self.is_headless, self.stalled_until_s = False, 0.0
-        told = {"published": before.published, "ahead": tuple(before.published_ahead)}
+        told: dict[str, Any] = {"published": before.published, "ahead": tuple(before.published_ahead)}
         if before.generation == 0:
             told = {}
-        numbers = {"next_worker": before.next_worker, "next_gang": before.next_gang}
+        numbers: dict[str, Any] = {"next_worker": before.next_worker, "next_gang": before.next_gang}
         self.control(ev.RunTakenOver(found=going, **told, **numbers))
         self.hand_mail_over([self.workers[one.worker] for one in going])
 
@@ -197,7 +212,8 @@ class Succession:
         is_old = signal in OF_DRIVERS and self.speaking < worker.state.incarnation
         before, verdict = worker.state, super().signal(worker, signal, **details)
         if is_old:
-            assert verdict is Verdict.REFUSED and worker.state == before, "an older driver was heeded"
+            is_refused = verdict is Verdict.REFUSED and worker.state == before
+            must(is_refused, Law.MAY_DIE, lambda: "an older driver was heeded")
             self.stale += 1
         return verdict
 
@@ -220,12 +236,16 @@ class Succession:
         worker.is_alive = True
         self.left.add(worker.name)
 
-    def assert_not_redone(self, worker: SimWorker, commit: CommitId) -> None:
+    def judge(self) -> None:
+        if not self.abandoned:
+            super().judge()
+
+    def check_not_redone(self, worker: SimWorker, commit: CommitId) -> None:
         if worker.name in self.ws.state.workers:
-            super().assert_not_redone(worker, commit)
+            super().check_not_redone(worker, commit)
 
 
-class DriverWorld(Succession, World):
+class DriverWorld(Succession):
     """Live workers are all there is."""
 
 

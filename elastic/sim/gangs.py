@@ -1,4 +1,4 @@
-"""The seeded world with replicas of several workers: a reduction for each shard, then an agreement in each replica.
+"""Pure. The seeded world with replicas of several workers: a reduction for each shard, then an agreement in each.
 
 Whoever gave its word in an agreement and was stopped before it heard the others' may have been heard, or not.
 """
@@ -8,12 +8,15 @@ from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.data import hash32
+from elastic.control.outcome import Ending
 from elastic.control.state import Standing
 from elastic.control.values import CommitId, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict
-from tests.pure.bare_controller import BareController
-from tests.pure.protocol_parts import Plan, SimWorker
-from tests.pure.protocol_world import LEASE_MARGIN, LEASE_S, LIMITS, PATIENCE, SENSING, World
+from elastic.sim.brain import Brain
+from elastic.sim.clockwork import LEASE_MARGIN, LEASE_S, LIMITS, PATIENCE, SENSING
+from elastic.sim.laws import Law, must
+from elastic.sim.parts import Plan, SimWorker
+from elastic.sim.world import World
 
 Decision = tuple[int, int, int]  # generation, update, replica
 
@@ -23,7 +26,7 @@ class GangWorld(World):
 
     def __init__(self, seed: int, plan: Plan, width: int) -> None:
         super().__init__(seed, plan)
-        self.ws = BareController(plan.replicas, plan.spares, width=width, **LIMITS, **SENSING, **PATIENCE)
+        self.ws = Brain(plan.replicas, plan.spares, width=width, **LIMITS, **SENSING, **PATIENCE)
         self.width = width
         self.agreements: dict[Decision, set[str]] = defaultdict(set)
         self.deciding: dict[str, Decision] = {}
@@ -58,14 +61,16 @@ class GangWorld(World):
     def form(self, worker: SimWorker) -> None:
         prepared = worker.state.prepared
         assert worker.view is not None
-        assert not worker.view.bootstrap or worker.state.commit.step < 0, f"{worker.name} begins with a trained state"
+        is_new = not worker.view.bootstrap or worker.state.commit.step < 0
+        must(is_new, Law.NEVER_WRONG, lambda: f"{worker.name} begins with a trained state")
         if prepared is None:
             self.forget_superseded(worker)
             super().form(worker)
             return
-        assert prepared.step == worker.state.commit.step + 1
-        self.assert_not_redone(worker, prepared)
-        assert self.signal(worker, Signal.ROLL_FORWARD) is Verdict.DONE
+        is_next = prepared.step == worker.state.commit.step + 1
+        must(is_next, Law.EXACTLY_ONCE, lambda: f"{worker.name} rolls forward to {prepared}")
+        self.check_not_redone(worker, prepared)
+        self.done(worker, Signal.ROLL_FORWARD)
         worker.pending = prepared
         self.rolled_forward += 1
 
@@ -77,10 +82,12 @@ class GangWorld(World):
             return
         is_stable = pending.step < len(self.stable) and self.stable[pending.step] == pending.lineage
         if worker.name in view.replaced:
-            assert not is_stable, f"{pending} is stable, and {worker.name} is told that it was replaced"
+            why = f"{pending} is stable, and {worker.name} is told that it was replaced"
+            is_known = pending.incarnation == view.incarnation  # a new driver cannot know; others tell of the step
+            must(not is_stable or not is_known, Law.EXACTLY_ONCE, lambda: why)
             worker.pending = None
         elif pending.step < view.resume.step:
-            assert is_stable, f"{pending} was replaced, and {worker.name} is not told"
+            must(is_stable, Law.EXACTLY_ONCE, lambda: f"{pending} was replaced, and {worker.name} is not told")
         elif not pending.same_state(view.resume):
             worker.pending = None
 
@@ -106,13 +113,14 @@ class GangWorld(World):
         (generation, number, _), parent, view = key, worker.state.commit, worker.view
         assert view is not None
         place = (generation, number)
-        assert self.parents.setdefault(place, parent.lineage) == parent.lineage, f"{place} began from different states"
+        is_same = self.parents.setdefault(place, parent.lineage) == parent.lineage
+        must(is_same, Law.SAME_ANSWER, lambda: f"{place} began from different states")
         self.note_stable(parent)
         self.make_stable(worker)
         if number < self.plan.steps:
             lineage = f"{hash32(parent.lineage, generation, number):08x}"
             commit = CommitId(view.incarnation, generation, 1, number, lineage)
-            assert self.signal(worker, Signal.PREPARE, commit=commit) is Verdict.DONE
+            self.done(worker, Signal.PREPARE, commit=commit)
         decision = self.deciding[worker.name] = (*place, view.rank_of(worker.name) // self.width)
         self.agreements[decision].add(worker.name)
         worker.since_s = worker.moved_s = self.now_s
@@ -127,17 +135,34 @@ class GangWorld(World):
         worker.wants_pause = any((generation, number, shard) in self.pauses for shard in range(self.width))
         if self.now_s > worker.muted_until_s or self.now_s - worker.muted_at_s < LEASE_S * LEASE_MARGIN:
             worker.applying = worker.state.prepared
-            assert self.signal(worker, Signal.ENTER_APPLY) is Verdict.DONE
-            assert (worker.name, generation) not in self.answered, f"{worker.name} applies in a generation it has left"
+            self.done(worker, Signal.ENTER_APPLY)
+            self.check_not_left(worker, generation)
 
-    def assert_not_redone(self, worker: SimWorker, commit: CommitId) -> None:
+    def check_not_redone(self, worker: SimWorker, commit: CommitId) -> None:
         """Workers of another shard may be ahead: the step is stable for them, and this worker holds it prepared."""
         is_exiled = self.ws.standing(worker.name) is Standing.EXILED
         is_known = commit.step < len(self.stable)
-        assert is_exiled or not is_known or self.stable[commit.step] == commit.lineage, f"{worker.name} redid {commit}"
+        is_same = not is_known or self.stable[commit.step] == commit.lineage
+        must(is_exiled or is_same, Law.NOTHING_LOST, lambda: f"{worker.name} redid {commit}")
 
     def live_holders(self) -> list[SimWorker]:
         """Members that could still give what they hold."""
         members = [self.workers[member.name] for member in self.ws.state.members]
         in_reach = [one for one in members if one.is_alive and not one.is_hung and not one.muted_until_s]
         return [one for one in in_reach if one.state.healed and one.state.commit.step >= 0]
+
+    def judge_failure(self, ending: Ending, why: str) -> None:
+        must(ending is Ending.REPLICAS_LOST, Law.ENDS, lambda: f"the run ended with {ending}: {why}")
+        holders = self.live_holders()
+        for commit in {one for holder in holders for one in held_by(holder)}:
+            shards = {self.shard(one) for one in holders if any(held.same_state(commit) for held in held_by(one))}
+            is_lost = len(shards) < self.width
+            must(is_lost, Law.NOTHING_LOST, lambda: f"{commit} was still held in every shard")  # noqa: B023
+
+    def judge_bits(self) -> None:
+        last = {one.state.commit.lineage for one in self.live_holders() if one.state.commit.step == self.plan.steps - 1}
+        must(len(last) <= 1, Law.SAME_ANSWER, lambda: f"shards ended with {len(last)} states")
+
+
+def held_by(worker: SimWorker) -> list[CommitId]:
+    return [one for one in (worker.state.commit, worker.state.prepared) if one is not None]
