@@ -9,15 +9,14 @@ from statistics import median
 
 import pytest
 
-from elastic.ledger.ledger import Ledger
-from elastic.ledger.model import Account, Category, Incident
+from elastic.ledger.model import Incident
 from elastic.settings import Chaos, Checkpoint, Interval
 from tests.chaos.group import Story, Training, run
+from tests.chaos.ledger_checks import account_of, assert_balanced
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 STEPS = 330
-C = Category
 SCHEDULE = """
     1.0 slow rank:1 for=0.8 with=4
     3.0 kill rank:1
@@ -36,22 +35,6 @@ CLASSES = {
     "stop for good": {"worker hung"},
 }
 LATE_S, APART_S, APART = 0.3, 0.2, 0.1
-
-
-def account_of(story: Story) -> Account:
-    ledger = Ledger()
-    assert all(ledger.feed(line) for line in story.journal)
-    return ledger.account()
-
-
-def assert_balanced(account: Account) -> None:
-    """Both views add up, all of it has a name, and no second belongs to two incidents."""
-    assert sum(account.wall_seconds.values()) == pytest.approx(account.wall_s, rel=1e-3)
-    assert sum(account.worker_seconds.values()) == pytest.approx(account.workers_s, rel=1e-3)
-    assert account.wall_seconds.get(C.UNKNOWN, 0.0) < 0.01 * account.wall_s
-    for category, seconds in account.wall_seconds.items():
-        blamed = sum(incident.wall_seconds.get(category, 0.0) for incident in account.incidents)
-        assert blamed <= seconds * 1.001, category
 
 
 def measured_s(story: Story, begin_s: float, end_s: float) -> float:
@@ -90,7 +73,7 @@ def test_each_fault_is_an_incident_of_its_class_at_its_time_with_its_cost(tmp_pa
         training=Training(chaos=chaos, checkpoint=checkpoint),
         hang_floor_s=2.0,
     )
-    account = account_of(story)
+    account = account_of(story.journal)
     assert_balanced(account)
     found = {one.injected.at_s: one for one in account.incidents if one.injected is not None}
     injected = [line for line in story.journal if line.get("event") == "FaultInjected"]
