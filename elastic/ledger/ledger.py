@@ -76,6 +76,7 @@ class Ledger:
             run=book.run,
             begin_s=begin_s,
             end_s=end_s,
+            workers_s=sums.workers_s,
             wall_seconds=sums.wall,
             worker_seconds=sums.workers,
             stall_seconds=sums.stalls,
@@ -144,6 +145,7 @@ class _Sums:
     def __init__(self) -> None:
         self.wall: Booked = {}
         self.workers: Booked = {}
+        self.workers_s = 0.0
         self.stalls: dict[str, float] = {}
         self.incidents: dict[int, tuple[Booked, Booked]] = {}
         self.overdue_s: dict[int, float] = {}
@@ -156,6 +158,7 @@ class _Sums:
         if inside_s < 0 or (took_s > 0 and inside_s == 0):
             return
         share = inside_s / took_s if took_s > 0 else 1.0
+        self.workers_s += span.workers * inside_s
         _add(self.wall, span.wall_seconds, share)
         _add(self.workers, span.worker_seconds, share)
         for rung, seconds in span.stall_seconds.items():

@@ -182,13 +182,22 @@ def test_a_smaller_group_is_charged_to_whoever_made_it_small_until_it_is_back():
 
 
 def test_a_run_that_goes_back_has_done_those_steps_for_nothing():
-    journal = started()
+    journal = started().steps(5, data_s=0.1).steps(5, data_s=0.3)
     journal.incident("silent_corruption")
-    journal.phase("waiting", waits_for="restore").sleep(1.0).form(2, took_s=0.0, back_to=9).steps(5)
+    journal.phase("waiting", waits_for="restore").sleep(1.0).form(2, took_s=0.0, back_to=24).steps(5)
     account = journal.account()
-    assert only(account, "silent corruption").wall_seconds == {C.REDONE: near(5.0), C.RESTORE: near(1.0)}
-    assert account.wall_seconds[C.PRODUCTIVE] == near(5.0 + 2.5)
-    assert (account.steps.kept, account.steps.redone, account.steps.last) == (15, 10, 14)
+    assert only(account, "silent corruption").wall_seconds == {C.REDONE: near(5 * 0.8), C.RESTORE: near(1.0)}
+    assert account.wall_seconds[C.PRODUCTIVE] == near(10.0 + 2.5 + 2.5)
+    assert account.wall_seconds[C.DATA_WAIT] == near(0.5)
+    assert (account.steps.kept, account.steps.redone, account.steps.last) == (30, 5, 29)
+
+
+def test_a_step_that_several_tell_of_counts_once():
+    journal = started()
+    for step in (18, 19, 5):
+        journal.told(step, journal.since_s - STEP_S, journal.since_s, None)
+    account = journal.steps(3).account()
+    assert account.steps.kept == 23 and account.wall_seconds[C.PRODUCTIVE] == near(11.5)
 
 
 def test_waiting_below_the_minimum_is_paused():
