@@ -17,7 +17,9 @@ _STRETCHES = 1000  # about: with a run, its stretches grow longer
 _JOINED_S = 1e-3  # steps that are nearer follow each other
 
 RUN_START, DRIVER_LOST, RESUBMITTED = "run start", "driver lost", "resubmitted"
-PLANNED_STOP, STALLED_STEP, SLOW_STEPS, INJECTED = "planned stop", "stalled step", "slow steps", "injected fault"
+PLANNED_STOP, INJECTED = "planned stop", "injected fault"
+STALLED_STEP, SLOW_STEPS, REPEATED_STEPS = "stalled step", "slow steps", "repeated steps"
+INFERRED = (STALLED_STEP, SLOW_STEPS, REPEATED_STEPS)  # no line tells of these
 
 _begin = attrgetter("begin_s")
 

@@ -14,8 +14,8 @@ import pytest
 
 import elastic
 from elastic.checkpoint.vault import open_vault
-from tests.cluster import training
 from tests.chaos.ledger_checks import booked
+from tests.cluster import training
 from tests.cluster.test_fit import committed_samples, control_plane_pids
 from tests.cluster.training import read_lines, relative_difference
 

@@ -73,10 +73,13 @@ class Journal:
             self.since_s = self.at_s
         return self
 
-    def told(self, step: int, since_s: float, until_s: float, replicas: int | None, **times: float) -> None:
-        place = {"incarnation": self.incarnation, "generation": self.generation, "attempt": 1}
+    def told(
+        self, step: int, since_s: float, until_s: float, replicas: int | None, attempt: int = 1, **times: float
+    ) -> None:
+        place = {"incarnation": self.incarnation, "generation": self.generation, "attempt": attempt}
         size = {"replicas": replicas or self.replicas, "samples": 8}
-        spent = {"times": {"since_s": since_s, **times}, "started_at_s": since_s, "committed_at_s": until_s}
+        began_s = times.pop("started_at_s", since_s)
+        spent = {"times": {"since_s": since_s, **times}, "started_at_s": began_s, "committed_at_s": until_s}
         self.write(event="StepStable", worker="w0", report={"commit": {"step": step, **place}, **size, **spent})
 
     def incident(self, kind: str, moment: str = "IncidentOpened", resumed_s: float | None = None, **more: Any) -> None:
@@ -249,6 +252,16 @@ def test_a_first_step_beyond_the_usual_is_compilation():
     assert only(account, "run start").wall_seconds[C.COMPILATION] == near(3.5)
 
 
+def test_an_attempt_that_was_made_again_is_redone():
+    journal = started()
+    journal.sleep(1.2)
+    journal.step += 1
+    journal.told(journal.step, journal.since_s, journal.at_s, None, attempt=2, started_at_s=journal.at_s - 0.5)
+    account = journal.account()
+    assert only(account, "repeated steps").wall_seconds == {C.REDONE: near(0.7)}
+    assert account.wall_seconds[C.PRODUCTIVE] == near(10.5)
+
+
 def test_a_live_run_is_believed_for_a_moment():
     journal = started()
     soon, late = journal.ledger.account(journal.at_s + 1.0), journal.ledger.account(journal.at_s + 60.0)
@@ -266,3 +279,10 @@ def test_goodput_of_the_progress_line_is_that_of_the_account():
 def test_a_journal_that_was_cut_in_the_middle_of_a_line():
     texts = ['{"t": 1.0, "event": "RunStarted"}\n', '{"t": 2.0, "phase": "star', "\n"]
     assert ledger_of(texts).account().wall_s == 0.0
+
+
+def test_a_line_of_another_version_is_passed_over():
+    ledger = Ledger()
+    assert not ledger.feed({"t": 1.0, "event": "StepStable", "report": {"step": 3}})
+    assert not ledger.feed({"t": 1.0, "moment": "IncidentOpened", "incident": {"number": 0, "kind": "unheard_of"}})
+    assert ledger.feed({"t": 1.0, "event": "SomethingNew"})
