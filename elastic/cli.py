@@ -12,6 +12,7 @@ from elastic import __version__
 from elastic.commands import checkpoints
 from elastic.commands.chaos import chaos
 from elastic.commands.configuring import config
+from elastic.commands.goodput import goodput
 from elastic.commands.kuberay import kuberay
 from elastic.commands.planning import plan
 from elastic.commands.rewinding import rewind
@@ -82,6 +83,7 @@ def resume(run: str, timeout: float, address: str | None) -> None:
 cli.add_command(config)
 cli.add_command(chaos)
 cli.add_command(rewind)
+cli.add_command(goodput)
 cli.add_command(kuberay)
 cli.add_command(submit)
 cli.add_command(simulate)
