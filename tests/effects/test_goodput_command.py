@@ -16,8 +16,8 @@ from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.cli import cli
 from elastic.errors import ElasticError, RefusedError
 from elastic.ledger.model import Category
+from elastic.sim.parts import Plan
 from tests.pure.ledger_world import JournalledWorld
-from tests.pure.protocol_parts import Plan
 
 
 @pytest.fixture(scope="module")

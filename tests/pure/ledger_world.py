@@ -8,26 +8,29 @@ from elastic.control import events as ev
 from elastic.control.values import CommitId, StepReport, StepTimes
 from elastic.control.worker_protocol import Signal, Verdict
 from elastic.ledger.lines import Line, happened, line_of
-from tests.pure.bare_controller import BareController
-from tests.pure.driver_world import Succession
-from tests.pure.gang_world import GangWorld
-from tests.pure.protocol_parts import SimWorker
-from tests.pure.protocol_world import World
-from tests.pure.tier_world import TierWorld
+from elastic.sim.brain import Brain
+from elastic.sim.gangs import GangWorld
+from elastic.sim.parts import SimWorker
+from elastic.sim.succession import Succession
+from elastic.sim.tiers import TierWorld
+from elastic.sim.world import World
 
 
-class Scribe(BareController):
+class Scribe(Brain):
     """Writes a line for whatever a driver would."""
 
     lines: list[Line]
 
-    def _take(self, *events: ev.Event) -> None:
+    def take(self, *events: ev.Event) -> tuple[cmd.Command, ...]:
+        told: tuple[cmd.Command, ...] = ()
         for event in events:
-            is_first = isinstance(event, ev.RunStarted | ev.RunTakenOver)
-            before, done = self.state, len(self.commands)
-            super()._take(event)
-            self.lines += happened(None if is_first else before, self.state, [(self.now_s, event)])
-            self.lines += [line_of("command", self.now_s, command) for command in self.commands[done:]]
+            before = None if isinstance(event, ev.RunStarted | ev.RunTakenOver) else self.state
+            commands = super().take(event)
+            self.lines += happened(before, self.state, [(self.now_s, event)])
+            self.lines += [line_of("command", self.now_s, command) for command in commands]
+            told += commands
+        self.commands = told
+        return told
 
 
 class Journalled(World):

@@ -11,10 +11,10 @@ import pytest
 
 from elastic.ledger.ledger import Ledger
 from elastic.ledger.model import Account, Category
+from elastic.sim.parts import Plan
+from elastic.sim.world import World
 from tests.pure.batches import batches
 from tests.pure.ledger_world import JournalledGangs, JournalledLives, JournalledTiers, JournalledWorld
-from tests.pure.protocol_parts import Plan
-from tests.pure.protocol_world import World
 
 SEEDS, BATCH = 200, 20
 C = Category
