@@ -28,7 +28,7 @@ from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.tiers import NoTiers
 from elastic.actors.token import Token
-from elastic.callbacks import Callback, WorkerCallback, by_place
+from elastic.callbacks import Callback, WorkerCallback, by_place, configured
 from elastic.checkpoint.manifest import checked_name
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.checkpoint.vault import open_vault
@@ -108,7 +108,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         run=name,
         scaling=chosen.scaling,
         limits=chosen.limits,
-        checkpoint=chosen.checkpoint,
+        checkpoint=configured(told, chosen.checkpoint),
         health=chosen.health,
         chaos=chosen.chaos,
     )

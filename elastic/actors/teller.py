@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from elastic.callbacks import Callback
+from elastic.callbacks.base import Callback
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import events as ev
 from elastic.control.goodput import Goodput

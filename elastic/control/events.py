@@ -377,6 +377,20 @@ class IntervalChosen(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noted(WorkerEvent):
+    """Something for the journal, of no concern to the controller.
+
+    Attributes:
+        what: of what kind. step: it belongs to, -1: to none. seconds: that training has waited for it.
+    """
+
+    what: str
+    step: int = -1
+    seconds: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopEnded(WorkerEvent):
     """It has left the last step together with all members of `generation`."""
 

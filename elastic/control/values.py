@@ -1,6 +1,6 @@
 """Pure. The nouns that events, commands and states share: commits, members, views, incidents."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -220,6 +220,7 @@ class StepReport:
         seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
         tuning: what the step was computed at.
         voted: with its reduction all replicas have shown that they held the same bits before it.
+        costs: seconds that worker callbacks took around it on the worker that tells of it, by their names.
     """
 
     commit: CommitId
@@ -232,3 +233,4 @@ class StepReport:
     seconds: tuple[float, ...] = ()
     tuning: Tuning = NOT_TUNED
     voted: bool = False
+    costs: dict[str, float] = field(default_factory=dict)
