@@ -33,6 +33,8 @@ class RunConfig:
         health: what is sensed of the hardware, and checked. (see Health; default as there: see there)
         policy: "file.py:function" that decides what is done about an incident. (text; default none: the ladder of
             elastic.policies)
+        train_fn: "file.py:function" that `elastic run` trains; `fit` is handed it. (text; default none: the command
+            names it)
     """
 
     name: str | None = None
@@ -45,6 +47,7 @@ class RunConfig:
     chaos: Chaos | None = None
     health: Health = field(default_factory=Health)
     policy: str | None = None
+    train_fn: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

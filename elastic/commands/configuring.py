@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 
+from elastic.commands.style import json_option
+
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--set", "assignments", multiple=True, metavar="KNOB=VALUE", help="As an argument of fit; repeatable.")
 @click.option("--explain", is_flag=True, help="Say of each knob what it is, in which unit, and why its default.")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@json_option
 def config(file: Path | None, assignments: tuple[str, ...], explain: bool, as_json: bool) -> None:
     """Print the value of every knob that `fit(config=FILE)` would have here, and where it comes from.
 
