@@ -54,8 +54,8 @@ def survey_cluster(address: str | None, ramdisk: str) -> Cluster:
 def _surveyed(address: str, ramdisk: str) -> Cluster:
     nodes = {str(one["NodeID"]): one for one in ray.nodes() if one["Alive"]}
     names = {node: f"node {node[:8]} ({one['NodeManagerAddress']})" for node, one in nodes.items()}
-    actor_class = ray.remote(num_cpus=0)(Surveyor)
-    actors = {
+    actor_class: Any = ray.remote(num_cpus=0)(Surveyor)
+    actors: dict[str, Any] = {
         node: actor_class.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
         for node in nodes
     }
@@ -69,7 +69,9 @@ def _surveyed(address: str, ramdisk: str) -> Cluster:
             has_token=os.environ.get("RAY_AUTH_MODE") == "token",
             machines=tuple(found[node] for node in heard),
             silent=tuple(names[node] for node in nodes if node not in heard),
-            store_bytes=tuple((names[node], int(nodes[node]["Resources"].get("object_store_memory", 0))) for node in heard),
+            store_bytes=tuple(
+                (names[node], int(nodes[node]["Resources"].get("object_store_memory", 0))) for node in heard
+            ),
             clocks_s=tuple((names[node], _clock_offset_s(actors[node])) for node in heard),
             bytes_per_s=tuple(_speeds(names, [(node, actors[node]) for node in heard])),
         )

@@ -53,7 +53,9 @@ class ModelCheckpoint(Callback):
         given = checkpoint or Checkpoint()
         persistent = self.persistent or given.persistent
         if persistent is None:
-            raise SettingError("ModelCheckpoint(persistent=...), or Checkpoint.persistent, must say where steps are kept")
+            raise SettingError(
+                "ModelCheckpoint(persistent=...), or Checkpoint.persistent, must say where steps are kept"
+            )
         if self.persistent is not None and given.persistent not in (None, self.persistent):
             raise SettingError("ModelCheckpoint(persistent=...) and Checkpoint.persistent differ: give one of them")
         if not given.upload_interval.is_auto and not self.interval().is_auto:

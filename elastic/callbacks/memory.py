@@ -15,8 +15,8 @@ _STATM = Path("/proc/self/statm")
 class MemoryLog(WorkerCallback):
     """Report the leader's memory with its steps: `memory/host_bytes`, and on a GPU `memory/gpu_bytes`, its peak too.
 
-    `memory/host_bytes` is what the process has in RAM, shared memory included; `memory/gpu_bytes` what torch's allocator
-    has handed out; `memory/gpu_peak_bytes` the most of that since the last report.
+    `memory/host_bytes` is what the process has in RAM, shared memory included; `memory/gpu_bytes` what torch has handed
+    out; `memory/gpu_peak_bytes` the most of that since the last report.
 
     Cost: reading one small file and two counters, about 20 microseconds in a step that reports.
 

@@ -23,7 +23,7 @@ class _Open:
 class AutoCheckpoint(Callback):
     """See to it that the state is saved when notice is heard (preemption, maintenance, drain, SIGTERM), and say so.
 
-    With `fit(checkpoint=...)` the run does this anyway: all stop at the end of a step, which is staged, and goes down to
+    With `fit(checkpoint=...)` the run does this anyway: all stop at the end of a step, which is staged, and goes to
     other nodes and the persistent tier at once. This callback refuses a run without that, and tells how long it took,
     or that it has not come so far in time. To have the run end then, use the policy `ExitOnNotice`.
 
@@ -45,7 +45,9 @@ class AutoCheckpoint(Callback):
 
     def configure(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         if checkpoint is None:
-            raise SettingError("AutoCheckpoint needs fit(checkpoint=elastic.Checkpoint(...)): without it nothing is saved")
+            raise SettingError(
+                "AutoCheckpoint needs fit(checkpoint=elastic.Checkpoint(...)): without it nothing is saved"
+            )
         if self._rung is Rung.DURABLE and checkpoint.persistent is None:
             raise SettingError("AutoCheckpoint(rung='durable') needs Checkpoint.persistent")
         return checkpoint

@@ -18,7 +18,7 @@ class Profile(WorkerCallback):
 
     A trace is a file `<folder>/<run>/<worker>-<why>-step<first>.json.gz` for Perfetto or chrome://tracing; why is
     `steps`, `checkpoint`, or `incident-g<generation>`: the first steps of the generation that followed one. Those of
-    incidents are kept all; of the others the newest `keep` of each worker. A trace ends early where its generation breaks.
+    incidents are kept all; of the others the newest `keep` of each worker. Where its generation breaks, a trace ends.
 
     Cost: nothing in steps that are not traced. Traced steps take longer, which shows in their times, and so does
     starting and writing a trace, typically tenths of a second for which all replicas wait: told in `StepReport.costs`
@@ -50,7 +50,9 @@ class Profile(WorkerCallback):
         if after_incident < 0 or every_checkpoint < 0 or keep < 1:
             raise SettingError("Profile: after_incident and every_checkpoint must not be negative, keep at least 1")
         if not (steps or after_incident or every_checkpoint):
-            raise SettingError("Profile traces nothing: give steps=[range(100, 103)], after_incident or every_checkpoint")
+            raise SettingError(
+                "Profile traces nothing: give steps=[range(100, 103)], after_incident or every_checkpoint"
+            )
         self._folder, self._steps, self._ranks = os.fspath(folder), tuple(steps), frozenset(ranks)
         self._after_incident, self._every_checkpoint = after_incident, every_checkpoint
         self._keep, self._with_memory = keep, with_memory
@@ -105,6 +107,7 @@ class Profile(WorkerCallback):
         path = Path(self._folder) / session.run / f"{session.worker}-{trace.why}-step{trace.first}.json.gz"
         since_s = time.perf_counter()
         try:
+            trace.stop()
             path.parent.mkdir(parents=True, exist_ok=True)
             trace.save(path)
             self._drop_old(path)
@@ -148,5 +151,4 @@ class _Trace:
         self._profiler.stop()
 
     def save(self, path: Path) -> None:
-        self.stop()
         self._profiler.export_chrome_trace(str(path))

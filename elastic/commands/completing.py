@@ -3,8 +3,9 @@
 import click
 from click.shell_completion import get_completion_class
 
+from elastic.commands.style import PROGRAM
+
 SHELLS = ("bash", "zsh", "fish")
-PROGRAM = "elastic"
 
 
 @click.command()

@@ -24,7 +24,9 @@ _RUN = "elastic-doctor"  # objects of this name are ours
 @click.option("--gpu", is_flag=True, help="Workers will be given a GPU each (Scaling.use_gpu).")
 @click.option("--memory", metavar="PATH", help="The node's ramdisk (Checkpoint.memory); default: as configured.")
 @click.option("--persistent", metavar="URL", help="The persistent tier, tried with one small object.")
-@click.option("--cluster/--no-cluster", "with_cluster", default=None, help="Look at a Ray cluster; default: if one runs.")
+@click.option(
+    "--cluster/--no-cluster", "with_cluster", default=None, help="Look at a Ray cluster; default: if one runs."
+)
 @address_option
 @json_option
 def doctor(as_json: bool, **options: Any) -> None:
@@ -121,9 +123,7 @@ def try_store(url: str) -> Bucket:
         got = store.read(key)
         store.delete(key)
         trouble = "" if got == b"first" or not is_refusing else "what was read is not what was written"
-        return Bucket(
-            url=shown, trouble=trouble, is_atomic=store.is_atomic, is_refusing=is_refusing, seconds=seconds
-        )
+        return Bucket(url=shown, trouble=trouble, is_atomic=store.is_atomic, is_refusing=is_refusing, seconds=seconds)
     except ElasticError as error:
         return Bucket(url=shown, trouble=str(error))
     finally:

@@ -9,6 +9,7 @@ import click
 
 from elastic.errors import ElasticError
 
+PROGRAM = "elastic"
 FAILED = 1  # exit code: what was asked for could not be done; one sentence on stderr says why
 WRONG_USE = 2  # click's: an option or argument is wrong or missing
 UNSOUND = 3  # it was done, and what was looked at is bad
@@ -38,7 +39,7 @@ def tell(facts: dict[str, Any], as_json: bool, *lines: str) -> None:
 def run_cli(group: click.Group) -> None:
     """Run a command line to its end: errors are one sentence, Ctrl-C is 130."""
     try:
-        code = group.main(standalone_mode=False)
+        code = group.main(prog_name=PROGRAM, standalone_mode=False)
         if isinstance(code, int) and code:  # click returns what ctx.exit was given
             sys.exit(code)
     except (KeyboardInterrupt, click.exceptions.Abort):

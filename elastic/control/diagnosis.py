@@ -174,7 +174,9 @@ def _ramdisk(machine: Machine, wanted: Wanted) -> Finding:
         fix = "mount a tmpfs there (mount -t tmpfs), or set Checkpoint.memory to a directory in memory"
         return told(Verdict.BREAKS, f"{path} is not there", fix)
     if not machine.is_ramdisk_writable:
-        return told(Verdict.BREAKS, f"{path} can not be written by this user", "chmod 1777 it, or set Checkpoint.memory")
+        return told(
+            Verdict.BREAKS, f"{path} can not be written by this user", "chmod 1777 it, or set Checkpoint.memory"
+        )
     if not machine.is_in_memory:
         fix = "mount a tmpfs there (mount -t tmpfs), or set Checkpoint.memory to a directory in memory"
         return told(Verdict.COSTS, f"{path} is not in memory: snapshots are written to a disk", fix)

@@ -45,7 +45,9 @@ def test_a_container_may_have_less_memory_than_its_host(tmp_path):
 
 def test_the_innermost_mount_counts(tmp_path):
     (tmp_path / "self").mkdir()
-    (tmp_path / "self/mounts").write_text("disk / ext4 rw 0 0\nshm /dev/shm tmpfs rw 0 0\nd /dev/shm/a\\040b ext4 rw 0 0\n")
+    (tmp_path / "self/mounts").write_text(
+        "disk / ext4 rw 0 0\nshm /dev/shm tmpfs rw 0 0\nd /dev/shm/a\\040b ext4 rw 0 0\n"
+    )
     kinds = {path: kind_of_file_system(path, tmp_path) for path in ("/dev/shm", "/dev/shm/a b/c", "/dev/shmother")}
     assert kinds == {"/dev/shm": "tmpfs", "/dev/shm/a b/c": "ext4", "/dev/shmother": "ext4"}
 

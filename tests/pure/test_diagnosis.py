@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from elastic.control.diagnosis import Bucket, Cluster, Facts, Finding, Machine, Verdict, Wanted, breaks, counted, diagnose
+from elastic.control.diagnosis import (
+    Bucket,
+    Cluster,
+    Facts,
+    Finding,
+    Machine,
+    Verdict,
+    Wanted,
+    breaks,
+    counted,
+    diagnose,
+)
 
 GIB = 1 << 30
 VERSIONS = {"python": "3.11.2", "ray": "2.60.0", "torch": "2.13.0", "elastic": "0.1.0"}
@@ -31,6 +42,8 @@ CLUSTER = Cluster(
     bytes_per_s=(("node a > node b", 1e9),),
 )
 BUCKET = Bucket(url="gs://bucket/runs", seconds=0.1)
+CUDA = {"has_cuda": True, "nccl": "2.27"}
+ONE, EIGHT = ("H100",), ("H100",) * 8
 ROOM = Wanted(arena_bytes=20 * GIB, shard_bytes=5 * GIB)
 
 
@@ -39,7 +52,7 @@ def worst(found: list[Finding], subject: str) -> Finding:
     return next(one for one in found if one.subject == subject)
 
 
-def of(wanted: Wanted = Wanted(), **changes: object) -> list[Finding]:
+def of(wanted: Wanted, **changes: object) -> list[Finding]:
     return diagnose(Facts(here=replace(SOUND, **changes)), wanted)
 
 
@@ -67,9 +80,9 @@ def test_where_all_is_well_nothing_is_to_be_mended():
         ({"clock_offset_s": None}, Wanted(), "clock", Verdict.UNKNOWN, "nothing tells"),
         ({"clock_offset_s": -3.0}, Wanted(), "clock", Verdict.COSTS, "-3.000 s off"),
         ({}, Wanted(needs_gpu=True), "gpu", Verdict.BREAKS, "no GPU is seen"),
-        ({"gpus": ("H100",) * 8}, Wanted(), "gpu", Verdict.BREAKS, "torch sees none"),
-        ({"gpus": ("H100",) * 8, "has_cuda": True, "nccl": "2.27"}, Wanted(), "gpu", Verdict.FINE, "8 x H100, NCCL 2.27"),
-        ({"gpus": ("H100",), "has_cuda": True, "gpu_trouble": ("GPU 0 needs a reset",)}, Wanted(), "gpu", Verdict.BREAKS, "reset"),
+        ({"gpus": EIGHT}, Wanted(), "gpu", Verdict.BREAKS, "torch sees none"),
+        ({"gpus": EIGHT} | CUDA, Wanted(), "gpu", Verdict.FINE, "8 x H100, NCCL 2.27"),
+        ({"gpus": ONE, **CUDA, "gpu_trouble": ("it needs a reset",)}, Wanted(), "gpu", Verdict.BREAKS, "reset"),
     ],
 )  # fmt: skip
 def test_a_machine_is_judged(changes, wanted, subject, verdict, told):
@@ -123,6 +136,6 @@ def test_a_persistent_tier_is_judged(changes, verdict, told):
 
 
 def test_the_worst_comes_first_and_all_are_counted():
-    found = of(files=256, clock_offset_s=None)
+    found = of(Wanted(), files=256, clock_offset_s=None)
     assert [one.verdict for one in found][:2] == [Verdict.BREAKS, Verdict.UNKNOWN]
     assert counted(found) == {"fine": 2, "unknown": 1, "costs": 0, "breaks": 1}
