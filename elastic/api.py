@@ -25,6 +25,7 @@ from elastic.actors.journal import JOURNAL, Journal, Past, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.actors.policy_file import load_policy
 from elastic.actors.ray_fleet import RayFleet
+from elastic.actors.ray_metrics import RayMetrics
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.tiers import NoTiers
 from elastic.actors.token import Token
@@ -165,7 +166,8 @@ def _drive(
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token)
     injector = Injector(work.faults, work.seed, emit)
-    driver = Driver(brain, journal, [*work.callbacks, injector])
+    metrics = RayMetrics(settings.run)
+    driver = Driver(brain, journal, [*work.callbacks, injector, metrics])
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
     is_kept = may_come_back
     try:
@@ -176,6 +178,7 @@ def _drive(
         tiers.start(settings)
         with _copied(journal, settings), injector:
             finished = driver.run(fleet, tiers, opening=_opening(left, past))
+            metrics.on_end()
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                 tiers.flush()

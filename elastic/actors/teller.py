@@ -21,6 +21,7 @@ class Teller:
         self._state: RunState | None = None
         self._told = -1
         self._untold: dict[int, StepReport] = {}
+        self._shard_bytes: dict[tuple[int, int], int] = {}  # by how many there are, and which one
 
     def tell(self, events: Sequence[tuple[float, ev.Event]], state: RunState) -> None:
         """Steps without gaps, unless the run is over; then what changed in the state."""
@@ -29,6 +30,8 @@ class Teller:
             self._told = min(self._told, state.forks[-1].step)  # from here on steps are told again
             self._untold.clear()
         for _, event in events:
+            if isinstance(event, ev.ShardStaged):
+                self._shard_bytes[event.shards, event.shard] = event.nbytes
             if not isinstance(event, ev.StepStable) or any(fork.voids(event.report.commit) for fork in state.forks):
                 continue
             if event.report.commit.step > self._told:
@@ -54,6 +57,7 @@ class Teller:
                 copies=told.copies,
                 degraded=told.degraded,
                 reason=told.reason,
+                nbytes=sum(size for (shards, _), size in self._shard_bytes.items() if shards == told.shards),
             )
         )
 

@@ -191,7 +191,7 @@ def test_secrets_in_a_url_are_not_shown(url, shown):
 
 
 def test_names_without_a_section():
-    assert plain_names() == {"name", "seed", "run_dir", "address", "policy"}
+    assert plain_names() == {"name", "seed", "run_dir", "address", "policy", "train_fn"}
 
 
 # --- documentation ----------------------------------------------------------------------------------------------------
