@@ -28,8 +28,8 @@ class Journal:
         self._lock = threading.Lock()
 
     def event(self, at_s: float, event: ev.Event) -> None:
-        # Parked workers ask every few seconds; rungs are told by `checkpoint`.
-        if not isinstance(event, ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue | ev.RungReached):
+        # Parked workers ask every few seconds; rungs are told by `checkpoint`, and logs have files of their own.
+        if not isinstance(event, ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue | ev.RungReached | ev.Logged):
             self._write("event", at_s, event)
 
     def command(self, at_s: float, command: Command) -> None:

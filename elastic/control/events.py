@@ -9,6 +9,7 @@ from elastic.control.data import Plan
 from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.hardware import FindingKind
+from elastic.control.logs import LogLine
 from elastic.control.tuning import Tuning
 from elastic.control.values import CommitId, StepReport
 from elastic.control.xid import Severity
@@ -374,6 +375,13 @@ class IntervalChosen(WorkerEvent):
 
     tier: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged(WorkerEvent):
+    """What its process has logged, for the run's log files; of no concern to the controller."""
+
+    lines: tuple[LogLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
