@@ -119,6 +119,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         logs=chosen.logs,
     )
     with ExitStack() as stack:
+        run_logs = stack.enter_context(RunLogs(directory, settings))  # until callbacks have had their last word
         for callback in told:
             stack.callback(callback.on_end)
         is_local = stack.enter_context(cluster(chosen.address or os.environ.get("RAY_ADDRESS"), settings.scaling))
@@ -127,11 +128,10 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults)
         former, past = Former(name), _past(directory / JOURNAL, settings)
         journal = stack.enter_context(closing(Journal(directory)))
-        logs = stack.enter_context(RunLogs(directory, settings))
         token = tokens.draw(directory)
         stack.callback(tokens.forget, token)
         may_come_back = chosen.name is not None and not is_local
-        finished = _drive(work, settings, journal, logs, token, former, past, may_come_back=may_come_back)
+        finished = _drive(work, settings, journal, run_logs, token, former, past, may_come_back=may_come_back)
     return _result(finished, directory)
 
 

@@ -71,7 +71,7 @@ def test_levels_between_are_rounded_down(logger, number, level):
 
 
 def test_values_that_do_not_fit_their_text_break_nothing(logger, buffer):
-    logger.warning("%d sheep", "many")
+    buffer.handle(logging.LogRecord("train", logging.WARNING, __file__, 1, "%d sheep", ("many",), None))
     assert [line.text for line in lines_of(buffer)] == ["%d sheep"]
 
 
