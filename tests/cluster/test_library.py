@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +21,14 @@ LIMITS = elastic.Limits(start_timeout_s=60)
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    made = Path("/dev/shm") / f"et-library-{os.getpid()}"
-    made.mkdir(exist_ok=True)
-    yield made
-    for path in made.glob("*"):
-        path.unlink()
-    made.rmdir()
-
-
-def test_a_model_checkpoint_is_written_and_the_best_are_kept(hosts: Any, tmp_path: Path, memory: Path) -> None:
+def test_a_model_checkpoint_is_written_and_the_best_are_kept(hosts: Any, tmp_path: Path) -> None:
     store = tmp_path / "store"
     elastic.fit(
         regression(tmp_path, steps=40, pause_s=0.05),
         name="kept",
         scaling=elastic.Scaling(num_dp_replicas=2),
         callbacks=[callbacks.ModelCheckpoint(persistent=str(store), every_steps=5, top_k=2, metric="loss", last=1)],
-        checkpoint=elastic.Checkpoint(local_interval=elastic.Interval(steps=5), peers=0, memory=str(memory)),
+        checkpoint=elastic.Checkpoint(local_interval=elastic.Interval(steps=5), peers=0),
         limits=LIMITS,
         run_dir=tmp_path / "run",
     )
@@ -54,7 +43,7 @@ def test_a_model_checkpoint_is_written_and_the_best_are_kept(hosts: Any, tmp_pat
     assert 39 in kept and 1 <= len(kept) <= 4
 
 
-def test_a_notice_is_told_with_how_long_saving_took(hosts: Any, tmp_path: Path, memory: Path) -> None:
+def test_a_notice_is_told_with_how_long_saving_took(hosts: Any, tmp_path: Path) -> None:
     auto = callbacks.AutoCheckpoint(rung="durable", within_s=60)
 
     def take_away(state: RunState) -> None:
@@ -70,7 +59,7 @@ def test_a_notice_is_told_with_how_long_saving_took(hosts: Any, tmp_path: Path, 
         name="noticed",
         scaling=elastic.Scaling(num_dp_replicas=(1, 2)),
         callbacks=[auto, noticed],
-        checkpoint=elastic.Checkpoint(persistent=str(tmp_path / "store"), peers=0, memory=str(memory)),
+        checkpoint=elastic.Checkpoint(persistent=str(tmp_path / "store"), peers=0),
         limits=LIMITS,
         run_dir=tmp_path / "run",
     )

@@ -34,7 +34,7 @@ def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path
         scaling=elastic.Scaling(num_dp_replicas=2),
         callbacks=[],
         limits=elastic.Limits(start_timeout_s=60),
-        checkpoint=elastic.Checkpoint(persistent=str(tmp_path / "store"), peers=0, memory=str(memory(tmp_path))),
+        checkpoint=elastic.Checkpoint(persistent=str(tmp_path / "store"), peers=0),
         logs=elastic.Logs(persistent=True),
         name="talking",
         run_dir=tmp_path / "run",
@@ -54,12 +54,6 @@ def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path
         assert {item.key.split("-")[-2] for item in store.list("talking/logs/")} >= {"w0", "w1"}
     finally:
         store.close()
-
-
-def memory(folder: Path) -> Path:
-    made = folder / "memory"
-    made.mkdir()
-    return made
 
 
 @pytest.fixture(autouse=True)
