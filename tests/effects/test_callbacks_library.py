@@ -4,6 +4,7 @@ import gc
 import gzip
 import json
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_each_attempt_is_told_and_what_it_cost_comes_with_the_step(solo):
     assert diary.lines[0] == ("begin", "w0") and diary.lines[-1] == "end"
     assert [line[0] for line in diary.lines[1:-1:2]] == [0, 1, 2, 2, 3]
     assert all(set(report.costs) == {"Diary"} and report.costs["Diary"] >= 0 for report in ended.reports)
+
+
+def test_a_cost_belongs_to_its_step_alone(solo):
+    class Slow(WorkerCallback):
+        def on_step_end(self, step):
+            time.sleep(0.05 * (step.index == 1))
+
+    costs = [report.costs["Slow"] for report in solo.run(with_callbacks(trained(), [Slow()])).reports]
+    assert costs[1] >= 0.05 and max(costs[0], *costs[2:]) < 0.05
 
 
 def test_without_callbacks_a_step_costs_nothing_of_them(solo):

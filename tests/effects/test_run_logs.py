@@ -137,7 +137,7 @@ def test_the_same_of_many_workers_is_shown_once(tmp_path, caplog):
 def test_where_nobody_else_shows_them_lines_go_to_the_stream(tmp_path, monkeypatch):
     root, log, stream = logging.getLogger(), logging.getLogger("elastic"), io.StringIO()
     monkeypatch.setattr(root, "handlers", [])
-    level = log.level
+    monkeypatch.setattr(log, "level", logging.NOTSET)
     with RunLogs(tmp_path, SETTINGS, stream) as logs:
         log.info("a line for people")
         logs.heed(ev.Logged(worker="w4", lines=(LINE,)))
@@ -147,7 +147,7 @@ def test_where_nobody_else_shows_them_lines_go_to_the_stream(tmp_path, monkeypat
         "INFO a line for people",
         "WARNING w4 (rank 2, step 9): hot 91",
     ]
-    assert log.handlers == [] and log.level == level
+    assert log.handlers == [] and log.level == logging.NOTSET
 
 
 def test_a_full_disk_ends_nothing_and_is_told_once(tmp_path):
