@@ -74,7 +74,7 @@ def _first(command: click.Command) -> str:
 
 def _text(told: str) -> str:
     """Paragraphs as they are, each on one line."""
-    return "\n\n".join(_one_line(part) for part in told.split("\n\n"))
+    return "\n\n".join(_one_line(part).replace("<", "\\<") for part in told.split("\n\n"))
 
 
 def _one_line(told: str) -> str:

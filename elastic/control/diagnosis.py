@@ -334,7 +334,11 @@ def _of_bucket(bucket: Bucket) -> Iterator[Finding]:
         fix = "use gs:// itself, or a local or NFS directory, not a mount of a bucket or an emulator"
         yield Finding(subject="persistent tier", verdict=verdict, where=bucket.url, what=what, fix=fix)
         return
-    yield _fine("persistent tier", bucket.url, f"written, read, refused twice, deleted; {bucket.seconds:.2f} s a write")
+    yield _fine(
+        "persistent tier",
+        bucket.url,
+        f"written, refused to a second writer, read, deleted; {bucket.seconds:.2f} s a write",
+    )
 
 
 def counted(found: Sequence[Finding]) -> dict[str, int]:
