@@ -24,14 +24,15 @@ class AutoCheckpoint(Callback):
     """See to it that the state is saved when notice is heard (preemption, maintenance, drain, SIGTERM), and say so.
 
     With `fit(checkpoint=...)` the run does this anyway: all stop at the end of a step, which is staged and copied to
-    other nodes; where a whole node leaves, the newest step is written to the persistent tier at once, too. This callback
-    refuses a run without that, and tells how long it took, or that it has not come so far in time. To have the run end
+    other nodes; where a whole node leaves, the newest step is written to the persistent tier at once, too. This
+    callback refuses a run without that, and tells how long it took, or that it has not come so far in time. To have the run end
     then, use the policy `ExitOnNotice`.
 
     Cost: none on workers beyond that one snapshot.
 
     Args:
-        rung: how safe the state must become: "local", "replicated" or "durable". within_s: until then, after the notice.
+        rung: how safe the state must become: "local", "replicated" or "durable".
+        within_s: until then, after the notice.
 
     Raises:
         SettingError: there is no such rung.
