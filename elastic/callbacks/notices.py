@@ -25,8 +25,8 @@ class AutoCheckpoint(Callback):
 
     With `fit(checkpoint=...)` the run does this anyway: all stop at the end of a step, which is staged and copied to
     other nodes; where a whole node leaves, the newest step is written to the persistent tier at once, too. This
-    callback refuses a run without that, and tells how long it took, or that it has not come so far in time. To have the run end
-    then, use the policy `ExitOnNotice`.
+    callback refuses a run without that, and tells how long it took, or that it has not come so far in time. To have
+    the run end then, use the policy `ExitOnNotice`.
 
     Cost: none on workers beyond that one snapshot.
 
