@@ -86,6 +86,11 @@ class Measured(snapshot.Snapshots):
     def _steady(self) -> set[int]:
         return set() if self.is_blocking else super()._steady()
 
+    def _running_sums(self, slot: Any) -> Any:
+        running = super()._running_sums(slot)
+        running.is_stopped = not self.has_sums
+        return running
+
     def _seal(self, taken: snapshot.Snapshot) -> None:
         if self.has_sums:
             super()._seal(taken)
@@ -273,8 +278,12 @@ def _repetition(bench: Bench, number: int) -> dict[str, float]:
         "survivable": bench.survivable,
         "dcp": bench.dcp,
     }
-    names = list(variants)
-    return {name: variants[name]() for name in names[number % len(names) :] + names[: number % len(names)]}
+    names, row = list(variants), dict[str, float]()
+    for name in names[number % len(names) :] + names[: number % len(names)]:
+        all_s, own_s = time.process_time(), time.thread_time()
+        row[name] = variants[name]()
+        row[f"{name}_cpu"], row[f"{name}_own_cpu"] = time.process_time() - all_s, time.thread_time() - own_s
+    return row
 
 
 def summarize(rows: list[dict[str, float]]) -> dict[str, Any]:
@@ -283,6 +292,8 @@ def summarize(rows: list[dict[str, float]]) -> dict[str, Any]:
         "stall_blocking_vs_memcpy": [row["blocking"] / row["memcpy"] for row in rows],
         "stall_overlapped_vs_memcpy": [row["overlapped"] / row["memcpy"] for row in rows],
         "every_step_throughput_ratio": [row["plain"] / row["every"] for row in rows],
+        "every_step_cpu_ratio": [row["plain_cpu"] / row["every_cpu"] for row in rows],
+        "every_step_own_cpu_ratio": [row["plain_own_cpu"] / row["every_own_cpu"] for row in rows],
         "survivable_vs_dcp": [row["survivable"] / row["dcp"] for row in rows],
         "crc_share": [(row["every"] - row["no_sums"]) / row["every"] for row in rows],
         "step_in_memcpys": [row["plain"] / row["memcpy"] for row in rows],

@@ -59,11 +59,26 @@ def drain(node: str, deadline: float, reason: str, address: str | None, as_json:
 
 @cli.command()
 @click.argument("run")
+@click.option("--for", "for_s", type=float, default=None, help="Seconds; default: the run's limits.hold_timeout_s.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until all have stopped.")
+@address_option
+@json_option
+def pause(run: str, for_s: float | None, timeout: float, address: str | None, as_json: bool) -> None:
+    """Have all workers of RUN stop at the end of a step, and keep their state."""
+    from elastic.actors.asking import pause as pause_run
+
+    pause_run(run, for_s=for_s, timeout_s=timeout, address=address)
+    told = f"{run} is paused; `elastic resume {run}` has it go on"
+    tell({"run": run, "paused": True}, as_json, told)
+
+
+@cli.command()
+@click.argument("run")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until it is heard.")
 @address_option
 @json_option
 def resume(run: str, timeout: float, address: str | None, as_json: bool) -> None:
-    """Have RUN go on, which its policy has paused."""
+    """Have RUN go on, which is paused."""
     from elastic.actors.asking import resume as resume_run
 
     resume_run(run, timeout_s=timeout, address=address)

@@ -1,5 +1,6 @@
 """Effect. From outside of a run: find its supervisor by name, and ask something of it."""
 
+import math
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from elastic.actors.peer_source import namespace
 from elastic.control import events as ev
 from elastic.control.faults import Fault
 from elastic.control.injecting import nodes_of
-from elastic.control.state import RunState
+from elastic.control.state import Phase, RunState
 from elastic.control.tuning import Tuning
 from elastic.errors import ElasticError
 
@@ -103,8 +104,42 @@ def rewind(
             time.sleep(_POLL_S)
 
 
+def pause(run: str, *, for_s: float | None = None, timeout_s: float = 60.0, address: str | None = None) -> None:
+    """Have a run that trains stop at the end of a step; its workers keep their state until it is resumed.
+
+    Args:
+        run: name given to `fit`.
+        for_s: after so many seconds it goes on by itself; None: as `Limits.hold_timeout_s` says.
+        timeout_s: until all have stopped.
+        address: of the cluster; default: the connection there is, RAY_ADDRESS, the one on this machine.
+
+    Raises:
+        NoClusterError: nothing answers at the address.
+        ElasticError: no such run is there, it refuses, or it has not stopped in time.
+    """
+    with connected(address):
+        deadline_s, ask_s = time.monotonic() + timeout_s, -math.inf
+        while True:
+            state = _call(run, "state", deadline_s)
+            assert isinstance(state, RunState)
+            is_held = state.care.hold is not None
+            if is_held and ask_s > 0 and state.phase in (Phase.WAITING, Phase.STARTING):
+                return
+            if not (is_held and ask_s > 0) and time.monotonic() - ask_s > _GAP_S:  # a supervisor may die with it
+                refused = _call(run, "ask", deadline_s, ev.PauseAsked(for_s=for_s))
+                if refused:
+                    raise ElasticError(str(refused))
+                ask_s = time.monotonic()
+            if time.monotonic() > deadline_s:
+                raise ElasticError(
+                    f"the run {run} was told, and has not stopped within timeout_s={timeout_s:g}: it will, at "
+                    "the end of its step; raise the timeout where steps take longer"
+                )
+            time.sleep(_POLL_S)
+
+
 def resume(run: str, *, timeout_s: float = 60.0, address: str | None = None) -> None:
-    """Have a run go on that its policy has paused.
+    """Have a run go on that is paused.
 
     Args:
         run: name given to `fit`.

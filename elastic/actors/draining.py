@@ -10,9 +10,34 @@ from typing import Any
 import ray
 from ray._private import state, worker
 
+from elastic.actors.fleet import Emit
+from elastic.control import events as ev
 from elastic.errors import ElasticError
 
 _PREEMPTION = 2  # DrainNodeReason of Ray's autoscaler protocol: running work may be lost
+_LOOK_S = 0.25  # a look costs about 2 ms
+
+
+class Drains:
+    """Tells once of each node that Ray is draining.
+
+    Args:
+        emit: takes the NodeNotice.
+    """
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._told: set[str] = set()
+        self._due_s = 0.0
+
+    def look_now_and_then(self) -> None:
+        if time.monotonic() < self._due_s:
+            return
+        self._due_s = time.monotonic() + _LOOK_S
+        for node, reason in draining_nodes().items():
+            if node not in self._told:
+                self._told.add(node)
+                self._emit(ev.NodeNotice(node=node, reason=reason))
 
 
 def draining_nodes() -> dict[str, str]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from elastic.actors.carrier import Carrier, Errand
+from elastic.actors.errands import LEAVES_BEHIND, Errands
 from elastic.actors.fleet import Fleet
 from elastic.actors.journal import Journal, Written
 from elastic.actors.teller import Teller
@@ -29,24 +31,6 @@ _BUSY_TICK_S = 0.02  # while members are waited for
 _MOST = 256  # events taken at once, so that a flood of answers keeps nothing else waiting
 _STOP_S = 30.0
 _ABSENT_S = 4.0  # a driver that has stood still for a little longer may be taken for dead
-
-# The commands that go to several workers, and to one; EndRun is the driver's own.
-_TO_MANY: dict[type[cmd.Command], Callable[[Fleet, str, Any], None]] = {
-    cmd.Freeze: lambda fleet, worker, c: fleet.freeze(worker, c.generation),
-    cmd.Go: lambda fleet, worker, c: fleet.go(worker, c.generation),
-    cmd.Finish: lambda fleet, worker, c: fleet.finish(worker),
-    cmd.Dismiss: lambda fleet, worker, c: fleet.dismiss(worker),
-    cmd.Restore: lambda fleet, worker, c: fleet.restore(worker, c.commit, c.number),
-}
-_TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
-    cmd.StartWorker: lambda fleet, c: fleet.start(c.worker, c.gang, c.shard, c.avoid, c.node),
-    cmd.ResetGpu: lambda fleet, c: fleet.reset_gpu(c.node, c.gpus),
-    cmd.Pause: lambda fleet, c: fleet.pause(c.worker, c.generation),
-    cmd.ProveDead: lambda fleet, c: fleet.prove_dead(c.worker),
-    cmd.Inspect: lambda fleet, c: fleet.inspect(c.worker),
-    cmd.Fence: lambda fleet, c: fleet.fence(c.worker),
-    cmd.InjectFault: lambda fleet, c: fleet.inject(c.fault, c.worker, c.node),
-}
 
 Observed = list[tuple[float, ev.Event]]
 _OPENING = ev.RunStarted()
@@ -136,15 +120,17 @@ class Driver:
     ) -> Finished:
         """Start the run, or go on with it, and stay until it ends; the fleet is still up then.
 
-        Control has a thread of its own, so that a callback that takes long, in the calling thread, holds nothing up.
+        Control has a thread of its own, so that a callback that takes long, in the calling thread, holds nothing up;
+        commands are carried out beside it, so that one that hangs does not either.
         """
         self._tiers = tiers or self._tiers
         if isinstance(opening, ev.RunTakenOver):
             self._issued_generation = opening.generation
             self._written = Written(opening.published, set(opening.ahead))
         self.emit(opening)
+        carrier = Carrier(self.crash)
         control = threading.Thread(
-            target=self._control, args=(fleet, value_timeout_s), name="elastic-driver", daemon=True
+            target=self._control, args=(fleet, carrier, value_timeout_s), name="elastic-driver", daemon=True
         )
         control.start()
         try:
@@ -165,8 +151,9 @@ class Driver:
         finally:
             self._is_stopped.set()
             control.join(_STOP_S)
+            carrier.close()
 
-    def _control(self, fleet: Fleet, value_timeout_s: float) -> None:
+    def _control(self, fleet: Fleet, carrier: Carrier, value_timeout_s: float) -> None:
         turned_s = time.monotonic()
         try:
             while not self._is_stopped.is_set():
@@ -184,7 +171,7 @@ class Driver:
                 fleet.told(state.generation, state.published)
                 for command in commands:
                     self._journal.command(self._clock(), command)
-                    self._carry_out(fleet, command)
+                    carrier.hand_over(self._errands(fleet, command, state))
                 value = self._value(fleet, state.outcome, value_timeout_s) if state.outcome is not None else None
                 self._news.put((events, state, value))
                 if state.phase is Phase.ENDED:
@@ -231,32 +218,27 @@ class Driver:
                 self._backlog.add(news)
                 news = self._inbox.get_nowait()
 
-    def _carry_out(self, fleet: Fleet, command: cmd.Command) -> None:
-        kind = type(command)
+    def _errands(self, fleet: Fleet, command: cmd.Command, state: RunState) -> list[Errand]:
+        """What is to be carried out beside this thread; the rest is done."""
+        found = list(Errands(fleet, self._tiers, state.settings.limits, self.emit).of(command))
         if isinstance(command, cmd.Form):
-            self._confirm(fleet)
             self._issue(command.view.generation)
-            if self._state is not None:
-                self._tiers.formed(command.view, self._state)
-            for member in command.view.members:
-                fleet.form(member.worker, command.view)
-        elif kind in _TO_ONE:
-            _TO_ONE[kind](fleet, command)
-        elif isinstance(command, cmd.FindRestore):
-            self._tiers.find(command.at_most, command.without)
+            found.insert(0, self._opening(fleet, command, state))
         elif isinstance(command, cmd.DropFault):
             self.emit(ev.FaultRefused(fault=command.fault, reason=command.reason))
-        elif isinstance(command, cmd.Freeze | cmd.Go | cmd.Finish | cmd.Dismiss | cmd.Restore):
-            for worker in command.workers:
-                _TO_MANY[kind](fleet, worker, command)
+        return found
 
-    def _confirm(self, fleet: Fleet) -> None:
-        """Nobody is left behind alive while another driver may go on with them."""
-        workers = self._state.workers.values() if self._state is not None else ()
-        exiled = {worker.name for worker in workers if worker.standing is Standing.EXILED}
-        if not exiled <= self._left_behind:
-            fleet.confirm()
-            self._left_behind |= exiled
+    def _opening(self, fleet: Fleet, command: cmd.Form, state: RunState) -> Errand:
+        """Comes first: nobody is left behind alive while another driver may go on with them."""
+        exiled = {worker.name for worker in state.workers.values() if worker.standing is Standing.EXILED}
+        is_news, self._left_behind = not exiled <= self._left_behind, self._left_behind | exiled
+
+        def act() -> None:
+            if is_news:
+                fleet.confirm()
+            self._tiers.formed(command.view, state)
+
+        return Errand(act=act, keys=(LEAVES_BEHIND,), within_s=state.settings.limits.lease_s)
 
     def _issue(self, generation: int) -> None:
         """No number is given out twice, and none is left out, whatever a supervisor asks for."""

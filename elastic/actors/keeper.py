@@ -4,24 +4,24 @@ It has a thread of its own, and holds up nobody: what it is told goes into a que
 through the same queue or come to their deadline. What a node holds is learnt from its actor alone, with each answer.
 """
 
-import functools
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from elastic.actors.calls import Calls
+from elastic.actors.disk_keeper import DiskKeeper
 from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim, Prefetcher
-from elastic.actors.replica import Equipment, PullAnswer, budget_bytes, end_replica, opener, slots_in, start_replica
+from elastic.actors.replica import Equipment, PullAnswer, end_replica, equipment_for, start_replica
 from elastic.checkpoint import rungs
+from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.ladder import Ladder
 from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
@@ -29,7 +29,6 @@ from elastic.checkpoint.source import Source
 from elastic.control.values import CommitId
 from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint, RunSettings
-from elastic.train.flight import storage_switch
 
 log = logging.getLogger("elastic")
 
@@ -41,7 +40,7 @@ _DROP_S = 30.0
 _END_S = 10.0
 _ZONE = "ray.io/availability-zone"
 
-Told = rungs.CheckpointRung | rungs.Degraded | rungs.Prefetch | rungs.UploadInterval
+Told = rungs.CheckpointRung | rungs.Degraded | rungs.DiskStep | rungs.Prefetch | rungs.UploadInterval
 
 
 @dataclass(slots=True)
@@ -58,15 +57,6 @@ class Hand:
     is_stale: bool = False  # ask again as soon as it has answered
 
 
-@dataclass(slots=True)
-class Call:
-    """A call on its way, and what its end means."""
-
-    due_s: float
-    failed: Callable[[str], None]
-    is_over: bool = field(default=False)
-
-
 class Keeper:
     """See the module.
 
@@ -75,7 +65,7 @@ class Keeper:
         tell: takes what is for the journal, in the keeper's thread.
         crash: takes the error that has ended the thread, which nothing should.
         metrics: of a step, for `Keep.best`; called in the keeper's thread.
-        memory: node id -> that node's slots, called there; default: those in `Checkpoint.memory`.
+        memory, disk: node id -> that node's slots, and its disk, called there; default: see `equipment_for`.
     """
 
     def __init__(
@@ -85,41 +75,50 @@ class Keeper:
         crash: Callable[[Exception], None],
         metrics: Callable[[CommitId], Mapping[str, float]] = lambda _: {},
         memory: Callable[[str], Source] | None = None,
+        disk: Callable[[str], Disk] | None = None,
         beat_s: float = BEAT_S,
     ) -> None:
-        self._run, self._incarnation = settings.run, settings.incarnation
-        self._switch = storage_switch(settings.run) if settings.is_breakable else None
+        self._settings, self._run, self._incarnation = settings, settings.run, settings.incarnation
         checkpoint = self._checkpoint = settings.checkpoint or Checkpoint()
-        self._memory = memory or functools.partial(slots_in, Path(checkpoint.memory), settings.run)
+        self._memory, self._disk = memory, disk
         self._tell, self._crash, self._metrics, self._beat_s = tell, crash, metrics, beat_s
         self._ladder = Ladder(checkpoint.peers, checkpoint.persistent is not None)
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
-        self._prefetcher = Prefetcher(settings.incarnation, tell, self._then)
-        self._calls: list[Call] = []
         # Uploads stop nobody: where the interval is measured, the next one begins when the last has arrived.
         self._uploads = Schedule(checkpoint.upload_interval, checkpoint.overhead, Measured(stall_s=0.0))
         self._upload_began_s = 0.0
         self._newest: int | None = None  # step that is staged
+        self._urgent: dict[str, tuple[int, str]] = {}  # by node: what it has staged, and why that goes down at once
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._calls = Calls(self._inbox.put)
+        self._then = self._calls.then
+        self._prefetcher = Prefetcher(settings.incarnation, tell, self._then)
+        self._disks: DiskKeeper | None = None
+        if disk is not None or checkpoint.disk is not None:
+            self._disks = DiskKeeper(settings.incarnation, tell, self._then, self._actor_of, self._held)
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="elastic-checkpoints", daemon=True)
         self._thread.start()
 
     # --- from any thread; none of these waits ---
 
-    def staged(self, node: str) -> None:
-        """A worker on this node has sealed a shard."""
-        self._inbox.put(lambda: self._ask_soon(node))
+    def staged(self, node: str, step: int = -1, urgent: str = "") -> None:
+        """A worker on this node has sealed a shard of a step; urgent: why that goes down at once, or empty."""
+        self._inbox.put(lambda: self._see_staged(node, step, urgent))
 
     def homes(self, by_shard: Mapping[int, Collection[str]]) -> None:
         """Which nodes have workers of which shard: they get actors."""
         homes = {shard: frozenset(nodes) for shard, nodes in by_shard.items()}
         self._inbox.put(lambda: self._rehome(homes))
 
-    def prefetch(self, aim: Aim) -> None:
-        """This is about to be restored: bring it to the nodes of those who will load it."""
-        self._inbox.put(lambda: self._aim(aim))
+    def prefetch(self, aim: Aim | None, then: Callable[[], None] = lambda: None) -> None:
+        """This is about to be restored: bring it to the nodes of those who will load it; None: nothing is, after all.
+
+        Args:
+            then: called in the keeper's thread when all nodes that can be asked now know what they will get.
+        """
+        self._inbox.put(lambda: self._aim(aim, then))
 
     def restored(self, generation: int) -> None:
         """It is restored, and this generation goes on from it."""
@@ -181,11 +180,7 @@ class Keeper:
             self._look_at_nodes()
         except (RayError, ConnectionError, TimeoutError) as error:
             log.warning("checkpoints: the nodes of the cluster cannot be seen now: %s", error)
-        for call in self._calls:
-            if not call.is_over and now_s > call.due_s:
-                call.is_over = True
-                call.failed("it did not answer in time")
-        self._calls = [call for call in self._calls if not call.is_over]
+        self._calls.expire(now_s)
         for node, hand in list(self._hands.items()):
             if hand.is_up and now_s - hand.heard_s > SILENT_S + self._beat_s:
                 hand.is_up = False
@@ -210,17 +205,8 @@ class Keeper:
                 self._start(node, alive[node])
 
     def _start(self, node: str, known: dict[str, Any]) -> None:
-        store_bytes, checkpoint = known["Resources"].get("object_store_memory", 0), self._checkpoint
-        equipment = Equipment(
-            run=self._run,
-            incarnation=self._incarnation,
-            memory=self._memory,
-            vault=opener(checkpoint, self._run, self._incarnation, self._switch),
-            keep=checkpoint.keep,
-            budget_bytes=budget_bytes(checkpoint.peer_bytes, store_bytes),
-            slots=Path(checkpoint.memory),
-            lease_s=checkpoint.memory_lease_s,
-        )
+        store_bytes = known["Resources"].get("object_store_memory", 0)
+        equipment = equipment_for(self._settings, store_bytes, self._memory, self._disk)
         domain = known.get("Labels", {}).get(_ZONE, "")
         self._hands[node] = Hand(start_replica(node, equipment), equipment, time.monotonic(), domain)
 
@@ -231,8 +217,8 @@ class Keeper:
         for node in self._hands:
             self._ask_soon(node)
 
-    def _aim(self, aim: Aim) -> None:
-        self._prefetcher.aim(aim)
+    def _aim(self, aim: Aim | None, then: Callable[[], None]) -> None:
+        self._prefetcher.aim(aim, then)
         self._look_at_nodes()
         for node in self._hands:
             self._ask_soon(node)
@@ -243,6 +229,11 @@ class Keeper:
             self._heed(rungs.NodeLost(node=node, reason=reason))
 
     # --- what nodes hold ---
+
+    def _see_staged(self, node: str, step: int, urgent: str) -> None:
+        if urgent:
+            self._urgent[node] = (step, urgent)
+        self._ask_soon(node)
 
     def _ask_soon(self, node: str) -> None:
         """Tell a node what to pin and ask what it holds; one such call at a time, so that none overtakes another."""
@@ -286,11 +277,17 @@ class Keeper:
         steps = [key.commit.step for key in holding.slots]
         self._newest = max(steps, default=self._newest)
         self._heed(rungs.Held(node=node, holding=holding))
+        step, urgent = self._urgent.get(node, (-1, ""))
+        if urgent and step in steps:  # only now the ladder knows of it
+            del self._urgent[node]
+            self._heed(rungs.RedundancyLost(reason=urgent))
         self._prefetcher.heard(node, hand.actor, holding)
 
     # --- the ladder's orders ---
 
     def _heed(self, event: rungs.Event) -> None:
+        if self._disks is not None:
+            self._disks.heed(event)
         for order in self._ladder.heed(event):
             match order:
                 case rungs.CheckpointRung():
@@ -315,7 +312,7 @@ class Keeper:
                 self._pull(order, hand)
             case rungs.Drop():
                 call = hand.actor.drop.options(concurrency_group="control").remote(self._incarnation, order.key)
-                self._then(call, _DROP_S, lambda holding: self._held(order.node, hand, holding), _ignore)
+                self._then(call, _DROP_S, lambda holding: self._held(order.node, holding, hand), _ignore)
             case rungs.Upload():
                 self._upload(order, hand)
             case rungs.Commit():
@@ -325,7 +322,7 @@ class Keeper:
         peers = [PeerSource(self._hands[node].actor, node) for node in order.sources if node in self._hands]
 
         def ended(answer: PullAnswer) -> None:
-            self._held(order.node, hand, answer.holding)
+            self._held(order.node, answer.holding, hand)
             if answer.reason:
                 failed(answer.reason, answer.is_full)
 
@@ -368,26 +365,15 @@ class Keeper:
         )
         self._then(call, _UPLOAD_S, ended, ended)
 
-    def _held(self, node: str, hand: Hand, holding: Holding) -> None:
-        if self._hands.get(node) is hand and hand.is_up:
-            self._hear(node, hand, holding)
+    def _actor_of(self, node: str) -> Any:
+        hand = self._hands.get(node)
+        return hand.actor if hand is not None else None
 
-    def _then(self, reference: Any, within_s: float, then: Callable[[Any], Any], failed: Callable[[str], Any]) -> None:
-        """Continue in the keeper's thread when the answer is there, or when it is too late for it."""
-        call = Call(time.monotonic() + within_s, failed)
-        self._calls.append(call)
-
-        def go_on(future: Future[Any]) -> None:
-            if call.is_over:
-                return
-            call.is_over = True
-            error = future.exception()
-            if error is None:
-                then(future.result())
-            else:
-                failed(f"{type(error).__name__}: {error}".splitlines()[0])
-
-        reference.future().add_done_callback(lambda future: self._inbox.put(lambda: go_on(future)))
+    def _held(self, node: str, holding: Holding, hand: Hand | None = None) -> None:
+        """What a node has answered; of an actor that has been replaced since, nothing counts."""
+        now = self._hands.get(node)
+        if now is not None and now.is_up and hand in (None, now):
+            self._hear(node, now, holding)
 
 
 def _ignore(_: Any) -> None:

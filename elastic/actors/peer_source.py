@@ -48,9 +48,12 @@ class PeerSource:
         self.where = f"node {node[:12]}"
 
     def manifests(self, step: int | None = None) -> Sequence[Manifest]:
-        """See `Source.manifests`; one that was spoilt on its way is left out."""
+        """See `Source.manifests`; one that was spoilt on its way is left out.
+
+        Whoever is on that node reads its disk without the actor.
+        """
         found = []
-        for line in self._ask("manifests", "control", FIRST_BYTE_S, step):
+        for line in self._ask("manifests", "control", FIRST_BYTE_S, step, self.tier is not Tier.MEMORY):
             try:
                 found.append(Manifest.decode(line))
             except CorruptError as error:

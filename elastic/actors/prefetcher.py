@@ -87,22 +87,34 @@ class Prefetcher:
         self._shards: list[Shard] = []
         self._announcing: Counter[str] = Counter()  # calls that tell nodes what to expect, without an answer yet
         self._waiting: list[Trip] = []
+        self._announced: list[Callable[[], None]] = []  # called when nobody waits any more
 
     @property
     def homes(self) -> frozenset[str]:
         """Nodes that need an actor for it."""
         return frozenset(self._aim.homes) if self._aim is not None and self._formed is None else frozenset()
 
-    def aim(self, aim: Aim) -> None:
-        """This is restored now, in place of what was before; nodes and workers may be new since the last time."""
+    def aim(self, aim: Aim | None, then: Callable[[], None] = lambda: None) -> None:
+        """This is restored now, in place of what was before; nodes and workers may be new since the last time.
+
+        Args:
+            aim: None: nothing is restored, after all.
+            then: called when all nodes that are sent for it now have answered that they expect it.
+        """
         before = self._aim
+        if aim is None:
+            self._formed = None
+            self._release()
+            return
         if before is None or not aim.candidate.commit.same_state(before.candidate.commit):
             self._release()
             self._take_up(aim.candidate)
         elif self._formed is not None:  # once more: who has it now was asked when it was found
             self._take_up(aim.candidate)
         self._aim, self._formed = aim, None
+        self._announced.append(then)
         self._send()
+        self._go()
 
     def heard(self, node: str, actor: Any, holding: Holding) -> None:
         """A node has told what it holds."""
@@ -149,7 +161,7 @@ class Prefetcher:
         if aim is None or self._formed is not None:
             return
         for node, site in self._sites.items():
-            here = {copy_of(key) for key in site.holding.slots | site.holding.copies}
+            here = {copy_of(key) for key in site.holding.slots | site.holding.copies | site.holding.disk}
             for shard in self._shards:
                 if copy_of(shard.holder.manifest.key) in here and node not in shard.tree:
                     shard.tree.append(node)
@@ -211,6 +223,8 @@ class Prefetcher:
             prefetch = trip.actor.prefetch.options(concurrency_group="prefetch")
             call = prefetch.remote(self._incarnation, trip.coming, trip.durable)
             self._then(call, _CALL_S, lambda _: None, lambda reason: log.warning("not prefetched: %s", reason))
+        while self._announced and not self._waiting:
+            self._announced.pop()()
 
     def _peer(self, node: str) -> PeerSource:
         site = self._sites.get(node)

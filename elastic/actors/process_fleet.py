@@ -96,6 +96,9 @@ class ProcessFleet:
     def restore(self, worker: str, commit: CommitId, number: int) -> None:
         self._order(worker, "restore", commit, number)
 
+    def save(self, worker: str, commit: CommitId) -> None:
+        self._order(worker, "save", commit)
+
     def go(self, worker: str, generation: int) -> None:
         self._order(worker, "go", generation)
 
@@ -263,7 +266,8 @@ def serve(pipe: Connection, spec: dict[str, Any]) -> None:
 
     threading.Thread(target=push_events, daemon=True).start()
     methods: dict[str, Callable[..., Any]] = {
-        name: getattr(host, name) for name in ("form", "restore", "go", "pause", "finish", "dismiss", "told", "inject")
+        name: getattr(host, name)
+        for name in ("form", "restore", "save", "go", "pause", "finish", "dismiss", "told", "inject")
     }
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -5,28 +5,27 @@ nothing outlives its purpose, a worker that has not heard a driver for its orpha
 """
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
-from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.exceptions import RayActorError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from elastic.actors import crown
-from elastic.actors.draining import draining_nodes
+from elastic.actors.answers import Answers
+from elastic.actors.draining import Drains
 from elastic.actors.fleet import Emit
 from elastic.actors.former import Heirloom
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.peer_source import namespace
 from elastic.actors.probing import Probes
+from elastic.actors.slots import Slots, is_reserved, place_of
 from elastic.actors.striker import Striker
 from elastic.actors.worker import start_worker_host
 from elastic.checkpoint import memory
@@ -43,8 +42,6 @@ log = logging.getLogger("elastic")
 
 _EVENTS_S = 5.0
 _KEEP_S = 0.05
-
-_DRAINS_S = 0.25  # a look costs about 2 ms
 
 _NO_GANG = -1
 _END_S = 10.0
@@ -70,8 +67,7 @@ class Hand:
 class RayFleet:
     """See `Fleet`.
 
-    Ray hands answers over in a thread of its own, in which no call to Ray may wait; they are queued, and one thread of
-    ours goes on from there. Another one does what may take milliseconds: placements, releases.
+    Its calls go on in one thread when they are answered; another one does what may take milliseconds, as placements do.
     """
 
     def __init__(
@@ -89,26 +85,23 @@ class RayFleet:
         self._told = (0, -1)
         self._reign, self._probes = crown.Reign(settings.run, settings.incarnation, crash), Probes(self._emit)
         self._hands: dict[str, Hand] = {}
-        self._gangs: dict[int, PlacementGroup] = {}
+        self._slots = Slots(settings.scaling, self._name(""))
+        self._fenced_s: dict[str, float] = {}
+        self._answers = Answers(crash)
+        self._then = self._answers.then
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, settings.limits, settings.health)
         self._striker = Striker(settings, self._monitors, self._emit, self._then)
-        self._draining: set[str] = set()
-        self._drains_due_s = 0.0
+        self._drains = Drains(self._emit)
         self._lock = threading.RLock()
         self._is_down = threading.Event()
-        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._releases: queue.SimpleQueue[PlacementGroup] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(self._go_on,), name="elastic-answers", daemon=True),
-            threading.Thread(target=self._guarded, args=(self._keep,), name="elastic-keeper", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._keeping = threading.Thread(target=self._keep_guarded, name="elastic-keeper", daemon=True)
+        self._keeping.start()
 
     # --- what the driver says ---
 
     def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
-        scaling, group = self._settings.scaling, self._reserve(gang, avoid, node)
+        scaling = self._settings.scaling
+        group = self._slots.reserve(gang, self._monitors.admission.labels(scaling.label_selector, avoid, node))
         resources = {key: amount for key, amount in scaling.resources.items() if key not in ("CPU", "GPU")}
         actor = start_worker_host(
             name=self._name(worker),
@@ -121,13 +114,16 @@ class RayFleet:
         )
         with self._lock:
             self._hands[worker] = Hand(group, actor, gang, shard, born=self._incarnation)
+        if self._is_down.is_set():  # Ray took so long that the run has ended meanwhile
+            self._release(worker)
+            self._slots.remove_released()
         self._call(worker, "ready", "control", then=lambda pid: self._came_up(worker, pid))
 
     def adopt(self, left: Heirloom) -> None:
         """Go on with workers that heed this driver from now on; of members that did not answer, look for a proof."""
         view = newest_view(left.found)
         with self._lock:
-            self._gangs |= left.groups
+            self._slots.adopt(left.groups)
             for member in view.members if view is not None else ():
                 hand = self._hands[member.worker] = Hand(None, left.handles.get(member.worker), _NO_GANG)
                 hand.address = (member.host, member.port)
@@ -155,21 +151,6 @@ class RayFleet:
     def _name(self, what: str) -> str:
         return f"elastic-{self._settings.run}@{self._settings.incarnation}-{what}"
 
-    def _reserve(self, gang: int, avoid: frozenset[str], node: str) -> PlacementGroup:
-        """The slots of a replica: asked for with its first worker, kept as long as it has one."""
-        scaling, width = self._settings.scaling, self._settings.scaling.workers_per_replica
-        labels = self._monitors.admission.labels(scaling.label_selector, avoid, node)
-        with self._lock:
-            if gang not in self._gangs:
-                self._gangs[gang] = placement_group(
-                    [scaling.resources] * width,
-                    strategy="STRICT_PACK" if scaling.num_nodes_per_dp == 1 else "STRICT_SPREAD",
-                    name=self._name(f"gang{gang}"),
-                    lifetime="detached",
-                    bundle_label_selector=[labels] * width if labels else None,
-                )
-            return self._gangs[gang]
-
     def freeze(self, worker: str, generation: int) -> None:
         def answered(answer: ev.FreezeAnswered | None) -> None:
             if answer is not None:
@@ -182,6 +163,9 @@ class RayFleet:
 
     def restore(self, worker: str, commit: CommitId, number: int) -> None:
         self._order(worker, "restore", commit, number)
+
+    def save(self, worker: str, commit: CommitId) -> None:
+        self._order(worker, "save", commit)
 
     def go(self, worker: str, generation: int) -> None:
         self._order(worker, "go", generation)
@@ -210,6 +194,7 @@ class RayFleet:
         self._probes.begin(worker, hand.address)
 
     def fence(self, worker: str) -> None:
+        self._fenced_s[worker] = time.monotonic()
         self._monitors.fence(self._node(worker), worker, lambda proof: self._fenced(worker, proof))
 
     def inspect(self, worker: str) -> None:
@@ -234,15 +219,14 @@ class RayFleet:
         Of a driver that was superseded: leave the workers to the newer one.
         """
         self._is_down.set()
-        self._answers.put(lambda: None)
-        for thread in self._threads:
-            thread.join(_END_S)
+        self._answers.close(_END_S)
+        self._keeping.join(_END_S)
         self._probes.close()
         self._reign.look()
         if self.is_superseded:
             self._monitors.kill()
             return
-        for hand in self._hands.values():
+        for hand in list(self._hands.values()):
             if not hand.is_over and hand.actor is not None:
                 ray.kill(hand.actor)  # in a way that Ray does not take for a failure
         pages = page_pattern(self._settings.run)
@@ -255,10 +239,11 @@ class RayFleet:
             memory.remove(Path(arenas[0]), arenas[1])
         for worker in list(self._hands):
             self._release(worker)
-        self._remove_released()
+        self._slots.remove_released()
         self._monitors.kill()
+        groups = [hand.group for hand in list(self._hands.values()) if hand.group is not None]
         deadline_s = time.monotonic() + _END_S
-        while time.monotonic() < deadline_s and any(self._is_reserved(hand) for hand in self._hands.values()):
+        while time.monotonic() < deadline_s and any(map(is_reserved, groups)):
             time.sleep(_KEEP_S)
 
     # --- calls and their answers ---
@@ -288,18 +273,6 @@ class RayFleet:
             return
         reference = getattr(hand.actor, method).options(concurrency_group=group).remote(*args)
         self._then(reference, then or (lambda _: None), lambda error: self._lost(worker, error))
-
-    def _then(self, reference: Any, then: Callable[[Any], Any], failed: Callable[[Exception], Any]) -> None:
-        """Continue in the thread for answers when the answer is there."""
-
-        def done(future: Future[Any]) -> None:
-            error = future.exception()
-            if isinstance(error, Exception):
-                self._answers.put(lambda: failed(error))
-            else:
-                self._answers.put(lambda: then(future.result()))
-
-        reference.future().add_done_callback(done)
 
     def _came_up(self, worker: str, pid: int) -> None:
         hand = self._hands[worker]
@@ -352,6 +325,7 @@ class RayFleet:
             self._emit(ev.WorkerLost(worker=worker, evidence=_first_line(error)))
 
     def _fenced(self, worker: str, proof: str) -> None:
+        self._fenced_s.pop(worker, None)
         if proof:
             self._emit(ev.WorkerDead(worker=worker, proof=proof))
         else:
@@ -367,36 +341,27 @@ class RayFleet:
                 return
             hand.is_over = True
             is_last = all(other.is_over for other in self._hands.values() if other.gang == hand.gang)
-            if is_last:
-                self._gangs.pop(hand.gang, None)
         self._monitors.forget(hand.node, worker)
-        if is_last and hand.group is not None:
-            self._releases.put(hand.group)
-        elif hand.actor is not None:
+        if is_last:
+            self._slots.release(hand.gang, hand.group)
+        if hand.actor is not None and not (is_last and hand.group is not None):
             ray.kill(hand.actor)  # the slots of its replica are kept for the others, and for who takes its place
 
-    # --- the threads ---
+    # --- the thread ---
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _keep_guarded(self) -> None:
         try:
-            work()
+            self._keep()
         except Exception as error:  # nobody would hear it here
             self._crash(error)
-
-    def _go_on(self) -> None:
-        while not self._is_down.is_set():
-            self._answers.get()()
-
-    def _remove_released(self) -> None:
-        while not self._releases.empty():
-            remove_placement_group(self._releases.get())
 
     def _keep(self) -> None:
         """Notice placements, and see to it that each node with workers has a monitor."""
         while not self._is_down.wait(_KEEP_S):
-            self._remove_released()
+            self._slots.remove_released()
             self._monitors.replace(self._has_workers)
-            self._heed_drains()
+            self._drains.look_now_and_then()
+            self._expire_fences()
             self._reign.look_now_and_then()
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
@@ -405,37 +370,20 @@ class RayFleet:
 
     def _look_for(self, worker: str, hand: Hand) -> None:
         """Tell where its slot is, if that is known, and news."""
-        if hand.group is None:
-            return
-        try:
-            table = placement_group_table(hand.group)
-        except RayError as error:
-            log.debug("placement of %s is unknown: %s", worker, error)
-            return
-        node = table.get("bundles_to_node_id", {}).get(hand.shard, "")
-        if table.get("state") == "CREATED" and node and node != hand.node:
+        node = "" if hand.group is None else place_of(hand.group, hand.shard)
+        if node and node != hand.node:
             hand.node = node
             self._monitors.need(node)
             self._put_under_watch(worker)
             self._emit(ev.WorkerPlaced(worker=worker, node=node))
 
-    def _heed_drains(self) -> None:
-        """Tell once of each node that Ray is draining."""
-        if time.monotonic() < self._drains_due_s:
-            return
-        self._drains_due_s = time.monotonic() + _DRAINS_S
-        for node, reason in draining_nodes().items():
-            if node not in self._draining:
-                self._draining.add(node)
-                self._emit(ev.NodeNotice(node=node, reason=reason))
-
-    def _is_reserved(self, hand: Hand) -> bool:
-        if hand.group is None:
-            return False
-        try:
-            return placement_group_table(hand.group).get("state") not in ("REMOVED", None)
-        except RayError:
-            return False
+    def _expire_fences(self) -> None:
+        """A monitor that does not say that it has killed a worker may be out of reach: look for the proof elsewhere."""
+        limit_s = self._settings.limits.freeze_timeout_s
+        for worker, asked_s in list(self._fenced_s.items()):
+            if time.monotonic() - asked_s > limit_s:
+                self._fenced_s.pop(worker, None)
+                self.prove_dead(worker)
 
 
 def _first_line(error: Exception) -> str:

@@ -10,22 +10,26 @@ from typing import Any
 from elastic.actors.keeper import Keeper
 from elastic.actors.peer_source import peer_sources
 from elastic.actors.prefetcher import Aim
+from elastic.actors.replica import wake
 from elastic.actors.tiers import Tiers
+from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.reach import Reach
-from elastic.checkpoint.rungs import CheckpointRung, Rung
+from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
 from elastic.control import events as ev
 from elastic.control.restoring import last_copy
-from elastic.control.state import OVER, RunState
-from elastic.control.values import CommitId, View
+from elastic.control.state import OVER, Phase, RunState
+from elastic.control.values import CommitId, Fork, View
 from elastic.settings import Checkpoint, RunSettings
 from elastic.train.flight import storage_switch
 
 log = logging.getLogger("elastic")
 
 _FLUSH_S = 600.0
+_DISK_S = 60.0  # a disk that is full, or slow, is no reason to wait for long
 _POLL_S = 0.05
 _KEPT_METRICS = 256
 _TOLD_S = 5.0
+_ANNOUNCE_S = 5.0  # then workers may read what their nodes bring, too
 
 
 class RayTiers(Tiers):
@@ -48,14 +52,21 @@ class RayTiers(Tiers):
         switch = storage_switch(settings.run) if settings.is_breakable else None
         reach = Reach(settings.run, checkpoint, lambda: peer_sources(settings.run, here), switch)
         super().__init__(settings.run, reach, emit, settings.limits.restore_timeout_s)
+        self._settings, self._has_disks = settings, checkpoint.disk is not None
         self._write, self._crash = write, crash
         self._is_persistent = checkpoint.persistent is not None
         self._keeper: Keeper | None = None
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
-        self._staged, self._durable = -1, -1
+        self._staged = self._durable = self._on_disk = -1
         self._homes: Mapping[str, set[int]] = {}
         self._worry = ""
+        self._state: RunState | None = None  # as last seen
         self._changed = threading.Condition()
+
+    def begin(self, at_least: int = 1) -> tuple[int, tuple[Fork, ...]]:
+        if self._has_disks:
+            wake(self._settings)
+        return super().begin(at_least)
 
     def start(self, settings: RunSettings) -> None:
         """Begin to keep; `settings` name this life."""
@@ -63,6 +74,7 @@ class RayTiers(Tiers):
 
     def heed(self, event: ev.Event, state: RunState) -> None:
         super().heed(event, state)
+        self._state = state
         if self._keeper is None:
             return
         before, self._worry = self._worry, last_copy(state)
@@ -71,11 +83,13 @@ class RayTiers(Tiers):
         match event:
             case ev.ShardStaged() if event.worker in state.workers:
                 self._staged = max(self._staged, event.commit.step)
-                self._keeper.staged(state.workers[event.worker].node)
+                urgent = self._worry if state.phase is Phase.WAITING else ""
+                self._keeper.staged(state.workers[event.worker].node, event.commit.step, urgent)
             case ev.NodeNotice():
                 self._keeper.notice(event.node, event.reason)
             case ev.RestoreFound():
-                self._prefetch(self._keeper, state, {})
+                if not self._prefetch(self._keeper, state, {}):
+                    self._keeper.prefetch(None)  # it was announced, and is not wanted any more
             case ev.WorkerPlaced():
                 self._prefetch(self._keeper, state, self._homes)
             case ev.StepStable():
@@ -88,7 +102,7 @@ class RayTiers(Tiers):
     def formed(self, view: View, state: RunState) -> None:
         super().formed(view, state)
         if view.restored:
-            self._staged = self._durable = view.resume.step
+            self._staged = self._durable = self._on_disk = view.resume.step
             if self._keeper is not None:
                 self._keeper.restored(view.generation)
         if self._keeper is not None:
@@ -97,35 +111,54 @@ class RayTiers(Tiers):
                 homes.setdefault(member.shard, set()).add(member.node)
             self._keeper.homes(homes)
 
-    def _prefetch(self, keeper: Keeper, state: RunState, before: Mapping[str, set[int]]) -> None:
-        """Bring what is about to be restored to the nodes of those who load it, if they are others than before."""
+    def _prefetch(self, keeper: Keeper, state: RunState, before: Mapping[str, set[int]]) -> bool:
+        """Bring what is about to be restored to the nodes of those who load it, if they are others than before.
+
+        Returns:
+            Whether what was found last is about to be restored.
+        """
         found, wish = self._found, state.restore
         if found is None or wish is None or wish.commit is None or not found.commit.same_state(wish.commit):
-            return
-        homes: dict[str, set[int]] = {}
-        for worker in state.workers.values():
-            if worker.node and worker.standing not in OVER:
-                homes.setdefault(worker.node, set()).add(worker.shard)
-        self._homes = homes
+            return False
+        self._homes = homes = _homes(state)
         if homes != before:
             keeper.prefetch(Aim(candidate=found, width=state.width, homes=homes))
+        return True
+
+    def _announce(self, candidate: Candidate) -> None:
+        """Live workers load it at once: their nodes expect it before they ask, so that each byte is read once."""
+        keeper, state = self._keeper, self._state
+        homes = _homes(state) if state is not None else {}
+        if keeper is None or state is None or not homes:
+            return
+        told = threading.Event()
+        keeper.prefetch(Aim(candidate=candidate, width=state.width, homes=homes), told.set)
+        told.wait(_ANNOUNCE_S)
 
     def flush(self) -> None:
-        """Wait until the last staged step is durable, if there is a persistent tier; tell on the way."""
-        if self._keeper is None or not self._is_persistent or self._staged < 0:
+        """Wait until the last staged step is durable, and on the disks, where there are such tiers; tell on the way."""
+        if self._keeper is None or self._staged < 0:
             return
-        self._keeper.redundancy_lost("the run is over")
-        deadline_s, told_s = time.monotonic() + _FLUSH_S, time.monotonic()
+        now_s = time.monotonic()
+        self._wait(self._is_persistent, now_s + _FLUSH_S, "durable", lambda: self._durable)
+        self._wait(self._has_disks, now_s + _DISK_S, "whole on the disks of nodes", lambda: self._on_disk)
+
+    def _wait(self, is_wanted: bool, until_s: float, what: str, reached: Callable[[], int]) -> None:
+        if not is_wanted or self._keeper is None:
+            return
+        told_s = -_TOLD_S
         with self._changed:
-            while self._durable < self._staged and time.monotonic() < deadline_s:
-                self._changed.wait(_POLL_S)
+            while reached() < self._staged and time.monotonic() < until_s:
                 if time.monotonic() - told_s > _TOLD_S:
+                    if told_s > 0:
+                        log.warning("step %d is not %s yet", self._staged, what)
                     told_s = time.monotonic()
-                    log.warning("step %d is being written to the persistent tier", self._staged)
-                    self._keeper.redundancy_lost("the run is over")  # it may have heard of the last step since
-        if self._durable < self._staged:
-            told = "step %d is not durable after %.0f s; the last one that is: %d"
-            log.error(told, self._staged, _FLUSH_S, self._durable)
+                    self._keeper.redundancy_lost(
+                        "the run is over"
+                    )  # once more: it may have heard of the last step since
+                self._changed.wait(_POLL_S)
+        if reached() < self._staged:
+            log.error("step %d is not %s at the end; the last one that is: %d", self._staged, what, reached())
 
     def close(self, keep: bool) -> None:
         if self._keeper is not None:
@@ -134,6 +167,10 @@ class RayTiers(Tiers):
 
     def _told(self, told: Any) -> None:
         self._write(told)
+        if isinstance(told, DiskStep):
+            with self._changed:
+                self._on_disk = max(self._on_disk, told.commit.step)
+                self._changed.notify_all()
         if isinstance(told, CheckpointRung) and told.rung is Rung.DURABLE:
             with self._changed:
                 self._durable = max(self._durable, told.commit.step)
@@ -141,3 +178,12 @@ class RayTiers(Tiers):
 
     def _metrics_of(self, commit: CommitId) -> Mapping[str, float]:
         return self._metrics.get(commit.step, {})
+
+
+def _homes(state: RunState) -> dict[str, set[int]]:
+    """Shards of each node's workers, those that start included."""
+    homes: dict[str, set[int]] = {}
+    for worker in state.workers.values():
+        if worker.node and worker.standing not in OVER:
+            homes.setdefault(worker.node, set()).add(worker.shard)
+    return homes

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.peer_source import PeerSource, actor_name, namespace
+from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.node import PART_BYTES, Node
@@ -31,8 +32,9 @@ from elastic.checkpoint.vault import Vault, open_vault
 from elastic.checkpoint.vault_cleaning import collected
 from elastic.checkpoint.vault_source import VaultSource
 from elastic.control.values import CommitId
-from elastic.errors import ElasticError, NoRoomError
-from elastic.settings import Checkpoint, Keep
+from elastic.errors import CorruptError, ElasticError, NoRoomError
+from elastic.settings import Checkpoint, Keep, RunSettings
+from elastic.train.flight import storage_switch
 
 log = logging.getLogger("elastic")
 
@@ -40,8 +42,11 @@ STORE_SHARE = 0.7  # Ray spills from 0.8 on, silently
 _PARTS = 16  # so that two parts on their way stay below what the budget leaves free
 _LEASE_LOOK_S = 0.5
 _MAP_S = 30.0  # it is in this node's store, and is only mapped
+_LOOK_S = 10.0
+_WAKE_S = 60.0
+_WOKEN_S = 120.0
 _WAIT_S = 0.2  # then a reader asks again, and the thread is free for those whose bytes are here
-_GROUPS = {"control": 2, "read": 8, "pull": 2, "upload": 2, "prefetch": 1}
+_GROUPS = {"control": 2, "read": 8, "pull": 2, "upload": 2, "prefetch": 1, "disk": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,8 @@ class Equipment:
 
     Attributes:
         incarnation: of the driver; an actor obeys the newest one that has spoken to it, and no older one.
-        memory: node id -> its slots. vault: opens the persistent tier, None: there is none.
+        memory: node id -> its slots. disk: node id -> its disk, None: none is used.
+        vault: opens the persistent tier, None: there is none.
         keep: what the persistent tier keeps. budget_bytes: what copies may take.
         slots: where the slots are, which go when the lease is over. lease_s: how long the actor, copies and slots
             outlive the last word of a driver.
@@ -59,6 +65,7 @@ class Equipment:
     run: str
     incarnation: int
     memory: Callable[[str], Source]
+    disk: Callable[[str], Disk] | None = None
     vault: Callable[[], Vault] | None
     keep: Keep
     budget_bytes: int
@@ -85,6 +92,8 @@ class CheckpointReplica:
         self._vault: Vault | None = None
         part_bytes = min(PART_BYTES, max(1, equipment.budget_bytes // _PARTS))
         self._node = Node(node[:12], equipment.memory(node), equipment.budget_bytes, _put, part_bytes)
+        self._where = node
+        self._use_disk(equipment)
         self._vault_lock = threading.Lock()
         self._heard_s = time.monotonic()
         self._self = ray.get_runtime_context().current_actor
@@ -98,6 +107,15 @@ class CheckpointReplica:
         with self._vault_lock:
             if equipment.incarnation > self._equipment.incarnation:
                 self._equipment, self._vault = equipment, None
+        self._use_disk(equipment)
+
+    def _use_disk(self, equipment: Equipment) -> None:
+        """See what is there before anybody asks what can be restored; for a moment only, as it may hang."""
+        if equipment.disk is not None and self._node.disk is None:
+            self._node.disk = equipment.disk(self._where)
+            looking = threading.Thread(target=_look_at, args=(self._node.disk,), name="elastic-disk", daemon=True)
+            looking.start()
+            looking.join(_LOOK_S)
 
     def beat(self, incarnation: int, pins: Collection[ShardKey]) -> Holding:
         """Keep these slots, and tell what is here."""
@@ -129,6 +147,31 @@ class CheckpointReplica:
         """Give a copy up."""
         self._obey(incarnation)
         self._node.drop(key)
+        return self._node.holding()
+
+    def to_disk(self, incarnation: int, key: ShardKey) -> PullAnswer:
+        """Write a shard that is in a slot to this node's disk."""
+        self._obey(incarnation)
+        began_s, disk = time.monotonic(), self._node.disk
+        if disk is None:
+            return PullAnswer(holding=self._node.holding(), reason="this actor was started without Checkpoint.disk")
+        try:
+            with self._node.lent(key) as (manifest, read):
+                disk.write(manifest, read)
+        except (NoRoomError, StoreError, CorruptError) as error:
+            is_full = isinstance(error, NoRoomError)
+            return PullAnswer(holding=self._node.holding(), reason=str(error), is_full=is_full)
+        seconds = time.monotonic() - began_s
+        return PullAnswer(holding=self._node.holding(), seconds=seconds, nbytes=manifest.nbytes)
+
+    def off_disk(self, incarnation: int, key: ShardKey) -> Holding:
+        """Remove a shard from this node's disk."""
+        self._obey(incarnation)
+        try:
+            if self._node.disk is not None:
+                self._node.disk.erase(key)
+        except StoreError as error:
+            log.warning("an old step stays on the disk: %s", error)
         return self._node.holding()
 
     def upload(self, incarnation: int, key: ShardKey) -> tuple[str, str]:
@@ -176,9 +219,9 @@ class CheckpointReplica:
 
     # --- for whoever restores, and for other nodes ---
 
-    def manifests(self, step: int | None = None) -> list[bytes]:
+    def manifests(self, step: int | None = None, with_disk: bool = True) -> list[bytes]:
         """Of all whole shards here, or those of one step, encoded, newest step first."""
-        return [manifest.encode() for manifest in self._node.manifests(step)]
+        return [manifest.encode() for manifest in self._node.manifests(step, with_disk)]
 
     def manifest(self, key: ShardKey) -> bytes:
         """Of one shard, encoded. Raises: MissingError."""
@@ -209,6 +252,35 @@ class CheckpointReplica:
         ray.kill(self._self, no_restart=True)
 
 
+def equipment_for(
+    settings: RunSettings,
+    store_bytes: float,
+    memory: Callable[[str], Source] | None = None,
+    disk: Callable[[str], Disk] | None = None,
+) -> Equipment:
+    """What the actor of a node gets.
+
+    Args:
+        store_bytes: of the node's object store.
+        memory, disk: node id -> its slots, and its disk; default: where `settings.checkpoint` says.
+    """
+    checkpoint, run = settings.checkpoint or Checkpoint(), settings.run
+    switch = storage_switch(run) if settings.is_breakable else None
+    if checkpoint.disk is not None:
+        disk = disk or functools.partial(disk_in, Path(checkpoint.disk), run)
+    return Equipment(
+        run=run,
+        incarnation=settings.incarnation,
+        memory=memory or functools.partial(slots_in, Path(checkpoint.memory), run),
+        disk=disk,
+        vault=opener(checkpoint, run, settings.incarnation, switch),
+        keep=checkpoint.keep,
+        budget_bytes=budget_bytes(checkpoint.peer_bytes, store_bytes),
+        slots=Path(checkpoint.memory),
+        lease_s=checkpoint.memory_lease_s,
+    )
+
+
 def start_replica(node: str, equipment: Equipment) -> Any:
     """A handle to the replica actor of a node, the one that is there already, or a new one; it needs `equip`."""
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "concurrency_groups": _GROUPS}
@@ -223,6 +295,19 @@ def start_replica(node: str, equipment: Equipment) -> Any:
         )
         .remote(node, equipment)
     )
+
+
+def wake(settings: RunSettings) -> None:
+    """Have an actor on every node, so that all disks can be asked; it ends soon, unless a keeper wants it.
+
+    Waits until they answer, or for a minute.
+    """
+    calls = []
+    for node in (one for one in ray.nodes() if one["Alive"]):
+        equipment = equipment_for(replace(settings, incarnation=0), node["Resources"].get("object_store_memory", 0))
+        actor = start_replica(node["NodeID"], replace(equipment, lease_s=min(_WOKEN_S, equipment.lease_s)))
+        calls.append(actor.manifests.options(concurrency_group="control").remote(-1))
+    ray.wait(calls, num_returns=len(calls), timeout=_WAKE_S)
 
 
 def end_replica(actor: Any) -> None:
@@ -242,6 +327,19 @@ def budget_bytes(asked: int | None, store_bytes: float) -> int:
 def slots_in(directory: Path, run: str, node: str) -> Source:
     """The slots of the node where it is called."""
     return MemorySource(directory, run, f"memory of node {node[:12]}")
+
+
+def disk_in(directory: Path, run: str, node: str) -> Disk:
+    """The disk of the node where it is called."""
+    return Disk(directory, run, f"disk of node {node[:12]}")
+
+
+def _look_at(disk: Disk) -> None:
+    try:
+        disk.sweep()
+        disk.look()
+    except StoreError as error:
+        log.warning("what is on the disk of this node cannot be used: %s", error)
 
 
 def opener(

@@ -15,6 +15,7 @@ from elastic.control import events as ev
 from elastic.control.change import change_between
 from elastic.control.commands import Command
 from elastic.control.controller import step
+from elastic.control.holding import why_no_pause
 from elastic.control.injecting import refusal as why_no_fault
 from elastic.control.packing import packed
 from elastic.control.refusing import admitted
@@ -26,6 +27,8 @@ from elastic.control.state import RunState
 log = logging.getLogger("elastic")
 
 _KEPT_FAULTS = 256
+
+Wish = ev.TuneAsked | ev.RewindAsked | ev.PauseAsked | ev.ResumeAsked | ev.FaultAsked
 
 
 class Supervisor:
@@ -73,13 +76,15 @@ class Supervisor:
             self._refused.add((sender, type(told).__name__))
             log.warning("refused: %s", why)
 
-    def ask(self, wish: ev.TuneAsked | ev.RewindAsked | ev.ResumeAsked | ev.FaultAsked) -> str:
+    def ask(self, wish: Wish) -> str:
         """Somebody outside of the run wants something of it; returns why it is refused, empty if it is passed on."""
         if isinstance(wish, ev.TuneAsked):
             why_not = refusal(self._state, wish.tuning)
         elif isinstance(wish, ev.ResumeAsked):
             is_held = self._state.care.hold is not None
             why_not = "" if is_held else f"the run {self._state.settings.run} is not paused"
+        elif isinstance(wish, ev.PauseAsked):
+            why_not = why_no_pause(self._state, wish)
         elif isinstance(wish, ev.FaultAsked):
             why_not = why_no_fault(self._state, wish)
         else:

@@ -128,12 +128,16 @@ class Tiers:
             log.warning("steps left out, since training failed soon after them in %d lives: %s", _TRIES, steps)
         self._found = choice.candidate
         if choice.candidate is not None:
+            self._announce(choice.candidate)
             self._emit(ev.RestoreFound(commit=choice.candidate.commit))
             return
         silent = "; ".join(seen.silent)
         if choice.bad:
             silent = f"training failed {_TRIES} times soon after each step: choose one with elastic rewind --to-step"
         self._emit(ev.RestoreFound(commit=None, reason=silent or "no step is whole", error=silent))
+
+    def _announce(self, candidate: Candidate) -> None:
+        """It is about to be told that this can be restored; may wait for a moment."""
 
     def _blame(self) -> None:
         """The persistent tier remembers it for later lives; a state that is in memory alone is never passed over."""

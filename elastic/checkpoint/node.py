@@ -18,7 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from elastic.checkpoint.copied import MIN_BYTES_PER_S, Copied, Part, patience_s
+from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.rungs import Copy, Holding, copy_of, step_id
 from elastic.checkpoint.source import Source
@@ -56,6 +59,8 @@ class Pulled:
 class Node:
     """See the module. Methods may be called from any thread.
 
+    Attribute `disk`: of this node; asked for what it knows, so that a slow one holds up nobody but who reads from it.
+
     Args:
         name: of the node, for errors.
         memory: its slots; an array that it hands out keeps its slot from being overwritten.
@@ -74,6 +79,7 @@ class Node:
     ) -> None:
         self.name, self.life = name, uuid.uuid4().hex
         self._memory, self._put, self._part_bytes = memory, put, part_bytes
+        self.disk: Disk | None = None
         self._budget_bytes, self._used_bytes = budget_bytes, 0
         self._pins: dict[Copy, Any] = {}
         self._shelf: dict[Copy, Copied] = {}
@@ -96,15 +102,17 @@ class Node:
                 copies=frozenset(
                     one.manifest.key for one in self._shelf.values() if one.is_whole and not one.is_passing
                 ),
+                disk=frozenset(one.key for one in self._on_disk()),
                 nbytes=self._used_bytes,
                 budget_bytes=self._budget_bytes,
             )
 
-    def manifests(self, step: int | None = None) -> list[Manifest]:
+    def manifests(self, step: int | None = None, with_disk: bool = True) -> list[Manifest]:
         """Of all shards here, those on their way too, or of those of one step, newest step first; each once."""
         with self._lock:
             copied = [one.manifest for one in self._shelf.values() if step in (None, one.manifest.commit.step)]
-        found = {copy_of(one.key): one for one in (*copied, *self._memory.manifests(step))}
+        on_disk = self._on_disk(step) if with_disk else []
+        found = {copy_of(one.key): one for one in (*on_disk, *copied, *self._memory.manifests(step))}
         return sorted(found.values(), key=lambda one: (-one.commit.step, one.shard))
 
     def manifest(self, key: ShardKey) -> Manifest:
@@ -131,7 +139,14 @@ class Node:
             copied, pinned = self._shelf.get(copy_of(key)), self._pins.get(copy_of(key))
         if copied is not None:
             return copied.read(begin, end, timeout_s)
-        return pinned[begin:end] if pinned is not None else self._memory.read(key, begin, end)
+        if pinned is not None:
+            return pinned[begin:end]
+        try:
+            return self._memory.read(key, begin, end)
+        except MissingError:
+            if self.disk is None:
+                raise
+        return np.frombuffer(self.disk.read(key, begin, end), dtype=np.uint8)
 
     # --- what is to be here ---
 
@@ -361,6 +376,9 @@ class Node:
             if is_needed:
                 with self._lock:
                     self._pulling.discard(copy)
+
+    def _on_disk(self, step: int | None = None) -> list[Manifest]:
+        return self.disk.known(step) if self.disk is not None else []
 
     def _missing(self, key: ShardKey) -> MissingError:
         return MissingError(f"node {self.name} holds no {_name(key)}")

@@ -1,8 +1,9 @@
-"""Effect. Where a process can read checkpoints of a run by itself: its node's memory, and the persistent store."""
+"""Effect. Where a process can read checkpoints of a run by itself: its node's memory and disk, the persistent store."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.vault import Vault, open_vault
@@ -29,6 +30,7 @@ class Reach:
     ) -> None:
         self._run, self._checkpoint, self._more, self._switch = run, checkpoint, more, switch
         self._memory = MemorySource(Path(checkpoint.memory), run)
+        self._disk = Disk(Path(checkpoint.disk), run) if checkpoint.disk is not None else None
         self._vault: Vault | None = None
         self._durable: VaultSource | None = None
 
@@ -45,7 +47,8 @@ class Reach:
 
     def sources(self) -> list[Source]:
         """All there are, nearest first."""
-        found: list[Source] = [self._memory, *self._more()]
+        near: list[Source] = [self._memory] if self._disk is None else [self._memory, self._disk]
+        found = [*near, *self._more()]
         vault = self.vault
         if vault is not None:
             self._durable = self._durable or VaultSource(vault, newest=NEWEST)

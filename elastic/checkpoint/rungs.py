@@ -18,6 +18,7 @@ class Holding:
         life: of its actor; number: counts the changes within it, so that an answer that comes late does no harm.
         slots: shards sealed in its workers' arenas; pinned: those of them that nobody overwrites.
         copies: shards pulled from other nodes, whole and verified.
+        disk: shards on its disk, whole.
         nbytes: of the copies. budget_bytes: what they may take.
     """
 
@@ -26,6 +27,7 @@ class Holding:
     slots: frozenset[ShardKey] = frozenset()
     pinned: frozenset[ShardKey] = frozenset()
     copies: frozenset[ShardKey] = frozenset()
+    disk: frozenset[ShardKey] = frozenset()
     nbytes: int = 0
     budget_bytes: int = 0
 
@@ -125,6 +127,16 @@ class Leased:
     commit: CommitId
     shards: int
     is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDisk:
+    """A node has written a shard to its disk; reason: why it has not, or empty. For `Disks`, not the ladder."""
+
+    key: ShardKey
+    node: str
+    reason: str = ""
+    is_full: bool = False
 
 
 Event = (
@@ -234,6 +246,33 @@ class Prefetch:
     shards: tuple[int, ...]
     sources: tuple[tuple[str, ...], ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToDisk:
+    """Let a node write a shard of its slots to its disk."""
+
+    key: ShardKey
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffDisk:
+    """Let a node remove a shard from its disk."""
+
+    key: ShardKey
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskStep:
+    """A step is whole on the disks of these nodes: for the journal."""
+
+    commit: CommitId
+    shards: int
+    nodes: tuple[str, ...]
 
 
 Order = Pin | Pull | Drop | Upload | Commit | CheckpointRung | Degraded

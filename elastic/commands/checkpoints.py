@@ -21,8 +21,9 @@ _required = click.option("--persistent", metavar="URL", required=True, help="Roo
 _memory = click.option(
     "--memory",
     type=click.Path(path_type=Path),
-    help=f"This node's ramdisk (Checkpoint.memory); {MEMORY} if no --persistent is given.",
+    help=f"This node's ramdisk (Checkpoint.memory); {MEMORY} if nothing else is given.",
 )
+_disk = click.option("--disk", type=click.Path(path_type=Path), help="This node's disk (Checkpoint.disk).")
 _timeout = click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds for each shard."
 )
@@ -31,16 +32,16 @@ _step = click.option("--step", type=click.IntRange(min=0), help="Default: the ne
 
 def places(function: Function) -> Function:
     """The options that say where to look."""
-    return _persistent(_memory(_timeout(_json(function))))
+    return _persistent(_memory(_disk(_timeout(_json(function)))))
 
 
 @contextmanager
-def _held(run: str, persistent: str | None, memory: Path | None, timeout: float) -> Iterator[Any]:
+def _held(run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float) -> Iterator[Any]:
     from elastic.commands.places import looked_up
 
-    if persistent is None and memory is None:
+    if persistent is None and memory is None and disk is None:
         memory = Path(MEMORY)
-    with looked_up(run, persistent, memory, timeout) as held:
+    with looked_up(run, persistent, memory, disk, timeout) as held:
         yield held
 
 
@@ -51,11 +52,11 @@ def _tell(facts: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 @click.command()
 @click.argument("run")
 @places
-def ls(run: str, persistent: str | None, memory: Path | None, timeout: float, as_json: bool) -> None:
+def ls(run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float, as_json: bool) -> None:
     """List the steps of RUN that can be restored, best first, and those that lack a shard."""
     from elastic.commands.telling import listing
 
-    with _held(run, persistent, memory, timeout) as held:
+    with _held(run, persistent, memory, disk, timeout) as held:
         facts, lines = listing(held)
         _tell(facts, as_json, lines)
 
@@ -66,12 +67,19 @@ def ls(run: str, persistent: str | None, memory: Path | None, timeout: float, as
 @click.option("--step", type=click.IntRange(min=0), help="Only this step.")
 @places
 def verify(
-    run: str, deep: bool, step: int | None, persistent: str | None, memory: Path | None, timeout: float, as_json: bool
+    run: str,
+    deep: bool,
+    step: int | None,
+    persistent: str | None,
+    memory: Path | None,
+    disk: Path | None,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Check all copies of all whole steps of RUN. Exit code 3: one is bad, or nothing can be restored."""
     from elastic.commands.telling import verification
 
-    with _held(run, persistent, memory, timeout) as held:
+    with _held(run, persistent, memory, disk, timeout) as held:
         facts, lines = verification(held, step, deep, timeout)
         _tell(facts, as_json, lines)
     if not facts["is_sound"]:
@@ -81,11 +89,13 @@ def verify(
 @click.command("restore-report")
 @click.argument("run")
 @places
-def restore_report(run: str, persistent: str | None, memory: Path | None, timeout: float, as_json: bool) -> None:
+def restore_report(
+    run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float, as_json: bool
+) -> None:
     """Rehearse a restore of RUN: which step, from where, how fast. Exit code 3: no step can be restored."""
     from elastic.commands.telling import rehearsal
 
-    with _held(run, persistent, memory, timeout) as held:
+    with _held(run, persistent, memory, disk, timeout) as held:
         facts, lines = rehearsal(held, timeout)
         _tell(facts, as_json, lines)
     if facts["step"] is None:
@@ -105,6 +115,7 @@ def export(
     step: int | None,
     persistent: str | None,
     memory: Path | None,
+    disk: Path | None,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -115,7 +126,7 @@ def export(
     from elastic.interchange.exporting import Format
     from elastic.interchange.exporting import export as write
 
-    with _held(run, persistent, memory, timeout) as held:
+    with _held(run, persistent, memory, disk, timeout) as held:
         told = write(held.at(step), to, Format(form), Effort(timeout_s=timeout, knob="--timeout"))
     apart = "" if told.whole else ", each shard apart since they were cut by hand"
     _tell(asdict(told), as_json, [f"step {told.step}: {told.tensors} tensors, {told.nbytes} bytes in {to}{apart}"])
@@ -156,16 +167,32 @@ def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> 
 @click.option("--keep-best", type=click.IntRange(min=0), default=0, help="So many by --metric (Keep.best).")
 @click.option("--metric", default="loss", show_default=True)
 @click.option("--mode", type=click.Choice(["min", "max"]), default="min", show_default=True)
-@_required
+@_persistent
+@_disk
 @_json
-def gc(run: str, persistent: str, dry_run: bool, as_json: bool, metric: str, mode: str, **keep: int) -> None:
-    """Delete the durable steps of RUN that nobody wants any more; never the newest good one."""
-    from elastic.commands.places import opened_vault
-    from elastic.commands.telling import collection
+def gc(
+    run: str,
+    persistent: str | None,
+    disk: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    metric: str,
+    mode: str,
+    **keep: int,
+) -> None:
+    """Delete the durable steps of RUN that nobody wants any more, never the newest good one; or old ones on a disk."""
+    from elastic.commands.places import disk_of, opened_vault
+    from elastic.commands.telling import collection, disk_collection
     from elastic.settings import Keep
 
+    if (persistent is None) == (disk is None):
+        raise click.UsageError("give either --persistent or --disk")
+    if disk is not None:
+        facts, lines = disk_collection(disk_of(run, disk), keep["keep_last"], dry_run)
+        _tell(facts, as_json, lines)
+        return
     counts = {name.removeprefix("keep_"): value for name, value in keep.items()}
-    vault = opened_vault(persistent, run)
+    vault = opened_vault(str(persistent), run)
     try:
         facts, lines = collection(vault, Keep(**counts, metric=metric, mode=mode), dry_run)
     finally:

@@ -1,4 +1,4 @@
-"""Effect. Where commands look for a run's checkpoints: this node's memory, or a persistent store."""
+"""Effect. Where commands look for a run's checkpoints: this node's memory and disk, or a persistent store."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -45,7 +45,9 @@ class Held:
 
 
 @contextmanager
-def looked_up(run: str, persistent: str | None, memory: Path | None, timeout_s: float) -> Iterator[Held]:
+def looked_up(
+    run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout_s: float
+) -> Iterator[Held]:
     """Ask the places; their sources can be read inside.
 
     Raises:
@@ -57,6 +59,8 @@ def looked_up(run: str, persistent: str | None, memory: Path | None, timeout_s: 
         quarantined: dict[tuple[int, str], str] = {}
         if memory is not None:
             sources.append(memory_source(run, memory))
+        if disk is not None:
+            sources.append(disk_of(run, disk))
         if persistent is not None:
             vault = opened_vault(persistent, run)
             stack.callback(vault.close)
@@ -80,6 +84,13 @@ def memory_source(run: str, directory: Path) -> Any:
     from elastic.checkpoint.memory import MemorySource
 
     return MemorySource(directory, run)
+
+
+def disk_of(run: str, directory: Path) -> Any:
+    """A run's shards on this node's disk."""
+    from elastic.checkpoint.disk import Disk
+
+    return Disk(directory.absolute(), run)
 
 
 def opened_vault(url: str, run: str) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 from elastic.checkpoint.boxes import Want, plan, whole_shape
 from elastic.checkpoint.catalog import Candidate
+from elastic.checkpoint.disks import surplus
 from elastic.checkpoint.reader import Effort, ShardReport, check, read
 from elastic.commands.places import Held
 from elastic.errors import RefusedError
@@ -85,6 +86,23 @@ def collection(vault: Any, keep: Keep, is_dry: bool) -> Told:
     deleted = "would be deleted" if is_dry else "deleted"
     lines = [f"step {one['step']:>8}  {'kept' if one['is_kept'] else deleted}: {one['reason']}" for one in steps]
     return facts, lines or [f"no durable step of run {vault.run}"]
+
+
+def disk_collection(disk: Any, keep_last: int, is_dry: bool) -> Told:
+    """Of each shard on a node's disk all but the newest steps, removed unless it is a dry run."""
+    held = list(disk.manifests())
+    doomed = surplus([one.key for one in held], keep_last)
+    for key in () if is_dry else doomed:
+        disk.erase(key)
+    steps = [
+        {"step": one.commit.step, "shard": one.shard, "bytes": one.nbytes, "is_kept": one.key not in doomed}
+        for one in held
+    ]
+    freed = sum(one["bytes"] for one in steps if not one["is_kept"])
+    deleted = "would be deleted" if is_dry else "deleted"
+    lines = [f"step {one['step']:>8}  shard {one['shard']} {'kept' if one['is_kept'] else deleted}" for one in steps]
+    facts = {"dry_run": is_dry, "freed_bytes": freed, "steps": steps, "where": disk.where}
+    return facts, lines or [f"nothing of this run is on the {disk.where}"]
 
 
 def _described(one: Candidate) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from statistics import median
 
 from elastic.control.remediation import Kind
 from elastic.control.values import Incident, IncidentClass
+from elastic.control.xid import Severity
 
 KEPT = 16
 HARMLESS = frozenset({IncidentClass.STRAGGLER, IncidentClass.DEPARTURE, IncidentClass.COLLECTIVE_BROKEN})
@@ -125,7 +126,8 @@ class Care:
         """An incident got its new generation: it has cost its class some budget, and its nodes some trust."""
         before = self.budgets.get(incident.kind, Bucket(left=size, at_s=now_s))
         bucket = Bucket(left=max(0.0, before.level(now_s, size, refill_s) - 1.0), at_s=now_s)
-        blamed = set() if incident.kind in HARMLESS else nodes - {""}
+        is_harmless = incident.kind in HARMLESS or incident.severity is Severity.USER_ERROR
+        blamed = set() if is_harmless else nodes - {""}
         counts = {node: self.node_incidents.get(node, 0) + 1 for node in blamed}
         mending = self.mending if self.decided is None else {**self.mending, incident.number: self.decided}
         return replace(

@@ -128,6 +128,17 @@ class Restore(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Save(Command):
+    """These workers, stopped with this commit, stage and seal it in the memory of their nodes; each tells ShardStaged.
+
+    Who holds another one, or has saved it already, does nothing.
+    """
+
+    workers: tuple[str, ...]
+    commit: CommitId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectFault(Command):
     """Have a fault strike this worker, or node; the answer is FaultInjected or FaultRefused."""
 

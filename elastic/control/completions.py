@@ -1,10 +1,13 @@
 """Pure. What ends each command: the events that answer it, and what follows when none comes.
 
 A command is a wish, not a fact: it may be lost, and so may its answer. So each has a deadline, after which it is given
-again, or the next harder one is given, or the run goes on without it. Tests hold this table against the code.
+again, or the next harder one is given, or the run goes on without it. Giving the order may hang, too: at its deadline
+the controller is told what it would be told if the order had failed. Tests hold this table against the code.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
@@ -18,11 +21,16 @@ class Completion:
         by: events that answer it.
         within: fields of `Limits` that say when it is overdue; empty: somebody else's clock, see `then`.
         then: what follows when it is.
+        sent_within: the field of `Limits` that says how long giving the order may take, whatever comes of it.
+        unsent: (command, worker, why) -> what stands for the answer to an order that was not given by then; None: the
+            deadlines above are enough.
     """
 
     by: tuple[type[ev.Event], ...]
     within: tuple[str, ...]
     then: str
+    sent_within: str = "freeze_timeout_s"
+    unsent: Callable[[Any, str, str], ev.Event] | None = None
 
 
 _LEFT = (ev.TrainFnReturned, ev.WorkerDead, ev.WorkerDeparted)
@@ -33,6 +41,8 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
         within=("start_timeout_s", "jobset_downtime_threshold_s", "place_timeout_s", "load_timeout_s"),
         then="placed and not at its first step: killed, another one started; without a slot: it waits as long as the "
         "run has its minimum; on one certain node: started anywhere",
+        sent_within="place_timeout_s",
+        unsent=lambda command, worker, why: ev.WorkerDead(worker=worker, proof=f"it was not started: {why}"),
     ),
     cmd.Freeze: Completion(
         by=(ev.FreezeAnswered, ev.WorkerDead),
@@ -59,22 +69,47 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
     cmd.ProveDead: Completion(
         by=(ev.WorkerDead, ev.FreezeAnswered), within=("freeze_timeout_s", "lease_s"), then="see Freeze"
     ),
-    cmd.Inspect: Completion(by=(ev.StackDumped,), within=(), then="the incident has no stack; nothing waits for it"),
+    cmd.Inspect: Completion(
+        by=(ev.StackDumped,),
+        within=(),
+        then="the incident has no stack; nothing waits for it",
+        unsent=lambda command, worker, why: ev.StackDumped(worker=worker, stack=why),
+    ),
     cmd.Fence: Completion(
         by=(ev.WorkerDead,), within=("exile_after_s", "lease_s"), then="left behind, or taken for dead after its lease"
     ),
     cmd.ResetGpu: Completion(
-        by=(ev.GpuReset,), within=("gpu_reset_timeout_s",), then="its node stays in quarantine for quarantine_s"
+        by=(ev.GpuReset,),
+        within=("gpu_reset_timeout_s",),
+        then="its node stays in quarantine for quarantine_s",
+        sent_within="gpu_reset_timeout_s",
+        unsent=lambda command, worker, why: ev.GpuReset(node=command.node, gpus=command.gpus, error=why),
     ),
     cmd.InjectFault: Completion(
-        by=(ev.FaultInjected, ev.FaultRefused), within=(), then="the journal has no proof of it; nothing waits for it"
+        by=(ev.FaultInjected, ev.FaultRefused),
+        within=(),
+        then="the journal has no proof of it; nothing waits for it",
+        unsent=lambda command, worker, why: ev.FaultRefused(fault=command.fault, reason=why),
     ),
     cmd.DropFault: Completion(by=(ev.FaultRefused,), within=(), then="see InjectFault"),
-    cmd.FindRestore: Completion(by=(ev.RestoreFound,), within=("restore_timeout_s",), then="the run ends"),
+    cmd.FindRestore: Completion(
+        by=(ev.RestoreFound,),
+        within=("restore_timeout_s",),
+        then="the run ends",
+        sent_within="restore_timeout_s",
+        unsent=lambda command, worker, why: ev.RestoreFound(commit=None, error=why),
+    ),
     cmd.Restore: Completion(
         by=(ev.Restored, ev.RestoreRefused, ev.WorkerDead),
         within=("restore_timeout_s",),
         then="said again when a worker asks; then it is killed, and an older step is tried",
+        sent_within="restore_timeout_s",
+        unsent=lambda command, worker, why: ev.RestoreRefused(worker=worker, commit=command.commit, reason=why),
+    ),
+    cmd.Save: Completion(
+        by=(ev.ShardStaged, ev.TierDegraded, ev.WorkerDead),
+        within=("jobset_downtime_threshold_s",),
+        then="said again when a worker asks; nothing waits for it, and what was sealed before is what can be restored",
     ),
     cmd.EndRun: Completion(by=(), within=(), then="the driver's own: it removes what is left and ends"),
 }

@@ -37,6 +37,7 @@ from elastic.control.forming import (
 )
 from elastic.control.growth import consider_growth
 from elastic.control.hardware_faults import hardware_found
+from elastic.control.holding import pause_asked, resume_asked
 from elastic.control.injecting import fault_asked
 from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
@@ -45,11 +46,12 @@ from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
 from elastic.control.restoring import consider_restore, look_for_state, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
+from elastic.control.saving import save_again
 from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.taking_over import taken_over
-from elastic.control.tending import gpu_reset, resume_asked, rung_reached, tend
+from elastic.control.tending import gpu_reset, rung_reached, tend
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 from elastic.control.watching import heard, stack_seen
@@ -286,6 +288,8 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
         number, why = turn.state.restores, "the restore was lost"
         turn.do(Restore(workers=(record.name,), commit=record.restoring, number=number, reason=why))
         return
+    if state.phase is Phase.WAITING:
+        save_again(turn, record)
     if event.generation > state.generation or state.view is None or not turn.is_member(record.name):
         return  # an older generation is right: whoever missed the forming does not know the new number
     if state.phase is Phase.FINISHING and record.standing is Standing.MEMBER:
@@ -391,6 +395,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
     ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),
+    ev.PauseAsked: (pause_asked,) * 5 + (_ignore, _ignore),
     ev.ResumeAsked: (resume_asked,) * 5 + (_ignore, _ignore),
     ev.RungReached: (rung_reached,) * 5 + (_ignore, _ignore),
     ev.GpuReset: (gpu_reset,) * 5 + (_ignore, _ignore),

@@ -6,6 +6,7 @@ from elastic.control import events as ev
 from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
+from elastic.control.holding import consider_hold
 from elastic.control.outcome import Ending
 from elastic.control.restoring import consider_restore, expire_restores
 from elastic.control.retuning import consider_tuning
@@ -64,6 +65,7 @@ def tick_running(turn: Turn, event: ev.Tick) -> None:
     consider_growth(turn)
     consider_restore(turn)
     consider_tuning(turn)
+    consider_hold(turn)
     watch_steps(turn)
 
 

@@ -9,6 +9,7 @@ from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import Incident, IncidentClass
 from elastic.control.viewing import cluster_view
+from elastic.control.xid import worst
 
 AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
 _SOON_S = 1.0  # a worker that starts competes with the others for processors while they form without the leaving ones
@@ -72,6 +73,7 @@ def _is_to_exit(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:
         opened_at_s=turn.now_s,
         culprits=names,
         evidence=told,
+        severity=worst(*(member.severity for member in leaving)),
         replicas_before=turn.state.replicas,
     )
     staying = turn.state.replicas - len({member.gang for member in leaving})

@@ -97,8 +97,15 @@ class TuneAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseAsked(Event):
+    """Somebody wants all to stop at the end of a step, for so long at most; None: as `Limits.hold_timeout_s` says."""
+
+    for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeAsked(Event):
-    """Somebody wants a run to go on that the policy has paused."""
+    """Somebody wants a run to go on that is paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from elastic.control.outcome import Ending
 from elastic.control.parting import leave_the_unreached
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
+from elastic.control.saving import save_what_is_held
 from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, State, WorkerRecord, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
@@ -75,6 +76,7 @@ def try_form(turn: Turn) -> None:
         return
     if turn.state.care.hold is not None:
         _wait(turn, turn.state.care.hold.reason)
+        save_what_is_held(turn)
         return
     _dismiss_the_trained(turn)
     if turn.state.formed_in_vain == turn.state.generation:
@@ -97,6 +99,7 @@ def try_form(turn: Turn) -> None:
     taken = () if is_alone else joiners[:room]
     if remediation.kind in WAITS or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
+        save_what_is_held(turn)
         return
     resume = _resumable(turn, survivors, taken)
     if resume is None and has_committed(turn):
@@ -194,7 +197,10 @@ def _resort_to_tiers(turn: Turn) -> None:
 def _holders(turn: Turn, but: AbstractSet[str]) -> list[WorkerRecord]:
     """Live workers, beside these, that hold healed state and have said which: members by rank, then others."""
     tally = turn.tally
-    names = tally.holders.names.keys() - but
+    holding = tally.holders.names.keys()
+    if holding <= but:
+        return []
+    names = holding - but
     at_door = tally.by_start(name for name in names if name not in tally.ranks)
     return turn.many((*tally.by_rank(names), *at_door))
 
@@ -247,7 +253,8 @@ def _remediate(turn: Turn, survivors: int, spares: int) -> Remediation:
     if incident is None and _is_of_an_earlier_life(turn):
         return Remediation(kind=Kind.CONTINUE, reason="a new driver goes on with live workers")
     if incident is None:
-        return Remediation(kind=Kind.SWAP, reason="joiners are ready")
+        why = "joiners are ready" if spares else "nobody was lost"
+        return Remediation(kind=Kind.SWAP if spares else Kind.CONTINUE, reason=why)
     return decide(turn, survivors, spares)
 
 
@@ -266,6 +273,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     """Number the next generation and say who gives what to whom; without a state to resume from, the run begins."""
     ranked, resume, donors = _ranked(turn, gangs, state)
     names = [worker.name for worker in ranked]
+    tally = turn.tally
     behind = () if len(donors) == len(ranked) else tuple(sorted(set(range(len(ranked))).difference(donors)))
     is_fork = turn.state.restore is not None and resume is not None
     if is_fork and resume is not None:
@@ -296,11 +304,10 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
     # Who stays a member is known by what it has answered until it has formed, so that most records need not change now.
-    tally = turn.tally
-    not_new = tally.standings[Standing.MEMBER].keys() & tally.away.keys() & tally.unformed.keys()
-    new = [name for name in names if name not in not_new]
+    begun, members = tally.begun, tally.standings[Standing.MEMBER]
+    new = [name for name in names if name in begun or name not in members]
     turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
-    turn.change(view=view, generation=view.generation, began_s=began_s)
+    turn.change(view=view, generation=view.generation, began_s=began_s, saving=())
     tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
     exit_resumes(turn, view.resume)
@@ -330,8 +337,9 @@ def _members(turn: Turn, ranked: list[WorkerRecord], names: list[str]) -> tuple[
     if last is None or _is_of_an_earlier_life(turn):  # whose members may listen elsewhere by now
         return tuple(Member(worker.name, worker.host, worker.port) for worker in ranked)
     known = dict(zip(turn.tally.ranks, last.members, strict=True))
-    members = zip(map(known.get, names), ranked, strict=True)
-    return tuple([one or Member(new.name, new.host, new.port) for one, new in members])
+    if all(map(known.__contains__, names)):
+        return tuple(map(known.__getitem__, names))
+    return tuple([known.get(one.name) or Member(one.name, one.host, one.port) for one in ranked])
 
 
 def _leave_out(turn: Turn, ranked: set[str]) -> None:

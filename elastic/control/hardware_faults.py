@@ -7,7 +7,7 @@ from elastic.control.hardware import FindingKind
 from elastic.control.state import OVER, Phase, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
-from elastic.control.xid import Severity
+from elastic.control.xid import Severity, worst
 
 UNHEALTHY = "it fails its health check: "
 _HARMED = (Severity.RESTARTABLE, Severity.RESET_NEEDED, Severity.NODE_MUST_GO)
@@ -16,13 +16,16 @@ _HARMED = (Severity.RESTARTABLE, Severity.RESET_NEEDED, Severity.NODE_MUST_GO)
 def hardware_found(turn: Turn, event: ev.HardwareFinding) -> None:
     """A worker on a GPU that failed is fenced at once: what it computes, or raises, is not the user's doing."""
     harmed = [name for name in event.workers if name in turn.state.workers]
-    if event.severity is Severity.USER_ERROR:
+    if event.severity is not Severity.INFORMATIONAL:
         for name in harmed:
-            _remember(turn, name, event.detail)
+            known = turn.worker(name).severity
+            turn.set_worker(name, finding=event.detail, severity=worst(known, event.severity))
     if event.severity in _HARMED:
         _replace(turn, harmed, event.detail)
+    _explain(turn, harmed, event)
     if event.severity is Severity.NODE_MUST_GO:
         is_check = event.kind is FindingKind.HEALTH
+        turn.set_workers(list(turn.tally.nodes.get(event.node, ())), severity=event.severity)
         node_noticed(turn, ev.NodeNotice(node=event.node, reason=f"{UNHEALTHY if is_check else ''}{event.detail}"))
     elif event.kind is FindingKind.HEALTH:
         _readmit(turn, event.node)
@@ -42,12 +45,15 @@ def _replace(turn: Turn, names: list[str], evidence: str) -> None:
         harden(turn, evidence)
 
 
-def _remember(turn: Turn, name: str, evidence: str) -> None:
-    """What a worker did wrong on its device: evidence of the incident that it has caused, or is about to cause."""
-    turn.set_worker(name, finding=evidence)
-    incident = turn.open_incident()
-    if incident is not None and name in incident.culprits and evidence not in incident.evidence:
-        turn.signal(incident.kind, evidence)
+def _explain(turn: Turn, names: list[str], event: ev.HardwareFinding) -> None:
+    """Evidence of the incident that they have caused: a process may end before the log says why."""
+    for name in names:
+        incident = turn.open_incident()
+        if incident is None or name not in incident.culprits or event.severity is Severity.INFORMATIONAL:
+            continue
+        if worst(incident.severity, event.severity) is not incident.severity or event.detail not in incident.evidence:
+            kind = IncidentClass.GPU_FAULT if event.severity in _HARMED else incident.kind
+            turn.signal(kind, event.detail, culprit=name)
 
 
 def _readmit(turn: Turn, node: str) -> None:

@@ -14,6 +14,7 @@ from elastic.control.outcome import Outcome
 from elastic.control.persistent import PersistentMap, persistent
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Incident, View
+from elastic.control.xid import Severity
 from elastic.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class WorkerRecord:
         doubted: proof of its death is being looked for. fenced: its host monitor was told to kill it.
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
-        finding: what its node's sensors say it did wrong, empty if nothing.
+        finding: the last that its node's sensors have said about it, or its GPU, empty if nothing; severity: the worst.
         since_s: when its standing last changed, less `RunState.absent_s`. lived_s: how long it was a member before.
         avoid: nodes on which it must not be placed. pinned: the only one on which it may be, empty: any other.
         gpus: that it was given, as it sees them.
@@ -118,6 +119,7 @@ class WorkerRecord:
     inspected: bool = False
     stack: str = ""
     finding: str = ""
+    severity: Severity | None = None
     since_s: float = 0.0
     lived_s: float = 0.0
     restoring: CommitId | None = None
@@ -203,6 +205,7 @@ class RunState:
         disputed_from: what that was when replicas held different ones, and no majority, for the last time.
         found_nothing: the generation after which the tiers were looked at in vain, -1 before. looks_in_vain: how often.
         restores: how many were begun.
+        saving: workers that were asked to save what they hold, since the run waits.
         furthest: the last step ever told, -1 before the first.
         restarts: how often in a row state came from a tier, since nobody held it, without a step past `furthest`.
         pause_asked: a member was asked to have all stop at the end of a step, last at pause_asked_s.
@@ -239,6 +242,7 @@ class RunState:
     found_nothing: int = -1
     looks_in_vain: int = 0
     restores: int = 0
+    saving: tuple[str, ...] = ()
     furthest: int = -1
     restarts: int = 0
     pause_asked: bool = False

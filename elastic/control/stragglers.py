@@ -25,7 +25,7 @@ def note_speed(turn: Turn, report: StepReport) -> None:
         return
     scored: dict[str, WorkerRecord] = {}
     by_replica, width = scores(report.seconds), state.width
-    members = iter(state.members)
+    members = iter(turn.many(turn.tally.ranks))
     for score, gang in zip(by_replica, zip(*[members] * width, strict=True), strict=True):
         is_slow = score >= limits.slow_ratio
         for member in gang:

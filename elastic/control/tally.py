@@ -6,6 +6,7 @@ gets one of its own.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from elastic.control.holders import Holders
@@ -148,9 +149,16 @@ class Tally:
         """
         self._view, self.ranks = view, _ranks(view)
         self.late, self.unhealed = {}, {}
-        self.answered, self.away, self.unformed = (dict.fromkeys(self.ranks) for _ in range(3))
+        self.away = dict.fromkeys(self.ranks)
+        self.answered, self.unformed = self.away.copy(), self.away.copy()
         for member in new:
             self._mark(member)
+
+    @property
+    def begun(self) -> AbstractSet[str]:
+        """Members that are at the door, or have joined their group."""
+        some = [names for names in (self.away, self.unformed) if len(names) < len(self.ranks)]
+        return frozenset().union(*(self.ranks.keys() - names.keys() for names in some))
 
     def by_rank(self, names: Iterable[str]) -> list[str]:
         """The members among these, in rank order."""
@@ -237,7 +245,8 @@ def _leave(group: dict[Any, Names], key: Any, name: str) -> None:
 
 
 def _ranks(view: View | None) -> dict[str, int]:
-    return {member.worker: rank for rank, member in enumerate(view.members)} if view is not None else {}
+    members = view.members if view is not None else ()
+    return dict(zip([member.worker for member in members], range(len(members)), strict=True))
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ from elastic.control import events as ev
 from elastic.control.commands import ResetGpu
 from elastic.control.deciding import on_gpus
 from elastic.control.exiting import see_off
-from elastic.control.forming import try_form
+from elastic.control.holding import expire_hold
 from elastic.control.leaving import expire_leaving
 from elastic.control.state import OVER, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
@@ -26,23 +26,8 @@ def tend(turn: Turn) -> None:
     expire_leaving(turn)
     _ask_anew(turn)
     _remind_of_pause(turn)
-    hold = turn.state.care.hold
-    if hold is not None and turn.now_s >= hold.until_s:
-        resume(turn)
+    expire_hold(turn)
     see_off(turn)
-
-
-def resume_asked(turn: Turn, event: ev.ResumeAsked) -> None:
-    if turn.state.care.hold is not None:
-        resume(turn)
-
-
-def resume(turn: Turn) -> None:
-    """A pause is over; the time that survivors wait for replacements begins anew."""
-    turn.tend(hold=None)
-    if turn.state.phase is Phase.WAITING:
-        turn.enter(Phase.WAITING)
-        try_form(turn)
 
 
 def rung_reached(turn: Turn, event: ev.RungReached) -> None:

@@ -12,6 +12,7 @@ from elastic.control.remediation import Policy, Remediation
 from elastic.control.state import OVER, Gang, Phase, RunState, Standing, WorkerRecord, whole_gangs
 from elastic.control.tally import HELD, Tally
 from elastic.control.values import Incident, IncidentClass, StepReport
+from elastic.control.xid import worst
 from elastic.settings import RunSettings
 
 _SPECIFIC = list(IncidentClass)
@@ -279,16 +280,15 @@ class Turn:
         if incident is None:
             self.change(without_progress=self.state.without_progress + 1)
             incident = Incident(
-                number=self.state.failures,
-                kind=kind,
-                opened_at_s=self.now_s,
-                replicas_before=self.state.replicas,
+                number=self.state.failures, kind=kind, opened_at_s=self.now_s, replicas_before=self.state.replicas
             )
             self.change(incidents=(*self.state.incidents, incident), failures=self.state.failures + 1)
         culprits, said = incident.culprits, [evidence]
         if culprit and culprit not in culprits:
             culprits = (*culprits, culprit)
             said += [finding] if (finding := self.worker(culprit).finding) and finding != evidence else []
+        found = self.worker(culprit).severity if culprit else None
+        incident = replace(incident, severity=worst(incident.severity, found))
         evidence_so_far = (*incident.evidence, *said)[: max(_MAX_EVIDENCE, len(incident.evidence))]
         kind = max(incident.kind, kind, key=_SPECIFIC.index)
         among = tuple(dict.fromkeys((*incident.suspects, *suspects)))

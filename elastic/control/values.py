@@ -6,6 +6,7 @@ from typing import Any
 
 from elastic.control.copies import changed, received, sent, set_field
 from elastic.control.tuning import NOT_TUNED, Tuning
+from elastic.control.xid import Severity
 
 
 @dataclass(frozen=True, slots=True, order=False)
@@ -193,6 +194,8 @@ class Incident:
         opened_at_s: time of the first signal; `resumed_at_s`: commit of the first step after it.
         culprits: workers that were lost; evidence: what was seen, in order.
         suspects: workers among which the culprit is, where it can not be told.
+        severity: the worst that sensors have found about the hardware of the culprits, or about what they did to it;
+            None: nothing.
         decision: the remediation and its reason.
         replicas_before, replicas_after: sizes of the generations around it.
         step: first step committed after it.
@@ -204,6 +207,7 @@ class Incident:
     culprits: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    severity: Severity | None = None
     decision: str = ""
     replicas_before: int = 0
     replicas_after: int = 0

@@ -32,6 +32,12 @@ def is_worse(severity: Severity, other: Severity) -> bool:
     return _ORDER[severity] > _ORDER[other]
 
 
+def worst(*severities: Severity | None) -> Severity | None:
+    """The most severe of those that are known; None of nothing."""
+    known = [severity for severity in severities if severity is not None]
+    return max(known, key=lambda severity: _ORDER[severity]) if known else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
     """One code.

@@ -2,6 +2,7 @@
 
 from elastic.control.remediation import ClusterView, Kind, Policy, Remediation
 from elastic.control.values import Incident, IncidentClass
+from elastic.control.xid import Severity
 from elastic.policies.cost_aware import CostAware, Guess
 from elastic.policies.exit_on_notice import ExitOnNotice
 from elastic.policies.guarded import policy_of
@@ -21,6 +22,7 @@ __all__ = [
     "Ladder",
     "Policy",
     "Remediation",
+    "Severity",
     "ShrinkFirst",
     "policy_of",
 ]

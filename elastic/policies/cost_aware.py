@@ -4,14 +4,16 @@
 
 `recovery` is the time without a committed step, as measured in this run for this kind. `share` is the part of the group
 that is missing, `absence` how long it stays away: until a node has room and the worker has loaded. `join` is the stop
-in which it is let in. Where too few are left to go on, the share is the whole group.
+in which it is let in. Where too few are left to go on, the share is the whole group. A broken GPU is reset, or its node
+replaced; a spare fills the gap meanwhile.
 """
 
 from dataclasses import dataclass, field
 
 from elastic.control.remediation import ClusterView, Kind, Policy, Remediation
 from elastic.control.values import Incident, IncidentClass
-from elastic.policies.judging import NODE_CLASSES, given_up
+from elastic.control.xid import Severity
+from elastic.policies.judging import given_up, gpu_is_broken, gpu_needs, node_is_to_blame
 from elastic.policies.ladder import Ladder
 
 
@@ -62,25 +64,36 @@ class CostAware:
         return_s = self.guess.node_return_s if view.node_return_s is None else view.node_return_s
         can_go_on = view.survivors >= view.minimum
         absent = lost / whole if can_go_on else 1.0
+        is_filled = bool(view.spares) and view.survivors + view.spares >= view.minimum
+        still_absent = max(0, lost - view.spares) / whole if is_filled else absent
+        if gpu_is_broken(incident):
+            return self._of_broken_gpu(incident, view, still_absent, loading_s, return_s)
         costs = {}
-        if view.survivors + view.spares >= view.minimum and view.spares:
-            still_absent = max(0, lost - view.spares) / whole
+        if is_filled:
             costs[Kind.SWAP] = self._recovery_s(view, Kind.SWAP) + still_absent * (return_s + loading_s)
         anew_s = self._anew_s(incident, view)
-        if incident.kind is IncidentClass.GPU_FAULT and view.has_budget(incident.kind):
-            reset_s = self._recovery_s(view, Kind.RESET_GPU) + absent * (self.guess.reset_s + loading_s)
-            costs[Kind.RESET_GPU] = reset_s + self.guess.join_s
-        elif can_go_on and anew_s is not None:
+        if can_go_on and anew_s is not None:
             restart_s = self._recovery_s(view, Kind.RESTART) + absent * loading_s
             costs[Kind.RESTART] = restart_s + anew_s + self.guess.join_s
         rest = Kind.SHRINK if can_go_on else Kind.WAIT
         costs[rest] = self._recovery_s(view, rest) + absent * (return_s + loading_s) + self.guess.join_s
         return costs
 
+    def _of_broken_gpu(
+        self, incident: Incident, view: ClusterView, absent: float, loading_s: float, return_s: float
+    ) -> dict[Kind, float]:
+        costs, join_s = {}, self.guess.join_s
+        if gpu_needs(incident) is Severity.RESET_NEEDED and view.has_budget(incident.kind):
+            anew_s = absent * (self.guess.reset_s + loading_s)
+            costs[Kind.RESET_GPU] = self._recovery_s(view, Kind.RESET_GPU) + anew_s + join_s
+        elsewhere_s = absent * (return_s + loading_s)
+        costs[Kind.REPLACE_NODE] = self._recovery_s(view, Kind.REPLACE_NODE) + elsewhere_s + join_s
+        return costs
+
     def _anew_s(self, incident: Incident, view: ClusterView) -> float | None:
         """What starting anew on the same nodes risks, one more recovery for each failure there; None: it can not be."""
         nodes = {view.nodes.get(name, "") for name in incident.culprits}
-        is_lost = incident.kind in NODE_CLASSES or incident.kind is IncidentClass.DEPARTURE
+        is_lost = node_is_to_blame(incident) or incident.kind is IncidentClass.DEPARTURE
         if is_lost or "" in nodes or nodes & set(view.quarantined):
             return None
         return sum(view.node_incidents.get(node, 0) for node in nodes) * self._recovery_s(view, Kind.RESTART)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from elastic.control.remediation import ClusterView, Kind, Policy, Remediation
 from elastic.control.values import Incident, IncidentClass
-from elastic.policies.judging import NODE_CLASSES, given_up
+from elastic.policies.judging import given_up, gpu_is_broken, node_is_to_blame
 from elastic.policies.ladder import Ladder
 
 
@@ -13,7 +13,8 @@ class HotSwapFirst:
     """With a spare ready: swap; where the node is to blame, it goes to quarantine too, for good once that did not help.
 
     Attributes:
-        otherwise: asked while no spare is ready, and about everything else.
+        otherwise: asked while no spare is ready, about GPUs that can not be used as they are (spares come in while they
+            are reset, too), and about everything else.
     """
 
     otherwise: Policy = field(default_factory=Ladder)
@@ -22,10 +23,11 @@ class HotSwapFirst:
         enough = given_up(view)
         if enough is not None:
             return enough
-        if not incident.culprits or not view.spares or incident.kind is IncidentClass.STRAGGLER:
+        is_loss = bool(incident.culprits) and incident.kind is not IncidentClass.STRAGGLER
+        if not is_loss or not view.spares or gpu_is_broken(incident):
             return self.otherwise(incident, view)
         who = f"{len(incident.culprits)} lost, {view.spares} spare ready"
-        if incident.kind not in NODE_CLASSES:
+        if not node_is_to_blame(incident):
             return Remediation(kind=Kind.SWAP, reason=who)
         if view.has_budget(incident.kind):
             return Remediation(kind=Kind.QUARANTINE, reason=f"{who}, and the node may be bad")

@@ -1,12 +1,28 @@
 """Pure. Small questions that several policies ask."""
 
 from elastic.control.remediation import ClusterView, Kind, Remediation
-from elastic.control.values import IncidentClass
+from elastic.control.values import Incident, IncidentClass
+from elastic.control.xid import Severity, is_worse
 
-# The node is to blame, rather than what ran on it.
-NODE_CLASSES = frozenset(
-    {IncidentClass.GPU_FAULT, IncidentClass.NODE_LOST, IncidentClass.HOST_SILENT, IncidentClass.SILENT_CORRUPTION}
-)
+_NODE_CLASSES = frozenset({IncidentClass.NODE_LOST, IncidentClass.HOST_SILENT, IncidentClass.SILENT_CORRUPTION})
+
+
+def gpu_needs(incident: Incident) -> Severity | None:
+    """What a GPU fault asks for; one of unknown class is taken for what a reset mends. None: it is no GPU fault."""
+    if incident.kind is not IncidentClass.GPU_FAULT:
+        return None
+    return Severity.RESET_NEEDED if incident.severity is None else incident.severity
+
+
+def gpu_is_broken(incident: Incident) -> bool:
+    """The GPU can not be used as it is, by whomever; after a fault that ended only what ran on it, it can."""
+    needs = gpu_needs(incident)
+    return needs is not None and is_worse(needs, Severity.RESTARTABLE)
+
+
+def node_is_to_blame(incident: Incident) -> bool:
+    """Rather than what ran on it."""
+    return incident.kind in _NODE_CLASSES or gpu_is_broken(incident)
 
 
 def given_up(view: ClusterView) -> Remediation | None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.values import Incident, IncidentClass
-from elastic.policies.judging import can_spare, given_up
+from elastic.control.xid import Severity
+from elastic.policies.judging import can_spare, given_up, gpu_needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,9 @@ class Ladder:
             return self._about_straggler(incident, view)
         if not incident.culprits:
             return self._about_nobody(incident, view)
-        if incident.kind is IncidentClass.GPU_FAULT:
-            return self._about_gpu(incident, view)
+        needs = gpu_needs(incident)
+        if needs is not None:
+            return self._about_gpu(needs, incident, view)
         return self._about_loss(incident, view)
 
     def _about_nobody(self, incident: Incident, view: ClusterView) -> Remediation:
@@ -52,10 +54,19 @@ class Ladder:
             return Remediation(kind=Kind.RESTART_FROM_TIER, reason=why)
         return Remediation(kind=Kind.CONTINUE, reason="nobody was lost")
 
-    def _about_gpu(self, incident: Incident, view: ClusterView) -> Remediation:
-        """A GPU that fails again and again takes its node along."""
-        who = ", ".join(incident.culprits)
-        if view.has_budget(incident.kind):
+    def _about_gpu(self, needs: Severity, incident: Incident, view: ClusterView) -> Remediation:
+        """What the fault asks for: the worker is restarted, the GPU reset, the node replaced; with the budget of the
+        class spent, whatever comes next.
+        """
+        who, has_budget = ", ".join(incident.culprits), view.has_budget(incident.kind)
+        if needs is Severity.NODE_MUST_GO:
+            return Remediation(kind=Kind.REPLACE_NODE, reason=f"the node of {who} must go")
+        is_broken = needs is Severity.RESET_NEEDED
+        if not is_broken and has_budget:
+            return Remediation(kind=Kind.RESTART, reason=f"what ran on the GPU of {who} ended, and the GPU is fine")
+        if not is_broken:
+            return Remediation(kind=Kind.RESET_GPU, reason=f"the GPU of {who} failed once more than restarts may mend")
+        if has_budget:
             return Remediation(kind=Kind.RESET_GPU, reason=f"the GPU of {who} failed")
         if view.survivors + view.spares >= view.minimum:
             return Remediation(kind=Kind.REPLACE_NODE, reason=f"the GPU of {who} failed once more than resets may mend")

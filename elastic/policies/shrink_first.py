@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from elastic.control.remediation import ClusterView, Kind, Policy, Remediation
 from elastic.control.values import Incident, IncidentClass
-from elastic.policies.judging import given_up
+from elastic.policies.judging import given_up, gpu_is_broken
 from elastic.policies.ladder import Ladder
 
 
@@ -13,7 +13,7 @@ class ShrinkFirst:
     """Who failed, or is slow for long, is done without as long as the minimum is there; nobody is waited for.
 
     Attributes:
-        otherwise: asked below the minimum, and where nobody was lost.
+        otherwise: asked below the minimum, where nobody was lost, and about GPUs that can not be used as they are.
     """
 
     otherwise: Policy = field(default_factory=lambda: Ladder(swap=False))
@@ -24,6 +24,6 @@ class ShrinkFirst:
             return enough
         is_straggler = incident.kind is IncidentClass.STRAGGLER
         left = view.survivors - (len(incident.culprits) if is_straggler else 0)  # a straggler is still among them
-        if not incident.culprits or left < view.minimum:
+        if not incident.culprits or left < view.minimum or gpu_is_broken(incident):
             return self.otherwise(incident, view)
         return Remediation(kind=Kind.SHRINK, reason=f"{left} are enough, the minimum is {view.minimum}")

@@ -64,6 +64,8 @@ class Checkpoint:
         peers: copies of each shard on other nodes than its own. (copies; default 1: a node may be lost at any time)
         peer_bytes: what a node may hold for others. (bytes; default none: 0.7 of its object store, which spills at 0.8)
         memory: directory of the node tier: a ramdisk. (path; default /dev/shm: where Linux keeps shared memory)
+        disk: directory on a disk of each node, where snapshots are written from memory; they survive a reboot. (path;
+            default none: not every node has a disk of its own)
         keep: what the persistent tier keeps. (see Keep; default the last two: see there)
         upload_bytes_per_s: cap for each node. (bytes per s; default none: the network's)
         overhead: share of the time that measured intervals may cost. (share; default 0.03: beyond it, more frequent
@@ -79,6 +81,7 @@ class Checkpoint:
     peers: int = 1
     peer_bytes: int | None = None
     memory: str = "/dev/shm"  # noqa: S108 - where Linux keeps shared memory
+    disk: str | None = None
     keep: Keep = field(default_factory=Keep)
     upload_bytes_per_s: float | None = None
     overhead: float = 0.03
@@ -91,6 +94,8 @@ class Checkpoint:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise SettingError(f"Checkpoint.{name}={value} must be positive")
+        if self.disk is not None and not self.disk.startswith("/"):
+            raise SettingError(f"Checkpoint.disk={self.disk!r} must be an absolute path, the same on every node")
         if self.backup_interval_minutes is not None and not self.persistent_interval.is_auto:
             raise SettingError("Checkpoint.backup_interval_minutes and persistent_interval say the same: give one")
 

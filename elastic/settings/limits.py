@@ -98,7 +98,7 @@ class Limits:
             (s; default 60: the old process has ended by then)
         gpu_reset_timeout_s: how long the reset of a GPU may take, the end of its workers included. (s; default 60: a
             reset takes seconds, a worker that hangs is killed within ten)
-        hold_timeout_s: a run that the policy has paused goes on by itself after so long. (s; default 3600: somebody has
+        hold_timeout_s: a run that is paused goes on by itself after so long. (s; default 3600: somebody has
             looked by then)
         exit_timeout_s: how long a run that saves and exits may take to save. (s; default 25: spot machines give 30)
     """

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from elastic.errors import StateError
+from elastic.train.slot_layout import RunningSums
 
-PIECE_BYTES = 16 << 20  # what one of the two takes at a time
+PIECE_BYTES = 4 << 20  # what one of the two takes at a time; small enough to be summed while it is in a cache
 Pair = tuple[torch.Tensor, torch.Tensor]  # (to, from), of equal shape and dtype
 
 
@@ -25,16 +26,19 @@ class Copies:
         now: done, or in the device's order before all that follows, when this returns.
         later: begun; their sources must not change before `fence`.
         stream: where copies from a GPU run.
+        sums: of the memory that is copied to, in its order; taken along by the thread beside.
     """
 
-    def __init__(self, now: Sequence[Pair], later: Sequence[Pair], stream: Any = None) -> None:
+    def __init__(
+        self, now: Sequence[Pair], later: Sequence[Pair], stream: Any = None, sums: RunningSums | None = None
+    ) -> None:
         self._device = None
         if any(source.is_cuda for _, source in (*now, *later)):
             self._device = DeviceCopies(_on_gpu(now), _on_gpu(later), stream)
             now, later = _on_host(now), _on_host(later)
         for target, source in now:
             target.copy_(source)
-        self._host = HostCopies(later)
+        self._host = HostCopies(later, sums if self._device is None else None)
 
     def fence(self, timeout_s: float) -> None:
         """From here on sources may change.
@@ -54,18 +58,25 @@ class Copies:
 
 
 class HostCopies:
-    """Copies within host memory: torch lets go of the GIL in each."""
+    """Copies within host memory: torch lets go of the GIL in each.
 
-    def __init__(self, pairs: Sequence[Pair]) -> None:
+    Pieces are taken in order. Until somebody waits for them only the thread beside takes any, so what it has copied,
+    and all before it, is done and can be summed.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], sums: RunningSums | None = None) -> None:
+        self._sums = sums
         self._pieces = deque(piece for pair in pairs for piece in _pieces(*pair))
         self._left = len(self._pieces)
         self._lock = threading.Condition()
         self._error: Exception | None = None
         if self._pieces:
-            threading.Thread(target=self._work, name="elastic-copies", daemon=True).start()
+            threading.Thread(target=self._work, args=(sums,), name="elastic-copies", daemon=True).start()
 
     def finish(self, timeout_s: float) -> None:
         """Take a hand in what is left, and wait for what others have in theirs."""
+        if self._sums is not None:
+            self._sums.is_stopped = True
         self._work()
         with self._lock:
             if not self._lock.wait_for(lambda: self._left == 0, timeout_s):
@@ -73,7 +84,7 @@ class HostCopies:
             if self._error is not None:
                 raise StateError(f"state could not be copied: {self._error}") from self._error
 
-    def _work(self) -> None:
+    def _work(self, sums: RunningSums | None = None) -> None:
         while True:
             try:
                 target, source = self._pieces.popleft()
@@ -81,6 +92,8 @@ class HostCopies:
                 return
             try:
                 target.copy_(source)
+                if sums is not None:
+                    sums.reach(target.data_ptr() + target.nbytes - sums.address)
             except Exception as error:  # whoever waits raises it
                 self._error = error
             with self._lock:

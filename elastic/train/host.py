@@ -160,6 +160,10 @@ class WorkerHost:
         self._link.touch(incarnation)
         self._link.restore(commit, number, incarnation)
 
+    def save(self, incarnation: int, commit: CommitId) -> None:
+        self._link.touch(incarnation)
+        self._link.save(commit, incarnation)
+
     def go(self, incarnation: int, generation: int) -> bool:
         self._link.touch(incarnation)
         return self._link.go(generation, incarnation)

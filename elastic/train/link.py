@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
 from elastic.control.faults import Fault, InjectedError
-from elastic.control.values import CommitId, View
+from elastic.control.values import NOTHING_COMMITTED, CommitId, View
 from elastic.control.worker_protocol import THE_DRIVER, Signal, Stage, Verdict, WorkerState, react
 from elastic.errors import AttemptBroken, Dismissed, SupersededError
 from elastic.train.mailbox import Mailbox
@@ -23,8 +24,14 @@ _REPORTS_S = 0.5  # a message a step would cost more than it tells
 _LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
 
 
-class Forsaken:
-    """An order of nobody's: no driver is left, so the training thread saves the state that it has at the door."""
+@dataclass(frozen=True, slots=True)
+class SaveOrder:
+    """The training thread saves the state that it has at the door, since nobody may come to go on with it.
+
+    Attribute `is_asked`: by the driver; it asks one worker of each host. Else no driver is left to ask anybody.
+    """
+
+    is_asked: bool
 
 
 class Link:
@@ -51,7 +58,8 @@ class Link:
         self._to_restore: CommitId | None = None
         self._restore_number = 0
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
-        self._is_forsaken = self._has_saved = False
+        self._is_forsaken = self._has_saved = self._is_asked_to_save = False
+        self._saved: CommitId | None = None
         self._fault: Fault | None = None
 
     @property
@@ -152,6 +160,7 @@ class Link:
             told = {"generation": view.generation, "commit": view.resume, "incarnation": view.incarnation}
             if self._react(Signal.FORM, **told) is not Verdict.DONE:
                 return False
+            self._is_asked_to_save = False
             self._view = view
             self._mail.publish(view.published)
             return True
@@ -164,6 +173,16 @@ class Link:
                 self.post(self._restore_answer)
             elif number > self._restore_number and self._state.stage in (Stage.PARKED, Stage.FROZEN):
                 self._to_restore, self._restore_number, self._restore_answer = commit, number, None
+                self._lock.notify_all()
+
+    def save(self, commit: CommitId, incarnation: int = THE_DRIVER) -> None:
+        """Save this state, if this worker has stopped with it and has not saved it already."""
+        with self._lock:
+            self._refuse_older(incarnation)
+            held = self._state
+            is_held = held.healed and held.prepared is None and held.commit.same_state(commit)
+            if held.stage is Stage.FROZEN and is_held and not commit.same_state(self._saved or NOTHING_COMMITTED):
+                self._is_asked_to_save = True
                 self._lock.notify_all()
 
     def go(self, generation: int, incarnation: int = THE_DRIVER) -> bool:
@@ -223,7 +242,7 @@ class Link:
             self._parked = parked
             self.post(parked)
 
-    def wait_for_orders(self) -> View | CommitId | Forsaken | None:
+    def wait_for_orders(self) -> View | CommitId | SaveOrder | None:
         """Wait at the door; returns the generation to form, the commit to load, or None when the loop is over.
 
         Raises:
@@ -233,8 +252,8 @@ class Link:
             self._await(self._has_orders)
             if self._state.stage is Stage.GONE:
                 raise Dismissed
-            if self._is_left_alone():
-                return Forsaken()
+            if self._has_to_save():
+                return SaveOrder(self._is_asked_to_save)
             to_restore, self._to_restore = self._to_restore, None
             if to_restore is not None and self._state.stage in (Stage.PARKED, Stage.FROZEN):
                 return to_restore
@@ -242,15 +261,16 @@ class Link:
 
     def _has_orders(self) -> bool:
         is_door_open = self._state.stage in (Stage.FORMING, Stage.FINISHED, Stage.GONE)
-        return is_door_open or self._to_restore is not None or self._is_left_alone()
+        return is_door_open or self._to_restore is not None or self._has_to_save()
 
-    def _is_left_alone(self) -> bool:
-        return self._is_forsaken and not self._has_saved and self._state.stage is Stage.FROZEN
+    def _has_to_save(self) -> bool:
+        is_forsaken = self._is_forsaken and not self._has_saved
+        return (is_forsaken or self._is_asked_to_save) and self._state.stage is Stage.FROZEN
 
     def saved(self) -> None:
         """The training thread has done what it could."""
         with self._lock:
-            self._has_saved = True
+            self._has_saved, self._is_asked_to_save, self._saved = True, False, self._state.commit
             self._lock.notify_all()
 
     def answer_restore(self, answer: ev.Restored | ev.RestoreRefused) -> None:

@@ -413,10 +413,10 @@ class Replica:
             self._pending = None  # the rest of this replica was lost before it had applied it, and nobody else had
             self.snapshots.drop()
 
-    def save(self) -> None:
-        """No driver is left: what this replica holds, at rest at the door, is the last that anybody will have of it."""
+    def save(self, is_asked: bool) -> None:
+        """Nobody may come to go on: what this replica holds, at rest at the door, is the last there will be."""
         try:
-            self.snapshots.save(self.link.state.commit, self.replicas)
+            self.snapshots.save(self.link.state.commit, self.replicas, is_asked)
         finally:
             self.link.saved()
 

@@ -22,7 +22,7 @@ from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.gloo import FormingCancelledError, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.hooks import Hooks
-from elastic.train.link import Forsaken
+from elastic.train.link import SaveOrder
 from elastic.train.meeting import StoreHost
 from elastic.train.reducer import BUCKET_BYTES
 from elastic.train.refuse import refuse, refuse_loop
@@ -341,8 +341,8 @@ class Session(DataDoor):
             if isinstance(view, CommitId):
                 revive(self._replica, self._around, view)
                 continue
-            if isinstance(view, Forsaken):
-                self._replica.save()
+            if isinstance(view, SaveOrder):
+                self._replica.save(view.is_asked)
                 continue
             if view is None:
                 self._replica.make_stable()

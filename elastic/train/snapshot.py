@@ -8,20 +8,18 @@ A step that is tried again instead of becoming stable leaves nothing behind. Whi
 leader's vote travels in the tail of their reductions. Of the workers of a host that hold the same shard, one stages it.
 """
 
-import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
 import torch
 
 from elastic.checkpoint.arena import Arena, Slot
-from elastic.checkpoint.manifest import Entry, Manifest, chunk_count, laid_out
+from elastic.checkpoint.manifest import Manifest
 from elastic.checkpoint.memory import reclaim
 from elastic.control import events as ev
 from elastic.control.flight import Flying
@@ -32,9 +30,9 @@ from elastic.policies.sizing import slots_for
 from elastic.settings import Checkpoint
 from elastic.train.copies import Copies, pin
 from elastic.train.landing import expected_bytes
-from elastic.train.sharded import box, local
+from elastic.train.sharded import local
+from elastic.train.slot_layout import Layout, RunningSums, clear_gaps, laid_out_as, model_layout, sums, targets
 from elastic.train.surroundings import Surroundings
-from elastic.train.tree import Flat
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
@@ -46,23 +44,15 @@ _LAST_S = 30.0
 _POLL_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where each tensor of a state goes; the same object as long as nothing changes its shape."""
-
-    signature: tuple[Any, ...]
-    entries: tuple[Entry, ...]
-    nbytes: int
-
-
 @dataclass(slots=True)
 class Snapshot:
-    """One step's state on its way into a slot; `manifest` lacks its sums."""
+    """One step's state on its way into a slot; `manifest` lacks its sums, of which `sums` has the first."""
 
     slot: Slot
     copies: Copies
     manifest: Manifest
     began_s: float
+    sums: RunningSums
     stall_s: float = 0.0
 
 
@@ -99,8 +89,12 @@ class NoSnapshots:
     def drop(self) -> None:
         """The staged step will never be stable: its attempt was replaced."""
 
-    def save(self, commit: CommitId, replicas: int) -> None:
-        """Stage and seal what is at rest, the result of this commit, whether or not it is known to be stable."""
+    def save(self, commit: CommitId, replicas: int, is_asked: bool = False) -> None:
+        """Stage and seal what is at rest, the result of this commit, whether or not it is known to be stable.
+
+        Args:
+            is_asked: by somebody who has asked nobody else on this host; else those do it who usually stage.
+        """
 
     def flush(self) -> None:
         """Wait until what is stable is sealed."""
@@ -135,6 +129,7 @@ class Snapshots(NoSnapshots):
         self._copying: Snapshot | None = None  # its sources must not change
         self._open: Snapshot | None = None  # not known yet whether its step becomes stable
         self._layout = Layout((), (), 0)
+        self._sealed: CommitId | None = None  # the last one
         self._last_thread: threading.Thread | None = None
         self._reserving: threading.Thread | None = None
         self._error: Exception | None = None
@@ -229,24 +224,29 @@ class Snapshots(NoSnapshots):
         if snapshot is not None:
             self._start(lambda: self._abandon(snapshot))
 
-    def save(self, commit: CommitId, replicas: int) -> None:
-        if self.is_off or not self._is_stager:
+    def save(self, commit: CommitId, replicas: int, is_asked: bool = False) -> None:
+        if self.is_off or not (self._is_stager or is_asked):
             return
-        self.drop()
+        with self._replica.page.during(Flying.SLOW, "saving the state, since nobody may come to go on with it"):
+            if self._open is not None and self._open.manifest.commit.same_state(commit):
+                self.stable(commit)
+            else:
+                self.drop()
+            self.flush()
+            if self._sealed is None or not self._sealed.same_state(commit):
+                self._stage_at_rest(commit, replicas)
+            self.flush()
+
+    def _stage_at_rest(self, commit: CommitId, replicas: int) -> None:
         self._copying = None
-        if self._reserving is not None:
-            self._reserving.join(self._timeout_s)
-        with self._replica.page.during(Flying.SLOW, "saving the state, since no driver is left"):
-            self.flush()
-            try:
-                snapshot = self._begin_soon(commit, replicas)
-            except NoRoomError as error:
-                self._give_up(error)
-                return
-            if snapshot is not None:
-                snapshot.copies.fence(self._timeout_s)
-                self._start(lambda: self._seal(snapshot))
-            self.flush()
+        try:
+            snapshot = self._begin_soon(commit, replicas)
+        except NoRoomError as error:
+            self._give_up(error)
+            return
+        if snapshot is not None:
+            snapshot.copies.fence(self._timeout_s)
+            self._start(lambda: self._seal(snapshot))
 
     def flush(self) -> None:
         if self._last_thread is not None:
@@ -296,7 +296,12 @@ class Snapshots(NoSnapshots):
             replicas=replicas,
             taken_at_s=time.time(),
         )
-        return Snapshot(slot, Copies(now, later, self._side_stream(slot, flat.tensors)), manifest, time.monotonic())
+        began_s, running = time.monotonic(), self._running_sums(slot)
+        copies = Copies(now, later, self._side_stream(slot, flat.tensors), running)
+        return Snapshot(slot, copies, manifest, began_s, running)
+
+    def _running_sums(self, slot: Slot) -> RunningSums:
+        return RunningSums(slot.payload)
 
     def _steady(self) -> set[int]:
         """Addresses of what changes inside apply alone: the model's parameters, and the optimizers' state."""
@@ -349,8 +354,9 @@ class Snapshots(NoSnapshots):
 
     def _seal(self, snapshot: Snapshot) -> None:
         snapshot.copies.wait(self._timeout_s)
-        manifest = replace(snapshot.manifest, chunks=sums(snapshot.slot.payload, snapshot.manifest))
+        manifest = replace(snapshot.manifest, chunks=sums(snapshot.slot.payload, snapshot.manifest, snapshot.sums.done))
         self._arena.seal(snapshot.slot, manifest)
+        self._sealed = manifest.commit
         self._transfer_s = time.monotonic() - snapshot.began_s
         link, key = self._replica.link, manifest.key
         place = {"shard": key.shard, "shards": key.shards}
@@ -374,52 +380,6 @@ class Snapshots(NoSnapshots):
 def make_snapshots(replica: "Replica", around: Surroundings) -> NoSnapshots:
     """As `around.checkpoint` says."""
     return NoSnapshots() if around.checkpoint is None else Snapshots(replica, around, around.checkpoint)
-
-
-def laid_out_as(flat: Flat, before: Layout) -> Layout:
-    """The layout of a state; the one before where it fits.
-
-    Raises:
-        StateError: a DTensor's part is no single box.
-    """
-    signature = tuple(
-        (path, tensor.dtype, tensor.shape) for (path, _), tensor in zip(flat.leaves, flat.tensors, strict=True)
-    )
-    if signature == before.signature:
-        return before
-    entries = []
-    for (path, leaf), tensor in zip(flat.leaves, flat.tensors, strict=True):
-        whole, at = box(leaf)
-        dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
-        entries.append(Entry(path=path, dtype=dtype, shape=shape, begin=0, nbytes=tensor.nbytes, whole=whole, at=at))
-    placed, nbytes = laid_out(entries)
-    return Layout(signature, placed, nbytes)
-
-
-def targets(payload: Any, layout: Layout, tensors: list[torch.Tensor]) -> Iterable[torch.Tensor]:
-    """Views into a payload, (nbytes,) uint8, one for each tensor."""
-    whole = torch.from_numpy(payload)
-    for entry, tensor in zip(layout.entries, tensors, strict=True):
-        yield whole[entry.begin : entry.begin + entry.nbytes].view(tensor.dtype).view(tensor.shape)
-
-
-def clear_gaps(payload: Any, layout: Layout) -> None:
-    """Zeros between tensors: equal states are equal bytes, whatever the slot has held before."""
-    ends = [entry.begin + entry.nbytes for entry in layout.entries]
-    for end, begin in zip(ends, [*(entry.begin for entry in layout.entries[1:]), layout.nbytes], strict=False):
-        payload[end:begin] = 0
-
-
-def sums(payload: Any, manifest: Manifest) -> tuple[int, ...]:
-    """crc32c of each chunk of a payload; lets go of the GIL in each."""
-    bounds = (manifest.chunk(number) for number in range(chunk_count(manifest.nbytes, manifest.chunk_bytes)))
-    return tuple(google_crc32c.value(payload[begin:end]) for begin, end in bounds)
-
-
-def model_layout(model: torch.nn.Module | None) -> str:
-    """Digest of the parameters' names, shapes and dtypes, the same however they are sharded."""
-    lines = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()] if model is not None else []
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
 
 def _is_tensor(value: Any) -> bool:

@@ -26,12 +26,13 @@ def train(session: Session, *, folder: Path, plan: tuple[Sabotage, ...], **usual
     def strike(point: str, step: int = ANY) -> None:
         points.at(point, 0, step, 0)
 
-    _stage_under(strike)
-    _restore_under(strike)
+    stage_under(strike)
+    restore_under(strike, HalfwayOptimizer)
     return saboteur.train(session, folder=folder, plan=plan, **usual)
 
 
-def _stage_under(strike: Any) -> None:
+def stage_under(strike: Any) -> None:
+    """Call strike(point, step) on the way of a snapshot, for as long as this process lives."""
     begin, fence, seal = Snapshots._begin, Snapshots.fence, Snapshots._seal
     stamp, write = Slot.seal, Slot.write_manifest
     sealing = [ANY]
@@ -62,17 +63,18 @@ def _stage_under(strike: Any) -> None:
     Slot.seal, Slot.write_manifest = stamping, writing  # type: ignore[method-assign]
 
 
-def _restore_under(strike: Any) -> None:
-    read, load = MemorySource.read, HalfwayOptimizer.load_state_dict
+def restore_under(strike: Any, optimizer: type[Any]) -> None:
+    """Call strike(point) on the way of a restore; `optimizer`: the class of what is installed last."""
+    read, load = MemorySource.read, optimizer.load_state_dict
 
     def reading(self: MemorySource, *what: Any) -> Any:
         given = read(self, *what)
         strike("reading")
         return given
 
-    def loading(self: HalfwayOptimizer, state: Any) -> None:
+    def loading(self: Any, state: Any) -> None:
         strike("installing")
         load(self, state)
         strike("installed")
 
-    MemorySource.read, HalfwayOptimizer.load_state_dict = reading, loading  # type: ignore[method-assign]
+    MemorySource.read, optimizer.load_state_dict = reading, loading  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -104,8 +105,8 @@ def thinned(stories: Mapping[str, Any], every: int) -> list[Any]:
 
 
 def name_of(folder: Path) -> str:
-    """Of the run that is played there."""
-    return f"chaos-{abs(hash(str(folder))) % 10**8}"
+    """Of the run that is played there, the same in every process."""
+    return f"chaos-{zlib.crc32(str(folder).encode())}"
 
 
 def run(

@@ -35,6 +35,7 @@ class Sabotage:
         generation: the generation in which it strikes; 0: any.
         delay_s: for "stall", "slow" and "pending": how long the worker sleeps there first.
         signal: what it sends itself, except where it only sleeps.
+        victim: who gets that signal instead; its pid is in `<victim>.pid`, beside the marks. Empty: the worker itself.
     """
 
     point: str
@@ -43,10 +44,12 @@ class Sabotage:
     generation: int = 0
     delay_s: float = 0.0
     signal: int = signal.SIGKILL
+    victim: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.point}-rank{self.rank}-step{self.step}-generation{self.generation}"
+        whom = f"-{self.victim}" if self.victim else ""
+        return f"{self.point}-rank{self.rank}-step{self.step}-generation{self.generation}{whom}"
 
 
 class Saboteur:
@@ -65,9 +68,16 @@ class Saboteur:
             if self._strikes_first(sabotage):
                 time.sleep(sabotage.delay_s)
                 if point not in HARMLESS:
-                    os.kill(os.getpid(), sabotage.signal)
+                    self._kill(sabotage)
                 return True
         return False
+
+    def _kill(self, sabotage: Sabotage) -> None:
+        if not sabotage.victim:
+            os.kill(os.getpid(), sabotage.signal)
+            return
+        os.kill(int((self._folder / f"{sabotage.victim}.pid").read_text()), sabotage.signal)
+        time.sleep(60)  # whose death ends this process too: nothing happens here between the two
 
     def flip(self, rank: int, step: int, generation: int, optimizer: torch.optim.Optimizer) -> None:
         """Between two steps: a bit of a parameter, or of its moment."""

@@ -1,6 +1,9 @@
 """Effect. C2: everybody dies, at each point of a snapshot and a restore: what is restored is whole, and as promised."""
 
 import json
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ from elastic.control.outcome import Ending
 from elastic.control.state import RunState
 from elastic.settings import Checkpoint, Interval
 from tests.chaos import crashing
-from tests.chaos.group import STEPS, Story, Training, assert_same_answer, committed_samples, run, thinned
+from tests.chaos.group import STEPS, Story, Training, assert_same_answer, committed_samples, read, run, thinned
 from tests.chaos.saboteur import BATCH, Sabotage
+from tests.effects.helpers import LONG_S, child, eventually, process_state
 
 pytestmark = pytest.mark.timeout(120)
 AT = 7
@@ -63,6 +67,7 @@ RESTORING = {
     point: [Sabotage(point="forward", rank=0, step=AT), Sabotage(point=point, rank=0, generation=generation)]
     for point, generation in (("reading", 0), ("installing", 0), ("installed", 0), ("forming", 2))
 }
+SEALED = {"stamped": (AT,), "copying": range(AT + 1)}  # what is being copied may be stable, and be sealed meanwhile
 
 
 @pytest.mark.parametrize("plan", thinned(STAGING, 5))
@@ -72,8 +77,7 @@ def test_c02_killed_while_a_step_is_staged(plan: list[Sabotage], tmp_path: Path,
     assert_restored_as_promised(story, clean, death_s(story))
     assert_exactly_once(story, clean)
     (step,) = set(restored_steps(story))
-    sealed = {"stamped": (AT,), "copying": range(AT + 1)}  # what is being copied may be stable, and be sealed meanwhile
-    assert step in sealed.get(plan[0].point, range(AT))
+    assert step in SEALED.get(plan[0].point, range(AT))
 
 
 @pytest.mark.parametrize("plan", thinned(RESTORING, 4))
@@ -114,3 +118,59 @@ def test_c02_the_driver_dies_and_another_life_goes_on(plan: Any, tmp_path: Path,
     assert_restored_as_promised(second, clean, lines[-1]["t"])
     begins_after = restored_steps(second)[-1]
     assert [report.commit.step for report in second.reports] == list(range(begins_after + 1, STEPS))
+
+
+DRIVER = "driver"
+
+KILLED_STAGING = {point: [replace(sabotage, victim=DRIVER) for sabotage in plan] for point, plan in STAGING.items()}
+KILLED_RESTORING = {point: [first, replace(second, victim=DRIVER)] for point, (first, second) in RESTORING.items()}
+
+
+def drive(pipe: Any, folder: Path, plan: list[Sabotage]) -> None:
+    (folder / f"{DRIVER}.pid").write_text(str(os.getpid()))
+    run(folder, *plan, replicas=(1, 1), slots=3, pause_s=0.03, training=training(folder, keep=True))
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return process_state(pid) == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def first_life(folder: Path, plan: list[Sabotage]) -> list[dict[str, Any]]:
+    """A driver that is killed, until nobody of its life is left; returns its journal."""
+    with child(drive, folder, plan, daemon=False) as (process, _):
+        process.join(2 * LONG_S)
+        assert process.exitcode == -signal.SIGKILL, "the driver was not killed"
+    for line in read(folder.glob("*.jsonl")):
+        eventually(lambda pid=line["pid"]: is_gone(pid), "the workers are gone")
+    for steps in folder.glob("*.jsonl"):
+        steps.unlink()
+    whole = (folder / "run" / "journal.jsonl").read_text().rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def next_life(folder: Path, clean: Story, plan: list[Sabotage]) -> int:
+    """Kill the driver, and go on; returns the step that the next one has restored."""
+    told = first_life(folder, plan)
+    ended_s = told[-1]["t"]
+    assert promised(told, ended_s) >= 0, "nothing was sealed that could be lost"
+    story = run(folder, replicas=(1, 1), slots=3, training=training(folder))
+    assert story.fired == {sabotage.name for sabotage in plan}, "a sabotage did not strike"
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    assert_same_answer(story, clean)
+    steps = restored_steps(replace(story, journal=[line for line in story.journal if line["t"] > ended_s]))
+    assert min(steps) >= promised(told, ended_s)
+    assert [report.commit.step for report in story.reports] == list(range(steps[-1] + 1, STEPS))
+    return steps[0]
+
+
+@pytest.mark.parametrize("plan", thinned(KILLED_STAGING, 5))
+def test_c02_the_driver_is_killed_while_a_step_is_staged(plan: list[Sabotage], tmp_path: Path, clean: Story) -> None:
+    assert next_life(tmp_path, clean, plan) in SEALED.get(plan[0].point, range(AT))
+
+
+@pytest.mark.parametrize("plan", thinned(KILLED_RESTORING, 5))
+def test_c02_the_driver_is_killed_while_a_step_is_restored(plan: list[Sabotage], tmp_path: Path, clean: Story) -> None:
+    next_life(tmp_path, clean, plan)

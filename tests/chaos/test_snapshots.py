@@ -1,7 +1,7 @@
 """Effect. Snapshots of every step, of runs that lose workers: what is sealed is what was committed, and stable."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,25 @@ def test_each_shard_of_a_gang_stages_the_same_steps(tmp_path: Path) -> None:
         ((9, 6), (0, 0), (5, 6)),
         ((9, 6), (5, 0), (4, 6)),
     ]
+
+
+@pytest.mark.parametrize("killed", thinned({"the one that stages": 0, "another": 1}, 2))
+def test_survivors_that_wait_in_vain_have_saved_their_newest_step(killed: int, tmp_path: Path) -> None:
+    """Two of two are needed, one dies, nobody comes: the next life begins where the survivor was."""
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    checkpoint = Checkpoint(local_interval=SELDOM, memory=str(memory))
+    training = Training(checkpoint=checkpoint, at_end=lambda name: None)
+    plan = Sabotage(point="forward", rank=killed, step=7)
+    first = run(tmp_path, plan, replicas=(2, 2), slots=2, training=training, jobset_downtime_threshold_s=2.0)
+    assert first.fired == {plan.name} and len(first.killed) == 1
+    assert first.finished.outcome.ending is Ending.NOT_ENOUGH_SLOTS, first.finished.outcome
+    assert [line["step"] for line in first.of("committed")].count(6) == 2
+    assert staged(first)[-1]["commit"]["step"] == 6
+    second = run(tmp_path, replicas=(2, 2), slots=2, training=replace(training, at_end=None))
+    assert second.finished.outcome.ending is Ending.SUCCEEDED, second.finished.outcome
+    assert {line["commit"]["step"] for line in second.journal if line.get("event") == "Restored"} == {6}
+    assert [report.commit.step for report in second.reports] == list(range(7, STEPS))
 
 
 def test_a_run_that_ended_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:

@@ -145,3 +145,49 @@ def test_a_run_is_sent_back_from_the_command_line(hosts: Any, tmp_path: Path) ->
     assert [report.commit.step for report in saboteur.reports[turn:] if report.skipped] == [300, 301]
     started = [line for line in read_lines(tmp_path) if line["event"] == "started"]
     assert len(started) == 2, "nobody starts anew"
+
+
+@pytest.mark.slow
+def test_c23_sigterm_in_the_middle_of_an_upload(hosts: Any, tmp_path: Path) -> None:
+    """A worker is told to go while its step is on its way up: it leaves between two steps, and the upload arrives."""
+    store, caught = open_vault(str(tmp_path / "store"), "told"), list[str]()
+
+    def begun() -> set[str]:
+        names = {path.name for path in (tmp_path / "store" / "told" / "leases").glob("*")}
+        return names - {one.name for one in store.commits(also_void=True)}
+
+    def tell(state: RunState) -> None:
+        deadline_s = time.monotonic() + 60
+        while not (half := begun()):
+            assert time.monotonic() < deadline_s, "nothing is being uploaded"
+            time.sleep(0.01)
+        caught.extend(half)
+        os.kill(state.members[0].pid, signal.SIGTERM)
+
+    saboteur = At(10, tell)
+    kept = checkpoint(tmp_path, upload_bytes_per_s=2000, keep=elastic.Keep(last=1000))  # seconds for each
+    result = fit(tmp_path, "told", kept, steps=200, callbacks=[saboteur])
+    assert saboteur.fired_s is not None and result.steps == 200
+    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    assert [line["reason"] for line in journal if line.get("event") == "WorkerNotice"] == ["SIGTERM"]
+    assert not [line for line in journal if line.get("event") in ("CollectiveBroken", "Restored")]
+    durable = store.commits()
+    assert set(caught) <= {one.name for one in durable}, "an upload was broken off"
+    assert durable[0].commit.step == 199
+    assert set(committed_samples(tmp_path).values()) == {1}
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_disks_of_its_nodes(hosts: Any, tmp_path: Path) -> None:
+    """When it ended, its slots were removed and its actors ended, as if all nodes had been switched off."""
+    kept = checkpoint(tmp_path, persistent=None, disk=str(tmp_path / "disk"), peers=0)
+    fit(tmp_path, "disks", kept, steps=STEPS // 2)
+    assert not list(Path("/dev/shm").glob("elastic-disks@*"))
+    rest = fit(tmp_path, "disks", kept)
+    assert rest.steps == STEPS
+    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    restored = [line for line in journal if line.get("event") == "Restored"]
+    assert restored and {line["commit"]["step"] for line in restored} == {STEPS // 2 - 1}
+    assert all(place.startswith("disk ") for line in restored for place in line["places"]), restored
+    assert {line["commit"]["step"] for line in journal if line.get("checkpoint") == "DiskStep"} >= {STEPS - 1}
+    assert set(committed_samples(tmp_path).values()) == {1}

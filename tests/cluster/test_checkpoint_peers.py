@@ -16,6 +16,7 @@ import pytest
 from elastic.checkpoint import rungs
 from elastic.checkpoint.arena import Arena
 from elastic.checkpoint.catalog import candidates
+from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.memory import MemorySource, scan
 from elastic.checkpoint.reader import take_inventory
@@ -34,6 +35,10 @@ CHUNK_BYTES = 1 << 20
 BEAT_S = 0.3
 
 
+def disk_of(root: Path, run: str, node: str) -> Disk:
+    return Disk(root / f"disk-{node}", run, f"disk of node {node[:12]}")
+
+
 def slots_of(root: Path, run: str, node: str) -> MemorySource:
     return MemorySource(root / node, run)
 
@@ -50,13 +55,14 @@ class Crew:
     def id(self, name: str) -> str:
         return self.nodes[name].node_id
 
-    def keeper(self, incarnation: int = 1, **checkpoint: Any) -> Any:
+    def keeper(self, incarnation: int = 1, has_disks: bool = False, **checkpoint: Any) -> Any:
         from elastic.actors.keeper import Keeper
 
         tiers = Checkpoint(memory=str(self._root), **checkpoint)
         settings = RunSettings(run=self._root.name, checkpoint=tiers, incarnation=incarnation)
         memory = functools.partial(slots_of, self._root, self._root.name)
-        keeper = Keeper(settings, self.told.append, self.crashes.append, memory=memory, beat_s=BEAT_S)
+        disk = functools.partial(disk_of, self._root, self._root.name) if has_disks else None
+        keeper = Keeper(settings, self.told.append, self.crashes.append, memory=memory, disk=disk, beat_s=BEAT_S)
         self.keepers.append(keeper)
         keeper.homes({0: {self.id("x")}, 1: {self.id("y")}})
         return keeper
@@ -249,3 +255,35 @@ def test_what_is_restored_is_waited_for_while_it_comes_and_passed_on(crew: Crew,
     told = {one.node: one.sources for one in crew.told if isinstance(one, rungs.Prefetch)}
     assert set(told) == {x.node, y.node} and sorted(len(sources[0]) for sources in told.values()) == [0, 1]
     assert crew.rung(1) is None, "it counts as a copy"
+
+
+def test_what_is_on_disks_outlives_memory_and_actors_of_all_nodes(crew: Crew, tmp_path: Path) -> None:
+    """Both nodes are booted anew, as far as tests can: slots, copies and actors are gone, and only disks are left."""
+    keeper, data = crew.keeper(has_disks=True, peers=0), {}
+
+    def on_disk() -> list[int]:
+        return [told.commit.step for told in crew.told if isinstance(told, rungs.DiskStep)]
+
+    for step in (1, 2, 3):
+        data[0], data[1] = crew.seal(key(step, 0, 2), "x"), crew.seal(key(step, 1, 2), "y")
+        wait_until(lambda step=step: step in on_disk(), f"step {step} is not on the disks: {crew.told}")
+    left = {name: tmp_path / f"disk-{crew.id(name)}" / tmp_path.name / "steps" for name in "xy"}
+    wait_until(lambda: all(len(list(one.iterdir())) == 2 for one in left.values()), "step 1 stays")
+    keeper.close(keep=False)
+    for name, arena in crew.arenas.items():
+        arena.close()
+        for slot in (tmp_path / crew.id(name)).glob("*.slot"):
+            slot.unlink()
+    wait_until(lambda: keeper.inventory("") == [], "the actors live")
+    later = crew.keeper(incarnation=2, has_disks=True, peers=0)
+    wait_until(lambda: len(later.inventory("")) == 2, "no new actors")
+    sources = {one.node: one for one in later.inventory("")}
+    for shard, name in enumerate("xy"):
+        manifests = sources[crew.id(name)].manifests()
+        assert [(one.commit.step, one.shard) for one in manifests] == [(3, shard), (2, shard)]
+        read = sources[crew.id(name)].read(manifests[0].key, 0, manifests[0].nbytes)
+        assert np.array_equal(read, data[shard])
+    near = next(one for one in later.inventory(crew.id("x")) if one.tier is Tier.MEMORY)
+    assert near.manifests() == [], "whoever is on the node reads its disk by itself"
+    (candidate, *_) = candidates(take_inventory(list(sources.values())).holders, tmp_path.name)
+    assert candidate.commit.step == 3

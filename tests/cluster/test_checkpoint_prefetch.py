@@ -5,6 +5,8 @@ import ctypes
 import json
 import os
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +20,8 @@ import pytest
 import elastic
 from elastic.actors.peer_source import peer_sources
 from elastic.checkpoint.store import StoreError
-from tests.cluster.test_checkpoint import checkpoint
+from elastic.checkpoint.vault import open_vault
+from tests.cluster.test_checkpoint import CLI, checkpoint
 from tests.cluster.training import At, regression
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -85,9 +88,9 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def fit(folder: Path, train_fn: Callable[[Any], Any], *callbacks: Any) -> Any:
+def fit(folder: Path, train_fn: Callable[[Any], Any], *callbacks: Any, **kept: Any) -> Any:
     limits = elastic.Limits(start_timeout_s=120, hang_floor_s=30)
-    settings = {"scaling": ON_TWO_NODES, "limits": limits, "name": RUN, "checkpoint": checkpoint(folder)}
+    settings = {"scaling": ON_TWO_NODES, "limits": limits, "name": RUN, "checkpoint": checkpoint(folder, **kept)}
     return elastic.fit(train_fn, run_dir=folder / "run", callbacks=callbacks, **settings)
 
 
@@ -115,4 +118,29 @@ def test_a_chunk_leaves_the_store_once_and_is_there_before_the_workers(hosts: An
     assert set(sent) == nodes and [sources for sources in sent.values() if sources != [[]]] == [[[first]]]
     restored = [line for line in told if line.get("event") == "Restored"]
     assert len(restored) == 2 and all(line["commit"]["step"] == HALF - 1 for line in restored)
+    assert all(place.startswith("memory node ") for line in restored for place in line["places"]), restored
+
+
+def test_live_workers_that_are_sent_back_wait_for_what_comes(hosts: Any, tmp_path: Path) -> None:
+    """All ask for the step as soon as they stand at the door; it leaves the store once for them, too."""
+    store = open_vault(str(tmp_path / "store"), RUN)
+    told: list[tuple[int, subprocess.CompletedProcess[str], Counter[str]]] = []
+
+    def send_back() -> None:
+        wait_until(lambda: len(store.commits()) > 8, "nothing became durable")
+        oldest = store.commits()[-1]  # in no slot any more
+        command = [sys.executable, "-c", CLI, "rewind", RUN, "--to-step", str(oldest.commit.step)]
+        with opened(tmp_path / "store" / RUN / "steps" / oldest.name) as counts:
+            asked = subprocess.run([*command, "--address", hosts.address], capture_output=True, text=True, timeout=120)
+        told.append((oldest.commit.step, asked, counts))
+
+    sending = threading.Thread(target=send_back)
+    begin = At(10, lambda state: sending.start())
+    fit(tmp_path, regression(tmp_path, steps=800), begin, keep=elastic.Keep(last=1000), peers=0)
+    sending.join()
+    ((step, asked, counts),) = told
+    assert asked.returncode == 0, asked.stderr
+    restored = [line for line in lines(tmp_path) if line.get("event") == "Restored"]
+    assert len(restored) == 2 and {line["commit"]["step"] for line in restored} == {step}
+    assert [count for name, count in counts.items() if name.startswith("chunk-")] == [1], counts
     assert all(place.startswith("memory node ") for line in restored for place in line["places"]), restored

@@ -183,3 +183,34 @@ def test_copies_go_once_the_restored_run_has_something_better(
     nodes.prefetcher.restored(generation=3)
     nodes.prefetcher.came_to(rose)
     assert nodes.actors["a"].expected() == [[7], []][: 1 + is_gone] and nodes.prefetcher.homes == set()
+
+
+def test_it_is_told_when_all_who_are_sent_know_what_will_come(nodes: Nodes) -> None:
+    told: list[str] = []
+    nodes.up("ab")
+    aim = Aim(candidate=candidate_of(7, 1, ""), width=1, homes={"a": {0}, "b": {0}})
+    nodes.prefetcher.aim(aim, lambda: told.append("known"))
+    first, second = nodes.pending
+    first(None)
+    assert told == [], "one of two has answered"
+    second(None)
+    assert told == ["known"]
+    nodes.prefetcher.aim(aim, lambda: told.append("again"))
+    assert told == ["known", "again"], "nobody is sent for anything more"
+
+
+def test_what_is_announced_and_not_wanted_after_all_goes(nodes: Nodes) -> None:
+    nodes.up("a")
+    nodes.aim({"a": {0}})
+    nodes.answer()
+    nodes.prefetcher.aim(None)
+    assert nodes.actors["a"].expected() == [[7], []] and nodes.prefetcher.homes == frozenset()
+    nodes.prefetcher.aim(None)
+    assert nodes.actors["a"].expected() == [[7], []]
+
+
+def test_a_node_that_has_it_on_its_disk_is_sent_for_nothing_and_passes_it_on(nodes: Nodes) -> None:
+    nodes.up("a", disk=frozenset({key(7)}))
+    nodes.up("b")
+    nodes.aim({"a": {0}, "b": {0}})
+    assert nodes.sources() == {"b": "a"}

@@ -31,8 +31,13 @@ class Numbers:
         return index, x, x.sum()
 
 
-def regression(folder: Path, steps: int = 40, pause_s: float = 0.005) -> Callable[[Any], Any]:
-    """Fits a small network in float64; each worker appends what it consumed and committed to its file in `folder`."""
+def regression(
+    folder: Path, steps: int = 40, pause_s: float = 0.005, until: Path | None = None
+) -> Callable[[Any], Any]:
+    """Fits a small network in float64; each worker appends what it consumed and committed to its file in `folder`.
+
+    Once the file `until` exists, the rest is done without a pause.
+    """
 
     def train_fn(session: Any) -> dict[str, Any]:
         torch.manual_seed(0)
@@ -52,7 +57,7 @@ def regression(folder: Path, steps: int = 40, pause_s: float = 0.005) -> Callabl
             with step:
                 for index, x, y in step:
                     write(event="consumed", step=step.index, generation=step.generation, ids=index.tolist())
-                    time.sleep(pause_s)
+                    time.sleep(0 if until is not None and until.exists() else pause_s)
                     step.backward(((model(x).squeeze(-1) - y) ** 2).mean())
                 step.apply(optimizer)
                 step.report(loss=step.loss)

@@ -6,7 +6,7 @@ from elastic.control import events as ev
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, StepReport, View
 from elastic.control.worker_protocol import Stage
 from elastic.errors import SupersededError
-from elastic.train.link import Forsaken, Link
+from elastic.train.link import Link, SaveOrder
 from tests.effects.helpers import LONG_S, Running
 
 MOMENT_S = 0.05
@@ -127,7 +127,7 @@ def test_what_every_driver_must_hear_is_told_again_once() -> None:
 def test_who_is_forsaken_saves_its_state_and_leaves() -> None:
     link = stepping()
     forsaking = Running(lambda: link.forsake(LONG_S))
-    assert isinstance(link.wait_for_orders(), Forsaken)
+    assert isinstance(link.wait_for_orders(), SaveOrder)
     assert link.state.stage is Stage.FROZEN
     link.saved()
     forsaking.result()
@@ -136,7 +136,7 @@ def test_who_is_forsaken_saves_its_state_and_leaves() -> None:
 def test_a_driver_that_comes_while_the_state_is_saved_has_the_worker() -> None:
     link = stepping()
     forsaking = Running(lambda: link.forsake(LONG_S))
-    assert isinstance(link.wait_for_orders(), Forsaken)
+    assert isinstance(link.wait_for_orders(), SaveOrder)
     link.adopt(2, **PLACE)
     forsaking.result()
     assert link.silent_s < LONG_S
@@ -147,3 +147,30 @@ def test_who_holds_nothing_saves_nothing() -> None:
     link = Link("w0", lease_s=LONG_S)
     link.arrive(ev.WorkerParked(worker="w0", host="h", port=9, pid=7, layout="l"))
     Running(lambda: link.forsake(LONG_S)).result()
+
+
+def test_who_has_stopped_saves_the_state_that_it_is_asked_for_once() -> None:
+    link, held = stepping(), CommitId(1, 1, 1, 0, "s0")
+    link.save(held, 1)
+    assert not link._has_to_save(), "it has not stopped"
+    link.freeze(1, 1)
+    link.save(CommitId(1, 1, 1, 1, "s1"), 1)
+    assert not link._has_to_save(), "it holds another one"
+    link.save(held, 1)
+    assert link.wait_for_orders() == SaveOrder(is_asked=True)
+    link.saved()
+    link.save(held, 1)
+    assert not link._has_to_save(), "it has saved it"
+    assert link.form(view(2))
+    assert link.wait_for_orders() == view(2)
+
+
+def test_a_generation_that_is_formed_comes_before_an_order_to_save() -> None:
+    link = stepping()
+    link.freeze(1, 1)
+    link.save(CommitId(1, 1, 1, 0, "s0"), 1)
+    link.form(view(2))
+    assert link.wait_for_orders() == view(2)
+    with pytest.raises(SupersededError):
+        link.adopt(2, **PLACE)
+        link.save(CommitId(1, 1, 1, 0, "s0"), 1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from elastic import cli
+from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import open_vault
@@ -215,3 +216,24 @@ def test_gc(call, tmp_path):
     assert call.facts("ls", "new", "--persistent", store)["steps"][-1]["step"] == 0, "nothing was deleted"
     call.facts(*options)
     assert 2 in [one["step"] for one in call.facts("ls", "new", "--persistent", store)["steps"]]
+
+
+def test_the_disk_of_a_node_is_looked_at_verified_and_cleared(call, tmp_path):
+    disk = Disk(tmp_path, RUN)
+    for step in (1, 2, 3):
+        manifest, payload = shard_of({"model": {"w": numbers(100)}}, step=step)
+        disk.write(manifest, lambda begin, end, payload=payload: payload[begin:end])
+    place = (RUN, "--disk", tmp_path)
+    steps = call.facts("ls", *place)["steps"]
+    assert [(one["step"], one["tiers"]) for one in steps] == [(3, ["disk"]), (2, ["disk"]), (1, ["disk"])]
+    assert call.facts("verify", *place, "--deep")["is_sound"]
+    assert call.facts("restore-report", *place)["read"][0]["places"][0]["tier"] == "disk"
+    spared = call.facts("gc", *place, "--dry-run")
+    assert [one["step"] for one in spared["steps"] if not one["is_kept"]] == [1] and spared["freed_bytes"] > 0
+    assert len(call.facts("ls", *place)["steps"]) == 3
+    call.facts("gc", *place, "--keep-last", 1)
+    assert [one["step"] for one in call.facts("ls", *place)["steps"]] == [3]
+    chunk = next(path for path in tmp_path.rglob("chunk-*"))
+    chunk.write_bytes(flipped(chunk.read_bytes(), 9).tobytes())
+    assert not call.facts("verify", *place, "--deep", code=3)["is_sound"]
+    assert call("gc", RUN, "--disk", tmp_path, "--persistent", tmp_path)[0] == 2

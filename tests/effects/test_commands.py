@@ -143,6 +143,7 @@ def answering(monkeypatch):
     monkeypatch.setattr(asking, "tune", lambda run, **_: 12)
     monkeypatch.setattr(asking, "rewind", lambda run, to_step, **_: to_step - 1)
     monkeypatch.setattr(asking, "resume", lambda run, **_: None)
+    monkeypatch.setattr(asking, "pause", lambda run, **_: None)
     monkeypatch.setattr(draining, "drain_node", lambda node, reason, deadline: f"{node}full")
 
     class Connected:
@@ -164,6 +165,7 @@ def answering(monkeypatch):
         (["tune", "night", "--lr-factor", "0.5"], {"run": "night", "step": 12}, "night is tuned from step 12 on"),
         (["rewind", "night", "--to-step", "9"], {"run": "night", "step": 8}, "night goes on after step 8"),
         (["resume", "night"], {"run": "night", "resumed": True}, "night goes on"),
+        (["pause", "night"], {"run": "night", "paused": True}, "night is paused; `elastic resume night` has it go on"),
         (["drain", "ab", "--deadline", "5"], {"node": "abfull", "deadline_s": 5.0}, "draining abfull"),
     ],
 )

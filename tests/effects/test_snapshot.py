@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,6 +21,8 @@ from elastic.errors import StateError
 from elastic.settings import Checkpoint, Interval
 from elastic.train import copies, snapshot, tree
 from elastic.train.copies import Copies, HostCopies
+from elastic.train.slot_layout import RunningSums
+from tests.effects import shards
 from tests.effects.helpers import LONG_S, eventually
 from tests.effects.idiom import STEPS, Numbers, Training, assert_like_a_plain_loop, once, raised, trained
 from tests.effects.sealed import digest_of, flat_of, state_of
@@ -97,10 +100,10 @@ def test_what_is_not_copied_in_time_is_copied_before_the_optimizer_runs(book: Bo
     """The thread beside does not come to it at all: the training thread does it at the fence."""
     work, by = HostCopies._work, []
 
-    def late(self: HostCopies) -> None:
+    def late(self: HostCopies, *sums: Any) -> None:
         if threading.current_thread().name != "elastic-copies":
             by.append(len(self._pieces))
-            work(self)
+            work(self, *sums)
 
     monkeypatch.setattr(HostCopies, "_work", late)
     ended = book.solo().run(trained(book.note))
@@ -115,6 +118,7 @@ def test_the_optimizer_waits_for_a_copy_that_somebody_has_in_hand(book: Book, mo
     class Slow:
         def __init__(self, target: torch.Tensor) -> None:
             self.target = target
+            self.nbytes, self.data_ptr = target.nbytes, target.data_ptr
 
         def copy_(self, source: torch.Tensor) -> None:
             time.sleep(0.1)
@@ -128,10 +132,10 @@ def test_the_optimizer_waits_for_a_copy_that_somebody_has_in_hand(book: Book, mo
     book.assert_sealed(3, 2, 1)
 
 
-def never(self: HostCopies) -> None:
+def never(self: HostCopies, *sums: Any) -> None:
     """A thread that does not come to its work; others do."""
     if threading.current_thread().name != "elastic-copies":
-        HostCopies.__dict__["_original"](self)
+        HostCopies.__dict__["_original"](self, *sums)
 
 
 @pytest.fixture
@@ -215,7 +219,7 @@ def test_a_step_mostly_runs_while_its_predecessor_is_copied(book: Book, monkeypa
     release, order = threading.Event(), []
     work = HostCopies._work
 
-    def held(self: HostCopies) -> None:
+    def held(self: HostCopies, *sums: Any) -> None:
         if threading.current_thread().name == "elastic-copies":
             assert release.wait(LONG_S)
             order.append("copied")
@@ -297,6 +301,28 @@ def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
     assert staged(ended) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("interval", [Interval(steps=1), Interval(steps=1000)])
+def test_what_is_held_is_sealed_when_it_is_asked_for(interval: Interval, book: Book) -> None:
+    """Whether or not it is staged already, and waits to become stable; by a worker that stages nothing else, too."""
+    seen: list[list[int]] = []
+
+    def hook(step: Any, training: Training, place: str) -> None:
+        snapshots = training.session._replica.snapshots
+        if place == "start":
+            wait_for_slots(training.session)
+        if step.index == 2 and place == "start":
+            snapshots._is_stager = False
+            for is_asked in (False, True, True):
+                snapshots.save(training.session._link.state.commit, 1, is_asked)
+                seen.append([one.commit.step for one in book.sealed])
+            snapshots._is_stager = True
+
+    ended = book.solo(interval).run(trained(hook))
+    assert_like_a_plain_loop(ended)
+    assert seen == [[0], [1, 0], [1, 0]]
+    assert staged(ended).count(1) == 1
+
+
 def test_slots_are_free_again_after_steps_that_were_dropped(book: Book) -> None:
     def drop(replica: Any, step: Any) -> int:
         for _ in range(10):
@@ -314,10 +340,10 @@ def test_slots_are_sealed_in_the_order_of_their_steps(book: Book, monkeypatch: A
     """Else an older one could pass for the newest, which is never written over."""
     sums, calls = snapshot.sums, []
 
-    def slow(payload: Any, manifest: Manifest) -> Any:
+    def slow(payload: Any, manifest: Manifest, known: Any) -> Any:
         time.sleep(0.2 if not calls else 0.0)
         calls.append(manifest.commit.step)
-        return sums(payload, manifest)
+        return sums(payload, manifest, known)
 
     monkeypatch.setattr(snapshot, "sums", slow)
     ended = book.solo().run(trained(max_steps=200))
@@ -473,6 +499,47 @@ def test_a_large_tensor_is_copied_in_pieces_whatever_its_strides(make: Any, monk
     assert (len(pieces) > 10) == source.is_contiguous()
     Copies([], [(target, source)]).wait(LONG_S)
     assert torch.equal(target, source)
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 7, 1000])
+def test_c04_sums_that_are_taken_while_it_is_copied_are_those_of_the_bytes(stop_after: int, monkeypatch: Any) -> None:
+    """Of tensors with gaps between them, some of which were there before, until somebody comes to the fence."""
+    monkeypatch.setattr(copies, "PIECE_BYTES", 100)
+    payload, chunk_bytes = np.zeros(4096, dtype=np.uint8), 256
+    payload[1000:1500] = 7  # copied at the door
+    whole, running = torch.from_numpy(payload), RunningSums(payload, chunk_bytes)
+    pairs = [(whole[at : at + size], torch.full((size,), at % 251, dtype=torch.uint8)) for at, size in PARTS]
+    monkeypatch.setattr(HostCopies, "_original", HostCopies._work, raising=False)
+    monkeypatch.setattr(HostCopies, "_work", lambda self, *sums: None)
+    one = HostCopies(pairs, running)
+    monkeypatch.setattr(HostCopies, "_work", HostCopies.__dict__["_original"])
+    reach, reached, taken = RunningSums.reach, list[int](), list[Any]()
+
+    def reaching(self: RunningSums, end: int) -> None:
+        reach(self, end)
+        reached.append(end)
+        if len(reached) == stop_after:  # as `finish` does, in a thread that is in the middle of its first piece now
+            running.is_stopped = True
+            taken.append(one._pieces.popleft())
+
+    monkeypatch.setattr(RunningSums, "reach", reaching)
+    if stop_after:
+        one._work(running)
+    for target, source in taken:
+        target.copy_(source)
+        one._left -= 1
+    one.finish(LONG_S)
+    assert reached == sorted(reached)
+    of = manifest_of(len(payload), chunk_bytes)
+    assert (len(running.done) > 3) == (stop_after == 1000)
+    assert snapshot.sums(payload, of, running.done) == snapshot.sums(payload, of)
+
+
+PARTS = [(0, 64), (64, 500), (640, 300), (1536, 1), (1600, 1200), (3000, 1000)]
+
+
+def manifest_of(nbytes: int, chunk_bytes: int) -> Any:
+    return shards.manifest(shards.key(1), np.zeros(nbytes, dtype=np.uint8), chunk_bytes)
 
 
 def test_equal_states_are_equal_bytes_whatever_the_slot_has_held(tmp_path: Path) -> None:

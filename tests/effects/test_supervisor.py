@@ -81,6 +81,16 @@ def test_an_answer_shows_that_the_driver_lives(monkeypatch: pytest.MonkeyPatch) 
     assert supervisor.silent_s() == 0.0
 
 
+def test_a_run_is_paused_once() -> None:
+    ws = BareController((1, 2)).run()
+    supervisor = Supervisor(ws.state, ws.policy)
+    assert supervisor.ask(ev.PauseAsked(for_s=-1.0)) == "for_s=-1 must be positive"
+    assert supervisor.ask(ev.PauseAsked()) == ""
+    commands, state = supervisor.observe([(ws.now_s, one) for one in supervisor.asked()])
+    assert state.care.hold is not None and [type(one).__name__ for one in commands] == ["Pause"]
+    assert supervisor.ask(ev.PauseAsked()) == "the run r is paused already"
+
+
 def test_only_a_paused_run_is_resumed() -> None:
     ws = BareController((1, 2), policy=lambda incident, view: Remediation(kind=Kind.PAUSE, reason="by choice")).run()
     supervisor = Supervisor(ws.state, ws.policy)

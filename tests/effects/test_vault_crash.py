@@ -44,3 +44,21 @@ def test_c02_a_killed_uploader_leaves_the_old_step_or_the_new(tmp_path, label):
     vault.commit(commit_id(20), uploaded(vault, commit_id(20)))
     assert what_is_read(reader) == {10: "whole", 20: "whole"}
     assert vault.store.sweep("night-1/", 4e9) == ("written" in label or "linked" in label)
+
+
+@pytest.mark.parametrize("label", ["before create chunk", "after create chunk", "before create commits"])
+def test_c23_sigterm_in_the_middle_of_an_upload_ends_it_and_tears_nothing(tmp_path, label):
+    """However long the store takes: the process waits for no transfer, and the next one goes on from there."""
+    vault = prepared(tmp_path)
+    command = [sys.executable, "-m", "tests.effects.vault_crash", str(tmp_path), label, "1", "hang"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as uploader:
+        try:
+            assert uploader.stdout.readline().strip() == label
+            uploader.terminate()
+            assert uploader.wait(30) == 128 + signal.SIGTERM
+        finally:
+            uploader.kill()
+    reader = Vault(open_store(str(tmp_path)), "night-1")
+    assert what_is_read(reader) == {10: "whole"}
+    vault.commit(commit_id(20), uploaded(vault, commit_id(20)))
+    assert what_is_read(reader) == {10: "whole", 20: "whole"}

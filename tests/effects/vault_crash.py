@@ -1,15 +1,17 @@
 """A process that uploads and commits step 20, and kills itself at the n-th moment of one kind.
 
-    python -m tests.effects.vault_crash FOLDER LABEL NUMBER
+    python -m tests.effects.vault_crash FOLDER LABEL NUMBER [hang]
 
 Labels: "<before|after> <create|put> <what>" around the store's calls; "<written|linked> <what>" inside the directory
-store, where the bytes are beside their place, or in it with their folder not synced.
+store, where the bytes are beside their place, or in it with their folder not synced. With "hang" it says so instead
+and goes no further there; on SIGTERM it ends as Ray's workers do, by leaving its main thread.
 """
 
 import os
 import re
 import signal
 import sys
+import threading
 
 from elastic.checkpoint.stores import open_store
 from elastic.checkpoint.vault import Vault
@@ -27,14 +29,18 @@ def kind_of(path: str) -> str:
     return next((kind for kind in KINDS if re.search(rf"\b{kind}\b", str(path))), "other")
 
 
-def main(folder: str, label: str, number: int) -> None:
+def main(folder: str, label: str, number: int, *how: str) -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     store = open_store(folder)
     seen: list[str] = []
 
     def passing(here: str) -> None:
         seen.append(here)
         if here == label and seen.count(here) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            if not how:
+                os.kill(os.getpid(), signal.SIGKILL)
+            print(here, flush=True)
+            threading.Event().wait()
 
     def around(verb: str, call):
         def wrapped(key: str, data: bytes) -> None:
@@ -59,4 +65,4 @@ def main(folder: str, label: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -123,7 +123,7 @@ class World:
             self.order([command.worker], command)
         elif isinstance(command, cmd.Inspect):
             self.later(self.delay_s(), self.control, ev.StackDumped(worker=command.worker, stack="main.py:1"))
-        elif not isinstance(command, cmd.EndRun):
+        elif not isinstance(command, cmd.EndRun | cmd.Save):  # nothing waits for what is saved, nor for its being lost
             self.order(command.workers, command)
 
     def order(self, names: Any, command: cmd.Command) -> None:

@@ -29,6 +29,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.Restored: ev.Restored(worker="w0", commit=commit(3)),
     ev.RestoreRefused: ev.RestoreRefused(worker="w0", commit=commit(3), reason="bad bytes"),
     ev.TuneAsked: ev.TuneAsked(tuning=Tuning(lr_factor=0.5)),
+    ev.PauseAsked: ev.PauseAsked(),
     ev.ResumeAsked: ev.ResumeAsked(),
     ev.RungReached: ev.RungReached(commit=commit(3), rung="local"),
     ev.GpuReset: ev.GpuReset(node="node-w0", gpus=("0",)),

@@ -168,6 +168,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
     yield ev.HostsHeard(nodes=("node-w0", "node-w1"))
     yield ev.TuneAsked(tuning=Tuning(lr_factor=0.5))
     yield from (
+        ev.PauseAsked(),
         ev.ResumeAsked(),
         ev.GpuReset(node="node-w0", gpus=("0",)),
         ev.RungReached(commit=commit(9), rung="local"),

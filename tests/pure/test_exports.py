@@ -67,6 +67,7 @@ POLICIES = [
     "Ladder",
     "Policy",
     "Remediation",
+    "Severity",
     "ShrinkFirst",
     "policy_of",
 ]

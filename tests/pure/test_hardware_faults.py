@@ -8,6 +8,7 @@ from elastic.control.hardware import FindingKind
 from elastic.control.state import Phase, Standing
 from elastic.control.values import IncidentClass
 from elastic.control.xid import Severity
+from elastic.policies import Ladder
 from tests.pure.bare_controller import BareController, trained
 
 HARMED = [Severity.RESTARTABLE, Severity.RESET_NEEDED]
@@ -28,6 +29,19 @@ def on_two_nodes() -> BareController:
     ws.place("w1", "w2", node="b")
     ws.park("w0", "w1", "w2")
     ws.form()
+    return ws
+
+
+def with_gpus() -> BareController:
+    """Each of three workers trains on a GPU of its own node."""
+    ws = BareController((1, 3))
+    ws.start()
+    ws.place("w0", "w1", "w2")
+    told = {"host": "h", "port": 1, "pid": 1, "layout": "l"}
+    ws.feed(*(ev.WorkerParked(worker=name, gpus=(name[1:],), **told) for name in ("w0", "w1", "w2")))
+    ws.form()
+    for number in range(8):
+        ws.stable(number)
     return ws
 
 
@@ -65,6 +79,80 @@ def test_a_finding_that_is_told_twice_counts_once():
     find(ws, Severity.RESTARTABLE, "w1")
     find(ws, Severity.RESET_NEEDED, "w1")
     assert ws.given(cmd.Fence) == [] and len(ws.state.incidents) == 1
+
+
+def test_the_worst_that_was_found_is_the_class_of_the_incident():
+    ws = trained()
+    find(ws, Severity.RESTARTABLE, "w1")
+    assert ws.state.incidents[0].severity is Severity.RESTARTABLE
+    find(ws, Severity.RESET_NEEDED, "w1", detail="XID 95 on GPU 3")
+    find(ws, Severity.USER_ERROR, "w1", detail="XID 31 on GPU 3")
+    (incident,) = ws.state.incidents
+    assert incident.severity is Severity.RESET_NEEDED
+    assert incident.evidence == ("XID 94 on GPU 3", "XID 95 on GPU 3", "XID 31 on GPU 3")
+
+
+@pytest.mark.parametrize(
+    ("severity", "decision", "node", "is_reset", "is_kept_out"),
+    [
+        (Severity.RESTARTABLE, "restart the worker", "node-w1", False, False),
+        (Severity.RESET_NEEDED, "reset the GPU", "", True, True),
+        (Severity.NODE_MUST_GO, "replace the node", "", False, True),
+    ],
+    ids=lambda one: one.value if isinstance(one, Severity) else "",
+)
+def test_each_class_gets_what_it_asks_for(severity, decision, node, is_reset, is_kept_out):
+    ws = with_gpus()
+    given = [*find(ws, severity, "w1"), *ws.answer("w0", 9), *ws.answer("w2", 9), *ws.die("w1")]
+    assert ws.state.incidents[0].decision.startswith(decision) and ws.members == ["w0", "w2"]
+    given += [*ws.tick(0.1), *ws.form()]
+    assert ("node-w1" in ws.state.care.quarantine) is is_kept_out
+    given += ws.stable(10)
+    assert (cmd.ResetGpu in map(type, given)) is is_reset
+    assert [one.node for one in given if isinstance(one, cmd.StartWorker)] == [node]
+
+
+def test_a_process_that_ends_before_the_log_says_why_is_no_mere_loss():
+    ws = with_gpus()
+    ws.die("w1")
+    assert ws.state.incidents[0].kind is IncidentClass.WORKER_LOST
+    find(ws, Severity.RESET_NEEDED, "w1")
+    ws.answer("w0", 9)
+    ws.answer("w2", 9)
+    (incident,) = ws.state.incidents
+    assert (incident.kind, incident.severity) == (IncidentClass.GPU_FAULT, Severity.RESET_NEEDED)
+    assert incident.decision.startswith("reset the GPU")
+
+
+def test_what_comes_after_the_decision_is_another_matter():
+    ws = with_gpus()
+    ws.die("w1")
+    ws.answer("w0", 9)
+    ws.answer("w2", 9)
+    find(ws, Severity.RESET_NEEDED, "w1")
+    assert (ws.state.incidents[0].kind, ws.state.incidents[0].severity) == (IncidentClass.WORKER_LOST, None)
+
+
+def test_a_node_is_not_blamed_for_what_the_user_did():
+    for severity, blamed in ((Severity.USER_ERROR, {}), (Severity.RESTARTABLE, {"node-w1": 1})):
+        ws = trained()
+        find(ws, severity, "w1")
+        ws.die("w1")
+        assert ws.state.incidents[0].severity is severity
+        ws.answer("w0", 9)
+        ws.answer("w2", 9)
+        assert ws.phase is Phase.FORMING and ws.state.care.node_incidents == blamed
+
+
+def test_a_policy_sees_why_a_node_is_left():
+    ws = on_two_nodes()
+    seen = []
+    ws.policy = lambda incident, view: seen.append(incident.severity) or Ladder()(incident, view)
+    find(ws, Severity.NODE_MUST_GO, node="b", device="", kind=FindingKind.DRIVER_HUNG, detail="the driver hangs")
+    find(ws, Severity.USER_ERROR, "w1", node="b", detail="XID 31")
+    ws.tick(0.2)
+    assert seen == [Severity.NODE_MUST_GO]
+    assert ws.state.incidents[0].severity is Severity.NODE_MUST_GO
 
 
 def test_two_gpus_that_fail_together_are_one_incident():

@@ -7,52 +7,57 @@ import pytest
 
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.values import Incident, IncidentClass
+from elastic.control.xid import Severity
 from elastic.errors import SettingError
 from elastic.policies import CostAware, ExitOnNotice, Guess, HotSwapFirst, Ladder, ShrinkFirst, policy_of
-from elastic.policies.table import BUILT_IN, SITUATIONS, answers, incident_of, render, view_of
+from elastic.policies.table import BUILT_IN, CASES, SITUATIONS, answers, incident_of, name_of, render, view_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 C, SWAP, SHRINK, WAIT = Kind.CONTINUE, Kind.SWAP, Kind.SHRINK, Kind.WAIT
 RESTART, RESET, QUARANTINE, EXIT = Kind.RESTART, Kind.RESET_GPU, Kind.QUARANTINE, Kind.EXIT
+REPLACE = Kind.REPLACE_NODE
 
 ALL_GO_ON = (C, C, C)
 LADDER = (SWAP, SHRINK, WAIT)
-RESETS = (RESET, RESET, RESET)
+RESTARTS, RESETS, REPLACES = (RESTART,) * 3, (RESET,) * 3, (REPLACE,) * 3
 SHRINKS = (SHRINK, SHRINK, WAIT)
 KEEPS_OUT = (QUARANTINE, SHRINK, WAIT)
 CHEAPEST = (SWAP, RESTART, WAIT)
 # A spare is ready, none is, below the minimum: by class, what Ladder, HotSwapFirst, ShrinkFirst, ExitOnNotice and
 # CostAware do.
-EXPECTED: dict[IncidentClass, tuple[tuple[Kind, ...], ...]] = {
-    IncidentClass.STRAGGLER: (ALL_GO_ON, ALL_GO_ON, (SHRINK, SHRINK, C), ALL_GO_ON, ALL_GO_ON),
-    IncidentClass.DEPARTURE: (LADDER, LADDER, SHRINKS, (EXIT, EXIT, EXIT), LADDER),
-    IncidentClass.COLLECTIVE_BROKEN: (ALL_GO_ON,) * 5,
-    IncidentClass.WORKER_UNRESPONSIVE: (LADDER, LADDER, SHRINKS, LADDER, CHEAPEST),
-    IncidentClass.FORMING_FAILED: (ALL_GO_ON,) * 5,
-    IncidentClass.WORKER_LOST: (LADDER, LADDER, SHRINKS, LADDER, CHEAPEST),
-    IncidentClass.WORKER_HUNG: (LADDER, LADDER, SHRINKS, LADDER, CHEAPEST),
-    IncidentClass.GPU_FAULT: (
-        RESETS,
-        (QUARANTINE, RESET, RESET),
-        (SHRINK, SHRINK, RESET),
-        RESETS,
-        (SWAP, RESET, RESET),
+EXPECTED: dict[tuple[IncidentClass, Severity | None], tuple[tuple[Kind, ...], ...]] = {
+    (IncidentClass.STRAGGLER, None): (ALL_GO_ON, ALL_GO_ON, (SHRINK, SHRINK, C), ALL_GO_ON, ALL_GO_ON),
+    (IncidentClass.DEPARTURE, None): (LADDER, LADDER, SHRINKS, (EXIT, EXIT, EXIT), LADDER),
+    (IncidentClass.COLLECTIVE_BROKEN, None): (ALL_GO_ON,) * 5,
+    (IncidentClass.WORKER_UNRESPONSIVE, None): (LADDER, LADDER, SHRINKS, LADDER, CHEAPEST),
+    (IncidentClass.FORMING_FAILED, None): (ALL_GO_ON,) * 5,
+    (IncidentClass.WORKER_LOST, None): (LADDER, LADDER, SHRINKS, LADDER, CHEAPEST),
+    (IncidentClass.WORKER_LOST, Severity.USER_ERROR): (LADDER, LADDER, SHRINKS, LADDER, CHEAPEST),
+    (IncidentClass.WORKER_HUNG, None): (LADDER, LADDER, SHRINKS, LADDER, CHEAPEST),
+    (IncidentClass.GPU_FAULT, Severity.RESTARTABLE): (
+        RESTARTS,
+        (SWAP, RESTART, RESTART),
+        (SHRINK, SHRINK, RESTART),
+        RESTARTS,
+        CHEAPEST,
     ),
-    IncidentClass.NODE_LOST: (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
-    IncidentClass.HOST_SILENT: (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
-    IncidentClass.SILENT_CORRUPTION: (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
+    (IncidentClass.GPU_FAULT, Severity.RESET_NEEDED): (RESETS,) * 5,
+    (IncidentClass.GPU_FAULT, Severity.NODE_MUST_GO): (REPLACES,) * 5,
+    (IncidentClass.NODE_LOST, None): (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
+    (IncidentClass.HOST_SILENT, None): (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
+    (IncidentClass.SILENT_CORRUPTION, None): (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
 }
 
 
 def test_the_table_names_every_class_and_policy():
-    assert set(EXPECTED) == set(IncidentClass)
+    assert set(EXPECTED) == set(CASES) and {kind for kind, _ in CASES} == set(IncidentClass)
     assert all(len(row) == len(BUILT_IN) for row in EXPECTED.values())
 
 
-@pytest.mark.parametrize("kind", IncidentClass, ids=lambda kind: kind.value)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: name_of(*case))
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_what_is_done_about_each_class(name, kind):
-    assert answers(BUILT_IN[name], kind) == EXPECTED[kind][list(BUILT_IN).index(name)]
+def test_what_is_done_about_each_class(name, case):
+    assert answers(BUILT_IN[name], *case) == EXPECTED[case][list(BUILT_IN).index(name)]
 
 
 @pytest.mark.parametrize("kind", IncidentClass, ids=lambda kind: kind.value)
@@ -120,16 +125,48 @@ def test_half_way_to_giving_up_the_ladder_tries_a_saved_step():
 @pytest.mark.parametrize(
     ("policy", "left", "kind"),
     [
-        (Ladder(), (3, 0), Kind.REPLACE_NODE),
+        (Ladder(), (3, 0), REPLACE),
         (Ladder(), (1, 0), WAIT),
-        (HotSwapFirst(), (3, 1), Kind.REPLACE_NODE),
-        (CostAware(), (3, 0), SHRINK),
+        (HotSwapFirst(), (3, 1), REPLACE),
+        (ShrinkFirst(), (3, 1), REPLACE),
+        (CostAware(), (3, 0), REPLACE),
     ],
-    ids=["the node goes", "not below the minimum", "hot swap, for good", "cost-aware"],
+    ids=["the node goes", "not below the minimum", "hot swap, for good", "shrink first", "cost-aware"],
 )
 def test_a_gpu_that_fails_too_often_is_not_reset_again(policy, left, kind):
     view = replace(view_of(*left), budget_left={IncidentClass.GPU_FAULT: 0.5})
     assert policy(incident_of(IncidentClass.GPU_FAULT), view).kind is kind
+
+
+def test_one_rung_further_once_restarts_have_not_helped():
+    view = replace(view_of(3, 0), budget_left={IncidentClass.GPU_FAULT: 0.5})
+    assert Ladder()(incident_of(IncidentClass.GPU_FAULT, Severity.RESTARTABLE), view).kind is RESET
+
+
+@pytest.mark.parametrize(
+    "policy", [HotSwapFirst(), CostAware(), Ladder(), ShrinkFirst()], ids=lambda one: type(one).__name__
+)
+@pytest.mark.parametrize("kind", IncidentClass, ids=lambda kind: kind.value)
+def test_what_the_user_did_costs_nobody_a_gpu_or_a_node(policy, kind):
+    """Whatever it looks like: a node that was lost or lied is another matter."""
+    if kind in (IncidentClass.NODE_LOST, IncidentClass.HOST_SILENT, IncidentClass.SILENT_CORRUPTION):
+        return
+    evicts = {RESET, QUARANTINE, REPLACE}
+    assert not evicts & set(answers(policy, kind, Severity.USER_ERROR))
+
+
+def test_a_gpu_fault_of_unknown_class_is_mended_by_a_reset():
+    fault = incident_of(IncidentClass.GPU_FAULT)
+    assert fault.severity is None
+    assert Ladder()(fault, view_of(3, 1)).kind is RESET
+
+
+def test_a_spare_fills_the_gap_while_a_gpu_is_reset():
+    """So what is waited for costs nothing, and a reset is as cheap as another node."""
+    fault = incident_of(IncidentClass.GPU_FAULT, Severity.RESET_NEEDED)
+    costs = CostAware().costs(fault, view_of(3, 1))
+    assert costs[RESET] == costs[REPLACE] == 1.5
+    assert CostAware().costs(fault, view_of(3, 0))[RESET] > 10
 
 
 @pytest.mark.parametrize(
@@ -187,7 +224,7 @@ def test_measured_times_take_the_place_of_guesses():
     """A reset that takes minutes is no way out where nodes come back at once."""
     fault = incident_of(IncidentClass.GPU_FAULT)
     quick = replace(view_of(3, 0), node_return_s=0.0, loading_s=1.0)
-    assert CostAware(Guess(reset_s=600.0))(fault, quick).kind is SHRINK
+    assert CostAware(Guess(reset_s=600.0))(fault, quick).kind is REPLACE
     assert CostAware(Guess(reset_s=1.0))(fault, view_of(3, 0)).kind is RESET
 
 

@@ -8,12 +8,15 @@ import pytest
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.completions import COMPLETIONS
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Flying
+from elastic.control.holding import why_no_pause
 from elastic.control.outcome import Ending
+from elastic.control.refusing import admitted
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import Phase, Standing
 from elastic.control.values import Incident, IncidentClass
-from elastic.policies import ExitOnNotice
+from elastic.policies import ExitOnNotice, Ladder
 from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit
 
@@ -256,6 +259,86 @@ def test_a_pause_ends_by_itself():
     assert ws.phase is Phase.FORMING
 
 
+def trains_on(replicas=2) -> BareController:
+    """Two replicas train, and nobody wants anything."""
+    ws = running(Kind.CONTINUE, replicas)
+    ws.policy = Ladder()
+    return ws
+
+
+def test_a_pause_that_is_asked_for_comes_at_the_end_of_a_step():
+    ws = trains_on()
+    ws.feed(ev.PauseAsked())
+    assert ws.addressees(cmd.Pause) == {"w0"} and ws.phase is Phase.RUNNING
+    stop(ws)
+    assert ws.phase is Phase.WAITING and ws.state.incidents == ()
+    ws.tick(Limits().jobset_downtime_threshold_s + 1.0)
+    assert ws.phase is Phase.WAITING
+    ws.feed(ev.ResumeAsked())
+    assert ws.members == ["w0", "w1"] and ws.given(cmd.Form)[0].reason == "continue in place: nobody was lost"
+    assert go_on(ws) is not None and ws.phase is Phase.RUNNING
+
+
+def test_a_pause_that_is_asked_for_ends_by_itself():
+    for wish, lasts_s in ((ev.PauseAsked(), Limits().hold_timeout_s), (ev.PauseAsked(for_s=50.0), 50.0)):
+        ws = trains_on()
+        ws.feed(wish)
+        stop(ws)
+        ws.tick(lasts_s - 1.0)
+        assert ws.phase is Phase.WAITING
+        ws.tick(2.0)
+        assert ws.phase is Phase.FORMING
+
+
+def test_a_failure_on_the_way_to_a_pause_is_decided_when_it_is_over():
+    ws = trains_on((1, 2))
+    ws.feed(ev.PauseAsked())
+    lose(ws)
+    assert ws.phase is Phase.WAITING
+    ws.feed(ev.ResumeAsked())
+    assert ws.members == ["w0"] and ws.state.incidents[0].decision.startswith("shrink")
+
+
+def test_who_forms_when_a_pause_is_asked_for_stops_after_the_next_step():
+    ws = trains_on((1, 2))
+    lose(ws)
+    ws.feed(ev.PauseAsked())
+    assert ws.phase is Phase.FORMING and ws.given(cmd.Pause) == []
+    ws.form()
+    ws.tick(0.1)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+
+
+def test_a_run_that_is_resumed_before_it_has_stopped_goes_on():
+    ws = trains_on()
+    ws.feed(ev.PauseAsked(), ev.ResumeAsked())
+    stop(ws)
+    assert ws.phase is Phase.FORMING
+
+
+def test_a_run_that_begins_waits_at_the_door():
+    ws = BareController(1)
+    ws.start()
+    ws.feed(ev.PauseAsked())
+    ws.join("w0")
+    assert ws.phase is Phase.STARTING and ws.state.view is None
+    ws.feed(ev.ResumeAsked())
+    ws.tick(0.1)
+    assert ws.phase is Phase.FORMING
+
+
+def test_what_can_not_be_paused():
+    assert why_no_pause(trains_on().state, ev.PauseAsked()) == ""
+    assert why_no_pause(trains_on().state, ev.PauseAsked(for_s=0.0)) == "for_s=0 must be positive"
+    ws = trains_on()
+    ws.feed(ev.PauseAsked(for_s=50.0))
+    assert why_no_pause(ws.state, ev.PauseAsked()) == "the run r is paused already"
+    assert ws.is_unchanged_by(ev.PauseAsked(for_s=5000.0))
+    ws = trains_on()
+    ws.end_loop("w0")
+    assert why_no_pause(ws.state, ev.PauseAsked()) == "the run r has taken its last step"
+
+
 def test_nothing_is_resumed_that_is_not_paused():
     assert running(Kind.PAUSE).is_unchanged_by(ev.ResumeAsked())
 
@@ -449,6 +532,38 @@ def test_every_command_has_a_completion():
         assert ends.then and all(hasattr(limits, name) for name in ends.within), kind
         assert all(issubclass(event, ev.Event) for event in ends.by), kind
         assert ends.by or kind is cmd.EndRun
+        assert hasattr(limits, ends.sent_within), kind
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        cmd.StartWorker(worker="w1", reason="missing"),
+        cmd.Inspect(worker="w1", reason="it hangs"),
+        cmd.ResetGpu(node="a", gpus=("0",), reason="XID 95"),
+        cmd.InjectFault(fault=Fault(kind=FaultKind.KILL), worker="w1", reason="asked for"),
+        cmd.FindRestore(reason="the run starts"),
+        cmd.Restore(workers=("w1",), commit=commit(3), reason="the run goes on"),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_an_order_that_was_not_given_is_answered_in_its_place(command):
+    ends = COMPLETIONS[type(command)]
+    event = ends.unsent(command, "w1", "it hung")
+    assert isinstance(event, ends.by) and "it hung" in str(event)
+    assert admitted(running(Kind.SHRINK).state, event)[1] == ""
+
+
+def test_who_could_not_be_started_is_replaced():
+    ws = running(Kind.SHRINK)
+    lose(ws)
+    go_on(ws)
+    (start,) = ws.given(cmd.StartWorker)
+    ws.feed(COMPLETIONS[cmd.StartWorker].unsent(start, start.worker, "it hung"))
+    (again,) = ws.given(cmd.StartWorker)
+    assert again.worker != start.worker and again.gang != start.gang
+    ws.join(start.worker)
+    assert ws.standing(start.worker) is Standing.DEAD, "it came up too late"
 
 
 def test_who_was_told_to_leave_and_stays_is_ended():

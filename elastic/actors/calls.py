@@ -1,0 +1,53 @@
+"""Effect. Calls to actors that are gone on with in one thread: when the answer is there, or when it is late."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Call:
+    """A call on its way, and what its end means."""
+
+    due_s: float
+    failed: Callable[[str], Any]
+    is_over: bool = False
+
+
+class Calls:
+    """See the module.
+
+    Args:
+        put: has something done in that thread.
+    """
+
+    def __init__(self, put: Callable[[Callable[[], None]], None]) -> None:
+        self._put = put
+        self._open: list[Call] = []
+
+    def then(self, reference: Any, within_s: float, then: Callable[[Any], Any], failed: Callable[[str], Any]) -> None:
+        """Go on with the answer, or with why there is none."""
+        call = Call(time.monotonic() + within_s, failed)
+        self._open.append(call)
+
+        def go_on(future: Future[Any]) -> None:
+            if call.is_over:
+                return
+            call.is_over = True
+            error = future.exception()
+            if error is None:
+                then(future.result())
+            else:
+                failed(f"{type(error).__name__}: {error}".splitlines()[0])
+
+        reference.future().add_done_callback(lambda future: self._put(lambda: go_on(future)))
+
+    def expire(self, now_s: float) -> None:
+        """In that thread: give up what is overdue."""
+        for call in self._open:
+            if not call.is_over and now_s > call.due_s:
+                call.is_over = True
+                call.failed("it did not answer in time")
+        self._open = [call for call in self._open if not call.is_over]

@@ -1,0 +1,84 @@
+"""Effect. The slots of a run on Ray: a detached placement group for each replica, from its first worker to its last."""
+
+import logging
+import queue
+import threading
+from collections.abc import Mapping
+
+from ray.exceptions import RayError
+from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup
+
+from elastic.settings import Scaling
+
+log = logging.getLogger("elastic")
+
+
+class Slots:
+    """See the module. Called from any thread; no lock that another replica needs is held while Ray is asked.
+
+    Args:
+        prefix: of the names of the groups.
+    """
+
+    def __init__(self, scaling: Scaling, prefix: str) -> None:
+        self._scaling, self._prefix = scaling, prefix
+        self._groups: dict[int, PlacementGroup] = {}
+        self._asking: dict[int, threading.Lock] = {}
+        self._released: queue.SimpleQueue[PlacementGroup] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def adopt(self, groups: Mapping[int, PlacementGroup]) -> None:
+        """These are there already."""
+        self._groups.update(groups)
+
+    def reserve(self, gang: int, labels: Mapping[str, str]) -> PlacementGroup:
+        """Asked for with the first worker of a gang, kept as long as it has one.
+
+        Args:
+            labels: that nodes must carry, see `Admission.labels`.
+        """
+        with self._lock:
+            asking = self._asking.setdefault(gang, threading.Lock())
+        with asking:
+            if gang not in self._groups:
+                width = self._scaling.workers_per_replica
+                self._groups[gang] = placement_group(
+                    [self._scaling.resources] * width,
+                    strategy="STRICT_PACK" if self._scaling.num_nodes_per_dp == 1 else "STRICT_SPREAD",
+                    name=f"{self._prefix}gang{gang}",
+                    lifetime="detached",
+                    bundle_label_selector=[dict(labels)] * width if labels else None,
+                )
+            return self._groups[gang]
+
+    def release(self, gang: int, group: PlacementGroup | None) -> None:
+        """Its last worker is gone; the group goes with the next `remove_released`."""
+        self._groups.pop(gang, None)
+        with self._lock:
+            self._asking.pop(gang, None)
+        if group is not None:
+            self._released.put(group)
+
+    def remove_released(self) -> None:
+        """May take milliseconds."""
+        while not self._released.empty():
+            remove_placement_group(self._released.get())
+
+
+def place_of(group: PlacementGroup, shard: int) -> str:
+    """The node on which a slot was found; empty if none was, or Ray can not say."""
+    try:
+        table = placement_group_table(group)
+    except RayError as error:
+        log.debug("a placement is unknown: %s", error)
+        return ""
+    return table.get("bundles_to_node_id", {}).get(shard, "") if table.get("state") == "CREATED" else ""
+
+
+def is_reserved(group: PlacementGroup) -> bool:
+    """Whether Ray still keeps its slots."""
+    try:
+        return placement_group_table(group).get("state") not in ("REMOVED", None)
+    except RayError:
+        return False

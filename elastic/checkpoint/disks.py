@@ -1,0 +1,148 @@
+"""Pure. Which step goes to the disks of the nodes, and which may go from there; beside the ladder, told the same.
+
+One step at a time is written, by every node that has pinned slots of it, and then the newest that all shards are pinned
+of: so the nodes write the same steps, however fast their disks are. A step leaves the disks when two newer ones are
+whole there; one, on a node without room.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from elastic.checkpoint import rungs
+from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.rungs import Copy, StepId, copy_of, step_id
+
+KEEP = 2
+
+
+@dataclass(slots=True)
+class Site:
+    """What one node has: pinned slots, and shards on its disk."""
+
+    life: str = ""
+    number: int = -1
+    pinned: dict[Copy, ShardKey] = field(default_factory=dict)
+    disk: dict[Copy, ShardKey] = field(default_factory=dict)
+    is_full: bool = False
+
+
+class Disks:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._sites: dict[str, Site] = {}
+        self._target: StepId | None = None
+        self._writing: set[tuple[Copy, str]] = set()
+        self._refused: set[tuple[Copy, str]] = set()
+        self._told: StepId | None = None
+
+    def heed(self, event: rungs.Event | rungs.OnDisk) -> tuple[rungs.ToDisk | rungs.OffDisk | rungs.DiskStep, ...]:
+        """Take an event in; returns what is to be done, and told, now."""
+        match event:
+            case rungs.Held():
+                self._hold(event.node, event.holding)
+            case rungs.NodeLost():
+                self._sites.pop(event.node, None)
+                self._forget_work(event.node)
+            case rungs.OnDisk():
+                self._end(event)
+            case _:
+                return ()
+        return (*self._drop(), *self._write(), *self._tell())
+
+    def _hold(self, node: str, holding: rungs.Holding) -> None:
+        site = self._sites.setdefault(node, Site())
+        if site.life != holding.life:
+            self._forget_work(node)
+        elif holding.number < site.number:
+            return
+        site.life, site.number = holding.life, holding.number
+        site.pinned = {copy_of(key): key for key in holding.pinned}
+        site.disk = {copy_of(key): key for key in holding.disk}
+
+    def _forget_work(self, node: str) -> None:
+        self._writing = {(copy, at) for copy, at in self._writing if at != node}
+        self._refused = {(copy, at) for copy, at in self._refused if at != node}
+
+    def _end(self, event: rungs.OnDisk) -> None:
+        copy, site = copy_of(event.key), self._sites.get(event.node)
+        self._writing.discard((copy, event.node))
+        if site is None:
+            return
+        site.is_full = event.is_full
+        if event.reason:
+            self._refused.add((copy, event.node))
+        else:
+            site.disk[copy] = event.key
+
+    def _write(self) -> Iterator[rungs.ToDisk]:
+        if not self._writing and not any(self._lacking()):
+            self._target = self._next()
+            self._refused = {(copy, at) for copy, at in self._refused if copy[0] == self._target}
+        for node, key in self._lacking():
+            self._writing.add((copy_of(key), node))
+            yield rungs.ToDisk(key=key, node=node, reason="it is the newest step that all shards are pinned of")
+
+    def _lacking(self) -> list[tuple[str, ShardKey]]:
+        """(node, shard) of what is to be written now."""
+        return [
+            (node, key)
+            for node, site in self._sites.items()
+            for copy, key in site.pinned.items()
+            if copy[0] == self._target
+            and copy not in site.disk
+            and not {(copy, node)} & (self._writing | self._refused)
+        ]
+
+    def _next(self) -> StepId | None:
+        """The newest step of which all shards are pinned, if it is newer than what the disks have."""
+        pinned = _whole(site.pinned for site in self._sites.values())
+        newest = max(pinned, key=_order, default=None)
+        on_disks = [_order(key) for key in self._on_disks()]
+        if newest is None or any(order > _order(newest) for order in on_disks):
+            return None
+        return step_id(newest)
+
+    def _on_disks(self) -> list[ShardKey]:
+        """A key of each step that is whole on the disks."""
+        return _whole(site.disk for site in self._sites.values())
+
+    def _drop(self) -> Iterator[rungs.OffDisk]:
+        whole = {_order(key) for key in self._on_disks()}
+        for node, site in self._sites.items():
+            for copy, key in list(site.disk.items()):
+                newer = sum(order > _order(key) for order in whole)
+                if newer >= (1 if site.is_full else KEEP):
+                    del site.disk[copy]
+                    site.is_full = False
+                    self._refused = {(one, at) for one, at in self._refused if at != node}
+                    yield rungs.OffDisk(key=key, node=node, reason=f"{newer} newer steps are whole on the disks")
+
+    def _tell(self) -> Iterator[rungs.DiskStep]:
+        newest = max(self._on_disks(), key=_order, default=None)
+        if newest is not None and step_id(newest) != self._told:
+            self._told = step_id(newest)
+            nodes = tuple(node for node, one in self._sites.items() if any(copy[0] == self._told for copy in one.disk))
+            yield rungs.DiskStep(commit=newest.commit, shards=newest.shards, nodes=nodes)
+
+
+def _whole(held: Iterable[dict[Copy, ShardKey]]) -> list[ShardKey]:
+    """A key of each step of which every shard is in one of these."""
+    shards: dict[StepId, dict[int, ShardKey]] = {}
+    for one in held:
+        for key in one.values():
+            shards.setdefault(step_id(key), {})[key.shard] = key
+    return [next(iter(there.values())) for of, there in shards.items() if len(there) == of[2]]
+
+
+def _order(key: ShardKey) -> tuple[int, int, int]:
+    """Older to newer: a later generation that began at an earlier step is newer."""
+    return key.commit.incarnation, key.commit.generation, key.commit.step
+
+
+def surplus(keys: Iterable[ShardKey], keep_last: int) -> list[ShardKey]:
+    """Of what one disk holds, all but the newest steps of each shard."""
+    by_shard: dict[tuple[int, int], list[ShardKey]] = {}
+    for key in sorted(keys, key=_order, reverse=True):
+        by_shard.setdefault((key.shard, key.shards), []).append(key)
+    return [key for held in by_shard.values() for key in held[keep_last:]]

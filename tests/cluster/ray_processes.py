@@ -1,0 +1,125 @@
+"""Effect. A run whose cluster loses processes of Ray, one after the other, each together with a worker."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+
+import elastic
+from elastic.actors.monitor import process_state
+from elastic.callbacks import Callback
+from elastic.control.state import RunState
+from elastic.control.values import StepReport
+from tests.cluster.training import regression
+
+STEPS = 2500
+REPLICAS = 3
+GONE_S = 10.0
+_LINES = {
+    "dashboard": "/ray/dashboard/dashboard.py",
+    "log_monitor": "/ray/_private/log_monitor.py",
+    "autoscaler": "/ray/autoscaler/_private/monitor.py",
+    "gcs_server": "/gcs_server",
+    "dashboard_agent": "ray::DashboardAgent",
+    "runtime_env_agent": "ray::RuntimeEnvAgent",
+}
+
+
+def found(victim: str) -> list[int]:
+    """Pids in this cluster by what they are, lowest first."""
+    ours = f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}".encode()
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            is_ours = ours in path.with_name("environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if _LINES[victim] in line and is_ours:
+            pids.append(int(path.parent.name))
+    return sorted(pids)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_gone(pid: int) -> bool:
+    """Waits for the end of a process that was killed."""
+    deadline_s = time.monotonic() + GONE_S
+    while process_state(pid) not in ("", "Z", "X") and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return process_state(pid) in ("", "Z", "X")
+
+
+@dataclass
+class Killer(Callback):
+    """Kills the next victim, and a worker, once all replicas train; when all are done, the rest is trained quickly."""
+
+    cluster: Any
+    folder: Path
+    victims: list[str]
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    next_step: int = 10
+
+    def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
+        if report.commit.step < self.next_step:
+            return
+        if not self.victims:
+            (self.folder / "enough").touch()
+            return
+        if state.replicas < REPLICAS or any(one.resumed_at_s is None for one in state.incidents):
+            return
+        victim, worker = self.victims.pop(0), state.members[-1]
+        has_ended = self._kill(victim, worker.pid)
+        self.faults.append({"victim": victim, "worker": worker.name, "is_gone": has_ended})
+        self.next_step = report.commit.step + 20
+
+    def _kill(self, victim: str, worker: int) -> bool:
+        if victim == "gcs_server":
+            head = self.cluster.head_node
+            process = head.all_processes["gcs_server"][0].process
+            head.kill_gcs_server(check_alive=False)
+            os.kill(worker, signal.SIGKILL)
+            has_ended = process.poll() is not None
+            time.sleep(2.0)  # until somebody starts it again
+            head.start_gcs_server()
+            return has_ended
+        killed = found(victim)[:1]
+        if victim.endswith("agent"):  # not of the node that this process is connected to
+            here = ray.get_runtime_context().get_node_id()
+            raylets = {
+                node.all_processes["raylet"][0].process.pid
+                for node in self.cluster.worker_nodes
+                if node.node_id != here
+            }
+            killed = [pid for pid in found(victim) if parent(pid) in raylets][:1]
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
+        return bool(killed) and all(map(is_gone, killed))
+
+
+def survive(cluster: Any, folder: Path, victims: Sequence[str]) -> dict[str, Any]:
+    killer = Killer(cluster, folder, list(victims))
+    result = elastic.fit(
+        regression(folder, STEPS, pause_s=0.02, until=folder / "enough"),
+        name="survivor",
+        scaling=elastic.Scaling(num_dp_replicas=(1, REPLICAS)),
+        limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30),
+        callbacks=[killer],
+        run_dir=folder / "run",
+    )
+    return {
+        "steps": result.steps,
+        "faults": killer.faults,
+        "culprits": [list(incident.culprits) for incident in result.incidents],
+        "world_sizes": result.world_sizes,
+        "nodes_left": sum(node["Alive"] for node in ray.nodes()),
+        "survivor": "w0",
+    }

@@ -1,0 +1,129 @@
+"""Effect. What the driver's tiers tell their keeper, and when; the keeper is a stand-in, and no cluster is started."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.actors.prefetcher import Aim
+from elastic.actors.ray_tiers import RayTiers
+from elastic.checkpoint.rungs import DiskStep
+from elastic.control import events as ev
+from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord
+from elastic.control.values import Fork, View
+from elastic.settings import Checkpoint, RunSettings, Scaling
+from tests.cluster.test_prefetcher import candidate_of
+from tests.pure.bare_controller import commit
+
+LATE_S = 0.2
+
+
+class Keeper:
+    """Answers a prefetch a moment later, if at all."""
+
+    def __init__(self, answers: bool = True) -> None:
+        self.answers, self.aims, self.staged_, self.urged = answers, list[Aim | None](), list[Any](), list[str]()
+
+    def prefetch(self, aim: Aim | None, then: Callable[[], None] = lambda: None) -> None:
+        self.aims.append(aim)
+        if self.answers:
+            threading.Timer(LATE_S, then).start()
+
+    def staged(self, *what: Any) -> None:
+        self.staged_.append(what)
+
+    def redundancy_lost(self, reason: str) -> None:
+        self.urged.append(reason)
+
+
+def tiers_of(tmp_path: Path, keeper: Keeper, **checkpoint: Any) -> tuple[RayTiers, RunState, list[ev.Event]]:
+    """With two workers of a run that trains, each on a node of its own."""
+    kept = Checkpoint(memory=str(tmp_path), **checkpoint)
+    settings = RunSettings(run="r", scaling=Scaling(num_dp_replicas=2), checkpoint=kept)
+    emitted: list[ev.Event] = []
+    tiers = RayTiers(settings, "here", emitted.append, lambda told: None, lambda error: None)
+    tiers._keeper = keeper  # type: ignore[assignment]
+    workers = {name: WorkerRecord(name=name, node=f"n-{name}", standing=Standing.MEMBER) for name in ("w0", "w1")}
+    return tiers, RunState(settings=settings, phase=Phase.RUNNING, workers=workers), emitted
+
+
+def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    keeper = Keeper()
+    tiers, state, emitted = tiers_of(tmp_path, keeper)
+    found = candidate_of(7, 1, "")
+    monkeypatch.setattr("elastic.actors.tiers.next_candidate", lambda *_: type("", (), {"candidate": found, "bad": ()}))
+    monkeypatch.setattr(tiers, "_look", lambda: type("", (), {"candidates": (), "starts": (), "silent": ()}))
+    tiers.heed(ev.Tick(), state)
+    began_s = time.monotonic()
+    tiers._find(None, ())
+    assert time.monotonic() - began_s >= LATE_S, "it was told at once"
+    (aim,) = keeper.aims
+    assert aim is not None and set(aim.homes) == {"n-w0", "n-w1"} and aim.candidate is found
+    (told,) = emitted
+    assert isinstance(told, ev.RestoreFound) and told.commit == found.commit
+    tiers.heed(told, RunState(**{**fields_of(state), "restore": Restoring(number=1, commit=found.commit)}))
+    assert len(keeper.aims) == 2 and keeper.aims[-1] is not None
+    tiers.heed(told, state)
+    assert keeper.aims[-1] is None, "nobody restores it after all"
+
+
+def test_keepers_that_do_not_answer_hold_up_a_restore_for_a_moment_only(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("elastic.actors.ray_tiers._ANNOUNCE_S", LATE_S)
+    tiers, state, _ = tiers_of(tmp_path, Keeper(answers=False))
+    tiers.heed(ev.Tick(), state)
+    began_s = time.monotonic()
+    tiers._announce(candidate_of(7, 1, ""))
+    assert time.monotonic() - began_s >= LATE_S
+
+
+def test_before_there_are_workers_nobody_is_waited_for(tmp_path: Path) -> None:
+    keeper = Keeper(answers=False)
+    tiers, state, _ = tiers_of(tmp_path, keeper)
+    tiers._announce(candidate_of(7, 1, ""))
+    tiers.heed(ev.Tick(), RunState(settings=state.settings))
+    tiers._announce(candidate_of(7, 1, ""))
+    assert keeper.aims == []
+
+
+def test_what_is_staged_while_the_run_waits_goes_down_at_once(tmp_path: Path) -> None:
+    keeper = Keeper()
+    tiers, state, _ = tiers_of(tmp_path, keeper)
+    staged = ev.ShardStaged(worker="w0", commit=commit(4), shard=0, shards=1, nbytes=64)
+    tiers.heed(staged, state)
+    tiers.heed(staged, RunState(**{**fields_of(state), "phase": Phase.WAITING}))
+    assert keeper.staged_ == [("n-w0", 4, ""), ("n-w0", 4, "fewer than 2 replicas are left")]
+    assert keeper.urged == ["fewer than 2 replicas are left"]
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_the_end_waits_for_disks_but_not_for_long(is_written: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("elastic.actors.ray_tiers._DISK_S", 2 * LATE_S)
+    keeper = Keeper()
+    tiers, state, _ = tiers_of(tmp_path, keeper, disk=str(tmp_path))
+    tiers.heed(ev.ShardStaged(worker="w0", commit=commit(4), shard=0, shards=1, nbytes=64), state)
+    if is_written:
+        tiers._told(DiskStep(commit=commit(4), shards=1, nodes=("n-w0",)))
+    began_s = time.monotonic()
+    tiers.flush()
+    assert (time.monotonic() - began_s < LATE_S) == is_written
+    assert keeper.urged == ([] if is_written else ["the run is over"])
+
+
+def fields_of(state: RunState) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in RunState.__slots__ if name != "tally"}
+
+
+def test_a_view_that_was_restored_begins_the_count_anew(tmp_path: Path) -> None:
+    tiers, state, _ = tiers_of(tmp_path, Keeper(), disk=str(tmp_path))
+    tiers._keeper = None
+    tiers._told(DiskStep(commit=commit(9), shards=1, nodes=("n-w0",)))
+    line = (Fork(incarnation=1, generation=2, step=3),)
+    shape = {"run": "r", "incarnation": 1, "generation": 2, "members": (), "donors": (), "behind": ()}
+    view = View(resume=commit(3), restored=True, forks=line, **shape)
+    tiers.formed(view, state)
+    assert (tiers._staged, tiers._on_disk) == (3, 3)

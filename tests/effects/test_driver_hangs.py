@@ -1,0 +1,229 @@
+"""Effect. A call that hangs holds up nobody else: what fails meanwhile is sensed, decided and acted upon."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.actors.driver import Driver, Finished
+from elastic.actors.fleet import Emit
+from elastic.actors.journal import Journal
+from elastic.actors.supervisor import Supervisor
+from elastic.control import events as ev
+from elastic.control.hardware import FindingKind
+from elastic.control.outcome import Ending
+from elastic.control.state import RunState
+from elastic.control.values import CommitId, View
+from elastic.control.xid import Severity
+from elastic.policies import Ladder
+from elastic.settings import Limits, RunSettings, Scaling
+from tests.pure.bare_controller import commit, report
+
+LONG_S = 20.0
+FIRST = ("w0", "w1", "w2")
+Call = tuple[str, str, int]
+
+
+class ScriptedFleet:
+    """Workers that do at once what they are told, and calls that hang as the test wants.
+
+    Attributes:
+        calls: (method, worker or node, generation), as they were begun. hanging: those that hang, until `gate` opens.
+    """
+
+    def __init__(self, hangs: set[tuple[str, str]], emit: Emit) -> None:
+        self.hangs, self.emit = hangs, emit
+        self.gate = threading.Event()
+        self.calls: list[Call] = []
+        self.views: list[View] = []
+        self.dead: set[str] = set()
+        self._changed = threading.Condition()
+
+    def _begin(self, method: str, whom: str, generation: int = 0) -> None:
+        with self._changed:
+            self.calls.append((method, whom, generation))
+            self._changed.notify_all()
+        if (method, whom) in self.hangs:
+            self.gate.wait(2 * LONG_S)
+
+    def wait_for(self, what: str, is_so: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(is_so, LONG_S), f"{what}: {self.calls}"
+
+    def called(self, method: str, whom: str, generation: int = 0) -> None:
+        self.wait_for(f"{method} {whom} {generation}", lambda: (method, whom, generation) in self.calls)
+
+    def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
+        self._begin("start", worker)
+        self.emit(ev.WorkerPlaced(worker=worker, node=f"node-{worker}"))
+        for name in () if worker in FIRST[:-1] else FIRST if worker in FIRST else (worker,):  # the first come together
+            self.emit(ev.WorkerParked(worker=name, host="h", port=1, pid=1, layout="l", gpus=(name[1:],)))
+
+    def freeze(self, worker: str, generation: int) -> None:
+        self._begin("freeze", worker, generation)
+        if worker not in self.dead:
+            self.emit(ev.FreezeAnswered(worker=worker, generation=generation, commit=self.at(), healed=True))
+
+    def at(self) -> CommitId:
+        return commit(3 * len(self.views), len(self.views))
+
+    def form(self, worker: str, view: View) -> None:
+        self._begin("form", worker, view.generation)
+        with self._changed:
+            if view not in self.views:
+                self.views.append(view)
+        self.emit(ev.Formed(worker=worker, generation=view.generation))
+
+    def go(self, worker: str, generation: int) -> None:
+        self._begin("go", worker, generation)
+
+    def reset_gpu(self, node: str, gpus: tuple[str, ...]) -> None:
+        self._begin("reset_gpu", node)
+
+    def fence(self, worker: str) -> None:
+        self._begin("fence", worker)
+        self.die(worker)
+
+    def die(self, worker: str) -> None:
+        self.dead.add(worker)
+        self.emit(ev.WorkerDead(worker=worker, proof="gone"))
+
+    def told(self, generation: int, published: int) -> None:
+        """Nothing is kept."""
+
+    def value(self, worker: str, timeout_s: float) -> Any:
+        raise AssertionError("nobody returns")
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        return lambda whom="", *arguments: self._begin(method, whom)
+
+    def stable(self, number: int) -> None:
+        """The leader of the last generation tells of a step."""
+        told = report(number, len(self.views), time.time())
+        self.emit(ev.StepStable(worker=self.views[-1].leader.worker, report=told))
+
+
+class Playing:
+    """A run of three replicas, at least one, on a scripted fleet, in a thread of its own."""
+
+    def __init__(self, folder: Path, hangs: set[tuple[str, str]], **limits: float) -> None:
+        settings = RunSettings(run="r", scaling=Scaling(num_dp_replicas=(1, 3)), limits=Limits(**limits))  # type: ignore[arg-type]
+        self.journal = Journal(folder)
+        self.driver = Driver(Supervisor(RunState(settings=settings), Ladder()), self.journal, [])
+        self.fleet = ScriptedFleet(hangs, self.driver.emit)
+        self._end: Future[Finished] = Future()
+        self._thread = threading.Thread(target=self._play, daemon=True)
+        self._thread.start()
+
+    def _play(self) -> None:
+        try:
+            self._end.set_result(self.driver.run(self.fleet))  # type: ignore[arg-type]
+        except BaseException as error:
+            self._end.set_exception(error)
+
+    def end(self) -> Finished:
+        self.driver.emit(ev.StopAsked(reason="enough was seen"))
+        try:
+            return self._end.result(LONG_S)
+        finally:
+            self.fleet.gate.set()
+            self._thread.join(LONG_S)
+            self.journal.close()
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.journal.path.read_text().splitlines()]
+        return [line for line in found if kind in (line.get("event"), line.get("command"))]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Callable[..., Playing]]:
+    plays: list[Playing] = []
+
+    def begin(*hangs: tuple[str, str], **limits: float) -> Playing:
+        plays.append(Playing(tmp_path, set(hangs), **limits))
+        return plays[-1]
+
+    yield begin
+    for one in plays:
+        one.fleet.gate.set()
+
+
+def trains(playing: Playing) -> None:
+    for worker in FIRST:
+        playing.fleet.called("go", worker, 1)
+    playing.fleet.stable(3)
+
+
+def one_is_lost(playing: Playing, worker: str, *left: str) -> None:
+    """It dies; the others form the next generation, and go on."""
+    fleet = playing.fleet
+    generation = len(fleet.views)
+    fleet.die(worker)
+    for name in left:
+        fleet.called("freeze", name, generation)
+        fleet.called("go", name, generation + 1)
+    members = {member.worker for member in fleet.views[-1].members}
+    assert members >= set(left) and worker not in members
+    fleet.stable(3 * (generation + 1))
+
+
+def test_a_loss_is_dealt_with_while_the_start_of_a_worker_hangs(play: Callable[..., Playing]) -> None:
+    playing = play(("start", "w3"))
+    trains(playing)
+    one_is_lost(playing, "w1", "w0", "w2")
+    playing.fleet.called("start", "w3")
+    one_is_lost(playing, "w2", "w0")
+    playing.fleet.called("start", "w4")
+    finished = playing.end()
+    assert finished.outcome.ending is Ending.STOPPED
+    assert [incident.culprits for incident in finished.state.incidents] == [("w1",), ("w2",)]
+    assert all(incident.step is not None for incident in finished.state.incidents)
+
+
+def test_a_start_that_hangs_until_its_deadline_is_given_up_and_taken_back(play: Callable[..., Playing]) -> None:
+    playing = play(("start", "w3"), place_timeout_s=0.3)
+    trains(playing)
+    one_is_lost(playing, "w1", "w0", "w2")
+    playing.fleet.called("start", "w4")
+    proof = playing.lines("WorkerDead")[-1]
+    assert proof["worker"] == "w3" and "Limits.place_timeout_s=0.3" in proof["proof"]
+    assert ("dismiss", "w3", 0) not in playing.fleet.calls
+    playing.fleet.gate.set()
+    playing.fleet.called("dismiss", "w3")
+    playing.end()
+
+
+def test_a_loss_is_dealt_with_while_a_reset_hangs_and_the_reset_ends(play: Callable[..., Playing]) -> None:
+    playing = play(("reset_gpu", "node-w1"), gpu_reset_timeout_s=0.5)
+    trains(playing)
+    found = {"node": "node-w1", "device": "GPU-1", "kind": FindingKind.XID, "detail": "XID 95"}
+    playing.fleet.emit(ev.HardwareFinding(severity=Severity.RESET_NEEDED, workers=("w1",), **found))
+    playing.fleet.called("go", "w0", 2)
+    playing.fleet.stable(6)
+    playing.fleet.called("reset_gpu", "node-w1")
+    one_is_lost(playing, "w2", "w0")
+    deadline_s = time.monotonic() + LONG_S
+    while not playing.lines("GpuReset") and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    (reset,) = playing.lines("GpuReset")
+    assert "was not given within Limits.gpu_reset_timeout_s=0.5" in reset["error"]
+    playing.end()
+
+
+def test_a_loss_is_dealt_with_while_a_fence_hangs(play: Callable[..., Playing]) -> None:
+    """Its host is out of reach: it is left behind, and all that follows is done."""
+    playing = play(("fence", "w1"), freeze_timeout_s=0.3, lease_s=0.3)
+    trains(playing)
+    playing.fleet.dead.add("w1")
+    playing.fleet.emit(ev.CollectiveBroken(worker="w0", generation=1, error="timed out"))
+    playing.fleet.called("fence", "w1")
+    playing.fleet.called("go", "w2", 2)
+    playing.fleet.stable(6)
+    one_is_lost(playing, "w2", "w0")
+    assert ("fence", "w1", 0) in playing.fleet.calls
+    playing.end()

@@ -1,0 +1,129 @@
+"""Effect. Parts of the fleet on Ray, without Ray: reservations, answers of calls, drains."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elastic.actors import draining, slots
+from elastic.actors.answers import Answers
+from elastic.actors.draining import Drains
+from elastic.actors.slots import Slots
+from elastic.control import events as ev
+from elastic.settings import Scaling
+
+LONG_S = 20.0
+
+
+class FakeRay:
+    """Placement groups by name; asking for those in `hangs` takes until the gate opens."""
+
+    def __init__(self, hangs: str = "") -> None:
+        self.gate, self.hangs = threading.Event(), hangs
+        self.asked: list[str] = []
+        self.removed: list[Any] = []
+
+    def placement_group(self, bundles: list[dict[str, float]], **options: Any) -> Any:
+        self.asked.append(options["name"])
+        if options["name"] == self.hangs:
+            assert self.gate.wait(LONG_S)
+        return SimpleNamespace(bundles=bundles, **options)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
+    fake = FakeRay(hangs="r-gang1")
+    monkeypatch.setattr(slots, "placement_group", fake.placement_group)
+    monkeypatch.setattr(slots, "remove_placement_group", fake.removed.append)
+    yield fake
+    fake.gate.set()
+
+
+def test_a_reservation_that_hangs_holds_up_its_own_replica_alone(fake: FakeRay) -> None:
+    mine = Slots(Scaling(workers_per_replica=2), "r-")
+    found: list[Any] = []
+    two = [threading.Thread(target=lambda: found.append(mine.reserve(1, {}))) for _ in range(2)]
+    for thread in two:
+        thread.start()
+    other = mine.reserve(2, {"pool": "b"})
+    assert other.bundle_label_selector == [{"pool": "b"}] * 2 and other.lifetime == "detached"
+    assert found == []
+    fake.gate.set()
+    for thread in two:
+        thread.join(LONG_S)
+    assert found[0] is found[1] and sorted(fake.asked) == ["r-gang1", "r-gang2"], "asked for once each"
+
+
+def test_what_is_released_is_removed_and_asked_for_anew(fake: FakeRay) -> None:
+    mine = Slots(Scaling(), "r-")
+    first = mine.reserve(0, {})
+    assert mine.reserve(0, {}) is first and first.bundle_label_selector is None
+    mine.release(0, first)
+    assert fake.removed == []
+    mine.remove_released()
+    assert fake.removed == [first] and mine.reserve(0, {}) is not first
+
+
+def call() -> tuple[Any, Future[Any]]:
+    """A reference to the answer of a call, and the answer."""
+    future: Future[Any] = Future()
+    return SimpleNamespace(future=lambda: future), future
+
+
+def test_answers_go_on_in_one_thread_in_the_order_in_which_they_come() -> None:
+    seen: list[Any] = []
+    all_seen = threading.Event()
+    answers = Answers(lambda error: pytest.fail(str(error)))
+
+    def see(what: Any) -> None:
+        seen.append((str(what), threading.current_thread().name))
+        if len(seen) == 3:
+            all_seen.set()
+
+    (one, first), (two, second), (three, third) = call(), call(), call()
+    for reference in (one, two, three):
+        answers.then(reference, see, see)
+    second.set_result("b")
+    first.set_exception(OSError("a"))
+    third.set_result("c")
+    assert all_seen.wait(LONG_S)
+    answers.close(LONG_S)
+    assert seen == [("b", "elastic-answers"), ("a", "elastic-answers"), ("c", "elastic-answers")]
+
+
+def test_an_error_in_what_follows_an_answer_is_not_swallowed() -> None:
+    told: list[Exception] = []
+    is_told = threading.Event()
+
+    def crash(error: Exception) -> None:
+        told.append(error)
+        is_told.set()
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("a mistake")
+
+    answers = Answers(crash)
+    reference, future = call()
+    answers.then(reference, fail, fail)
+    future.set_result(1)
+    assert is_told.wait(LONG_S) and [str(error) for error in told] == ["a mistake"]
+    answers.close(LONG_S)
+
+
+def test_each_drain_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"a": "it is drained"}
+    clock = [10.0]
+    monkeypatch.setattr(draining, "draining_nodes", lambda: now)
+    monkeypatch.setattr(draining, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    told: list[ev.Event] = []
+    drains = Drains(told.append)
+    drains.look_now_and_then()
+    now["b"] = "it is drained, too"
+    drains.look_now_and_then()
+    assert [event.node for event in told if isinstance(event, ev.NodeNotice)] == ["a"], "not again so soon"
+    clock[0] += 1.0
+    drains.look_now_and_then()
+    assert [event.node for event in told if isinstance(event, ev.NodeNotice)] == ["a", "b"]
