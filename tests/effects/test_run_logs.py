@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import threading
 
 import pytest
@@ -14,8 +15,9 @@ from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.control import events as ev
 from elastic.control.logs import LogLine
 from elastic.settings import Logs, RunSettings
+from elastic.train.host import WorkerHost, WorkerSpec
 from elastic.train.logs import KEPT, LogBuffer
-from tests.effects.helpers import Running, eventually
+from tests.effects.helpers import HOST, LONG_S, Running, child, eventually, hear
 
 LINE = LogLine(at_s=1.0, level="warning", logger="train", generation=3, step=9, rank=2, text="hot 91", kind="hot %d")
 SETTINGS = RunSettings(run="night", logs=Logs(level="info"))
@@ -102,6 +104,30 @@ def test_who_logs_waits_for_no_lock_of_others(logger):
         logger.warning("from the one that holds it")
     other.result()
     assert len(lines_of(made)) == 2
+
+
+def talk_once(session) -> None:
+    """A train_fn that says something and leaves."""
+    logging.getLogger("train").warning("on %s", session.worker)
+    raise SystemExit("enough")
+
+
+def serve_worker(pipe) -> None:
+    """A child's main: a worker's process, as a driver finds it."""
+    settings = RunSettings(run=f"logs-{os.getpid()}")
+    host = WorkerHost(WorkerSpec(worker="w7", seed=0, settings=settings, train_fn=talk_once), host=HOST)
+    told = []
+    while not any(isinstance(event, ev.WorkerDeparted) for event in told):
+        told += host.events(LONG_S)
+    told += host.events(0)
+    host.end()
+    pipe.send([line for event in told if isinstance(event, ev.Logged) for line in event.lines])
+
+
+def test_a_worker_hands_its_lines_over_with_its_news():
+    with child(serve_worker) as (_, pipe):
+        said = [line for line in hear(pipe) if line.logger == "train"]
+    assert [(line.text, line.level, line.generation, line.rank) for line in said] == [("on w7", "warning", 0, -1)]
 
 
 # --- in the driver ----------------------------------------------------------------------------------------------------
