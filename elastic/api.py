@@ -25,13 +25,16 @@ from elastic.actors.former import Former, Heirloom
 from elastic.actors.injector import Injector
 from elastic.actors.journal import JOURNAL, Journal, Past, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
+from elastic.actors.logs_copy import LogsCopy
 from elastic.actors.machines import machines_of
 from elastic.actors.policy_file import load_policy
 from elastic.actors.ray_fleet import RayFleet
+from elastic.actors.ray_metrics import RayMetrics
 from elastic.actors.ray_tiers import RayTiers
+from elastic.actors.run_logs import RunLogs
 from elastic.actors.tiers import NoTiers
 from elastic.actors.token import Token
-from elastic.callbacks import Callback, WorkerCallback, by_place
+from elastic.callbacks import Callback, WorkerCallback, by_place, configured
 from elastic.checkpoint.manifest import checked_name
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.checkpoint.vault import open_vault
@@ -45,7 +48,7 @@ from elastic.control.values import Fork
 from elastic.knobs import Given
 from elastic.policies import policy_of
 from elastic.progress import Progress
-from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, RunSettings, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
@@ -60,6 +63,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     checkpoint: Checkpoint | None = None,
     health: Health | None = None,
     chaos: Chaos | None = None,
+    logs: Logs | None = None,
     name: str | None = None,
     seed: int | None = None,
     run_dir: str | os.PathLike[str] | None = None,
@@ -80,6 +84,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         checkpoint: how safe each step is made below the memory of live workers; default: not at all.
         health: what is sensed of the hardware, and what a node must show before its workers join.
         chaos: faults that are injected on purpose; default: none, and `elastic chaos` is refused.
+        logs: what is kept, and shown, of what its processes log.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
             the last one ended. Where workers of the last driver live, and code and settings are the same, it goes on
             with them.
@@ -98,7 +103,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """
     given: dict[str, Any] = {"scaling": scaling, "limits": limits, "checkpoint": checkpoint, "chaos": chaos}
-    given |= {"name": name, "seed": seed}
+    given |= {"logs": logs, "name": name, "seed": seed}
     given |= {"run_dir": None if run_dir is None else os.fspath(run_dir), "address": address, "health": health}
     arguments = {key: Given(value, f"fit({key}=...)") for key, value in given.items() if value is not None}
     chosen, _ = load(config, arguments)
@@ -111,11 +116,13 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         run=name,
         scaling=chosen.scaling,
         limits=chosen.limits,
-        checkpoint=chosen.checkpoint,
+        checkpoint=configured(told, chosen.checkpoint),
         health=chosen.health,
         chaos=chosen.chaos,
+        logs=chosen.logs,
     )
     with ExitStack() as stack:
+        run_logs = stack.enter_context(RunLogs(directory, settings))  # until callbacks have had their last word
         for callback in told:
             stack.callback(callback.on_end)
         is_local = stack.enter_context(cluster(chosen.address or os.environ.get("RAY_ADDRESS"), settings.scaling))
@@ -127,7 +134,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         token = tokens.draw(directory)
         stack.callback(tokens.forget, token)
         may_come_back = chosen.name is not None and not is_local
-        finished = _drive(work, settings, journal, token, former, past, may_come_back=may_come_back)
+        finished = _drive(work, settings, journal, run_logs, token, former, past, may_come_back=may_come_back)
     return _result(finished, directory)
 
 
@@ -144,7 +151,14 @@ class Work:
 
 
 def _drive(
-    work: Work, settings: RunSettings, journal: Journal, token: Token, former: Former, past: Past, may_come_back: bool
+    work: Work,
+    settings: RunSettings,
+    journal: Journal,
+    logs: RunLogs,
+    token: Token,
+    former: Former,
+    past: Past,
+    may_come_back: bool,
 ) -> Finished:
     """Go on with what an earlier life has left, or begin.
 
@@ -153,7 +167,8 @@ def _drive(
     """
 
     def emit(event: ev.Event) -> None:
-        driver.emit(event)
+        if not logs.heed(event):
+            driver.emit(event)
 
     def crash(error: Exception) -> None:
         driver.crash(error)
@@ -166,10 +181,12 @@ def _drive(
 
     tiers = _tiers(settings, emit, keep, crash)
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
+    logs.incarnation = incarnation
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token)
     injector = Injector(work.faults, work.seed, emit)
-    driver = Driver(brain, journal, [*work.callbacks, injector])
+    metrics = RayMetrics(settings.run)
+    driver = Driver(brain, journal, [*work.callbacks, injector, metrics])
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
     is_kept = may_come_back
     try:
@@ -179,8 +196,9 @@ def _drive(
             fleet.adopt(left)
         tiers.start(settings)
         machines = closing(machines_of(work.kuberay, settings, emit, crash))
-        with _heeding_sigterm(emit), _copied(journal, settings), injector, machines as machine_keeper:
+        with _heeding_sigterm(emit), _copied(journal, logs, settings), injector, machines as machine_keeper:
             finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machine_keeper)
+            metrics.on_end()
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                 tiers.flush()
@@ -223,13 +241,18 @@ def _past(path: Path, settings: RunSettings) -> Past:
 
 
 @contextmanager
-def _copied(journal: Journal, settings: RunSettings) -> Iterator[None]:
-    """The journal is copied to the persistent tier, if there is one."""
+def _copied(journal: Journal, logs: RunLogs, settings: RunSettings) -> Iterator[None]:
+    """The journal is copied to the persistent tier, if there is one, and logs are where that is asked for."""
     if settings.checkpoint is None or settings.checkpoint.persistent is None:
         yield
         return
     vault = open_vault(settings.checkpoint.persistent, settings.run)
-    with closing(vault), closing(JournalCopy(journal.path, vault.store, settings.run, settings.incarnation)):
+    who = settings.run, settings.incarnation
+    with ExitStack() as stack:
+        stack.enter_context(closing(vault))
+        stack.enter_context(closing(JournalCopy(journal.path, vault.store, *who)))
+        if settings.logs.persistent:
+            stack.enter_context(closing(LogsCopy(logs.folder, vault.store, *who)))
         yield
 
 

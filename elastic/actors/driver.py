@@ -16,7 +16,7 @@ from elastic.actors.journal import Journal, Written
 from elastic.actors.machines import Machines, NoMachines
 from elastic.actors.teller import Teller
 from elastic.actors.tiers import NoTiers, Tiers
-from elastic.callbacks import Callback
+from elastic.callbacks.base import Callback
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import commands as cmd
 from elastic.control import events as ev

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from elastic.callbacks import Callback
+from elastic.callbacks.base import Callback
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import events as ev
 from elastic.control.moments import Moment, RungReached, moments
@@ -22,6 +22,7 @@ class Teller:
         self._state: RunState | None = None
         self._told = -1
         self._untold: dict[int, StepReport] = {}
+        self._shard_bytes: dict[tuple[int, int], int] = {}  # by how many there are, and which one
 
     def tell(self, events: Sequence[tuple[float, ev.Event]], state: RunState, lines: Sequence[Line]) -> None:
         """Steps without gaps, unless the run is over; then what changed in the state. `lines`: of the journal."""
@@ -32,10 +33,7 @@ class Teller:
             self._told = min(self._told, state.forks[-1].step)  # from here on steps are told again
             self._untold.clear()
         for _, event in events:
-            if not isinstance(event, ev.StepStable) or any(fork.voids(event.report.commit) for fork in state.forks):
-                continue
-            if event.report.commit.step > self._told:
-                self._untold[event.report.commit.step] = event.report
+            self._note(event, state)
         for step in sorted(self._untold):
             if step <= state.published or state.phase is Phase.ENDED:
                 self._tell_step(self._untold.pop(step), state)
@@ -57,8 +55,17 @@ class Teller:
                 copies=told.copies,
                 degraded=told.degraded,
                 reason=told.reason,
+                nbytes=sum(size for (shards, _), size in self._shard_bytes.items() if shards == told.shards),
             )
         )
+
+    def _note(self, event: ev.Event, state: RunState) -> None:
+        if isinstance(event, ev.ShardStaged):
+            self._shard_bytes[event.shards, event.shard] = event.nbytes
+        if not isinstance(event, ev.StepStable) or any(fork.voids(event.report.commit) for fork in state.forks):
+            return
+        if event.report.commit.step > self._told:
+            self._untold[event.report.commit.step] = event.report
 
     def _tell_moment(self, moment: Moment) -> None:
         for callback in self._callbacks:

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from elastic.commands.style import json_option
+
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
@@ -14,7 +16,7 @@ import click
     "--from-google", "values", type=click.Path(path_type=Path), help="Translate values of Google's supervisor chart."
 )
 @click.option("--explain", is_flag=True, help="Say of each knob what it is, in which unit, and why its default.")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@json_option
 def config(file: Path | None, assignments: tuple[str, ...], values: Path | None, explain: bool, as_json: bool) -> None:
     """Print the value of every knob that `fit(config=FILE)` would have here, and where it comes from.
 

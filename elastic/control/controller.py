@@ -440,6 +440,8 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.ShardStaged: (_ignore,) * 7,
     ev.TierDegraded: (_ignore,) * 7,
     ev.IntervalChosen: (_ignore,) * 7,
+    ev.Noted: (_ignore,) * 7,
+    ev.Logged: (_ignore,) * 7,
     ev.LoopEnded: (_ignore, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _ignore),
     ev.TrainFnReturned: (_returned,) * 6 + (_ignore,),
     ev.TrainFnRaised: (_raised,) * 6 + (_ignore,),

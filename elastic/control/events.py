@@ -9,6 +9,7 @@ from elastic.control.data import Plan
 from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.hardware import FindingKind
+from elastic.control.logs import LogLine
 from elastic.control.tuning import Tuning
 from elastic.control.values import NOT_TIMED, CommitId, StepReport, StepTimes
 from elastic.control.xid import Severity
@@ -404,6 +405,27 @@ class IntervalChosen(WorkerEvent):
 
     tier: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged(WorkerEvent):
+    """What its process has logged, for the run's log files; of no concern to the controller."""
+
+    lines: tuple[LogLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted(WorkerEvent):
+    """Something for the journal, of no concern to the controller.
+
+    Attributes:
+        what: of what kind. step: it belongs to, -1: to none. seconds: that training has waited for it.
+    """
+
+    what: str
+    step: int = -1
+    seconds: float = 0.0
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

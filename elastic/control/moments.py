@@ -93,7 +93,7 @@ class RungReached(Moment):
 
     Attributes:
         checkpoint_step: that step. copies: nodes that keep the shard with the fewest.
-        degraded: why they are fewer than asked for, or empty.
+        degraded: why they are fewer than asked for, or empty. nbytes: of one copy of its state, 0 if not known.
     """
 
     name: ClassVar[str] = "rung_reached"
@@ -102,6 +102,7 @@ class RungReached(Moment):
     copies: int
     degraded: str
     reason: str
+    nbytes: int = 0
 
     @property
     def sentence(self) -> str:

@@ -1,6 +1,6 @@
 """Pure. The nouns that events, commands and states share: commits, members, views, incidents."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -244,6 +244,7 @@ class StepReport:
         tuning: what the step was computed at.
         voted: with its reduction all replicas have shown that they held the same bits before it.
         times: what it took on the worker that tells.
+        costs: seconds that worker callbacks took around it on the worker that tells of it, by their names.
     """
 
     commit: CommitId
@@ -257,3 +258,4 @@ class StepReport:
     tuning: Tuning = NOT_TUNED
     voted: bool = False
     times: StepTimes = NOT_TIMED
+    costs: dict[str, float] = field(default_factory=dict)

@@ -8,7 +8,8 @@ from elastic.settings.checkpoint import Checkpoint, Interval, Keep
 from elastic.settings.health import Health
 from elastic.settings.kuberay import KubeRay
 from elastic.settings.limits import Limits
+from elastic.settings.logs import Logs
 from elastic.settings.run import RunSettings
 from elastic.settings.scaling import Scaling
 
-__all__ = ["Chaos", "Checkpoint", "Health", "Interval", "Keep", "KubeRay", "Limits", "RunSettings", "Scaling"]
+__all__ = ["Chaos", "Checkpoint", "Health", "Interval", "Keep", "KubeRay", "Limits", "Logs", "RunSettings", "Scaling"]

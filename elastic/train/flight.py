@@ -87,6 +87,12 @@ class FlightPage:
         """The attempt that the next notes belong to."""
         self._place = (generation, step, attempt)
 
+    @property
+    def placed(self) -> tuple[int, int]:
+        """Generation and step of that attempt."""
+        generation, step, _ = self._place
+        return generation, step
+
     def committed(self) -> None:
         """One more step; counts from the next note on."""
         self._commits += 1

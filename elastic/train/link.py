@@ -73,6 +73,13 @@ class Link:
         return self._mail.published
 
     @property
+    def rank(self) -> int:
+        """In the generation that was formed last; -1 before the first. Takes no lock."""
+        view = self._view
+        members = view.members if view is not None else ()
+        return next((rank for rank, member in enumerate(members) if member.worker == self.worker), -1)
+
+    @property
     def silent_s(self) -> float:
         """Seconds since the driver was last heard."""
         return time.monotonic() - self._contact_s

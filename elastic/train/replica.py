@@ -393,6 +393,7 @@ class Replica:
             tuning=step.tuning,
             voted=step.voted,
             times=step.times,
+            costs=dict(step.costs),
         )
         self.drop_published(self.link.published)
         self.unpublished.append(report)

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from elastic.callbacks import ScaledLR, WorkerCallback
+from elastic.callbacks.rates import ScaledLR
+from elastic.callbacks.worker import WorkerCallback
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.pace import Resize
@@ -21,6 +22,7 @@ from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.gloo import FormingCancelledError, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
+from elastic.train.hooks import Hooks
 from elastic.train.link import SaveOrder
 from elastic.train.meeting import StoreHost
 from elastic.train.reducer import BUCKET_BYTES
@@ -78,6 +80,7 @@ class Session(DataDoor):
         self.group: World = open_world(self._replica, around.shard, around.width)
         self._store = StoreHost(around.host)
         self._on_generation: list[Callable[[Session], None]] = []
+        self._hooks = Hooks(around.page)
         self._has_arrived = self._has_begun = self._has_ended = False
 
     def __reduce__(self) -> NoReturn:
@@ -187,6 +190,7 @@ class Session(DataDoor):
                 with step:
                     step.leave_out(LEFT_OUT)
             else:
+                self._hooks.step_begins(step)
                 with self._around.section():
                     yield step
             if not step.is_entered:
@@ -195,6 +199,7 @@ class Session(DataDoor):
                 replica.snapshots.at_door()
             if step.is_committed and step.wants_pause:
                 self._link.stop_at_door()
+            self._hooks.step_ends(step)
 
     def on_generation(self, act: Callable[["Session"], None]) -> None:
         """Call `act(session)` whenever this worker enters a new generation, before its next step."""
@@ -208,6 +213,14 @@ class Session(DataDoor):
         """
         with self._page.during(Flying.SLOW, reason):
             yield
+
+    def note(self, what: str, step: int = -1, seconds: float = 0.0, detail: str = "") -> None:
+        """Write a line into the run's journal (`Noted`): for what is rare, since each goes through the driver.
+
+        Args:
+            what: of what kind. step: it belongs to; -1: to none. seconds: that training has waited for it.
+        """
+        self._link.post(ev.Noted(worker=self.worker, what=what, step=step, seconds=seconds, detail=detail))
 
     @contextmanager
     def mutating(self) -> Iterator[None]:
@@ -251,10 +264,12 @@ class Session(DataDoor):
 
     def use(self, callbacks: Iterable[WorkerCallback]) -> None:
         """The callbacks that were given to `fit` and run on workers."""
-        for one in callbacks:
+        given = tuple(callbacks)
+        for one in given:
             if isinstance(one, ScaledLR):
                 self._replica.rate_rule = one
             self.on_resize(one.on_resize)
+        self._hooks.use(given, self)
 
     def close(self) -> None:
         """After train_fn has returned: end a loop that was left early, together with all replicas.
@@ -271,6 +286,7 @@ class Session(DataDoor):
 
     def leave(self) -> None:
         """The training thread is over: end what it started."""
+        self._hooks.close()
         self._replica.leave()
 
     # --- the door ---

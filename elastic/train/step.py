@@ -83,6 +83,7 @@ class Step:
         self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank
         self.voted = False  # all replicas have shown that they held the same bits before it
         self.committed_at_s, self.times = 0.0, NOT_TIMED
+        self.costs: dict[str, float] = {}  # seconds that callbacks took around it, by name
         self._replica = replica
         self.dealt = replica.dealt(self._micro_batches, number, attempt)
         self._hand = replica.hand(number, attempt)

@@ -15,10 +15,12 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def demo(out: Path, *options: str) -> dict[str, Any]:
-    command = [str(Path(sys.executable).with_name("elastic")), "demo", "--out", str(out), *options]
+    command = [str(Path(sys.executable).with_name("elastic")), "demo", "--json", "--out", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=580, env=os.environ | {"COLUMNS": "120"})
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((out / "run.json").read_text())
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report == json.loads((out / "run.json").read_text())
+    return report
 
 
 @pytest.mark.slow

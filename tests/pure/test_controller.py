@@ -68,6 +68,8 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.ShardStaged: ev.ShardStaged(worker="w0", commit=commit(3), shard=0, shards=1, nbytes=64),
     ev.TierDegraded: ev.TierDegraded(worker="w0", tier="memory", reason="full"),
     ev.IntervalChosen: ev.IntervalChosen(worker="w0", tier="memory", reason="set to every 10 steps"),
+    ev.Logged: ev.Logged(worker="w0", lines=()),
+    ev.Noted: ev.Noted(worker="w0", what="profile", step=3, seconds=0.2, detail="/traces/w0.json.gz"),
     ev.LoopEnded: ev.LoopEnded(worker="w0", generation=1, commit=commit(9)),
     ev.TrainFnReturned: ev.TrainFnReturned(worker="w0"),
     ev.TrainFnRaised: ev.TrainFnRaised(worker="w0", summary="ValueError", traceback="line 1"),

@@ -16,6 +16,7 @@ FROZEN = [
     "Interval",
     "Keep",
     "Limits",
+    "Logs",
     "Result",
     "Scaling",
     "Session",
