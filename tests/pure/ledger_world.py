@@ -5,6 +5,7 @@ from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.state import RunState
 from elastic.control.values import CommitId, StepReport, StepTimes
 from elastic.control.worker_protocol import Signal, Verdict
 from elastic.ledger.lines import Line, happened, line_of
@@ -26,11 +27,20 @@ class Scribe(Brain):
         for event in events:
             before = None if isinstance(event, ev.RunStarted | ev.RunTakenOver) else self.state
             commands = super().take(event)
-            self.lines += happened(before, self.state, [(self.now_s, event)])
+            is_new = before is None or _is_new(before, event)
+            self.lines += happened(before, self.state, [(self.now_s, event)] if is_new else [])
             self.lines += [line_of("command", self.now_s, command) for command in commands]
             told += commands
         self.commands = told
         return told
+
+
+def _is_new(before: RunState, event: ev.Event) -> bool:
+    """A driver writes each stable step once, however often it is told."""
+    if not isinstance(event, ev.StepStable) or event.report.skipped:
+        return True
+    step = event.report.commit.step
+    return step > before.published and step not in before.published_ahead
 
 
 class Journalled(World):
