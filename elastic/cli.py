@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from elastic import __version__
-from elastic.commands import checkpoints
+from elastic.commands import checkpoints, reporting
 from elastic.commands.chaos import chaos
 from elastic.commands.configuring import config
 from elastic.commands.rewinding import rewind
@@ -65,7 +65,7 @@ def resume(run: str, timeout: float, address: str | None) -> None:
 cli.add_command(config)
 cli.add_command(chaos)
 cli.add_command(rewind)
-for command in checkpoints.COMMANDS:
+for command in (*checkpoints.COMMANDS, *reporting.COMMANDS):
     cli.add_command(command)
 
 

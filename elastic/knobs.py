@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
 from elastic.errors import SettingError
-from elastic.settings import Chaos, Checkpoint, Health, Limits, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, Limits, Page, Scaling
 
 DEFAULT = "default"
 
@@ -31,6 +31,7 @@ class RunConfig:
         checkpoint: how safe each step is made. (see Checkpoint; default none: it costs memory and storage)
         chaos: faults that the run does to itself. (see Chaos; default none: nobody asked for any)
         health: what is sensed of the hardware, and checked. (see Health; default as there: see there)
+        page: the live page of the run. (see Page; default as there: see there)
         policy: "file.py:function" that decides what is done about an incident. (text; default none: the ladder of
             elastic.policies)
     """
@@ -44,6 +45,7 @@ class RunConfig:
     checkpoint: Checkpoint | None = None
     chaos: Chaos | None = None
     health: Health = field(default_factory=Health)
+    page: Page = field(default_factory=Page)
     policy: str | None = None
 
 

@@ -1,6 +1,8 @@
 """Effect. From outside of a run: find its supervisor by name, and ask something of it."""
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -121,6 +123,14 @@ def resume(run: str, *, timeout_s: float = 60.0, address: str | None = None) -> 
             raise ElasticError(str(refused))
 
 
+def run_dir(run: str, *, timeout_s: float = _ANSWER_S, address: str | None = None) -> tuple[str, Path]:
+    """(host, directory) where the driver of a run keeps its journal. Raises as `resume`."""
+    with connected(address):
+        deadline_s = time.monotonic() + timeout_s
+        host, path = _asked(run, deadline_s, lambda actor: ray.get(actor.where.remote(), timeout=_ANSWER_S))
+        return host, Path(path).parent
+
+
 def ask_fault(run: str, fault: Fault, is_forced: bool = False) -> str:
     """Have a fault injected into a run of the connected cluster; returns why it is refused, empty if it is not.
 
@@ -169,6 +179,17 @@ def _tune(run: str, wanted: Tuning, timeout_s: float) -> int:
 
 
 def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
+    """Have its supervisor call a method. Raises as `_asked`."""
+
+    def call(actor: Any) -> Any:
+        where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
+        secret = token.find(run, *where)
+        return ray.get(actor.call.remote(secret, method, *arguments), timeout=_ANSWER_S)
+
+    return _asked(run, deadline_s, call)
+
+
+def _asked(run: str, deadline_s: float, ask: Callable[[Any], Any]) -> Any:
     """Ask its supervisor, or the next one where it dies meanwhile.
 
     Raises:
@@ -177,10 +198,7 @@ def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
     given_up_s = time.monotonic() + _GAP_S
     while True:
         try:
-            actor = ray.get_actor(supervisor_name(run), namespace(run))
-            where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
-            secret = token.find(run, *where)
-            return ray.get(actor.call.remote(secret, method, *arguments), timeout=_ANSWER_S)
+            return ask(ray.get_actor(supervisor_name(run), namespace(run)))
         except RayTaskError as error:
             if isinstance(error.cause, ElasticError):
                 raise ElasticError(str(error.cause)) from None

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.plain import plain
 from elastic.control.state import RunState
+from elastic.knobs import Knob
 
 JOURNAL = "journal.jsonl"
 _HEAD = 64  # the kind of a line is among its first characters
@@ -35,6 +37,12 @@ class Journal:
     def command(self, at_s: float, command: Command) -> None:
         self._write("command", at_s, command)
 
+    def settings(self, at_s: float, run: str, incarnation: int, knobs: Iterable[Knob]) -> None:
+        """What is in effect in this life of the driver, and where each value came from."""
+        values = {one.path: {"value": one.value, "source": one.source} for one in knobs}
+        told = {"life": "Settings", "run": run, "incarnation": incarnation, "knobs": plain(values)}
+        self._append({"t": round(at_s, 6), **told})
+
     def checkpoint(self, at_s: float, told: CheckpointRung | Degraded | Prefetch | UploadInterval) -> None:
         self._write("checkpoint", at_s, told)
 
@@ -43,7 +51,9 @@ class Journal:
             self._file.close()
 
     def _write(self, role: str, at_s: float, value: Any) -> None:
-        line = {"t": round(at_s, 6), role: type(value).__name__, **plain(value)}
+        self._append({"t": round(at_s, 6), role: type(value).__name__, **plain(value)})
+
+    def _append(self, line: dict[str, Any]) -> None:
         with self._lock:
             if not self._file.closed:  # a thread that tells on may end a little later than the run
                 self._file.write(json.dumps(line) + "\n")

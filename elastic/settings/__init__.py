@@ -7,7 +7,8 @@ from elastic.settings.chaos import Chaos
 from elastic.settings.checkpoint import Checkpoint, Interval, Keep
 from elastic.settings.health import Health
 from elastic.settings.limits import Limits
+from elastic.settings.page import Page
 from elastic.settings.run import RunSettings
 from elastic.settings.scaling import Scaling
 
-__all__ = ["Chaos", "Checkpoint", "Health", "Interval", "Keep", "Limits", "RunSettings", "Scaling"]
+__all__ = ["Chaos", "Checkpoint", "Health", "Interval", "Keep", "Limits", "Page", "RunSettings", "Scaling"]

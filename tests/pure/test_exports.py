@@ -16,6 +16,7 @@ FROZEN = [
     "Interval",
     "Keep",
     "Limits",
+    "Page",
     "Result",
     "Scaling",
     "Session",
