@@ -97,7 +97,7 @@ class Span:
         stall_seconds: what CHECKPOINT_STALL in it waited for, by rung.
         incidents: numbers of those that seconds of it are booked to, with these.
         generation, replicas: that trained, or were to; 0 before the first.
-        first_step, last_step: that were committed in it; None where there were none.
+        first_step, last_step: that were committed in it; None where there were none. is_void: and then lost again.
     """
 
     begin_s: float
@@ -111,6 +111,7 @@ class Span:
     replicas: int = 0
     first_step: int | None = None
     last_step: int | None = None
+    is_void: bool = False
 
     @property
     def main(self) -> Category:
@@ -123,13 +124,15 @@ class Definition:
     """A published measure of the same run. value: a share, None where the run has not what it takes.
 
     Attributes:
-        formula: with this run's numbers in it. source: who defines it so.
+        formula: with the numbers of this run in it. source: who defines it so.
+        parts: seconds by the names that its authors give them, where they have any.
     """
 
     name: str
     value: float | None
     formula: str
     source: str
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +140,15 @@ class Steps:
     """What came of steps.
 
     Attributes:
-        kept: committed, and part of the history that counts. redone: committed, and lost again. last: -1 before any.
+        kept: committed, and part of the history that counts. redone: committed, and lost again. broken: attempts that
+            were lost in the middle. last: -1 before any.
         usual_s: how long a step takes this run at its most frequent size, at its best for a while; 0 before any.
         saved: the last that a checkpoint tier below the memory of one worker held whole; loaded: those restored from.
     """
 
     kept: int = 0
     redone: int = 0
+    broken: int = 0
     last: int = -1
     usual_s: float = 0.0
     saved: int | None = None
