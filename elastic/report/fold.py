@@ -12,15 +12,6 @@ from elastic.report.words import sentence
 
 ROLES = ("event", "command", "checkpoint", "life", "moment", "phase")
 _MOST_TOLD = 20_000
-_PHASES = {
-    "RunStarted": "starting",
-    "RunTakenOver": "freezing",
-    "Freeze": "freezing",
-    "Form": "forming",
-    "Go": "running",
-    "Finish": "finishing",
-    "EndRun": "ended",
-}
 
 Handler = Callable[[float, Mapping[str, Any]], None]
 
@@ -30,7 +21,7 @@ class Fold:
 
     Attributes:
         began_s, seen_s: first and last line, of the wall clock; None before any.
-        phase: in the controller's words, as far as the journal shows. ending: see `Headline`.
+        phase: in the controller's words. ending: see `Headline`.
         told: (moment, sentence) of what stories are made of, the last ones.
         settings: of the newest life, empty where its journal does not tell them.
     """
@@ -64,7 +55,7 @@ class Fold:
         at_s = float(line["t"])
         self.began_s = at_s if self.began_s is None else self.began_s
         self.seen_s = max(at_s, self.seen_s or at_s)
-        self.phase = _PHASES.get(kind, self.phase)
+        self.phase = line.get("phase", self.phase)
         for handler in self._handlers.get(kind, ()):
             handler(at_s, line)
         text = sentence(kind, line)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import BinaryIO
 
-from elastic.ledger.journal import Ledger
+from elastic.ledger.ledger import Ledger
 from elastic.report.compose import report
 from elastic.report.fold import Fold
 from elastic.report.model import Report
@@ -86,7 +86,7 @@ class Follower:
             return
         if isinstance(line, dict) and "t" in line:
             self._fold.take(line)
-            self._ledger.take(line)
+            self._ledger.feed(line)
             self.lines += 1
 
 

@@ -20,7 +20,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATH = next((found for name in NAMES if (found := shutil.which(name))), None)
 needs_browser = pytest.mark.skipif(PATH is None, reason="no chromium is installed (Debian: apt-get install chromium)")
 
-_ANSWER_S = 60.0
+_ANSWER_S = 30.0
 _POLL_S = 0.02
 _QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",

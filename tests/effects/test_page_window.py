@@ -82,7 +82,7 @@ def test_it_changes_nothing(url: str) -> None:
 
 def test_news_come_when_there_are_some(tmp_path: Path) -> None:
     scribe = Scribe(began_s=time.time())
-    scribe.event("RunStarted")
+    scribe.begin()
     run = written(scribe.lines, tmp_path / "run")
     with window(Page(), run, run / "journal.jsonl", "night") as url:
         first = json.loads(get(url, "/report.json?after=")[1])

@@ -47,11 +47,11 @@ def test_status_for_programs_and_for_people(run: Path) -> None:
 
 def test_status_of_a_run_that_goes_on_says_for_how_long_it_is_silent_and_where_its_page_is(run: Path) -> None:
     scribe = a_night()
-    written(scribe.lines[:-1], run)
+    written(scribe.lines[:-2], run)
     (run / "page.url").write_text("http://127.0.0.1:1234/\n")
     facts = json.loads(elastic("status", run, "--json").output)
     assert facts["phase"] == "running" and facts["page"] == "http://127.0.0.1:1234/"
-    assert facts["silent_s"] == pytest.approx(max(0.0, time.time() - scribe.lines[-2]["t"]), abs=30)
+    assert facts["silent_s"] == pytest.approx(max(0.0, time.time() - scribe.lines[-3]["t"]), abs=30)
 
 
 def test_top_once(run: Path) -> None:
@@ -62,7 +62,7 @@ def test_top_once(run: Path) -> None:
 
 def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
     scribe = a_night()
-    written(scribe.lines[:-1], run)
+    written(scribe.lines[:-2], run)
     code = "from elastic.cli import main; main()"
     command = f"{sys.executable} -c '{code}' top {run} --interval 0.1"
     environment = ["env", "TERM=xterm", "COLUMNS=100", "LINES=60"]

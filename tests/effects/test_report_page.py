@@ -21,9 +21,9 @@ FOLLOWS_S = 2.0
 WIDE, PHONE = (1440, 900), (390, 844)
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("chromium")) as running:
+@pytest.fixture
+def chromium(tmp_path: Path) -> Iterator[Browser]:
+    with browser(tmp_path / "chromium") as running:
         yield running
 
 
@@ -121,14 +121,14 @@ def test_every_chart_has_a_table(chromium: Browser, tmp_path: Path) -> None:
 
 @needs_browser
 def test_a_thousand_workers_for_a_day_open(chromium: Browser, tmp_path: Path) -> None:
-    from elastic.ledger.journal import Ledger
+    from elastic.ledger.ledger import Ledger
     from elastic.report.compose import report
     from elastic.report.fold import Fold
 
     fold, ledger = Fold(), Ledger()
     for line in a_long_day(step_s=120.0):
         fold.take(line)
-        ledger.take(line)
+        ledger.feed(line)
     began_s = time.monotonic()
     tab = opened(chromium, tmp_path, report(fold, ledger.account()))
     assert time.monotonic() - began_s < OPENS_S
@@ -169,7 +169,7 @@ def test_the_live_page_shows_a_fault_soon_after_it_is_journalled(chromium: Brows
 
 def a_run_of_two() -> Scribe:
     scribe = Scribe(began_s=time.time() - 10)
-    scribe.event("RunStarted")
+    scribe.begin()
     scribe.start(["w0", "w1"], ["node-a", "node-b"])
     scribe.form(["w0", "w1"])
     scribe.steps(20, replicas=2)

@@ -16,12 +16,28 @@ class Scribe:
         self.lines: Lines = []
         self.run, self.now_s = run, began_s
         self.generation, self.incarnation, self.step = 0, 1, -1
+        self.failures = 0
+        self.open: dict[str, Any] | None = None
+        self.forks: list[dict[str, Any]] = []
 
     def event(self, kind: str, **fields: Any) -> None:
         self.lines.append({"t": round(self.now_s, 6), "event": kind, **fields})
 
     def command(self, kind: str, reason: str = "because", **fields: Any) -> None:
         self.lines.append({"t": round(self.now_s, 6), "command": kind, "reason": reason, **fields})
+
+    def phase(self, name: str, replicas: int = 0) -> None:
+        told = {"generation": self.generation, "replicas": replicas, "planned": False, "waits_for": ""}
+        self.lines.append({"t": self.now_s, "phase": name, **told})
+
+    def begin(self) -> None:
+        """A life of the driver."""
+        self.event("RunStarted")
+        self.phase("starting")
+
+    def moment(self, kind: str, incident: dict[str, Any]) -> None:
+        told = {"run": self.run, "at_s": self.now_s, "step": self.step, "incident": dict(incident)}
+        self.lines.append({"t": self.now_s, "moment": kind, **told})
 
     def settings(self, **knobs: tuple[Any, str]) -> None:
         told = {path.replace("__", "."): {"value": value, "source": source} for path, (value, source) in knobs.items()}
@@ -44,6 +60,8 @@ class Scribe:
         self.generation += 1
         if restored_step is not None:
             self.step = restored_step
+            fork = {"incarnation": self.incarnation, "generation": self.generation, "step": restored_step}
+            self.forks.append({**fork, "skip": [0, 0]})
         view = {
             "run": self.run,
             "incarnation": self.incarnation,
@@ -55,14 +73,16 @@ class Scribe:
             "bootstrap": self.generation == 1,
             "published": self.step,
             "restored": restored_step is not None,
-            "forks": [],
+            "forks": list(self.forks),
             "width": 1,
         }
         self.command("Form", "members are ready", view=view)
+        self.phase("forming", len(members))
         self.now_s += 0.05
         for worker in members:
             self.event("Formed", worker=worker, generation=self.generation)
         self.command("Go", "all members have formed", workers=list(members), generation=self.generation)
+        self.phase("running", len(members))
 
     def commit(self) -> dict[str, Any]:
         commit = {"incarnation": self.incarnation, "generation": self.generation, "attempt": 1}
@@ -83,18 +103,41 @@ class Scribe:
                 "voted": False,
             }
             self.event("StepStable", worker="w0", report=report)
+            if self.open is not None:
+                self.open |= {"resumed_at_s": self.now_s, "step": self.step, "replicas_after": replicas}
+                self.moment("IncidentResolved", self.open)
+                self.open = None
 
     def kill(self, worker: str, survivors: Sequence[str]) -> None:
         """It dies; 0.1 s later the survivors are stopped."""
         self.event("WorkerLost", worker=worker, evidence="its call failed")
         self.event("CollectiveBroken", worker=survivors[0], generation=self.generation, error="connection closed")
         self.event("WorkerDead", worker=worker, proof="its process is gone")
+        self.open = {
+            "number": self.failures,
+            "kind": "worker_lost",
+            "opened_at_s": self.now_s,
+            "culprits": [worker],
+            "suspects": [],
+            "evidence": [f"{worker}: its call failed"],
+            "decision": "",
+            "replicas_before": len(survivors) + 1,
+            "replicas_after": 0,
+            "generation": self.generation,
+            "resumed_at_s": None,
+            "step": None,
+        }
+        self.failures += 1
+        self.moment("IncidentOpened", self.open)
+        self.phase("freezing", len(survivors) + 1)
         self.now_s += 0.1
         frozen = {"workers": list(survivors), "generation": self.generation}
         self.command("Freeze", f"worker lost: {worker}: its call failed", **frozen)
         for survivor in survivors:
             told = {"generation": self.generation, "commit": self.commit(), "healed": True, "prepared": None}
             self.event("FreezeAnswered", worker=survivor, **told)
+        self.open["decision"] = "continue in place: the others hold everything"
+        self.moment("IncidentDecided", self.open)
 
     def rung(self, rung: str, step: int) -> None:
         told = {"shards": 1, "rung": rung, "copies": 1, "degraded": "", "reason": "2 of 2 nodes keep each shard"}
@@ -108,6 +151,7 @@ class Scribe:
         self.now_s += 0.2
         outcome = {"ending": ending, "message": message, "details": {}}
         self.command("EndRun", "train_fn has returned", outcome=outcome)
+        self.phase("ended")
 
 
 def a_night() -> Scribe:
@@ -115,7 +159,7 @@ def a_night() -> Scribe:
     scribe = Scribe()
     knobs = {"scaling__num_dp_replicas": ([2, 4], "run.yaml:3"), "limits__lease_s": (120.0, "default")}
     scribe.settings(**knobs)
-    scribe.event("RunStarted")
+    scribe.begin()
     scribe.start(["w0", "w1", "w2", "w3", "w4"], ["node-a-0123456789", "node-b-0123456789"])
     scribe.form(["w0", "w1", "w2", "w3"])
     scribe.steps(30, replicas=4, seconds=[0.01, 0.01, 0.02, 0.01])
@@ -133,7 +177,7 @@ def a_night() -> Scribe:
 def a_long_day(workers: int = 1000, hours: float = 24.0, step_s: float = 30.0, failures: int = 200) -> Iterator[Any]:
     """Lines of a run of many workers, eight to a node, of which one dies every few minutes and is replaced."""
     scribe = Scribe(run="day")
-    scribe.event("RunStarted")
+    scribe.begin()
     names = [f"w{number}" for number in range(workers)]
     nodes = [f"node{number:04d}-0123456789" for number in range(max(1, workers // 8))]
     scribe.start(names, nodes)

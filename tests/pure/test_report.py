@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from elastic.ledger.journal import Ledger
+from elastic.ledger.ledger import Ledger
 from elastic.report.compose import report
 from elastic.report.fold import Fold
 from elastic.report.words import duration, sentence, several
@@ -15,7 +15,7 @@ def made(lines):
     fold, ledger = Fold(), Ledger()
     for line in lines:
         fold.take(line)
-        ledger.take(line)
+        ledger.feed(line)
     return report(fold, ledger.account())
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_has_hardly_begun_has_a_report(lines):
 
 def test_steps_behind_a_checkpoint_are_redone_and_rungs_fall_back():
     scribe = Scribe()
-    scribe.event("RunStarted")
+    scribe.begin()
     scribe.start(["w0", "w1"], ["a"])
     scribe.form(["w0", "w1"])
     scribe.steps(10, replicas=2)
@@ -134,13 +134,13 @@ def test_steps_behind_a_checkpoint_are_redone_and_rungs_fall_back():
 
 def test_a_new_life_ends_the_lanes_of_the_last_one():
     scribe = Scribe()
-    scribe.event("RunStarted")
+    scribe.begin()
     scribe.start(["w0", "w1"], ["a"])
     scribe.form(["w0", "w1"])
     scribe.steps(5, replicas=2)
     scribe.now_s += 60
     scribe.incarnation, scribe.generation = 2, 0
-    scribe.event("RunStarted")
+    scribe.begin()
     scribe.start(["w2", "w3"], ["a"])
     now = made(scribe.lines)
     ends = {lane.name: lane.end for lane in now.timeline.lanes}
@@ -150,7 +150,7 @@ def test_a_new_life_ends_the_lanes_of_the_last_one():
 
 def test_a_worker_that_was_thought_lost_goes_on():
     scribe = Scribe()
-    scribe.event("RunStarted")
+    scribe.begin()
     scribe.start(["w0", "w1"], ["a"])
     scribe.form(["w0", "w1"])
     scribe.event("WorkerLost", worker="w1", evidence="silent")
@@ -175,7 +175,7 @@ def test_a_thousand_workers_for_a_day_are_lanes_of_nodes_in_bounded_size():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.131, "0.13 s"), (64.2, "64.2 s"), (125, "2 min 5 s"), (12_000, "3 h 20 min"), (200_000, "2 d 8 h")],
+    [(0.131, "0.13 s"), (64.2, "64.2 s"), (125, "2 min 5 s"), (12_000, "3 h 20 min"), (200_000, "2 d 7 h")],
 )
 def test_durations_as_people_read_them(seconds, text):
     assert duration(seconds) == text
