@@ -15,6 +15,7 @@ _AROUND_S = 1.0  # what led to an incident, and what came right after it, belong
 _MOST_TOLD = 40
 _MOST_STORIES = 400
 _DIGITS = 6
+_NOTHING_S = 1e-5
 _MOMENT_DIGITS = 3
 
 # What the categories mean, in a few words; the ledger's documentation has the definitions.
@@ -70,7 +71,11 @@ def report(fold: Fold, account: Account) -> Report:
             for one in fold.steps.retries
         ),
         retried=fold.steps.retried,
-        rungs=tuple(one for one in drawn if one.at_s and (one.name == COMMITTED or fold.safety.newest)),
+        rungs=tuple(
+            _to_the_end(one, seen_s - began_s)
+            for one in drawn
+            if one.at_s and (one.name == COMMITTED or fold.safety.newest)
+        ),
         stalls=tuple(
             Spent(category=rung, wall_s=round(seconds, _DIGITS), worker_s=0.0)
             for rung, seconds in sorted(account.stall_seconds.items())
@@ -120,7 +125,7 @@ def _waterfall(account: Account) -> Waterfall:
             meaning=MEANINGS[category],
         )
         for category in Category
-        if wall.get(category, 0.0) > 0 or worker.get(category, 0.0) > 0 or category is Category.PRODUCTIVE
+        if max(wall.get(category, 0.0), worker.get(category, 0.0)) > _NOTHING_S or category is Category.PRODUCTIVE
     )
     return Waterfall(wall_s=round(account.wall_s, _DIGITS), worker_s=round(account.workers_s, _DIGITS), spent=spent)
 
@@ -140,7 +145,7 @@ def _stories(fold: Fold, account: Account, began_s: float) -> tuple[tuple[Story,
 def _story(one: Incident, told: list[tuple[float, str]], moments: list[float], began_s: float) -> Story:
     begin = bisect_left(moments, min(one.began_s, one.opened_s) - _AROUND_S)
     end = bisect_right(moments, one.resumed_s + _AROUND_S) if one.resumed_s is not None else len(told)
-    costs = [(category, seconds) for category, seconds in one.wall_seconds.items() if seconds > 0]
+    costs = [(category, seconds) for category, seconds in one.wall_seconds.items() if seconds > _NOTHING_S]
     return Story(
         number=one.number,
         kind=one.kind,

@@ -30,8 +30,11 @@ def live_page(run: str) -> str:
 
 @cache
 def charts() -> str:
-    """The library that draws the charts (Plotly, MIT license), as one script."""
-    from plotly.offline import get_plotlyjs
+    """The library that draws the charts (Plotly, MIT license), as one script; empty where it is not installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        return ""
 
     # A closing tag inside of the script would end it.
     return str(get_plotlyjs()).replace("</script", "<\\/script")
@@ -43,7 +46,7 @@ def _page(report: str, script: str, run: str, is_live: bool) -> str:
         style=_asset("page.css"),
         report=report,
         charts=script,
-        program=_asset("page.js"),
+        program=_asset("drawing.js") + _asset("page.js"),
         version=__version__,
         live=' data-live="yes"' if is_live else "",
     )

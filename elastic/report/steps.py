@@ -63,7 +63,7 @@ class Steps:
                 node=self._lanes.node_of(worker),
                 mean=round(pace.total / pace.looks, 3),
                 worst=round(pace.worst, 3),
-                latest=round(pace.latest, 3) if self._lanes.is_there(worker) else None,
+                latest=round(pace.latest, 3) if worker in self._lanes.members else None,
                 seconds=round(pace.seconds, 6),
             )
             for worker, pace in self._paces.items()
