@@ -268,6 +268,6 @@ def _result(finished: Finished, directory: Path) -> Result:
         value=finished.value,
         world_sizes=list(state.world_sizes),
         incidents=list(state.incidents),
-        goodput=finished.goodput.share,
+        goodput=finished.goodput,
         run_dir=str(directory),
     )

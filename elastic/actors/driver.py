@@ -17,9 +17,9 @@ from elastic.callbacks import Callback
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import commands as cmd
 from elastic.control import events as ev
-from elastic.control.goodput import Goodput
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState, Standing
+from elastic.ledger.lines import Line, happened, line_of
 
 log = logging.getLogger("elastic")
 
@@ -49,7 +49,7 @@ _TO_ONE: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
 
 Observed = list[tuple[float, ev.Event]]
 _OPENING = ev.RunStarted()
-News = tuple[Observed, RunState, Any] | CheckpointRung | BaseException
+News = tuple[Observed, RunState, Any, list[Line]] | CheckpointRung | BaseException
 
 
 class Brain(Protocol):
@@ -68,7 +68,7 @@ class Finished:
 
     outcome: Outcome
     state: RunState
-    goodput: Goodput
+    goodput: float
     last_report: dict[str, float]
     value: Any
 
@@ -156,8 +156,8 @@ class Driver:
                 if isinstance(news, CheckpointRung):
                     self._teller.reached(self._clock(), news)
                     continue
-                events, state, value = news
-                self._teller.tell(events, state)
+                events, state, value, lines = news
+                self._teller.tell(events, state, lines)
                 if state.phase is Phase.ENDED and state.outcome is not None:
                     return self._finished(state, state.outcome, value)
         finally:
@@ -173,25 +173,26 @@ class Driver:
                     fleet.confirm()  # another driver may have begun; before anything is written, or told to a worker
                 turned_s = time.monotonic()
                 commands, state = self._brain.observe(events)
-                self._state = state
-                for at_s, event in events:
-                    if self._written.is_new(event):
-                        self._journal.event(at_s, event)
+                before, self._state = self._state, state
+                lines = list(happened(before, state, [told for told in events if self._written.is_new(told[1])]))
+                self._journal.write(lines)
+                for _, event in events:
                     self._tiers.heed(event, state)
                 self._written.follow(state)
                 fleet.told(state.generation, state.published)
                 for command in commands:
-                    self._journal.command(self._clock(), command)
+                    lines.append(line_of("command", self._clock(), command))
+                    self._journal.write(lines[-1:])
                     self._carry_out(fleet, command)
                 value = self._value(fleet, state.outcome, value_timeout_s) if state.outcome is not None else None
-                self._news.put((events, state, value))
+                self._news.put((events, state, value, lines))
                 if state.phase is Phase.ENDED:
                     return
         except BaseException as error:  # the calling thread raises it
             self._news.put(error)
 
     def _finished(self, state: RunState, outcome: Outcome, value: Any) -> Finished:
-        goodput, last_report = self._teller.goodput, self._teller.last_report
+        goodput, last_report = self._teller.ledger.account().goodput, self._teller.last_report
         return Finished(outcome=outcome, state=state, goodput=goodput, last_report=last_report, value=value)
 
     def _value(self, fleet: Fleet, outcome: Outcome, timeout_s: float) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from elastic.commands.journals import journal_of
+from elastic.report.content.model import Report
 from elastic.report.follower import Follower
-from elastic.report.model import Report
 
 _RUN_HELP = "RUN is a run directory, the name of a run under runs/ or on the cluster, or URL#NAME in a persistent tier."
 _address = click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one here.")
@@ -54,12 +54,12 @@ def top(run: str, interval: float, once: bool, address: str | None) -> None:
         if once or not console.is_terminal:
             console.print(screen(_made(follower)))
             return
-        with Live(screen(_made(follower)), console=console, screen=True, auto_refresh=False) as live:
-            with contextlib.suppress(KeyboardInterrupt):
-                while not follower.is_over:
-                    time.sleep(interval)
-                    follower.read()
-                    live.update(screen(_made(follower)), refresh=True)
+        shown = Live(screen(_made(follower)), console=console, screen=True, auto_refresh=False)
+        with contextlib.suppress(KeyboardInterrupt), shown:
+            while not follower.is_over:
+                time.sleep(interval)
+                follower.read()
+                shown.update(screen(_made(follower)), refresh=True)
         console.print(screen(_made(follower)))
 
 

@@ -88,6 +88,7 @@ class Book:
         saved: the last step that a checkpoint tier held whole. loaded: steps that were restored from.
         short_by: the incident since which replicas are missing. cause: the one that what goes on now follows from.
         inferred: incidents that no line tells of, by what shows them.
+        groups: cause and short_by of each generation, by (incarnation, generation), for steps that are told late.
     """
 
     run: str = ""
@@ -103,6 +104,7 @@ class Book:
     saved: int | None = None
     loaded: list[int] = field(default_factory=list)
     inferred: dict[tuple[str, float, float], int] = field(default_factory=dict)
+    groups: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
     short_by: int | None = None
     cause: int | None = None
 
@@ -216,6 +218,8 @@ class Book:
         return max(_STRETCH_S, (self.seen_s - (self.begin_s or 0.0)) / _STRETCHES)
 
     def _stretch(self, step: Step, begin_s: float) -> Stretch:
+        group = (step.incarnation, step.generation)
+        cause, short_by = self.groups.get(group, (self.cause, self.short_by))
         return Stretch(
             begin_s=begin_s,
             incarnation=step.incarnation,
@@ -224,8 +228,8 @@ class Book:
             shape=step.shape,
             first=step.number,
             has_newcomers=step.is_first,
-            cause=self.cause,
-            short_by=self.short_by,
+            cause=cause,
+            short_by=short_by,
         )
 
     def _insert(self, step: Step) -> float:
@@ -268,4 +272,3 @@ class Book:
             return known.seconds
         most = max(self.usual.values(), key=lambda one: one.steps, default=None)
         return most.seconds if most is not None else 0.0
-

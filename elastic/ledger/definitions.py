@@ -1,4 +1,4 @@
-"""Pure. Measures that others have published, of the same run, with their formulae: figures are compared by definition."""
+"""Pure. Measures that others have published, of the same run, with their formulae."""
 
 from collections.abc import Mapping
 

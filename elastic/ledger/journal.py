@@ -150,6 +150,8 @@ class JournalReader:
             self._book.go_back(view["resume"]["step"], self._current(at_s))
         self._forks = [(one["incarnation"], one["generation"], one["step"]) for one in view["forks"]]
         self._size(len(self._members) // view.get("width", 1), at_s)
+        group = (view["incarnation"], view["generation"])
+        self._book.groups[group] = (self._current(at_s), self._book.short_by)
 
     def _size(self, replicas: int, at_s: float) -> None:
         """Whatever brought the group below what was asked for is to blame for it until it is back."""
@@ -197,7 +199,7 @@ class JournalReader:
             )
 
     def _lay_out(self, at_s: float) -> None:
-        """While workers were waited for, or state: who came last had to start, then to build its model, then to load."""
+        """While workers were waited for, or state: who came last had to start, to build its model, to load."""
         marks = self._book.marks
         last = marks[-1] if marks else None
         if last is None or last.category not in (Category.WORKER_START, Category.RESTORE):

@@ -1,10 +1,4 @@
-"""Pure. The ledger: fed with lines, one by one; asked at any time where the time went.
-
-    ledger = Ledger()
-    for line in lines:
-        ledger.feed(line)
-    account = ledger.account()
-"""
+"""Pure. The ledger: fed with lines, one by one; asked at any time where the time went."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -50,7 +44,7 @@ class Ledger:
 
     @property
     def goodput(self) -> float:
-        """Productive share of the worker-seconds so far, up to a second old, or half a percent of the run: it is cheap."""
+        """Productive share of the worker-seconds so far; up to a second old, or half a percent of the run."""
         book = self._book
         age_s, so_far_s = book.seen_s - self._asked_s, book.seen_s - (book.begin_s or 0.0)
         if age_s > max(_FRESH_S, _FRESH_SHARE * so_far_s) or not self._goodput:
@@ -117,9 +111,7 @@ def ledger_of(lines: Iterable[str]) -> Ledger:
     return ledger
 
 
-def _incident(
-    entry: Entry, began_s: float, injected: Injected | None, costs: tuple[Seconds, Seconds]
-) -> Incident:
+def _incident(entry: Entry, began_s: float, injected: Injected | None, costs: tuple[Seconds, Seconds]) -> Incident:
     return Incident(
         number=entry.number,
         incarnation=entry.incarnation,

@@ -27,7 +27,7 @@ _at = attrgetter("at_s")
 
 
 class Piece(NamedTuple):
-    """Seconds that went into one thing."""
+    """Seconds that went into one thing. incident: to blame; of what is productive, for who is missing."""
 
     begin_s: float
     end_s: float
@@ -93,9 +93,8 @@ class Judge:
                     yield Piece(at_s, until_s, mark.category, mark.incident, rung=mark.rung)
                 else:
                     had_steps = before is not None and before.end_s > mark.at_s
-                    yield from self._idle(
-                        at_s, until_s, mark, following, before if had_steps else None, after if until_s == end_s else None
-                    )
+                    sides = (before if had_steps else None, after if until_s == end_s else None)
+                    yield from self._idle(at_s, until_s, mark, following, *sides)
             at_s, place = max(at_s, until_s), place + 1
 
     def _idle(
@@ -113,7 +112,7 @@ class Judge:
             before, after: steps of the same time of training on this side, if there are any.
         """
         if after is not None and before is not None:  # steps that nobody could tell of any more
-            yield Piece(begin_s, end_s, Category.PRODUCTIVE, None, before.replicas)
+            yield Piece(begin_s, end_s, Category.PRODUCTIVE, before.short_by, before.replicas)
         elif after is not None:
             yield Piece(begin_s, end_s, Category.FORMING, mark.incident)
         elif following is None:
@@ -131,7 +130,7 @@ class Judge:
         at_s = begin_s
         if before is not None and (untold := self._untold(before)) and usual_s < inf:
             at_s = min(end_s, begin_s + untold * usual_s)
-            yield Piece(begin_s, at_s, Category.PRODUCTIVE, None, before.replicas)
+            yield Piece(begin_s, at_s, Category.PRODUCTIVE, before.short_by, before.replicas)
         overdue_s = min(end_s, at_s + usual_s)
         yield Piece(at_s, overdue_s, Category.REDONE, following.incident)
         yield Piece(overdue_s, end_s, Category.DETECTING, following.incident)
@@ -151,7 +150,7 @@ class Judge:
             yield Piece(begin_s, end_s, Category.COMPILATION if mark.is_new else Category.FORMING, mark.incident)
             return
         until_s = min(end_s, begin_s + 2 * self._book.usual_s(before.shape) + _IN_FLIGHT_S)
-        yield Piece(begin_s, until_s, Category.PRODUCTIVE, None, before.replicas)
+        yield Piece(begin_s, until_s, Category.PRODUCTIVE, before.short_by, before.replicas)
         yield Piece(until_s, end_s, Category.DETECTING)
 
     def _is_planned(self, mark: Mark) -> bool:
@@ -263,7 +262,8 @@ class Judge:
             first_s, last_s = struck.what.at_s - _EARLY_S, struck.until_s + _LINK_S
             for entry in book.entries:
                 is_free = entry.its_number is not None and entry.number not in linked.values()
-                if is_free and first_s <= entry.opened_s <= last_s and self._is_meant(struck.what.target, entry.culprits):
+                is_then = first_s <= entry.opened_s <= last_s
+                if is_free and is_then and self._is_meant(struck.what.target, entry.culprits):
                     linked[struck.entry] = entry.number
                     break
         return linked
@@ -290,8 +290,8 @@ class Judge:
         booked = _Booked(asked, members or asked)
         incident = self._owner(piece.incident)
         if piece.category is Category.PRODUCTIVE:
-            booked.add_useful(took_s, None)
-            booked.lack(took_s, None)
+            booked.add_useful(took_s, incident)
+            booked.lack(took_s, incident)
         else:
             booked.add(piece.category, took_s, incident)
         life = self._book.life_at(piece.begin_s)
@@ -321,7 +321,7 @@ class _Booked:
         self._book(category, wall_s, wall_s * self._members, incident)
 
     def add_useful(self, wall_s: float, short_by: int | None) -> None:
-        """A step of n replicas, where N were asked for, is n/N of one: the rest is what those who lack would have done."""
+        """A step of n replicas, where N were asked for, is n/N of one; the rest is lost by those who lack."""
         share = self._members / self._asked
         self._book(Category.PRODUCTIVE, wall_s * share, wall_s * self._members, None)
         if share < 1:

@@ -27,7 +27,6 @@ DOES = {
         Category.FINISHING,
     )
 }
-_IN_STEPS = {Category.DATA_WAIT: "data_s", Category.CHECKPOINT_STALL: "stall_s", Category.EVALUATION: "evaluation_s"}
 
 
 class TrainerReader:
@@ -41,7 +40,8 @@ class TrainerReader:
         self._workers, self._samples = 1, 0
         self._is_first = False
         self._does: tuple[Category, float] | None = None
-        self._spent: dict[str, float] = {}
+        self._spent: dict[Category, float] = {}
+        self._cut: tuple[int, float] | None = None  # the step that the job before has ended in
         self._last = -1
         self._acts: dict[str, Callable[[Line, float], None]] = {
             "job_started": self._started,
@@ -84,8 +84,6 @@ class TrainerReader:
             self._book.lives[-1].is_over = True
 
     # --- steps ---
-
-    _cut: tuple[int, float] | None = None
 
     def _step_started(self, line: Line, at_s: float) -> None:
         number, book = int(line["step"]), self._book
@@ -133,7 +131,7 @@ class TrainerReader:
         self._is_first = False
 
     def _add(
-        self, number: int, since_s: float, until_s: float, launch: int, spent: Mapping[str, float], is_first: bool
+        self, number: int, since_s: float, until_s: float, launch: int, spent: Mapping[Category, float], is_first: bool
     ) -> None:
         self._last = number
         self._book.step(
@@ -146,8 +144,10 @@ class TrainerReader:
                 since_s=since_s,
                 started_s=since_s,
                 committed_s=until_s,
+                data_s=spent.get(Category.DATA_WAIT, 0.0),
+                stall_s=spent.get(Category.CHECKPOINT_STALL, 0.0),
+                evaluation_s=spent.get(Category.EVALUATION, 0.0),
                 is_first=is_first,
-                **spent,
             )
         )
 
@@ -163,11 +163,10 @@ class TrainerReader:
         if self._does is None:
             return
         (category, since_s), self._does = self._does, None
-        name = _IN_STEPS.get(category)
         if self._open is None:
             self._book.mark(at_s, Category.INITIALIZATION if self._is_first else None, self._book.cause)
-        elif name is not None:
-            self._spent[name] = self._spent.get(name, 0.0) + at_s - since_s
+        else:
+            self._spent[category] = self._spent.get(category, 0.0) + at_s - since_s
 
     def _saved(self, line: Line, at_s: float) -> None:
         step = int(line["step"])
@@ -181,4 +180,3 @@ class TrainerReader:
         kind, target = str(line.get("kind", "fault")), str(line.get("target", ""))
         what = Injected(fault=f"{kind} {target}", kind=kind, target=target, at_s=at_s, proof=str(line.get("proof", "")))
         self._book.strike(what, float(line.get("duration_s", 0.0)))
-

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from elastic.ledger.ledger import Ledger
-from elastic.report.compose import report
-from elastic.report.fold import Fold
-from elastic.report.model import Report
+from elastic.report.content.compose import report
+from elastic.report.content.fold import Fold
+from elastic.report.content.model import Report
 
 _CHUNK_BYTES = 8 << 20
 
@@ -88,5 +88,3 @@ class Follower:
             self._fold.take(line)
             self._ledger.feed(line)
             self.lines += 1
-
-

@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from elastic import __version__
-from elastic.report.model import Report
+from elastic.report.content.model import Report
 
 
 def as_json(report: Report) -> str:

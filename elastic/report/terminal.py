@@ -6,8 +6,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic.report.model import Headline, Lane, Report, Slowness
-from elastic.report.words import duration
+from elastic.report.content.model import Headline, Lane, Report, Slowness
+from elastic.report.content.words import duration
 
 _BAR = 28
 _MOST_SPENT = 9

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic.report.content.model import Report
 from elastic.report.follower import Follower
 from elastic.report.html import as_json, charts, page
-from elastic.report.model import Report
 from elastic.settings import Page
 from tests.effects.browser import Browser, Tab, browser, needs_browser
 from tests.pure.report_lines import Scribe, a_long_day, a_night, written
@@ -76,7 +76,9 @@ def test_the_bars_of_the_waterfall_add_up_to_the_wall_time_that_is_shown(chromiu
     report = reported(written(a_night().lines, tmp_path))
     tab = opened(chromium, tmp_path, report)
     bars = json.loads(
-        tab.evaluate("JSON.stringify((({x, y, measure}) => ({x, y, measure}))(document.querySelector('#waterfall .chart').data[0]))")
+        tab.evaluate(
+            "JSON.stringify((({x, y, measure}) => ({x, y, measure}))(document.querySelector('#waterfall .chart').data[0]))"
+        )
     )
     whole = bars["x"][bars["measure"].index("absolute")]
     lost = -sum(x for x, kind in zip(bars["x"], bars["measure"], strict=True) if kind == "relative")
@@ -122,8 +124,8 @@ def test_every_chart_has_a_table(chromium: Browser, tmp_path: Path) -> None:
 @needs_browser
 def test_a_thousand_workers_for_a_day_open(chromium: Browser, tmp_path: Path) -> None:
     from elastic.ledger.ledger import Ledger
-    from elastic.report.compose import report
-    from elastic.report.fold import Fold
+    from elastic.report.content.compose import report
+    from elastic.report.content.fold import Fold
 
     fold, ledger = Fold(), Ledger()
     for line in a_long_day(step_s=120.0):

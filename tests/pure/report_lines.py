@@ -53,7 +53,9 @@ class Scribe:
             self.event("WorkerPlaced", worker=worker, node=nodes[number % len(nodes)])
         self.now_s += 2.5
         for worker in workers:
-            self.event("WorkerParked", worker=worker, host="h", port=1, pid=1, layout="l", plan=None, gpus=[], no_room="")
+            self.event(
+                "WorkerParked", worker=worker, host="h", port=1, pid=1, layout="l", plan=None, gpus=[], no_room=""
+            )
 
     def form(self, members: Sequence[str], restored_step: int | None = None) -> None:
         """A generation of these, which trains 0.05 s later."""

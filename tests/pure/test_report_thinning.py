@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.report.thinning import Curve, Rate
+from elastic.report.content.thinning import Curve, Rate
 
 VALUES = st.lists(st.tuples(st.floats(0, 100), st.floats(-1e3, 1e3)), min_size=1, max_size=300)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from elastic.report.lanes import Lanes
-from elastic.report.model import Retry, Slowness
-from elastic.report.thinning import Curve, Rate
+from elastic.report.content.lanes import Lanes
+from elastic.report.content.model import Retry, Slowness
+from elastic.report.content.thinning import Curve, Rate
 
 METRICS = ("loss", "train_loss")
 _MOST_RETRIES = 300

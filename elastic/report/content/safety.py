@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic.control.values import Rung
-from elastic.report.model import Decision
-from elastic.report.thinning import Curve
+from elastic.report.content.model import Decision
+from elastic.report.content.thinning import Curve
 
 RUNGS = tuple(rung.name.lower() for rung in Rung)
 COMMITTED = "committed"

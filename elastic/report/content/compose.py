@@ -6,10 +6,10 @@ from dataclasses import replace
 from statistics import median
 
 from elastic.ledger.model import Account, Category, Incident
-from elastic.report.fold import Fold
-from elastic.report.model import Headline, Measure, Report, Retry, Series, Spent, Story, Told, Waterfall
-from elastic.report.safety import COMMITTED, RUNGS
-from elastic.report.summaries import notes, summaries
+from elastic.report.content.fold import Fold
+from elastic.report.content.model import Headline, Measure, Report, Retry, Series, Spent, Story, Told, Waterfall
+from elastic.report.content.safety import COMMITTED, RUNGS
+from elastic.report.content.summaries import notes, summaries
 
 _AROUND_S = 1.0  # what led to an incident, and what came right after it, belong to its story
 _MOST_TOLD = 40

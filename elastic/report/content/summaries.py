@@ -1,7 +1,7 @@
 """Pure. What each part of a report shows, in a sentence: for who does not see the charts, and for who does."""
 
-from elastic.report.model import Report
-from elastic.report.words import duration, several
+from elastic.report.content.model import Report
+from elastic.report.content.words import duration, several
 
 _NO_CHECKPOINTS = "No checkpoint is told of: fit(checkpoint=...) says how safe each step is made."
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from elastic.report.model import Lane, Segment, Timeline
+from elastic.report.content.model import Lane, Segment, Timeline
 
 STARTING, READY, TRAINING = "starting", "ready", "training"
 MOST_WORKERS = 64  # lanes of workers; with more workers, a lane is a node

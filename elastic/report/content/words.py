@@ -73,7 +73,9 @@ _SENTENCES: dict[str, Callable[[Line], str]] = {
     "RestoreRefused": lambda line: f"{line['worker']} could not restore step {line['commit']['step']}{_because(line)}",
     "RewindAsked": lambda line: f"somebody asks to go back to step {line['to_step']}",
     "Pause": lambda line: f"all are asked to stop at the end of a step{_because(line)}",
-    "Freeze": lambda line: f"generation {line['generation']} is stopped, {len(line['workers'])} workers{_because(line)}",
+    "Freeze": lambda line: (
+        f"generation {line['generation']} is stopped, {len(line['workers'])} workers{_because(line)}"
+    ),
     "Fence": lambda line: f"{line['worker']} is to be killed{_because(line)}",
     "ProveDead": lambda line: f"proof is sought that {line['worker']} is gone{_because(line)}",
     "Inspect": lambda line: f"the stacks of {line['worker']} are asked for{_because(line)}",

@@ -199,7 +199,8 @@ class Slowness:
     """How a worker's micro-batches compare with the median of its group: 1 is as fast as that.
 
     Attributes:
-        mean, worst: over its life. latest: None where it is no member of the newest generation. seconds: of its micro-batches lately.
+        mean, worst: over its life. latest: None where it is no member of the newest generation. seconds: of its
+            micro-batches lately.
     """
 
     worker: str

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from elastic.report.model import Series
+from elastic.report.content.model import Series
 
 _MS_DIGITS = 3
 

@@ -1,14 +1,14 @@
-"""Pure. A run's journal, taken in a line at a time: what a report needs of it, in bounded memory for the long series."""
+"""Pure. A run's journal, taken in a line at a time: what a report needs of it."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elastic.report.lanes import Lanes
-from elastic.report.model import Setting
-from elastic.report.safety import Safety
-from elastic.report.steps import Steps
-from elastic.report.words import sentence
+from elastic.report.content.lanes import Lanes
+from elastic.report.content.model import Setting
+from elastic.report.content.safety import Safety
+from elastic.report.content.steps import Steps
+from elastic.report.content.words import sentence
 
 ROLES = ("event", "command", "checkpoint", "life", "moment", "phase")
 _MOST_TOLD = 20_000
