@@ -65,19 +65,24 @@ def window(settings: Page, run_dir: Path, journal: Path, run: str) -> Iterator[s
 def _keep(listening: socket.socket, over: int, journal: Path, run: str, token: str) -> None:
     """Start a server when somebody comes, another one where it dies, and end it when `over` is closed elsewhere."""
     while True:
-        ready, _, _ = select.select([listening, over], [], [])
-        if over in ready:
+        if _is_over(over, listening):
             return
         server = _start(listening, journal, run, token)
         try:
             while server.poll() is None:
-                if select.select([over], [], [], 1.0)[0]:
+                if _is_over(over, within_s=1.0):
                     return
             log.warning("the server of the run's page has ended with %s: it comes back", server.returncode)
-            if select.select([over], [], [], _AGAIN_S)[0]:
+            if _is_over(over, within_s=_AGAIN_S):
                 return
         finally:
             _end(server)
+
+
+def _is_over(over: int, *others: socket.socket, within_s: float | None = None) -> bool:
+    """Wait for it, or for somebody at the other sockets."""
+    numbers = [over, *(one.fileno() for one in others)]
+    return over in select.select(numbers, [], [], within_s)[0]
 
 
 def _start(listening: socket.socket, journal: Path, run: str, token: str) -> subprocess.Popen[bytes]:

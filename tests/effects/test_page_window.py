@@ -137,6 +137,6 @@ def test_no_page_is_asked_for(run: Path) -> None:
 
 def test_a_port_that_is_taken_is_named(run: Path, url: str) -> None:
     port = urlsplit(url).port
-    with pytest.raises(SettingError, match=rf"Page.port={port}: nothing can listen there .*port=0"):
-        with window(Page(port=port), run, run / "journal.jsonl", "night"):
-            pass
+    taken = window(Page(port=port), run, run / "journal.jsonl", "night")
+    with pytest.raises(SettingError, match=rf"Page.port={port}: nothing can listen there .*port=0"), taken:
+        pass

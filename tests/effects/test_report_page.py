@@ -75,13 +75,13 @@ def test_it_opens_without_complaint_at_any_size(
 def test_the_bars_of_the_waterfall_add_up_to_the_wall_time_that_is_shown(chromium: Browser, tmp_path: Path) -> None:
     report = reported(written(a_night().lines, tmp_path))
     tab = opened(chromium, tmp_path, report)
-    bars = json.loads(
+    ((x, measure),) = json.loads(
         tab.evaluate(
-            "JSON.stringify((({x, y, measure}) => ({x, y, measure}))(document.querySelector('#waterfall .chart').data[0]))"
+            "JSON.stringify([document.querySelector('#waterfall .chart').data[0]].map((one) => [one.x, one.measure]))"
         )
     )
-    whole = bars["x"][bars["measure"].index("absolute")]
-    lost = -sum(x for x, kind in zip(bars["x"], bars["measure"], strict=True) if kind == "relative")
+    whole = x[measure.index("absolute")]
+    lost = -sum(one for one, kind in zip(x, measure, strict=True) if kind == "relative")
     (productive,) = [one.wall_s for one in report.waterfall.spent if one.category == "productive"]
     assert whole == report.headline.wall_s
     assert whole - lost == pytest.approx(productive, rel=1e-3)
@@ -98,7 +98,11 @@ def test_a_click_on_an_incident_shows_its_story_and_so_does_a_key(chromium: Brow
     tab = opened(chromium, tmp_path, report)
     assert tab.evaluate("document.querySelector('.story')") is None
     tab.evaluate("document.querySelector('#timeline').scrollIntoView()")
-    where = f"[...document.querySelectorAll('#timeline .scatterlayer .trace:last-child .point')].map((one) => one.getBoundingClientRect()).map((box) => [box.x + box.width / 2, box.y + box.height / 2])[{[one.number for one in report.incidents].index(number)}]"
+    place = [one.number for one in report.incidents].index(number)
+    marker = f"document.querySelectorAll('#timeline .scatterlayer .trace:last-child .point')[{place}]"
+    where = (
+        f"[{marker}?.getBoundingClientRect()].map((box) => box && [box.x + box.width / 2, box.y + box.height / 2])[0]"
+    )
     x, y = tab.wait(where)
     tab.click(x, y)
     story = tab.wait(f"document.querySelector('#story-{number}')?.textContent")

@@ -1,4 +1,4 @@
-"""Journals as a run would write them, made by hand: who starts, trains, dies and comes back, on a clock of their own."""
+"""Journals as a run would write them, made by hand, on a clock of their own."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -157,7 +157,7 @@ class Scribe:
 
 
 def a_night() -> Scribe:
-    """Four workers on two nodes; one is killed after 30 steps, a spare takes its place; checkpoints go down the ladder."""
+    """Four workers on two nodes; one is killed after 30 steps, a spare takes its place; there are checkpoints."""
     scribe = Scribe()
     knobs = {"scaling__num_dp_replicas": ([2, 4], "run.yaml:3"), "limits__lease_s": (120.0, "default")}
     scribe.settings(**knobs)

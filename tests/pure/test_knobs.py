@@ -214,7 +214,13 @@ def test_every_knob_says_its_unit_its_default_and_why(kind):
 def said(field):
     """How a docstring says a default."""
     if field.default_factory is not dataclasses.MISSING:
-        words = {"scaling": "one on one CPU", "limits": "as there", "health": "as there", "keep": "the last two"}
+        words = {
+            "scaling": "one on one CPU",
+            "limits": "as there",
+            "health": "as there",
+            "page": "as there",
+            "keep": "the last two",
+        }
         return words.get(field.name, "as measured")
     words = {None: "none", True: "yes", False: "no", "": "none"}
     if field.name in ("steps", "seconds"):
