@@ -17,6 +17,7 @@ import pytest
 
 from elastic.errors import SettingError
 from elastic.report import window as windows
+from elastic.report.server import Live
 from elastic.report.window import URL_FILE, window
 from elastic.settings import Page
 from tests.effects.helpers import eventually
@@ -86,8 +87,6 @@ def test_news_come_when_there_are_some(tmp_path: Path) -> None:
     run = written(scribe.lines, tmp_path / "run")
     with window(Page(), run, run / "journal.jsonl", "night") as url:
         first = json.loads(get(url, "/report.json?after=")[1])
-        same = json.loads(get(url, f"/report.json?after={first['version']}")[1])
-        assert same["version"] == first["version"] and "report" not in same and same["silent_s"] > 0
         found: list[str] = []
         path = f"/report.json?after={first['version']}"
         asking = threading.Thread(target=lambda: found.append(get(url, path)[1]))
@@ -96,6 +95,18 @@ def test_news_come_when_there_are_some(tmp_path: Path) -> None:
         written(scribe.lines, run)
         asking.join(LONG_S)
         assert json.loads(found[0])["report"]["headline"]["workers"] == 1
+
+
+def test_without_news_only_the_silence_is_told(tmp_path: Path) -> None:
+    scribe = Scribe(began_s=time.time() - 60)
+    scribe.begin()
+    live = Live(written(scribe.lines, tmp_path / "run") / "journal.jsonl")
+    first = json.loads(live.newer("", within_s=0))
+    assert first["report"]["headline"]["phase"] == "starting"
+    same = json.loads(live.newer(first["version"], within_s=0.2))
+    assert same["version"] == first["version"] and "report" not in same and same["silent_s"] >= 60
+    nothing = json.loads(Live(tmp_path / "nowhere").newer("", within_s=0))
+    assert "report" not in nothing and nothing["silent_s"] is None
 
 
 def test_a_page_for_others_needs_its_token(run: Path) -> None:

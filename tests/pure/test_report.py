@@ -163,7 +163,7 @@ def test_a_worker_that_was_thought_lost_goes_on():
 
 
 def test_a_thousand_workers_for_a_day_are_lanes_of_nodes_in_bounded_size():
-    now = made(a_long_day(workers=1000, step_s=120.0, failures=60))
+    now = made(a_long_day(workers=1000, step_s=600.0, failures=60))
     assert now.timeline.is_by_node and len(now.timeline.lanes) == 125
     shares = [share for lane in now.timeline.lanes for share in lane.shares]
     assert len(shares) <= 120_000 and min(shares) >= 0 and max(shares) <= 1
