@@ -12,6 +12,7 @@ from elastic import __version__
 from elastic.commands import checkpoints, reporting
 from elastic.commands.chaos import chaos
 from elastic.commands.configuring import config
+from elastic.commands.goodput import goodput
 from elastic.commands.rewinding import rewind
 from elastic.errors import ElasticError
 
@@ -65,6 +66,7 @@ def resume(run: str, timeout: float, address: str | None) -> None:
 cli.add_command(config)
 cli.add_command(chaos)
 cli.add_command(rewind)
+cli.add_command(goodput)
 for command in (*checkpoints.COMMANDS, *reporting.COMMANDS):
     cli.add_command(command)
 

@@ -1,7 +1,6 @@
 """Effect. From outside of a run: find its supervisor by name, and ask something of it."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +122,24 @@ def resume(run: str, *, timeout_s: float = 60.0, address: str | None = None) -> 
             raise ElasticError(str(refused))
 
 
-def run_dir(run: str, *, timeout_s: float = _ANSWER_S, address: str | None = None) -> tuple[str, Path]:
-    """(host, directory) where the driver of a run keeps its journal. Raises as `resume`."""
+def run_dir(run: str, *, address: str | None = None) -> Path:
+    """The directory of a run that trains, on the machine of its driver.
+
+    Raises:
+        NoClusterError: nothing answers at the address. ElasticError: no such run is there, or it does not answer.
+    """
     with connected(address):
-        deadline_s = time.monotonic() + timeout_s
-        host, path = _asked(run, deadline_s, lambda actor: ray.get(actor.where.remote(), timeout=_ANSWER_S))
-        return host, Path(path).parent
+        given_up_s = time.monotonic() + _GAP_S
+        while True:
+            try:
+                actor = ray.get_actor(supervisor_name(run), namespace(run))
+                where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
+                return Path(where[1]).parent
+            except (ValueError, RayActorError, GetTimeoutError) as error:
+                if time.monotonic() > given_up_s:
+                    found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
+                    raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
+                time.sleep(_POLL_S)
 
 
 def ask_fault(run: str, fault: Fault, is_forced: bool = False) -> str:
@@ -179,17 +190,6 @@ def _tune(run: str, wanted: Tuning, timeout_s: float) -> int:
 
 
 def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
-    """Have its supervisor call a method. Raises as `_asked`."""
-
-    def call(actor: Any) -> Any:
-        where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
-        secret = token.find(run, *where)
-        return ray.get(actor.call.remote(secret, method, *arguments), timeout=_ANSWER_S)
-
-    return _asked(run, deadline_s, call)
-
-
-def _asked(run: str, deadline_s: float, ask: Callable[[Any], Any]) -> Any:
     """Ask its supervisor, or the next one where it dies meanwhile.
 
     Raises:
@@ -198,7 +198,10 @@ def _asked(run: str, deadline_s: float, ask: Callable[[Any], Any]) -> Any:
     given_up_s = time.monotonic() + _GAP_S
     while True:
         try:
-            return ask(ray.get_actor(supervisor_name(run), namespace(run)))
+            actor = ray.get_actor(supervisor_name(run), namespace(run))
+            where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
+            secret = token.find(run, *where)
+            return ray.get(actor.call.remote(secret, method, *arguments), timeout=_ANSWER_S)
         except RayTaskError as error:
             if isinstance(error.cause, ElasticError):
                 raise ElasticError(str(error.cause)) from None

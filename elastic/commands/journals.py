@@ -1,65 +1,90 @@
-"""Effect. Where commands find the journal of a run: a directory, a name, a persistent tier."""
+"""Effect. Where commands find the journal of a run: a directory, the persistent tier, or a run that trains."""
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from elastic.actors.journal import JOURNAL
-from elastic.errors import ElasticError
+from elastic.errors import RefusedError
 
-_RUNS = Path("runs")
+RUNS = Path("runs")  # where `fit` puts them, unless it is told otherwise
+
+
+def journal_lines(run: str, address: str | None = None) -> Iterator[str]:
+    """The lines of a run's journal, as far as they are written.
+
+    Args:
+        run: a run directory, a file of lines, `URL/NAME` of a persistent tier and a run in it, or the name of a run:
+            one in ./runs, or one that trains.
+        address: of the cluster on which it trains; default: RAY_ADDRESS, or the one on this machine.
+
+    Raises:
+        RefusedError: there is no journal; says where was looked. StoreError: the persistent tier cannot be read.
+        ElasticError: no such run trains there.
+    """
+    place = _place(run, address)
+    return _read(place) if isinstance(place, Path) else _stored(place)
 
 
 @contextmanager
-def journal_of(run: str, address: str | None = None) -> Iterator[Path]:
-    """The path of its journal for as long as the block lasts.
+def journal_file(run: str, address: str | None = None) -> Iterator[Path]:
+    """The path of a run's journal for as long as the block lasts; it grows where the run trains on this machine.
 
-    Args:
-        run: a run directory, or a journal; URL#NAME of a persistent tier; the name of a run under `runs/` or, else, of
-            one that trains on the cluster and whose directory is on this machine.
-        address: of the cluster.
-
-    Raises:
-        ElasticError: there is none; says where it was looked for.
+    Arguments and errors are those of `journal_lines`.
     """
-    path = Path(run)
-    if path.is_file():
-        yield path
-    elif "://" in run:
-        yield from _fetched(run)
-    elif path.is_dir():
-        yield _there(path)
-    elif (_RUNS / run / JOURNAL).exists():
-        yield _RUNS / run / JOURNAL
-    else:
-        yield _there(_of_live_run(run, address))
-
-
-def _there(folder: Path) -> Path:
-    if not (folder / JOURNAL).exists():
-        raise ElasticError(f"{folder} holds no {JOURNAL}: give the directory of a run, fit(run_dir=...)")
-    return folder / JOURNAL
-
-
-def _fetched(place: str) -> Iterator[Path]:
-    from elastic.actors.journal_copy import fetch_journal
-    from elastic.checkpoint.vault import open_vault
-
-    url, _, name = place.partition("#")
-    if not name:
-        raise ElasticError(f"{place}: which run? Give {url}#NAME, with the name that fit() was given")
-    with tempfile.TemporaryDirectory() as folder, closing(open_vault(url, name)) as vault:
+    place = _place(run, address)
+    if isinstance(place, Path):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         path = Path(folder) / JOURNAL
-        if not fetch_journal(path, vault.store, name):
-            raise ElasticError(f"{url} holds no journal of a run {name!r}: Checkpoint.persistent says where it goes")
+        path.write_text("".join(_stored(place)))
         yield path
 
 
-def _of_live_run(run: str, address: str | None) -> Path:
+def _place(run: str, address: str | None) -> Path | str:
+    """The file, or URL/NAME in a persistent tier."""
+    path = Path(run)
+    if "://" in run:
+        return run
+    if path.is_file():
+        return path
+    for directory in (path, RUNS / run):
+        if (directory / JOURNAL).is_file():
+            return directory / JOURNAL
+    if (path / "journal").is_dir():
+        return str(path.resolve())
+    if path.is_dir():
+        raise RefusedError(f"{run} holds no {JOURNAL}: name the directory that fit(run_dir=...) wrote to")
     from elastic.actors.asking import run_dir
 
-    host, folder = run_dir(run, address=address)
-    if not (folder / JOURNAL).exists():
-        raise ElasticError(f"the run {run} keeps its journal in {folder} on {host}, which is not here: ask there")
-    return folder
+    directory = run_dir(run, address=address)
+    if not (directory / JOURNAL).is_file():
+        raise RefusedError(
+            f"the journal of {run} is in {directory} on the machine of its driver: ask there, or name it in its "
+            "persistent tier as URL/NAME"
+        )
+    return directory / JOURNAL
+
+
+def _read(path: Path) -> Iterator[str]:
+    with path.open(errors="replace") as lines:
+        yield from lines
+
+
+def _stored(url: str) -> Iterator[str]:
+    from elastic.actors.journal_copy import stored_journal
+    from elastic.checkpoint.stores import open_store
+
+    prefix, _, name = url.rstrip("/").rpartition("/")
+    store = open_store(prefix)
+    try:
+        text = stored_journal(store, name)
+    finally:
+        store.close()
+    if not text:
+        raise RefusedError(
+            f"{prefix} holds no journal of a run {name}: name it as URL/NAME, as in gs://bucket/runs/{name}"
+        )
+    yield from text.splitlines(keepends=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from elastic.commands.journals import journal_of
+from elastic.commands.journals import journal_file
 from elastic.report.content.model import Report
 from elastic.report.follower import Follower
 
-_RUN_HELP = "RUN is a run directory, the name of a run under runs/ or on the cluster, or URL#NAME in a persistent tier."
+_RUN_HELP = "RUN is a run directory, URL/NAME in a persistent tier (gs://bucket/runs/night), or the name of a run."
 _address = click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one here.")
 
 
@@ -26,7 +26,7 @@ def report(run: str, output: Path, as_json: bool, address: str | None) -> None:
     from elastic.report.html import as_json as told
     from elastic.report.html import page
 
-    with journal_of(run, address) as journal:
+    with journal_file(run, address) as journal:
         made = _read(journal)
     if as_json:
         click.echo(told(made))
@@ -48,7 +48,7 @@ def top(run: str, interval: float, once: bool, address: str | None) -> None:
     from elastic.report.terminal import screen
 
     console = Console()
-    with journal_of(run, address) as journal:
+    with journal_file(run, address) as journal:
         follower = Follower(journal)
         follower.read(is_whole=True)
         if once or not console.is_terminal:
@@ -69,7 +69,7 @@ def top(run: str, interval: float, once: bool, address: str | None) -> None:
 @_address
 def status(run: str, as_json: bool, address: str | None) -> None:
     """Say where RUN stands: phase, step, replicas, failures, how safe the newest steps are, its live page."""
-    with journal_of(run, address) as journal:
+    with journal_file(run, address) as journal:
         made = _read(journal)
         facts = _facts(made, journal.parent)
     if as_json:

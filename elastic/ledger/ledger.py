@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from elastic.ledger.book import Book, Entry
+from elastic.ledger.book import SLOW_STEPS, STALLED_STEP, Book, Entry
 from elastic.ledger.definitions import definitions
 from elastic.ledger.journal import JournalReader
 from elastic.ledger.model import Account, Category, Incident, Injected, Seconds, Span, Steps
@@ -96,7 +96,7 @@ class Ledger:
             costs = sums.incidents.get(entry.number)
             if entry.number in judge.owners or (costs is None and not begin_s <= entry.opened_s <= end_s):
                 continue
-            if costs is None and entry.is_planned:
+            if costs is None and (entry.is_planned or entry.kind in (SLOW_STEPS, STALLED_STEP)):
                 continue
             began_s = min(sums.overdue_s.get(entry.number, entry.opened_s), entry.opened_s)
             found.append(_incident(entry, began_s, caused.get(entry.number), costs or ({}, {})))

@@ -16,10 +16,10 @@ from elastic.ledger.book import SLOW_STEPS, STALLED_STEP, Book, Mark
 from elastic.ledger.model import Category, Span
 from elastic.ledger.stretch import Stretch
 
-_SLOW = 1.5  # times the usual
+_SLOW, _SLOW_S = 1.5, 0.05  # times the usual, and by how much: less is how steps are
 _STALLED, _STALLED_S = 10.0, 1.0
 _STRAGGLER = "straggler"
-_FELT_S = 2.0  # how long after its end an injected fault may still be felt
+_FELT_S = 1.0  # how long after its end an injected fault may still be felt
 _LINK_S, _EARLY_S = 120.0, 0.3  # an incident is a fault's if it opens so much later, or, as clocks go, earlier
 _IN_FLIGHT_S = 1.0  # steps are told a few at a time
 
@@ -208,7 +208,7 @@ class Judge:
         compilation_s, useful_s = 0.0, 0.0
         drag_s: dict[int, float] = {}
         stalled_s: dict[int, float] = {}
-        slow_s = _SLOW * usual_s if usual_s else inf
+        slow_s = max(_SLOW * usual_s, usual_s + _SLOW_S) if usual_s else inf
         for place, core_s in enumerate(stretch.cores_s):
             if not place and stretch.has_newcomers:
                 over_s = max(0.0, core_s - usual_s) if usual_s else 0.0
@@ -228,9 +228,9 @@ class Judge:
         """The incident that made a step slow: an injected fault, a straggler, or one that only shows in the step."""
         book, end_s = self._book, stretch.ends_s[place]
         begin_s = end_s - core_s
-        for struck in book.struck:
-            if struck.what.at_s - _EARLY_S <= end_s and begin_s <= struck.until_s + _FELT_S:
-                return struck.entry
+        felt = [one for one in book.struck if one.what.at_s <= end_s and begin_s <= one.until_s + _FELT_S]
+        if felt:  # of several, the one that struck in this step, or before it as late as can be
+            return max(felt, key=lambda one: (one.what.at_s >= begin_s, one.what.at_s)).entry
         if kind == SLOW_STEPS:
             for entry in book.entries:
                 if entry.kind == _STRAGGLER and self._is_of(stretch, entry.opened_s):

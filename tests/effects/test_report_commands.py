@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from elastic.actors.journal_copy import JournalCopy
-from elastic.checkpoint.vault import open_vault
+from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.cli import cli
 from elastic.errors import ElasticError
 from tests.pure.report_lines import a_night, written
@@ -87,19 +88,16 @@ def test_a_name_under_runs(run: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_run_in_the_persistent_tier(run: Path, tmp_path: Path) -> None:
+    with closing(JournalCopy(run / "journal.jsonl", DirectoryStore(tmp_path / "store"), "night", 1)):
+        pass
     url = (tmp_path / "store").as_uri()
-    vault = open_vault(url, "night")
-    JournalCopy(run / "journal.jsonl", vault.store, "night", 1, period_s=0.01).close()
-    vault.close()
-    assert json.loads(elastic("status", f"{url}#night", "--json").output)["step"] == 79
-    with pytest.raises(ElasticError, match="holds no journal of a run 'day'"):
-        elastic("status", f"{url}#day")
-    with pytest.raises(ElasticError, match="which run"):
-        elastic("status", url)
+    assert json.loads(elastic("status", f"{url}/night", "--json").output)["step"] == 79
+    with pytest.raises(ElasticError, match="holds no journal of a run day"):
+        elastic("status", f"{url}/day")
 
 
 def test_wrong_uses(tmp_path: Path) -> None:
-    with pytest.raises(ElasticError, match=r"holds no journal.jsonl: give the directory of a run"):
+    with pytest.raises(ElasticError, match=r"holds no journal.jsonl: name the directory"):
         elastic("report", tmp_path)
     assert elastic("top", tmp_path, "--interval", "0").exit_code == 2
     assert elastic("status").exit_code == 2
