@@ -57,24 +57,31 @@ def test_the_page_holds_the_report_whatever_is_in_it(tmp_path: Path) -> None:
     assert "http://" not in outside and "https://" not in outside, "it asks nobody for anything"
 
 
+LOOKS = [
+    pytest.param(WIDE, False, id="wide, light"),
+    pytest.param(WIDE, True, id="wide, dark", marks=pytest.mark.slow),
+    pytest.param(PHONE, False, id="phone, light", marks=pytest.mark.slow),
+    pytest.param(PHONE, True, id="phone, dark", marks=pytest.mark.slow),
+]
+
+
 @needs_browser
-@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize(("size", "is_dark"), LOOKS)
 def test_it_opens_without_complaint_at_any_size(
     chromium: Browser, tmp_path: Path, size: tuple[int, int], is_dark: bool
 ) -> None:
-    tab = opened(chromium, tmp_path, reported(written(a_night().lines, tmp_path)), size, is_dark)
+    report = reported(written(a_night().lines, tmp_path))
+    tab = opened(chromium, tmp_path, report, size, is_dark)
     assert tab.errors == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= size[0], "nothing is wider than the screen"
     assert tab.evaluate("[...document.querySelectorAll('.chart[role=img]')].every((one) => one.ariaLabel.length > 10)")
     background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") != is_dark
+    assert_adds_up(tab, report)
 
 
-@needs_browser
-def test_the_bars_of_the_waterfall_add_up_to_the_wall_time_that_is_shown(chromium: Browser, tmp_path: Path) -> None:
-    report = reported(written(a_night().lines, tmp_path))
-    tab = opened(chromium, tmp_path, report)
+def assert_adds_up(tab: Tab, report: Report) -> None:
+    """The bars of the waterfall, and the table, to the wall time that is shown."""
     ((x, measure),) = json.loads(
         tab.evaluate(
             "JSON.stringify([document.querySelector('#waterfall .chart').data[0]].map((one) => [one.x, one.measure]))"
@@ -116,6 +123,7 @@ def test_a_click_on_an_incident_shows_its_story_and_so_does_a_key(chromium: Brow
 
 
 @needs_browser
+@pytest.mark.slow
 def test_every_chart_has_a_table(chromium: Browser, tmp_path: Path) -> None:
     tab = opened(chromium, tmp_path, reported(written(a_night().lines, tmp_path)))
     tab.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
@@ -126,6 +134,7 @@ def test_every_chart_has_a_table(chromium: Browser, tmp_path: Path) -> None:
 
 
 @needs_browser
+@pytest.mark.slow
 def test_a_thousand_workers_for_a_day_open(chromium: Browser, tmp_path: Path) -> None:
     from elastic.ledger.ledger import Ledger
     from elastic.report.content.compose import report
