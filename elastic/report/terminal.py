@@ -66,7 +66,7 @@ def _spent(report: Report) -> Table:
 
 
 def _incidents(report: Report) -> RenderableType:
-    failures = [one for one in report.incidents if not one.is_planned]
+    failures = [one for one in report.incidents if one.is_failure]
     if not failures:
         return Text("no failure so far", style="dim")
     table = _table("last failures", "", "what", "who", "cost", "decision")

@@ -78,7 +78,7 @@ def test_a_fault_is_on_the_page_and_status_knows_the_run_by_its_name(hosts: Any,
     visitor.end()
     assert len(result.incidents) >= 1, "the fault took place"
     assert visitor.heard_s is not None and visitor.heard_s - struck[0] < WITHIN_S
-    story = next(one for one in visitor.reports[-1]["incidents"] if not one["is_planned"])
+    story = next(one for one in visitor.reports[-1]["incidents"] if one["is_failure"])
     assert story["culprits"] and story["evidence"]
     first = visitor.reports[0]["headline"]
     assert first["run"] == "seen" and first["phase"] == "running" and first["step"] >= 0

@@ -2,6 +2,7 @@
 
 import base64
 import fcntl
+import importlib.util
 import json
 import os
 import queue
@@ -18,7 +19,10 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATH = next((found for name in NAMES if (found := shutil.which(name))), None)
-needs_browser = pytest.mark.skipif(PATH is None, reason="no chromium is installed (Debian: apt-get install chromium)")
+needs_browser = pytest.mark.skipif(
+    PATH is None or importlib.util.find_spec("plotly") is None,
+    reason="chromium (Debian: apt-get install chromium) or plotly is not installed",
+)
 
 _ANSWER_S = 30.0
 _POLL_S = 0.02

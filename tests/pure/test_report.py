@@ -1,5 +1,6 @@
 """What a report shows of a run, from the lines of its journal."""
 
+import json
 from dataclasses import asdict
 
 import pytest
@@ -8,6 +9,8 @@ from elastic.ledger.ledger import Ledger
 from elastic.report.content.compose import report
 from elastic.report.content.fold import Fold
 from elastic.report.content.words import duration, sentence, several
+from tests.pure.ledger_world import JournalledWorld
+from tests.pure.protocol_parts import Plan
 from tests.pure.report_lines import BEGAN_S, Scribe, a_long_day, a_night
 
 
@@ -60,7 +63,7 @@ def test_a_lane_for_each_worker_by_node(night):
 
 
 def test_the_incident_has_its_story(night):
-    failures = [one for one in night.incidents if not one.is_planned]
+    failures = [one for one in night.incidents if one.is_failure]
     assert len(failures) == night.headline.incidents == 1
     (story,) = failures
     assert story.opened_s == pytest.approx(6.05, abs=0.2)
@@ -171,6 +174,24 @@ def test_a_thousand_workers_for_a_day_are_lanes_of_nodes_in_bounded_size():
     assert sum(lane.shares) / len(lane.shares) > 0.7
     assert now.headline.incidents == 60
     assert len(now.losses.values) <= 1200 and len(now.stragglers) <= 24
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_a_run_goes_through_its_report_adds_up(seed):
+    world = JournalledWorld(seed, Plan(replicas=(1, 3), spares=1, steps=8, crash=0.02)).play()
+    now = made(world.lines)
+    whole = now.waterfall
+    assert sum(one.wall_s for one in whole.spent) == pytest.approx(whole.wall_s, rel=1e-3, abs=1e-4)
+    assert sum(one.worker_s for one in whole.spent) == pytest.approx(whole.worker_s, rel=1e-3, abs=1e-4)
+    assert now.headline.incidents == world.ws.state.failures
+    assert now.headline.phase == world.ws.state.phase.value
+    assert {lane.name for lane in now.timeline.lanes} == set(world.ws.state.workers) | {
+        line["worker"] for line in world.lines if line.get("command") == "StartWorker"
+    }
+    for lane in now.timeline.lanes:
+        ends = [edge for one in lane.segments for edge in (one.begin_s, one.end_s)]
+        assert ends == sorted(ends), lane
+    assert all(now.summaries.values()) and json.dumps(asdict(now))
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ function marks(row) {
     type: "scatter", mode: shown.length > CROWD ? "markers" : "markers+text", x: shown.map((one) => moment(one.opened_s)), y: shown.map(() => row),
     text: shown.map((one) => String(one.number)), textposition: "top center", textfont: { size: 11, color: colour("ink") }, cliponaxis: false,
     customdata: shown.map((one) => one.number), hovertext: shown.map((one) => `${one.number}: ${one.kind}, ${duration(one.cost_s)}; click for its story`), hoverinfo: "text",
-    marker: { size: isNarrow() ? 13 : 12, symbol: shown.map((one) => (one.is_planned ? "circle-open" : "diamond")), color: colour("red"), line: { color: colour("red"), width: 2 } },
+    marker: { size: isNarrow() ? 13 : 12, symbol: shown.map((one) => (one.is_failure ? "diamond" : "circle-open")), color: colour("red"), line: { color: colour("red"), width: 2 } },
   };
 }
 
@@ -163,7 +163,7 @@ function drawTimeline() {
   }));
   const legend = isByNode ? [["blue", "all of a node's workers train"], ["sky", "half of them"]] : Object.entries(STATES).map(([state, [name]]) => [name, state]);
   const told = legend.map(([name, text]) => { const item = element("li"); item.append(element("i", null, { style: `background: var(--${name})` }), text); return item; });
-  part("states").replaceChildren(...told, element("li", isByNode ? "◆ incident" : "◆ incident   ○ planned   ✕ worker lost"));
+  part("states").replaceChildren(...told, element("li", isByNode ? "◆ failure   ○ other loss of time" : "◆ failure   ○ other loss of time   ✕ worker lost"));
   const end = (lane) => lane.end || "is there";
   if (isByNode) tabled("timeline", [["node", "text"], ["time in training", "number"]], () => lanes.map((lane) => [lane.name, share(lane.shares.reduce((sum, one) => sum + one, 0) / Math.max(1, lane.shares.length))]));
   else tabled("timeline", [["worker", "text"], ["node", "text"], ["starting", "number"], ["ready", "number"], ["training", "number"], ["end", "text"]], () => lanes.map((lane) => {

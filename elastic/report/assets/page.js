@@ -133,7 +133,7 @@ function showStories() {
   part("stories").replaceChildren(...[...report.incidents].reverse().map((one) => {
     const isOpen = one.number === opened;
     const item = element("li", null, { "data-number": one.number });
-    if (one.resumed_s === null && !report.headline.ending && !one.is_planned) item.className = "open";
+    if (one.resumed_s === null && !report.headline.ending && one.is_failure) item.className = "open";
     const button = element("button", null, { type: "button", "aria-expanded": isOpen, "aria-controls": `story-${one.number}` });
     button.append(element("b", String(one.number)), element("span", one.kind, { class: "kind" }), element("span", one.culprits.slice(0, 4).join(", ")),
       element("span", clock(one.opened_s), { class: "when" }), element("span", one.is_planned ? `${duration(one.cost_s)}, planned` : duration(one.cost_s), { class: "cost" }));

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
+from elastic.ledger.book import INJECTED, SLOW_STEPS, STALLED_STEP
 from elastic.ledger.model import Account, Category, Incident
 from elastic.report.content.fold import Fold
 from elastic.report.content.model import Headline, Measure, Report, Retry, Series, Spent, Story, Told, Waterfall
@@ -88,7 +89,7 @@ def report(fold: Fold, account: Account) -> Report:
 
 
 def _headline(fold: Fold, account: Account, seen_s: float) -> Headline:
-    failures = [one for one in account.incidents if not one.is_planned]
+    failures = [one for one in account.incidents if _is_failure(one)]
     resumed = [one.resumed_s - one.opened_s for one in failures if one.resumed_s is not None]
     return Headline(
         run=account.run or fold.run,
@@ -150,6 +151,7 @@ def _story(one: Incident, told: list[tuple[float, str]], moments: list[float], b
         number=one.number,
         kind=one.kind,
         is_planned=one.is_planned,
+        is_failure=_is_failure(one),
         began_s=round(one.began_s - began_s, _MOMENT_DIGITS),
         opened_s=round(one.opened_s - began_s, _MOMENT_DIGITS),
         resumed_s=None if one.resumed_s is None else round(one.resumed_s - began_s, _MOMENT_DIGITS),
@@ -171,6 +173,11 @@ def _story(one: Incident, told: list[tuple[float, str]], moments: list[float], b
             for at_s, text in told[begin : min(end, begin + _MOST_TOLD)]
         ),
     )
+
+
+def _is_failure(one: Incident) -> bool:
+    """Something failed; slow steps are told of, and fail nobody."""
+    return not one.is_planned and one.kind not in (STALLED_STEP, SLOW_STEPS, INJECTED)
 
 
 def _to_the_end(series: Series, end_s: float) -> Series:

@@ -133,7 +133,7 @@ class Story:
     """An incident, and all that is known of it.
 
     Attributes:
-        is_planned: nothing had failed.
+        is_planned: it was wanted. is_failure: something failed; else it is a planned stop, or steps that were slow.
         began_s: when progress ceased. opened_s: its first signal. resumed_s: the first committed step after it, None
             while there is none.
         cost_s: lost wall time; costs: by category of the ledger. cost_worker_s: lost time of workers.
@@ -146,6 +146,7 @@ class Story:
     number: int
     kind: str
     is_planned: bool
+    is_failure: bool
     began_s: float
     opened_s: float
     resumed_s: float | None

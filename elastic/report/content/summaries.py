@@ -58,7 +58,7 @@ def _timeline(report: Report) -> str:
 
 
 def _incidents(report: Report) -> str:
-    failures = [one for one in report.incidents if not one.is_planned]
+    failures = [one for one in report.incidents if one.is_failure]
     if not failures:
         return "Nothing has failed."
     cost_s = sum(one.cost_s for one in failures)
