@@ -41,6 +41,7 @@ class JournalReader:
         self._is_first = False  # somebody in the group has never computed a step
         self._cause: int | None = None  # what all of a new life follows from, until it trains
         self._incidents: dict[int, Entry] = {}  # of this life, by its numbers
+        self._noticed_s: dict[str, float] = {}  # by worker and node that will be lost
         self._planned: Entry | None = None
         self._reason = ""
         self._has_begun = False
@@ -50,6 +51,8 @@ class JournalReader:
             ("event", "RunTakenOver"): self._taken_over,
             ("event", "WorkerPlaced"): self._placed,
             ("event", "WorkerParked"): self._parked,
+            ("event", "WorkerNotice"): self._noticed,
+            ("event", "NodeNotice"): self._noticed,
             ("event", "Restored"): self._restored,
             ("event", "RestoreFound"): self._found,
             ("event", "Formed"): self._formed,
@@ -120,6 +123,9 @@ class JournalReader:
     def _parked(self, line: Line, at_s: float) -> None:
         worker = self._worker(line["worker"])
         worker.entered_s, worker.parked_s = line.get("entered_s") or at_s, at_s
+
+    def _noticed(self, line: Line, at_s: float) -> None:
+        self._noticed_s.setdefault(line.get("worker") or line["node"], at_s)
 
     def _restored(self, line: Line, at_s: float) -> None:
         self._worker(line["worker"]).restored_s = at_s
@@ -245,6 +251,9 @@ class JournalReader:
             self._incidents[told["number"]] = entry
         entry.kind, entry.is_planned = kind.value, kind is IncidentClass.DEPARTURE
         entry.culprits, entry.evidence = tuple(told["culprits"]), tuple(told["evidence"])
+        if entry.is_planned:  # the controller opens it when all have stopped; its first signal was the notice
+            whom = [name for one in entry.culprits for name in (one, self._book.nodes.get(one, ""))]
+            entry.opened_s = min([entry.opened_s, *(self._noticed_s.get(name, entry.opened_s) for name in whom)])
         if told["decision"] and told["decision"] != entry.decision:
             entry.decision, entry.decided_s = told["decision"], at_s
         entry.replicas_before, entry.replicas_after = told["replicas_before"], told["replicas_after"]

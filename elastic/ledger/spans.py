@@ -12,7 +12,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from elastic.ledger.book import SLOW_STEPS, STALLED_STEP, Book, Mark
+from elastic.ledger.book import SLOW_STEPS, STALLED_STEP, Book, Entry, Mark, Struck
 from elastic.ledger.model import Category, Span
 from elastic.ledger.stretch import Stretch
 
@@ -22,6 +22,13 @@ _STRAGGLER = "straggler"
 _FELT_S = 1.0  # how long after its end an injected fault may still be felt
 _LINK_S, _EARLY_S = 120.0, 0.3  # an incident is a fault's if it opens so much later, or, as clocks go, earlier
 _IN_FLIGHT_S = 1.0  # steps are told a few at a time
+
+# What these can become; the others, whatever names the same worker or node.
+_ONLY = {
+    "slow": ("straggler",),
+    "stop": ("worker hung", "worker unresponsive", "collective broken", "host silent", "straggler"),
+    "notice": ("planned departure", "worker lost", "node lost"),
+}
 
 _at = attrgetter("at_s")
 
@@ -258,19 +265,21 @@ class Judge:
         """For injected faults that the controller has noticed, the incident that they became."""
         book = self._book
         linked: dict[int, int] = {}
-        for struck in sorted(book.struck, key=lambda one: one.what.at_s):
-            first_s, last_s = struck.what.at_s - _EARLY_S, struck.until_s + _LINK_S
-            for entry in book.entries:
-                is_free = entry.its_number is not None and entry.number not in linked.values()
-                is_then = first_s <= entry.opened_s <= last_s
-                if is_free and is_then and self._is_meant(struck.what.target, entry.culprits):
-                    linked[struck.entry] = entry.number
-                    break
+        for entry in book.entries:
+            if entry.its_number is None:
+                continue
+            causes = [one for one in book.struck if one.entry not in linked and self._is_meant(one, entry)]
+            if causes:
+                linked[max(causes, key=lambda one: one.what.at_s).entry] = entry.number
         return linked
 
-    def _is_meant(self, target: str, culprits: tuple[str, ...]) -> bool:
+    def _is_meant(self, struck: Struck, entry: Entry) -> bool:
+        """Whether an incident may be this fault: by its time, its class, and whom it names."""
+        target, culprits = struck.what.target, entry.culprits
         nodes = {self._book.nodes.get(name, "") for name in culprits}
-        return bool(target) and (target in culprits or target in nodes)
+        is_then = struck.what.at_s - _EARLY_S <= entry.opened_s <= struck.until_s + _LINK_S
+        may_be = entry.kind in _ONLY.get(struck.what.kind, (entry.kind,))
+        return is_then and may_be and bool(target) and (target in culprits or target in nodes)
 
     def _owner(self, incident: int | None) -> int | None:
         return self.owners.get(incident, incident) if incident is not None else None

@@ -129,6 +129,7 @@ def test_steps_behind_a_checkpoint_are_redone_and_rungs_fall_back():
     scribe.steps(2, replicas=1)
     now = made(scribe.lines)
     assert [(one.step, one.why) for one in now.retries] == [(5, "redone"), (6, "redone")]
+    assert now.summaries["losses"].endswith("Steps redone from a checkpoint: 2.")
     newest = {one.name: one.values[-1] for one in now.rungs}
     assert newest["local"] == newest["durable"] == 4
     assert now.headline.step == 6 and now.headline.phase == "running"

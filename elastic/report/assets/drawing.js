@@ -18,7 +18,7 @@ function base(extra) {
   return merged;
 }
 
-const overTime = () => ({ type: "date", range: [moment(0), moment(Math.max(report.headline.wall_s, 1e-3))], nticks: isNarrow() ? 4 : 9, hoverformat: "%H:%M:%S.%L" });
+const overTime = () => ({ type: "date", range: [moment(-0.012 * report.headline.wall_s), moment(Math.max(report.headline.wall_s, 1e-3))], nticks: isNarrow() ? 4 : 9, hoverformat: "%H:%M:%S.%L" });
 
 // Charts that nobody sees wait: until they are scrolled to, or, in a file, until the browser has nothing else to do.
 const seen = new Set();
@@ -69,9 +69,20 @@ function tabled(id, columns, rows) {
   if (details.open) tables[id]();
 }
 
+// Round durations up to the longest, for an axis: 20 s, 5 min, 2 h.
+function ticks(longest, most) {
+  const steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+  const step = steps.find((one) => longest / one <= most) || Math.ceil(longest / most / 86400) * 86400;
+  const values = Array.from({ length: Math.floor(longest / step) + 1 }, (_, number) => number * step);
+  const [unit, name] = step < 60 ? [1, "s"] : step < 3600 ? [60, "min"] : [3600, "h"];
+  return { tickmode: "array", tickvals: values, ticktext: values.map((one) => `${Number((one / unit).toFixed(2))} ${name}`) };
+}
+
+const isSeen = (seconds) => seconds >= 0.005; // else it would read 0.00 s
+
 function drawWaterfall() {
   const { wall_s: wall, worker_s: worker, spent } = report.waterfall;
-  const lost = spent.filter((one) => one.category !== "productive" && one.wall_s > 0).sort((a, b) => b.wall_s - a.wall_s);
+  const lost = spent.filter((one) => one.category !== "productive" && isSeen(one.wall_s)).sort((a, b) => b.wall_s - a.wall_s);
   const productive = spent.find((one) => one.category === "productive");
   const rows = [["wall time", wall, "absolute"], ...lost.map((one) => [one.category, -one.wall_s, "relative"]), ["productive", 0, "total"]];
   part("waterfall").querySelector(".chart").style.height = `${60 + 27 * rows.length}px`;
@@ -81,10 +92,10 @@ function drawWaterfall() {
     hoverinfo: "y+text", connector: { line: { color: colour("line"), width: 1 } }, constraintext: "none",
     decreasing: { marker: { color: colour("orange") } }, totals: { marker: { color: colour("blue") } },
   }] : [], {
-    xaxis: { ticksuffix: " s", rangemode: "tozero", range: [0, wall * (isNarrow() ? 1.32 : 1.12)], nticks: isNarrow() ? 4 : 9 },
+    xaxis: { ...ticks(wall, isNarrow() ? 3 : 8), range: [0, wall * (isNarrow() ? 1.32 : 1.12)] },
     yaxis: { autorange: "reversed" }, dragmode: false,
   });
-  const ordered = [productive, ...spent.filter((one) => one !== productive).sort((a, b) => b.wall_s - a.wall_s || b.worker_s - a.worker_s)];
+  const ordered = [productive, ...spent.filter((one) => one !== productive && (isSeen(one.wall_s) || isSeen(one.worker_s))).sort((a, b) => b.wall_s - a.wall_s || b.worker_s - a.worker_s)];
   const lines = ordered.map((one) => [one.category, duration(one.wall_s), share(wall ? one.wall_s / wall : 0), duration(one.worker_s), share(worker ? one.worker_s / worker : 0), one.meaning]);
   const whole = ["all", duration(wall), share(1), duration(worker), share(1), ""];
   whole.isWhole = true;

@@ -72,6 +72,7 @@ def report(fold: Fold, account: Account) -> Report:
             for one in fold.steps.retries
         ),
         retried=fold.steps.retried,
+        redone=fold.steps.redone,
         rungs=tuple(
             _to_the_end(one, seen_s - began_s)
             for one in drawn

@@ -9,6 +9,7 @@ from elastic.report.content.lanes import Lanes
 from elastic.report.content.model import Retry, Slowness
 from elastic.report.content.thinning import Curve, Rate
 
+AGAIN, REDONE = "tried again", "redone"
 METRICS = ("loss", "train_loss")
 _MOST_RETRIES = 300
 _LOOK_S = 1.0  # times of micro-batches are smoothed, so that one look a second is enough
@@ -43,7 +44,7 @@ class Steps:
         self.sizes, self.losses = Curve("replicas"), Curve("loss")
         self.samples, self.steps = Rate("samples a second"), Rate("steps a second")
         self.retries: list[Retry] = []
-        self.retried = 0
+        self.retried = self.redone = 0
         self._is_broken = False
         self._furthest = self._redone_until = -1
         self._paces: dict[str, _Pace] = {}
@@ -91,7 +92,7 @@ class Steps:
             self.loss = value
             self.losses.put(end_s, value)
         if is_redone or self._is_broken or commit["attempt"] > 1:
-            self._retry(end_s, step, value, "redone" if is_redone else "tried again")
+            self._retry(end_s, step, value, REDONE if is_redone else AGAIN)
         self._is_broken = False
         self.step, self._furthest = max(self.step, step), max(self._furthest, step)
         self.samples.add(begin_s, end_s, report["samples"])
@@ -102,6 +103,7 @@ class Steps:
 
     def _retry(self, at_s: float, step: int, value: float | None, why: str) -> None:
         self.retried += 1
+        self.redone += why == REDONE
         if len(self.retries) < _MOST_RETRIES:
             self.retries.append(Retry(at_s=at_s, step=step, value=value, why=why))
 

@@ -93,7 +93,9 @@ def _losses(report: Report) -> str:
     text = f"{report.metric} from {values[0]:.4g} to {values[-1]:.4g}."
     if not report.retried:
         return f"{text} No step had to be tried again."
-    return f"{text} {'One step was' if report.retried == 1 else f'{report.retried} steps were'} tried again."
+    redone, again = report.redone, report.retried - report.redone
+    told = [f"tried again: {again}"] * bool(again) + [f"redone from a checkpoint: {redone}"] * bool(redone)
+    return f"{text} Steps {', '.join(told)}."
 
 
 def _rungs(report: Report) -> str:
