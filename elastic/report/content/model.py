@@ -227,8 +227,8 @@ class Report:
 
     Attributes:
         sizes: replicas of generations. throughput: samples a second. losses: of stable steps; metric: its name.
-        retries: steps of `losses` that were not committed at the first try; retried: how many there were in all; redone:
-            of these, from a checkpoint.
+        retries: steps of `losses` that were not committed at the first try; retried: how many there were in all;
+            redone: of these, from a checkpoint.
         rungs: the newest step that has come to each rung of the checkpoint ladder, over time.
         stalls: checkpoint costs in the ledger, by category. decisions: on intervals, the newest last.
         stragglers: slowest first.
