@@ -24,7 +24,7 @@ TOKEN_VARIABLE = "ELASTIC_PAGE_TOKEN"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LOOK_S = 0.1
 _ASKED_S = 5.0  # an answer comes at the latest after this long, with or without news
-_SHARE = 0.1  # of a core, at most, goes into making reports
+_SHARE = 0.25  # of a core, at most, goes into making reports
 _MOST_CLIENTS = 32
 _SOCKET_S = 60.0
 _NICE = 10
@@ -66,12 +66,11 @@ class Live:
     def _refresh(self) -> None:
         if self._report and not self._follower.has_news:
             return
-        if time.monotonic() - self._made_s < self._took_s / _SHARE:
+        if time.monotonic() - self._made_s < self._took_s / _SHARE or not self._follower.read(is_whole=True):
             return
         began_s = time.monotonic()
-        if self._follower.read(is_whole=True):
-            self._number += 1
-            self._report = as_json(self._follower.report())
+        self._report = as_json(self._follower.report())
+        self._number += 1
         self._made_s = time.monotonic()
         self._took_s = self._made_s - began_s
 

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,12 @@ def test_without_the_charts_library_the_page_has_its_tables(tmp_path: Path, monk
     finally:
         charts.cache_clear()
     assert len(text) < 200_000 and 'id="no-charts"' in text and 'id="spent"' in text
+
+
+def test_what_is_no_number_is_null_and_the_rest_is_as_it_is(tmp_path: Path) -> None:
+    report = reported(written(a_night().lines, tmp_path))
+    assert json.loads(as_json(report)) == json.loads(json.dumps(asdict(report)))
+    headline = replace(report.headline, goodput=float("nan"), wall_s=float("inf"))
+    told = json.loads(as_json(replace(report, headline=headline)))
+    assert told["headline"]["goodput"] is told["headline"]["wall_s"] is None
+    assert told["timeline"] == json.loads(as_json(report))["timeline"]

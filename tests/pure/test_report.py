@@ -4,10 +4,13 @@ import json
 from dataclasses import asdict
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elastic.ledger.ledger import Ledger
 from elastic.report.content.compose import report
 from elastic.report.content.fold import Fold
+from elastic.report.content.lanes import _covered
 from elastic.report.content.words import duration, sentence, several
 from tests.pure.ledger_world import JournalledWorld
 from tests.pure.protocol_parts import Plan
@@ -164,6 +167,16 @@ def test_a_worker_that_was_thought_lost_goes_on():
     lane = made(scribe.lines).timeline.lanes[1]
     assert (lane.name, lane.end) == ("w1", "")
     assert [one.state for one in lane.segments] == ["starting", "ready", "training", "training"]
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)).map(sorted), max_size=20))
+def test_bins_hold_all_of_the_stretches(stretches):
+    covered = _covered([(begin, end) for begin, end in stretches], bin_s=7.0, bins=15)
+    expected = [
+        sum(max(0.0, min(end, 7.0 * number + 7) - max(begin, 7.0 * number)) for begin, end in stretches)
+        for number in range(15)
+    ]
+    assert covered == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_thousand_workers_for_a_day_are_lanes_of_nodes_in_bounded_size():

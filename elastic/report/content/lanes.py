@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from elastic.report.content.model import Lane, Segment, Timeline
@@ -159,13 +160,27 @@ def _of_node(node: str, lives: Iterable[_Life], began_s: float, until_s: float, 
         for state, begin_s, end_s in life.segments(until_s)
         if state == TRAINING
     ]
-    sums = [0.0] * bins
-    for begin_s, end_s in stretches:
-        first, last = int(begin_s / bin_s), min(bins - 1, int(end_s / bin_s))
-        for number in range(max(0, first), last + 1):
-            sums[number] += max(0.0, min(end_s, (number + 1) * bin_s) - max(begin_s, number * bin_s))
     most = max(1, _at_once(stretches))
-    return Lane(name=node[:_SHORT], node=node[:_SHORT], shares=tuple(round(one / bin_s / most, 2) for one in sums))
+    shares = tuple(round(one / bin_s / most, 2) for one in _covered(stretches, bin_s, bins))
+    return Lane(name=node[:_SHORT], node=node[:_SHORT], shares=shares)
+
+
+def _covered(stretches: Iterable[tuple[float, float]], bin_s: float, bins: int) -> list[float]:
+    """How many seconds of stretches are in each bin."""
+    parts, steps = (
+        [0.0] * bins,
+        [0] * (bins + 1),
+    )  # at the edges of stretches; how many more fill whole bins from here on
+    for begin_s, end_s in stretches:
+        first, last = (max(0, min(bins - 1, int(edge_s / bin_s))) for edge_s in (begin_s, end_s))
+        if first == last:
+            parts[first] += end_s - begin_s
+            continue
+        parts[first] += (first + 1) * bin_s - begin_s
+        parts[last] += end_s - last * bin_s
+        steps[first + 1] += 1
+        steps[last] -= 1
+    return [part + whole * bin_s for part, whole in zip(parts, accumulate(steps), strict=False)]
 
 
 def _at_once(stretches: Iterable[tuple[float, float]]) -> int:
