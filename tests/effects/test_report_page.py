@@ -203,6 +203,24 @@ def test_without_the_charts_library_the_page_has_its_tables(tmp_path: Path, monk
     assert len(text) < 200_000 and 'id="no-charts"' in text and 'id="spent"' in text
 
 
+def test_a_journal_is_followed_through_lines_cut_in_the_middle_and_replaced_by_another(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    follower = Follower(path)
+    assert not follower.read() and not follower.has_news
+    lines = [json.dumps(line) + "\n" for line in a_night().lines]
+    path.write_text("".join(lines[:40]) + lines[40][:50])
+    assert follower.read() and follower.lines == 40
+    with path.open("a") as file:
+        file.write(lines[40][50:] + '{"t": 1, "eve\n')
+    assert follower.has_news and follower.read() and follower.lines == 41
+    assert follower.report().headline.run == "night" and not follower.has_news
+    scribe = Scribe(run="day")
+    scribe.begin()
+    scribe.form(["w0"])
+    written(scribe.lines, tmp_path)
+    assert follower.read() and follower.report().headline.run == "day" and follower.lines == len(scribe.lines)
+
+
 def test_what_is_no_number_is_null_and_the_rest_is_as_it_is(tmp_path: Path) -> None:
     report = reported(written(a_night().lines, tmp_path))
     assert json.loads(as_json(report)) == json.loads(json.dumps(asdict(report)))

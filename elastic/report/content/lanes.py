@@ -167,10 +167,8 @@ def _of_node(node: str, lives: Iterable[_Life], began_s: float, until_s: float, 
 
 def _covered(stretches: Iterable[tuple[float, float]], bin_s: float, bins: int) -> list[float]:
     """How many seconds of stretches are in each bin."""
-    parts, steps = (
-        [0.0] * bins,
-        [0] * (bins + 1),
-    )  # at the edges of stretches; how many more fill whole bins from here on
+    parts = [0.0] * bins  # where stretches begin or end
+    steps = [0] * (bins + 1)  # how many more of them fill whole bins from here on
     for begin_s, end_s in stretches:
         first, last = (max(0, min(bins - 1, int(edge_s / bin_s))) for edge_s in (begin_s, end_s))
         if first == last:
