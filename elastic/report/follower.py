@@ -19,11 +19,11 @@ class Follower:
         path: of the journal; it need not be there yet.
 
     Attributes:
-        lines: taken in so far.
+        lines: of this journal, taken in so far.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._taken = path, 0
         self._begin()
 
     @property
@@ -36,7 +36,7 @@ class Follower:
 
     def read(self, is_whole: bool = False) -> bool:
         """Take in what was appended, up to some megabytes, or all of it; whether there was something."""
-        before = self.lines
+        before = self._taken
         while True:
             try:
                 with self.path.open("rb") as journal:
@@ -45,7 +45,7 @@ class Follower:
                 break
             if not (is_whole and more):
                 break
-        return self.lines > before
+        return self._taken > before
 
     def report(self) -> Report:
         """Of what was taken in; its time runs up to the last line."""
@@ -88,3 +88,4 @@ class Follower:
             self._fold.take(line)
             self._ledger.feed(line)
             self.lines += 1
+            self._taken += 1

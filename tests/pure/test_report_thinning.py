@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from elastic.report.content.thinning import Curve, Rate
 
-VALUES = st.lists(st.tuples(st.floats(0, 100), st.floats(-1e3, 1e3)), min_size=1, max_size=300)
+VALUES = st.lists(st.tuples(st.floats(0, 100), st.floats(-1e3, 1e3)), min_size=30, max_size=120)
 
 
 def grown(curve, gaps):
