@@ -38,8 +38,7 @@ class Stopwatch:
             self._state = decision.state
             for command in decision.commands:
                 self.crowd.heed(command)
-            pending.extend(self.crowd.answers)
-            self.crowd.answers.clear()
+            pending.extend(self.crowd.answers())
 
 
 def controller_rates(workers: int = 1024, per_host: int = 8, seconds: int = 60) -> dict[str, float]:

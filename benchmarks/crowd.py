@@ -61,7 +61,8 @@ class Crowd:
         self._host: dict[str, int] = {}
         self._lost: set[int] = set()
         self._step = -1
-        self.answers: deque[ev.WorkerEvent] = deque()
+        self._asked: deque[Iterator[ev.WorkerEvent]] = deque()  # made as they are given: all at once takes long
+        self._loading: deque[ev.WorkerEvent] = deque()
 
     # --- what is told unasked ---
 
@@ -98,7 +99,6 @@ class Crowd:
         """Some hosts are lost at once: their monitors and all their workers do not answer."""
         lost = self._chance.sample(range(1, self.size.hosts), self.size.failing) if self.size.hosts > 1 else []
         self._lost |= set(lost)
-        self.answers = deque(one for one in self.answers if self._lives(one.worker))
         told: list[ev.Event] = []
         for host in lost:
             told.append(ev.MonitorLost(node=node(host)))
@@ -108,35 +108,54 @@ class Crowd:
     # --- what is answered ---
 
     def heed(self, command: cmd.Command) -> None:
-        """Queue the answers to a command."""
+        """Do as a command says; what is answered comes by and by."""
         match command:
             case cmd.StartWorker():
                 self._start(command.worker, command.gang)
             case cmd.Freeze():
                 self.runs = False
-                for name in filter(self._lives, command.workers):
-                    told = {"generation": command.generation, "commit": self._commit(), "healed": True}
-                    self.answers.append(ev.FreezeAnswered(worker=name, **told))
+                told = {"generation": command.generation, "commit": self._commit(), "healed": True}
+                living = filter(self._lives, command.workers)
+                self._asked.append(ev.FreezeAnswered(worker=name, **told) for name in living)
             case cmd.ProveDead() if not self._lives(command.worker):
-                self.answers.append(ev.WorkerDead(worker=command.worker, proof="its port refuses connections"))
+                dead = ev.WorkerDead(worker=command.worker, proof="its port refuses connections")
+                self._asked.appendleft(iter([dead]))  # a probe is answered at once
             case cmd.Form():
-                self.view = command.view
-                names, at = [member.worker for member in command.view.members], command.view.generation
-                self.answers.extend(ev.AtDoor(worker=name, generation=at) for name in names)
-                self.answers.extend(ev.Formed(worker=name, generation=at) for name in names)
+                self.view, at = command.view, {"generation": command.view.generation}
+                for said in (ev.AtDoor, ev.Formed):
+                    self._asked.append(self._say(said, **at))
             case cmd.Go():
                 self.runs = True
             case _:
                 pass
+
+    def answers(self, most: int | None = None) -> list[ev.Event]:
+        """The next ones, so many at most. All workers find their places before the first one has loaded."""
+        found: list[ev.Event] = []
+        while self._asked and (most is None or len(found) < most):
+            one = next(self._asked[0], None)
+            if one is None:
+                self._asked.popleft()
+            else:
+                found.append(one)
+        while not self._asked and self._loading and (most is None or len(found) < most):
+            found.append(self._loading.popleft())
+        return found
+
+    def _say(self, said: type[ev.AtDoor] | type[ev.Formed], generation: int) -> Iterator[ev.WorkerEvent]:
+        """All members of the generation, those that are not lost meanwhile."""
+        assert self.view is not None
+        names = filter(self._lives, [member.worker for member in self.view.members])
+        return (said(worker=name, generation=generation) for name in names)
 
     def _start(self, name: str, gang: int) -> None:
         if gang >= self.size.hosts or gang in self._lost:
             return  # there is no room
         self._host[name] = gang
         self._on[gang].append(name)
-        self.answers.append(ev.WorkerPlaced(worker=name, node=node(gang)))
+        self._asked.append(iter([ev.WorkerPlaced(worker=name, node=node(gang))]))
         at = {"host": f"10.0.{gang // 256}.{gang % 256}", "port": 40_000, "pid": 1000, "layout": "layout"}
-        self.answers.append(ev.WorkerParked(worker=name, **at))
+        self._loading.append(ev.WorkerParked(worker=name, **at))
 
     def _lives(self, name: str) -> bool:
         return name in self._host and self._host[name] not in self._lost
@@ -190,7 +209,7 @@ class Loop:
         self.observe([ev.RunStarted()])
         while not self.crowd.runs:
             assert self.clock() < deadline_s, "the crowd does not come to its first step"
-            self.observe([*self._answers(), ev.Tick()])
+            self.observe([*self.crowd.answers(BATCH), ev.Tick()])
 
     def run(self, seconds: float, fail_after_s: float | None = None) -> None:
         """Train for so long; lose hosts meanwhile."""
@@ -205,7 +224,7 @@ class Loop:
             if is_failing:
                 self.failed_at_s = now_s
                 events += self.crowd.fail()
-            events += self._answers()
+            events += self.crowd.answers(BATCH)
             if self.crowd.runs and now_s >= step_s:
                 step_s = now_s + STEP_S
                 events.append(self.crowd.stable(time.time()))
@@ -233,7 +252,3 @@ class Loop:
                 self.moments.setdefault(type(command).__name__.lower(), decided_s - self.failed_at_s)
             self.crowd.heed(command)
         return decided_s
-
-    def _answers(self) -> list[ev.Event]:
-        queued = self.crowd.answers
-        return [queued.popleft() for _ in range(min(BATCH, len(queued)))]

@@ -10,6 +10,7 @@ SIGKILL, `--clean` removes what makers that are gone have left.
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -34,6 +35,8 @@ _START_S = 90.0
 _END_S = 20.0
 _OBJECT_STORE_BYTES = 80 << 20
 _ROOT = Path(__file__).resolve().parent.parent
+_NOBODY = "02:00:00:00:00:00"  # a link-layer address that no cable has: what is sent there gets lost
+HEAD = ""  # stands for the root namespace among the names of hosts
 
 
 class HostsError(RuntimeError):
@@ -75,6 +78,7 @@ class Network:
         self.hosts: dict[str, Host] = {}
         self._made = 0
         self._impaired: dict[str, bool] = {}  # whether the port of the bridge is, too
+        self._silenced: list[tuple[str, str]] = []  # who sends, and who does not hear it
         self._subnet = ""
 
     @property
@@ -128,6 +132,18 @@ class Network:
         """Drop every packet from and to a host, as if its cable were pulled at the switch; nobody is told."""
         self._do(network.cutting(self._cable(name)))
 
+    def silence(self, senders: Collection[str], receivers: Collection[str]) -> None:
+        """Lose every packet from some hosts to others, this way only, and tell nobody; HEAD is the root namespace."""
+        for sender, receiver in itertools.product(senders, receivers):
+            self._neighbour(sender, "replace", receiver, "lladdr", _NOBODY, "nud", "permanent")
+            self._silenced.append((sender, receiver))
+
+    def unite(self) -> None:
+        """Undo each `silence`."""
+        while self._silenced:
+            sender, receiver = self._silenced.pop()
+            self._neighbour(sender, "del", receiver)
+
     def drop(self, name: str, share: float) -> None:
         """Drop this share of the packets, each way."""
         self._impair(name, 0.0, share)
@@ -141,6 +157,12 @@ class Network:
         self._do(network.joining(self._cable(name)))
         if name in self._impaired:
             self._do(network.sparing(self._cable(name), has_port=self._impaired.pop(name)))
+
+    def _neighbour(self, sender: str, verb: str, receiver: str, *how: str) -> None:
+        """Change what a host believes to be another one's link-layer address."""
+        address = self.hosts[receiver].address if receiver else self.address
+        inside, device = (("-n", sender), "eth0") if sender else ((), f"{self.name}br")
+        _run("ip", *inside, "neigh", verb, address, *how, "dev", device)
 
     def _impair(self, name: str, delay_s: float, loss: float) -> None:
         if reason := why_not(NEEDED_TO_IMPAIR):

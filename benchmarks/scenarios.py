@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 
+from benchmarks.hosts import HEAD
 from benchmarks.rows import Fault
 from benchmarks.stage import ScenarioError, Stage
 from benchmarks.training import MICRO_BATCH
@@ -102,6 +103,59 @@ def partition(stage: Stage) -> Fault:
     return fault
 
 
+def split(stage: Stage) -> Fault:
+    """Half of the hosts hear neither the head nor the other half, and are not heard, for a while."""
+    near, far = _halves(stage)
+    return _parted(stage, "split", far, [([HEAD, *near], far), (far, [HEAD, *near])])
+
+
+def halves(stage: Stage) -> Fault:
+    """No packet passes between two halves of the hosts for a while; the head hears, and reaches, both."""
+    near, far = _halves(stage)
+    return _parted(stage, "halves", far, [(near, far), (far, near)])
+
+
+def headless(stage: Stage) -> Fault:
+    """The head, with driver and supervisor, is cut off from all hosts for a while; they reach each other."""
+    hosts = list(stage.hosts.hosts)
+    return _parted(stage, "headless", [], [([HEAD], hosts), (hosts, [HEAD])])
+
+
+def mute(stage: Stage) -> Fault:
+    """A host with members hears everybody for a while, and nobody hears it."""
+    host = stage.host_of_some()
+    return _parted(stage, "mute", [host], [([host], _others(stage, host))])
+
+
+def deaf(stage: Stage) -> Fault:
+    """A host with members is heard by everybody for a while, and hears nobody."""
+    host = stage.host_of_some()
+    return _parted(stage, "deaf", [host], [(_others(stage, host), [host])])
+
+
+def _halves(stage: Stage) -> tuple[list[str], list[str]]:
+    """The hosts in two halves; the leader's is the first."""
+    leads = stage.hosts.of(stage.watch.members[0])
+    hosts = sorted(stage.hosts.hosts, key=lambda host: host != leads)
+    return hosts[: len(hosts) // 2], hosts[len(hosts) // 2 :]
+
+
+def _others(stage: Stage, host: str) -> list[str]:
+    return [HEAD, *(other for other in stage.hosts.hosts if other != host)]
+
+
+def _parted(stage: Stage, kind: str, far: list[str], ways: list[tuple[list[str], list[str]]]) -> Fault:
+    """For a while no packet goes from those to these, way by way; `far`: hosts whose members count as hit."""
+    members = stage.members_by_host()
+    for senders, receivers in ways:
+        stage.hosts.silence(senders, receivers)
+    fault = stage.fault(kind, {pid for host in far for pid in members.get(host, ())}, returns=True)
+    stage.spoiled.update(stage.hosts.hosts)  # Ray may have given any of them up
+    stage.wait_s(CUT_S)
+    stage.hosts.unite()
+    return fault
+
+
 def join(stage: Stage) -> Fault:
     """A slot is added to a run that wants one more worker. Its time counts from when the joiner has built its model."""
     before = set(stage.watch.started)
@@ -172,12 +226,17 @@ def _signal(stage: Stage, kind: str, pid: int, number: signal.Signals) -> Fault:
 
 STRIKES = {
     strike.__name__: strike
-    for strike in (kill, leader, swap, stop, notice, node, power, partition, join, donor, coordinator, straggler, busy)
+    for strike in (
+        *(kill, leader, swap, stop, notice, node, power, join, donor, coordinator, straggler, busy),
+        *(partition, split, halves, headless, mute, deaf),
+    )
 }
 GROUNDS = {
     "swap": Ground(spares=1),
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400),
     "donor": Ground(slots=(2, 2), wanted=1, state_mb=400),
+    "split": Ground(slots=(1, 1, 1, 1)),
+    "halves": Ground(slots=(1, 1, 1, 1)),
     "storm": Ground(spares=1),
     "straggler": Ground(micro_batch=1),
 }

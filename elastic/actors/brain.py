@@ -9,11 +9,13 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from elastic.actors import crown
+from elastic.actors.cycles import Cycles
 from elastic.actors.driver import Observed
 from elastic.actors.supervisor_actor import start_supervisor
 from elastic.actors.token import Token
 from elastic.control import events as ev
 from elastic.control.commands import Command
+from elastic.control.packing import unpacked
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.errors import ElasticError
@@ -25,6 +27,7 @@ _FAR_ANSWER_S = 4.0  # it may be out of reach; the next one is beside the driver
 _LIVES = 3
 _NAME_S = 10.0
 _NAME_POLL_S = 0.05
+_MANY = 4096  # workers, of which so much is known that a look at all of it would be felt
 
 
 class RayBrain:
@@ -32,16 +35,19 @@ class RayBrain:
 
     def __init__(self, state: RunState, policy: Policy, token: Token) -> None:
         self._state, self._policy, self._token = state, policy, token
+        self._cycles = Cycles()
         self._start(beside_driver=False)
 
     def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
         last: Exception | None = None
         for _ in range(_LIVES):
             try:
-                packed = pickle.dumps(events, protocol=pickle.HIGHEST_PROTOCOL)
-                answer = ray.get(self._call("answer", packed), timeout=self._answer_s)
-                commands, change = pickle.loads(answer)
+                told = pickle.dumps(events, protocol=pickle.HIGHEST_PROTOCOL)
+                answer = ray.get(self._call("answer", told), timeout=self._answer_s)
+                commands, change = unpacked(answer, self._state.view)
                 self._state = change.applied_to(self._state)
+                if len(self._state.workers) > _MANY:
+                    self._cycles.spare()
                 return commands, self._state
             except (RayActorError, GetTimeoutError) as error:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
@@ -62,6 +68,7 @@ class RayBrain:
             return []
 
     def close(self) -> None:
+        self._cycles.seek()
         ray.kill(self._actor)
 
     def _call(self, method: str, *arguments: Any) -> Any:

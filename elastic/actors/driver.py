@@ -17,6 +17,7 @@ from elastic.callbacks import Callback
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.backlog import Backlog
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState, Standing
 from elastic.ledger.lines import Line, happened, line_of
@@ -25,7 +26,7 @@ log = logging.getLogger("elastic")
 
 _TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for
-_MOST = 256  # events taken at once, so that a flood of answers keeps no beat waiting
+_MOST = 256  # events taken at once, so that a flood of answers keeps nothing else waiting
 _STOP_S = 30.0
 _ABSENT_S = 4.0  # a driver that has stood still for a little longer may be taken for dead
 
@@ -95,6 +96,7 @@ class Driver:
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._is_stopped = threading.Event()
         self._inbox: queue.SimpleQueue[ev.Event | Exception] = queue.SimpleQueue()
+        self._backlog = Backlog()
         self._beats: dict[str, ev.HostBeat] = {}
         self._state: RunState | None = None
         self._issued_generation = 0
@@ -210,23 +212,25 @@ class Driver:
         """What has come since, or a tick; stamped with the time at which it is acted on."""
         is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
         period_s = _BUSY_TICK_S if is_busy else _TICK_S
-        taken: list[ev.Event | Exception] = []
-        with contextlib.suppress(queue.Empty):
-            taken.append(self._inbox.get(timeout=period_s))
-        while len(taken) < _MOST and not self._inbox.empty():
-            taken.append(self._inbox.get())
-        events: Observed = []
+        self._collect(wait_s=0.0 if self._backlog else period_s)
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it
-        for news in taken:
-            if isinstance(news, Exception):
-                raise news
-            events.append((now_s, news))
+        events = [(now_s, event) for event in self._backlog.take(_MOST)]
         if now_s - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
             self._ticked_s = now_s
             events += [(now_s, self._beats.pop(node)) for node in list(self._beats)]
             events += [(now_s, wish) for wish in ([] if is_busy else self._brain.asked())]
             events.append((now_s, ev.Tick()))
         return events
+
+    def _collect(self, wait_s: float) -> None:
+        """What has come is sorted by how soon it is to be decided."""
+        with contextlib.suppress(queue.Empty):
+            news = self._inbox.get(timeout=wait_s)
+            while True:
+                if isinstance(news, Exception):
+                    raise news
+                self._backlog.add(news)
+                news = self._inbox.get_nowait()
 
     def _carry_out(self, fleet: Fleet, command: cmd.Command) -> None:
         kind = type(command)

@@ -233,7 +233,7 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     is_healed = event.healed and not is_void and not is_of_old(turn, event.worker, event.commit)
     prepared = None if is_void else event.prepared
     record = turn.worker(event.worker)
-    told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False}
+    told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False, "missed": event.missed}
     told |= {"at_door": False, "formed": False}
     if record.standing is Standing.SUSPECT and not record.fenced:  # contact is back, and it holds its state
         told["standing"] = Standing.MEMBER

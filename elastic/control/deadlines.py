@@ -109,6 +109,7 @@ def tick_forming(turn: Turn, event: ev.Tick) -> None:
         within = f"Limits.forming_timeout_s={limits.forming_timeout_s}"
         why = f"{', '.join(late)} did not form generation {turn.state.generation} within {within}"
         turn.signal(IncidentClass.FORMING_FAILED, why, suspects=tuple(late))
+        turn.change(formed_in_vain=turn.state.generation)
         freeze(turn, why, survivors_only=True)
     else:
         watch_forming(turn)

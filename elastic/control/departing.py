@@ -1,5 +1,7 @@
 """Pure. Notice: a worker or node that will be lost leaves at the end of a step, before it is taken away."""
 
+from collections.abc import Collection
+
 from elastic.control import events as ev
 from elastic.control.exiting import begin_exit
 from elastic.control.remediation import Kind
@@ -83,16 +85,23 @@ def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     """Those who go on: without the leaving, unless they hold what nobody else does, or too few would be left."""
     if not turn.tally.noticed:
         return survivors
-    staying = tuple(gang for gang in survivors if not any(worker.notice for worker in gang))
-    is_held = newest_step(staying) == newest_step(survivors)
+    staying, parting = divided(turn, survivors, turn.tally.noticed)
+    is_held = newest_step(turn, staying) == newest_step(turn, survivors)
     is_enough = len(staying) + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
     if not is_held or not is_enough or not staying:
         return survivors
-    for gang in survivors:
-        if gang not in staying:
-            for worker in gang:
-                turn.dismiss(worker.name, reason=worker.notice or "the rest of its replica leaves")
+    for gang in parting:
+        for worker in gang:
+            turn.dismiss(worker.name, reason=worker.notice or "the rest of its replica leaves")
     return staying
+
+
+def divided(turn: Turn, gangs: tuple[Gang, ...], names: Collection[str]) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
+    """Replicas that none of these workers belongs to, and the others."""
+    concerned = {worker.gang for worker in turn.many(names)}
+    parting = [gang for gang in gangs if gang[0].gang in concerned and any(worker.name in names for worker in gang)]
+    gone = {gang[0].gang for gang in parting}
+    return tuple(gang for gang in gangs if gang[0].gang not in gone), tuple(parting)
 
 
 def _leaving(turn: Turn) -> tuple[WorkerRecord, ...]:
@@ -105,8 +114,11 @@ def _are_enough(turn: Turn) -> bool:
     return staying > 0 and staying + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
 
 
-def newest_step(gangs: tuple[Gang, ...]) -> int:
-    """The last step that one of these replicas holds in full, or can apply in full."""
+def newest_step(turn: Turn, gangs: tuple[Gang, ...]) -> int:
+    """The last step that one of these replicas, all of them holders, holds in full, or can apply in full."""
+    steps = {step for step, _ in turn.tally.holders.commits}
+    if gangs and len(steps) == 1:
+        return steps.pop()
     return max((min(max(one.step for one in worker.held) for worker in gang) for gang in gangs), default=-2)
 
 

@@ -283,12 +283,14 @@ class FreezeAnswered(WorkerEvent):
 
     Attributes:
         prepared: the update whose gradients it holds, checked; it applies it if the next generation resumes there.
+        missed: members that it was waiting for, to form the generation with.
     """
 
     generation: int
     commit: CommitId
     healed: bool
     prepared: CommitId | None = None
+    missed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

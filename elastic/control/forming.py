@@ -1,5 +1,6 @@
 """Pure. Freeze, decide, form: how one generation ends and the next one is made."""
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from itertools import chain
 
@@ -9,9 +10,10 @@ from elastic.control.departing import part
 from elastic.control.exiting import exit_resumes, exits_at_once
 from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
+from elastic.control.parting import leave_the_unreached
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
-from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, State, WorkerRecord, whole_gangs
 from elastic.control.stragglers import without_stragglers
 from elastic.control.turn import Turn
 from elastic.control.values import NOTHING_COMMITTED, CommitId, IncidentClass, Member, View
@@ -22,7 +24,7 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     if survivors_only:
         turn.blame_joiners()
     tally = turn.tally  # who was at the door, and has formed, the next forming forgets
-    turn.set_workers(list(tally.answered), answer=None, prepared=None, doubted=False)
+    turn.set_workers(list(tally.answered), answer=None, prepared=None, missed=(), doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     # A suspect is asked too: it may be alive, and its answer is as good as another's.
     there, suspects = tally.standings[Standing.MEMBER], tally.standings[Standing.SUSPECT]
@@ -57,7 +59,7 @@ def settle(turn: Turn, is_tick: bool = False) -> None:
             return
         if not all(turn.is_silent(turn.worker(name).node) for name in tally.late):
             return
-        if resumable(_holders(turn), turn.state.width) is None:
+        if tally.holders.resumable() is None:
             return
         for name in tally.by_rank(tally.late):
             turn.signal(IncidentClass.HOST_SILENT, turn.silence(name), culprit=name)
@@ -75,52 +77,67 @@ def try_form(turn: Turn) -> None:
         _wait(turn, turn.state.care.hold.reason)
         return
     _dismiss_the_trained(turn)
-    holders, width = _holders(turn), turn.state.width
-    common = resumable(holders, width)
-    if (has_committed(turn) or may_be_saved(turn)) and common is None:
+    if turn.state.formed_in_vain == turn.state.generation:
+        leave_the_unreached(turn, _whole(turn))
+    if (has_committed(turn) or may_be_saved(turn)) and turn.tally.holders.resumable() is None:
         if not _ask_suspects(turn):
             _resort_to_tiers(turn)
         return
-    survivors, joiners = _who_is_there(turn, holders, common)
+    before, gangs = turn.state.workers, _whole(turn)
+    survivors, joiners = _who_is_there(turn, gangs)
     remediation = _remediate(turn, len(survivors), len(joiners))
     if _ends(turn, remediation):
         return
-    holders = _holders(turn)  # some may have to leave now
-    survivors, joiners = _who_is_there(turn, holders, common)
-    is_enough = _is_enough(turn, survivors, holders, common)
+    if turn.state.workers is not before:  # some have to leave now
+        gangs = _whole(turn)
+    survivors, joiners = _who_is_there(turn, gangs)
+    is_alone = remediation.kind in ALONE and _is_enough(turn, survivors)
     survivors = without_stragglers(turn, survivors, remediation)
     room = turn.settings.scaling.bounds[1] - len(survivors)
-    taken = () if remediation.kind in ALONE and is_enough else joiners[:room]
+    taken = () if is_alone else joiners[:room]
     if remediation.kind in WAITS or len(survivors) + len(taken) < turn.settings.scaling.bounds[0]:
         _wait(turn, remediation.reason)
         return
-    members = chain.from_iterable((*survivors, *taken))
-    resume = resumable(members, width) if taken else _resumable(survivors, holders, common, width)
+    resume = _resumable(turn, survivors, taken)
     if resume is None and has_committed(turn):
         why = "the last holders of the state wait for the rest of their replicas"
         _wait(turn, why)
-        turn.complete({worker.gang for worker in _holders(turn)}, why)
+        turn.complete({worker.gang for worker in turn.many(turn.tally.holders.names)}, why)
         return
     _form(turn, (*survivors, *taken), resume, remediation)
 
 
-def _who_is_there(turn: Turn, holders: Gang, common: CommitId | None) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
-    """Those who may go on, and those who may join them."""
-    survivors = whole_gangs(holders, turn.state.width)[: turn.settings.scaling.bounds[1]]
+def _whole(turn: Turn) -> tuple[Gang, ...]:
+    """Replicas of which every worker holds state: those of the ending generation by rank, then others."""
+    tally, width = turn.tally, turn.state.width
+    holding = tally.holders.names
+    broken = {tally.ranks[name] // width for name in tally.ranks.keys() - holding.keys()}
+    ranked = iter(turn.many(tally.ranks))
+    gangs = [gang for replica, gang in enumerate(zip(*[ranked] * width, strict=True)) if replica not in broken]
+    if len(gangs) * width < len(holding):
+        there = {gang[0].gang for gang in gangs}
+        others = whole_gangs(_holders(turn, _names(gangs)), width)
+        gangs += [gang for gang in others if gang[0].gang not in there]
+    return tuple(gangs)
+
+
+def _who_is_there(turn: Turn, gangs: tuple[Gang, ...]) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
+    """Those of them who may go on, and those who may join them."""
+    survivors = gangs[: turn.settings.scaling.bounds[1]]
     if turn.state.care.leaving is None:  # else who leaves helps to save the state until it is taken
         survivors = part(turn, survivors)
-    is_alone = turn.state.survivors_only and _is_enough(turn, survivors, holders, common)
+    is_alone = turn.state.survivors_only and _is_enough(turn, survivors)
     return survivors, () if is_alone else _trusted_joiners(turn, survivors)
 
 
-def _is_enough(turn: Turn, survivors: tuple[Gang, ...], holders: Gang, common: CommitId | None) -> bool:
+def _is_enough(turn: Turn, survivors: tuple[Gang, ...]) -> bool:
     """Whether they can go on alone.
 
     One that was healed to a commit, when its neighbour was not yet, may have to wait for a third that holds it too.
     """
     if len(survivors) < turn.settings.scaling.bounds[0]:
         return False
-    return not has_committed(turn) or _resumable(survivors, holders, common, turn.state.width) is not None
+    return not has_committed(turn) or _resumable(turn, survivors) is not None
 
 
 def _ends(turn: Turn, remediation: Remediation) -> bool:
@@ -140,12 +157,16 @@ def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...
     below the minimum are they taken now. A replica that was broken and is whole again is one of them, and comes first:
     its other workers may hold what nobody else does.
     """
-    staying = {worker.name for gang in survivors for worker in gang}
+    tally = turn.tally
+    if not tally.standings[Standing.PARKED] and len(tally.holders.names) == len(survivors) * turn.state.width:
+        return ()
+    staying = _names(survivors)
     present = (*_holders(turn, staying), *turn.ready)
     joiners = whole_gangs((worker for worker in present if worker.name not in staying), turn.state.width)
     incident = turn.open_incident()
     culprits = incident.culprits if incident is not None else ()
-    doubted = {turn.worker(name).node for name in culprits} - {worker.node for gang in survivors for worker in gang}
+    nodes = {turn.worker(name).node for name in culprits}
+    doubted = {node for node in nodes if staying.isdisjoint(tally.nodes.get(node, ()))}
     doubted |= {worker.node for gang in joiners for worker in gang if is_flapping(turn, worker.node)}
     if turn.state.care.grow_now:
         return joiners
@@ -170,24 +191,24 @@ def _resort_to_tiers(turn: Turn) -> None:
     restart(turn, "every replica died")
 
 
-def _holders(turn: Turn, but: AbstractSet[str] = frozenset()) -> tuple[WorkerRecord, ...]:
-    """Live workers that hold healed state and have said which: members, and whoever has restored it at the door.
-
-    Args:
-        but: names of workers that are not asked for.
-    """
-    ranks = turn.tally.ranks
-    members = turn.many(name for name in ranks if name not in but)
-    others = [one for one in turn.standing(Standing.PARKED) if one.name not in ranks and one.name not in but]
-    return tuple(worker for worker in (*members, *others) if worker.held)
+def _holders(turn: Turn, but: AbstractSet[str]) -> list[WorkerRecord]:
+    """Live workers, beside these, that hold healed state and have said which: members by rank, then others."""
+    tally = turn.tally
+    names = tally.holders.names.keys() - but
+    at_door = tally.by_start(name for name in names if name not in tally.ranks)
+    return turn.many((*tally.by_rank(names), *at_door))
 
 
-def _resumable(
-    gangs: tuple[Gang, ...], holders: tuple[WorkerRecord, ...], common: CommitId | None, width: int
-) -> CommitId | None:
-    """What these replicas can resume from; `common`, if they are all of the holders."""
-    is_all = sum(map(len, gangs)) == len(holders)
-    return common if is_all else resumable(chain.from_iterable(gangs), width)
+def _names(gangs: Iterable[Gang]) -> set[str]:
+    return {worker.name for gang in gangs for worker in gang}
+
+
+def _resumable(turn: Turn, survivors: tuple[Gang, ...], joiners: tuple[Gang, ...] = ()) -> State | None:
+    """What these replicas can resume from together; all survivors hold something."""
+    holders = turn.tally.holders
+    if not joiners and len(survivors) * turn.state.width == len(holders.names):
+        return holders.resumable()
+    return holders.resumable(but=_holders(turn, _names((*survivors, *joiners))))
 
 
 def _return_unhealed_to_the_door(turn: Turn) -> None:
@@ -241,30 +262,23 @@ def _wait(turn: Turn, reason: str) -> None:
     turn.replenish(f"below the minimum of replicas: {reason}")
 
 
-def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Remediation) -> None:
-    """Number the next generation and say who gives what to whom; without a commit to resume from, the run begins."""
-    holding: set[str] = set()
-    if resume is not None:
-        holding = {worker.name for gang in gangs for worker in gang if worker.holds(resume)}
-        gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, holding)))
-    ranked = [worker for gang in gangs for worker in gang]
+def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remediation) -> None:
+    """Number the next generation and say who gives what to whom; without a state to resume from, the run begins."""
+    ranked, resume, donors = _ranked(turn, gangs, state)
+    names = [worker.name for worker in ranked]
+    behind = () if len(donors) == len(ranked) else tuple(sorted(set(range(len(ranked))).difference(donors)))
     is_fork = turn.state.restore is not None and resume is not None
     if is_fork and resume is not None:
         fork(turn, resume)
     elif resume is not None and _is_of_an_earlier_life(turn):
         inherit(turn, resume)
-    _leave_out(turn, {worker.name for worker in ranked})
-    if resume is None:
-        donors = tuple(range(turn.state.width))
-    else:
-        donors = tuple(rank for rank, worker in enumerate(ranked) if worker.name in holding)
-    behind = () if len(donors) == len(ranked) else tuple(sorted(set(range(len(ranked))).difference(donors)))
+    _leave_out(turn, set(names))
     began_s = turn.now_s if turn.state.began_s is None else turn.state.began_s
     view = View(
         run=turn.settings.run,
         incarnation=turn.settings.incarnation,
         generation=turn.state.generation + 1,
-        members=tuple(Member(w.name, w.host, w.port) for w in ranked),
+        members=_members(turn, ranked, names),
         resume=resume or NOTHING_COMMITTED,
         donors=donors,
         behind=behind,
@@ -275,23 +289,49 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], resume: CommitId | None, why: Rem
         forks=turn.state.forks,
         width=turn.state.width,
         tuning=turn.state.tuning,
-        replaced=tuple(worker.name for worker in ranked if worker.replaced),
+        replaced=tuple([worker.name for worker in ranked if worker.replaced]),
         failures=turn.state.failures,
         watched_s=turn.now_s - began_s,
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
     # Who stays a member is known by what it has answered until it has formed, so that most records need not change now.
-    new = [one.name for one in ranked if one.standing is not Standing.MEMBER or one.at_door or one.formed or one.kept]
-    turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
     tally = turn.tally
+    not_new = tally.standings[Standing.MEMBER].keys() & tally.away.keys() & tally.unformed.keys()
+    new = [name for name in names if name not in not_new]
+    turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
     turn.change(view=view, generation=view.generation, began_s=began_s)
-    tally.enter(view, turn.many(member.worker for member in view.members))
+    tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
     exit_resumes(turn, view.resume)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(view.replicas)
     turn.do(Form(view=view, reason=f"{why.kind.value}: {why.reason}"))
+
+
+def _ranked(
+    turn: Turn, gangs: tuple[Gang, ...], state: State | None
+) -> tuple[list[WorkerRecord], CommitId | None, tuple[int, ...]]:
+    """Their workers by rank, the commit that they resume from, and who gives it; where the run begins, the first do."""
+    ranked = list(chain.from_iterable(gangs))
+    if state is None:
+        return ranked, None, tuple(range(turn.state.width))
+    resume, holding = turn.tally.holders.named(state, ranked), turn.tally.holders.commits[state].keys()
+    if holding >= _names(gangs):
+        return ranked, resume, tuple(range(len(ranked)))
+    gangs = tuple(sorted(gangs, key=lambda gang: _order(gang, holding)))
+    ranked = list(chain.from_iterable(gangs))
+    return ranked, resume, tuple(rank for rank, worker in enumerate(ranked) if worker.name in holding)
+
+
+def _members(turn: Turn, ranked: list[WorkerRecord], names: list[str]) -> tuple[Member, ...]:
+    """Those of the last generation are the same values again, so that what is told of them can be told in brief."""
+    last = turn.state.view
+    if last is None or _is_of_an_earlier_life(turn):  # whose members may listen elsewhere by now
+        return tuple(Member(worker.name, worker.host, worker.port) for worker in ranked)
+    known = dict(zip(turn.tally.ranks, last.members, strict=True))
+    members = zip(map(known.get, names), ranked, strict=True)
+    return tuple([one or Member(new.name, new.host, new.port) for one, new in members])
 
 
 def _leave_out(turn: Turn, ranked: set[str]) -> None:

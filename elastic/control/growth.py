@@ -5,8 +5,9 @@ one worker after another is lost does not get its next one in before it has show
 """
 
 from elastic.control.care import HARMLESS
-from elastic.control.state import Gang, RunState
+from elastic.control.state import OVER, Gang, RunState
 from elastic.control.turn import Turn
+from elastic.control.values import Incident
 
 
 def consider_growth(turn: Turn) -> None:
@@ -28,7 +29,7 @@ def _is_patient(turn: Turn, gang: Gang) -> bool:
 
 
 def is_flapping(turn: Turn, node: str) -> bool:
-    """It has lost so many workers in so little time that the next one would probably follow."""
+    """It has lost so many workers so soon after they had joined that the next one would not be worth its join."""
     until_s = flapping_until_s(turn.state, node)
     return until_s is not None and turn.now_s < until_s
 
@@ -41,8 +42,15 @@ def flapping_until_s(state: RunState, node: str) -> float | None:
     losses_s = [
         incident.opened_at_s
         for incident in state.incidents
-        if incident.kind not in HARMLESS and any(state.workers[name].node == node for name in incident.culprits)
+        if incident.kind not in HARMLESS
+        and any(_was_lost_too_soon(state, incident, name, node) for name in incident.culprits)
     ]
     recent = losses_s[-limits.flap_losses :]
     is_dense = len(recent) == limits.flap_losses and recent[-1] - recent[0] <= limits.flap_window_s
     return recent[-1] + limits.flap_cooldown_s if is_dense else None
+
+
+def _was_lost_too_soon(state: RunState, incident: Incident, name: str, node: str) -> bool:
+    worker = state.workers[name]
+    is_lost = worker.node == node and worker.standing in OVER
+    return is_lost and worker.lived_s < state.settings.limits.flap_cost_s * incident.replicas_before

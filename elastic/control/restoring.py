@@ -10,7 +10,7 @@ from dataclasses import replace
 from elastic.control import events as ev
 from elastic.control.commands import FindRestore, Restore
 from elastic.control.outcome import Ending
-from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord, resumable, whole_gangs
+from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord, whole_gangs
 from elastic.control.turn import Turn
 from elastic.control.values import CommitId, Fork
 
@@ -70,7 +70,7 @@ def is_restored(turn: Turn) -> bool:
     if turn.tally.restoring and not _is_late(turn, restore):
         return False
     parked = turn.standing(Standing.PARKED)
-    if resumable(parked, turn.state.width) is not None:
+    if turn.tally.holders.resumable() is not None:  # all of them stand at the door
         return True
     _give_up_bad_step(turn, restore, parked)
     return False

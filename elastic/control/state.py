@@ -59,6 +59,7 @@ NOTHING_SAID: dict[str, Any] = {
     "formed": False,
     "answer": None,
     "prepared": None,
+    "missed": (),
     "restoring": None,
     "kept": None,
 }
@@ -71,7 +72,7 @@ class WorkerRecord:
     Attributes:
         gang: the replica it was started for; shard: its place in it.
         answer: the commit it named when it last froze, or loaded; None from when it has formed a generation after that.
-        prepared: the update that it can apply yet, named with the answer.
+        prepared: the update that it can apply yet; missed: whom it waited for while forming; named with the answer.
         healed: it holds the state of `answer` in full.
         left_with: the commit that it held when its replica was left out, until it is healed.
         outdated: a generation has trained since, so what it holds counts for nothing. replaced: from a commit that is
@@ -82,7 +83,7 @@ class WorkerRecord:
         notice: why it will be lost soon, empty if it will not; notice_s: when that was heard.
         inspected: its host monitor was asked for its stacks; stack: what came back.
         finding: what its node's sensors say it did wrong, empty if nothing.
-        since_s: when its standing last changed, less `RunState.absent_s`.
+        since_s: when its standing last changed, less `RunState.absent_s`. lived_s: how long it was a member before.
         avoid: nodes on which it must not be placed. pinned: the only one on which it may be, empty: any other.
         gpus: that it was given, as it sees them.
         is_dismissed: it was told to leave, and is not known to have left.
@@ -102,6 +103,7 @@ class WorkerRecord:
     layout: str = ""
     answer: CommitId | None = None
     prepared: CommitId | None = None
+    missed: tuple[str, ...] = ()
     healed: bool = False
     left_with: CommitId | None = None
     outdated: bool = False
@@ -117,6 +119,7 @@ class WorkerRecord:
     stack: str = ""
     finding: str = ""
     since_s: float = 0.0
+    lived_s: float = 0.0
     restoring: CommitId | None = None
     restoring_s: float = 0.0
     refused: bool = False
@@ -148,6 +151,7 @@ class WorkerRecord:
 
 
 Gang = tuple[WorkerRecord, ...]
+State = tuple[int, str]  # step and lineage of a commit: what they name are the same bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +195,7 @@ class RunState:
         published_ahead: later ones that were reported too; a leader that died owes those between.
         planned: the freeze under way was asked for growth or a departure, not caused by a failure.
         survivors_only: the last forming failed, so the next generation takes no joiners.
+        formed_in_vain: the last generation that all members had come to form, and had not formed in time.
         balanced: the policy wants micro-batches dealt by speed.
         restore: state is to come from a tier before the next generation is formed; None: from live members.
         forks: where the history began anew, oldest first.
@@ -225,6 +230,7 @@ class RunState:
     published_ahead: frozenset[int] = frozenset()
     planned: bool = False
     survivors_only: bool = False
+    formed_in_vain: int = -1
     balanced: bool = False
     restore: Restoring | None = None
     forks: tuple[Fork, ...] = ()
@@ -295,20 +301,6 @@ class RunState:
         return whole_gangs(self.ready, self.width)
 
 
-def resumable(workers: Iterable[WorkerRecord], width: int) -> CommitId | None:
-    """The highest commit that these workers hold, or are prepared for, in every shard; None if there is none."""
-    first: dict[tuple[int, str], CommitId] = {}
-    shards: dict[tuple[int, str], list[int]] = {}
-    for worker in workers:
-        for commit in worker.held:
-            state = commit.step, commit.lineage
-            if state not in first:
-                first[state], shards[state] = commit, []
-            shards[state].append(worker.shard)
-    whole = {state: len(there) for state, there in shards.items() if len(set(there)) == width}
-    return first[_highest(whole)] if whole else None
-
-
 def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
     """The commit to resume from: the highest step that a live, healed member holds.
 
@@ -317,11 +309,15 @@ def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
     """
     if not answers:
         return NOTHING_COMMITTED
-    highest = _highest(Counter((answer.step, answer.lineage) for answer in answers))
-    return next(answer for answer in answers if (answer.step, answer.lineage) == highest)
+    state = highest(Counter((answer.step, answer.lineage) for answer in answers))
+    return next(answer for answer in answers if (answer.step, answer.lineage) == state)
 
 
-def _highest(votes: Mapping[tuple[int, str], int]) -> tuple[int, str]:
-    """From (step, lineage) and how many hold it."""
+def highest(votes: Mapping[State, int]) -> State:
+    """The highest step; of its states the one that most hold, on a tie the one of the smallest lineage.
+
+    Args:
+        votes: how many hold each state; not empty.
+    """
     top = max(step for step, _ in votes)
     return min((state for state in votes if state[0] == top), key=lambda state: (-votes[state], state[1]))

@@ -5,7 +5,7 @@ asked to stop at the end of a step, and the next generation is formed without it
 """
 
 from elastic.control.copies import changed
-from elastic.control.departing import newest_step
+from elastic.control.departing import divided, newest_step
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.speed import scores
 from elastic.control.state import Gang, Phase, WorkerRecord
@@ -25,12 +25,13 @@ def note_speed(turn: Turn, report: StepReport) -> None:
         return
     scored: dict[str, WorkerRecord] = {}
     by_replica, width = scores(report.seconds), state.width
-    for rank, member in enumerate(state.members):
-        score = by_replica[rank // width]
-        slow_steps = member.slow_steps + 1 if score >= limits.slow_ratio else 0
-        is_told = abs(score - member.slowness) <= _MARGIN and not slow_steps
-        if slow_steps != member.slow_steps or not is_told:
-            scored[member.name] = changed(member, slowness=score, slow_steps=slow_steps)
+    members = iter(state.members)
+    for score, gang in zip(by_replica, zip(*[members] * width, strict=True), strict=True):
+        is_slow = score >= limits.slow_ratio
+        for member in gang:
+            if is_slow or member.slow_steps or abs(score - member.slowness) > _MARGIN:
+                slow_steps = member.slow_steps + 1 if is_slow else 0
+                scored[member.name] = changed(member, slowness=score, slow_steps=slow_steps)
     turn.put(scored)
     late = sorted((w for w in scored.values() if w.slow_steps == limits.slow_steps), key=lambda worker: worker.slowness)
     if late and not turn.is_recovering() and not state.pause_asked:
@@ -46,16 +47,15 @@ def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Rem
         return survivors
     if remediation.kind not in (Kind.SWAP, Kind.SHRINK):
         return survivors
-    staying = tuple(gang for gang in survivors if not any(worker.name in incident.culprits for worker in gang))
+    staying, parting = divided(turn, survivors, incident.culprits)
     ready = turn.tally.ready.whole if remediation.kind is Kind.SWAP else 0
     if len(staying) + ready < turn.settings.scaling.bounds[0]:
         return survivors  # slow is better than too few
-    if newest_step(staying) < newest_step(survivors):
+    if newest_step(turn, staying) < newest_step(turn, survivors):
         return survivors  # nobody else holds that step
-    for gang in survivors:
-        if gang not in staying:
-            for worker in gang:
-                turn.dismiss(worker.name, reason=f"it is {worker.slowness:.1f} times as slow as the group")
+    for gang in parting:
+        for worker in gang:
+            turn.dismiss(worker.name, reason=f"it is {worker.slowness:.1f} times as slow as the group")
     return staying
 
 

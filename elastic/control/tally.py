@@ -8,6 +8,7 @@ gets one of its own.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from elastic.control.holders import Holders
 from elastic.control.lookout import Lookout
 from elastic.control.persistent import persistent
 from elastic.control.state import OVER, RunState, Standing, WorkerRecord
@@ -65,13 +66,13 @@ class Tally:
         unhealed: that have, and are not healed. away: not at the door. unformed: that have not joined their group.
         unasked, restoring: workers at the door that were not told to load a commit, or do so. restored: replicas of
             those that hold one.
-        hosts: what is told of the hosts.
+        holders: who holds which state. hosts: what is told of the hosts.
         prune_above: so many workers that are over are not worth the look.
     """
 
     __slots__ = (
-        "_settings", "_tries", "_view", "_workers", "answered", "away", "held", "hosts", "late", "leaving", "mates",
-        "nodes", "noticed", "prune_above", "ranks", "ready", "restored", "restoring", "standings", "unasked",
+        "_settings", "_tries", "_view", "_workers", "answered", "away", "held", "holders", "hosts", "late", "leaving",
+        "mates", "nodes", "noticed", "prune_above", "ranks", "ready", "restored", "restoring", "standings", "unasked",
         "unformed", "unhealed",
     )  # fmt: skip
 
@@ -93,11 +94,13 @@ class Tally:
         self.unasked: Names = {}
         self.restoring: Names = {}
         self.restored = Gangs(state.width)
+        self.holders = Holders(state.width)
         self.hosts = Lookout(state)
         self.prune_above = 0
         for worker in sorted(state.workers.values(), key=lambda worker: worker.since_s):
             self._add(worker)
             _keep(self.leaving, worker.name, worker.is_dismissed)
+            self.holders.note(None, worker)
             self._note_restore(None, worker)
             if worker.name in self.ranks:
                 self._mark(worker)
@@ -120,6 +123,7 @@ class Tally:
                 self._drop(old)
                 self._add(new)
             _keep(self.leaving, name, new.is_dismissed)
+            self.holders.note(old, new)
             self._note_restore(old, new)
             if name in self.ranks:
                 self._mark(new)
@@ -136,12 +140,16 @@ class Tally:
         self._workers = workers.without(names)
         return self._workers
 
-    def enter(self, view: View, members: Iterable[WorkerRecord]) -> None:
-        """A generation begins to form."""
+    def enter(self, view: View, new: Iterable[WorkerRecord]) -> None:
+        """A generation begins to form.
+
+        Args:
+            new: members of whom it is not known that they have answered, are healed, and have said nothing since.
+        """
         self._view, self.ranks = view, _ranks(view)
-        for names in (self.late, self.answered, self.unhealed, self.away, self.unformed):
-            names.clear()
-        for member in members:
+        self.late, self.unhealed = {}, {}
+        self.answered, self.away, self.unformed = (dict.fromkeys(self.ranks) for _ in range(3))
+        for member in new:
             self._mark(member)
 
     def by_rank(self, names: Iterable[str]) -> list[str]:
@@ -154,8 +162,8 @@ class Tally:
 
     def differs(self, other: "Tally") -> list[str]:
         """What is counted differently."""
-        counted = ["answered", "away", "held", "late", "leaving", "mates", "nodes", "noticed", "ranks", "ready"]
-        counted += ["standings", "restored", "restoring", "unasked", "unformed", "unhealed"]
+        counted = ["answered", "away", "held", "holders", "late", "leaving", "mates", "nodes", "noticed", "ranks"]
+        counted += ["ready", "standings", "restored", "restoring", "unasked", "unformed", "unhealed"]
         return [name for name in counted if getattr(self, name) != getattr(other, name)]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -117,6 +117,8 @@ class Turn:
             new = records[record.name] = changed(record, **changes)
             if standing is not None and standing is not record.standing:
                 set_field(new, "since_s", self.attended_s)
+                if record.standing is Standing.MEMBER:
+                    set_field(new, "lived_s", record.lived_s + self.attended_s - record.since_s)
         self.put(records)
 
     def put(self, records: Mapping[str, WorkerRecord]) -> None:

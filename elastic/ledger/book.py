@@ -14,9 +14,12 @@ from elastic.ledger.stretch import Shape, Step, Stretch, Usual
 
 _STRETCH_S = 10.0
 _STRETCHES = 1000  # about: with a run, its stretches grow longer
+_JOINED_S = 1e-3  # steps that are nearer follow each other
 
 RUN_START, DRIVER_LOST, RESUBMITTED = "run start", "driver lost", "resubmitted"
-PLANNED_STOP, STALLED_STEP, SLOW_STEPS, INJECTED = "planned stop", "stalled step", "slow steps", "injected fault"
+PLANNED_STOP, INJECTED = "planned stop", "injected fault"
+STALLED_STEP, SLOW_STEPS, REPEATED_STEPS = "stalled step", "slow steps", "repeated steps"
+INFERRED = (STALLED_STEP, SLOW_STEPS, REPEATED_STEPS)  # no line tells of these
 
 _begin = attrgetter("begin_s")
 
@@ -202,7 +205,7 @@ class Book:
         last = self.stretches[-1] if self.stretches else None
         if last is None or step.committed_s >= last.end_s:
             since_s = step.since_s or step.started_s
-            begin_s = since_s if last is None else max(since_s, last.end_s)
+            begin_s = since_s if last is None or since_s > last.end_s + _JOINED_S else last.end_s
             end_s = max(begin_s, step.committed_s)
             if last is None or begin_s > last.end_s or not last.takes(step, self._longest_s()):
                 last = self._stretch(step, min(begin_s, end_s))

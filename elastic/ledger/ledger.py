@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from elastic.ledger.book import SLOW_STEPS, STALLED_STEP, Book, Entry
+from elastic.ledger.book import INFERRED, Book, Entry
 from elastic.ledger.definitions import definitions
 from elastic.ledger.journal import JournalReader
 from elastic.ledger.model import Account, Category, Incident, Injected, Seconds, Span, Steps
@@ -25,9 +25,12 @@ class Ledger:
         self._goodput, self._asked_s = 0.0, 0.0
 
     def feed(self, line: Mapping[str, Any]) -> bool:
-        """Take a line in, as JSON has it; False if it is none that a ledger knows."""
+        """Take a line in, as JSON has it; False if it is none that a ledger knows, or one of another version."""
         reader = self._readers["trainer" in line]
-        return reader.read(line)
+        try:
+            return reader.read(line)
+        except (KeyError, TypeError, ValueError):
+            return False
 
     def feed_text(self, text: str) -> bool:
         """The same for a line of text; False too if it was cut in the middle."""
@@ -76,6 +79,7 @@ class Ledger:
             run=book.run,
             begin_s=begin_s,
             end_s=end_s,
+            workers_s=sums.workers_s,
             wall_seconds=sums.wall,
             worker_seconds=sums.workers,
             stall_seconds=sums.stalls,
@@ -96,7 +100,7 @@ class Ledger:
             costs = sums.incidents.get(entry.number)
             if entry.number in judge.owners or (costs is None and not begin_s <= round(entry.opened_s, 6) <= end_s):
                 continue
-            if costs is None and (entry.is_planned or entry.kind in (SLOW_STEPS, STALLED_STEP)):
+            if costs is None and (entry.is_planned or entry.kind in INFERRED):
                 continue
             began_s = min(sums.overdue_s.get(entry.number, entry.opened_s), entry.opened_s)
             found.append(_incident(entry, began_s, caused.get(entry.number), costs or ({}, {})))
@@ -144,6 +148,7 @@ class _Sums:
     def __init__(self) -> None:
         self.wall: Booked = {}
         self.workers: Booked = {}
+        self.workers_s = 0.0
         self.stalls: dict[str, float] = {}
         self.incidents: dict[int, tuple[Booked, Booked]] = {}
         self.overdue_s: dict[int, float] = {}
@@ -156,6 +161,7 @@ class _Sums:
         if inside_s < 0 or (took_s > 0 and inside_s == 0):
             return
         share = inside_s / took_s if took_s > 0 else 1.0
+        self.workers_s += span.workers * inside_s
         _add(self.wall, span.wall_seconds, share)
         _add(self.workers, span.worker_seconds, share)
         for rung, seconds in span.stall_seconds.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from elastic.control import events as ev
-from elastic.control.moments import moments
+from elastic.control.moments import incident_moments
 from elastic.control.plain import plain
 from elastic.control.state import Phase, RunState
 
@@ -37,7 +37,7 @@ def happened(before: RunState | None, state: RunState, events: Sequence[tuple[fl
         if not isinstance(event, _LEFT_OUT):
             yield line_of("event", event_s, event)
     if before is not None:
-        for moment in moments(before, state, [event for _, event in events], state.published):
+        for moment in incident_moments(before, state):
             yield line_of("moment", at_s, moment)
     if before is None or _stand(before) != _stand(state):
         phase, waits_for, planned = _stand(state)

@@ -96,7 +96,7 @@ class Span:
         wall_seconds, worker_seconds: what it went into; each adds up to its whole.
         stall_seconds: what CHECKPOINT_STALL in it waited for, by rung.
         incidents: numbers of those that seconds of it are booked to, with these.
-        generation, replicas: that trained, or were to; 0 before the first.
+        workers: that were asked for. generation, replicas: that trained; 0 where nobody did.
         first_step, last_step: that were committed in it; None where there were none. is_void: and then lost again.
     """
 
@@ -104,6 +104,7 @@ class Span:
     end_s: float
     wall_seconds: Seconds
     worker_seconds: Seconds
+    workers: int
     stall_seconds: Mapping[str, float] = field(default_factory=dict)
     incidents: Mapping[int, tuple[Seconds, Seconds]] = field(default_factory=dict)
     incarnation: int = 0
@@ -161,8 +162,8 @@ class Account:
 
     Attributes:
         run: name; empty if no line tells it.
-        wall_seconds: adds up to `wall_s`. worker_seconds: adds up to `workers_s`, the workers that were asked for (the
-            largest number of replicas), each for the whole time.
+        workers_s: the workers that were asked for (the largest number of replicas), each for the whole time.
+        wall_seconds: adds up to `wall_s`. worker_seconds: adds up to `workers_s`.
         stall_seconds: CHECKPOINT_STALL by rung: what was waited for.
         incidents: those with a second in it, or that began in it, oldest first.
         is_live: the last life has not ended, as far as the journal tells.
@@ -171,6 +172,7 @@ class Account:
     run: str
     begin_s: float
     end_s: float
+    workers_s: float
     wall_seconds: Seconds
     worker_seconds: Seconds
     stall_seconds: Mapping[str, float]
@@ -183,11 +185,6 @@ class Account:
     @property
     def wall_s(self) -> float:
         return self.end_s - self.begin_s
-
-    @property
-    def workers_s(self) -> float:
-        """The whole of the worker-seconds."""
-        return sum(self.worker_seconds.values())
 
     @property
     def goodput(self) -> float:

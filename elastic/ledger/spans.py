@@ -12,7 +12,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from elastic.ledger.book import SLOW_STEPS, STALLED_STEP, Book, Entry, Mark, Struck
+from elastic.ledger.book import REPEATED_STEPS, SLOW_STEPS, STALLED_STEP, Book, Entry, Mark, Struck
 from elastic.ledger.model import Category, Span
 from elastic.ledger.stretch import Stretch
 
@@ -175,7 +175,7 @@ class Judge:
         else:
             judged, cause = self._judged(stretch), self._owner(stretch.cause)
             booked.add(Category.COMPILATION, judged.compilation_s, cause)
-            booked.add(Category.REDONE, stretch.repeated_s, None)
+            booked.add(Category.REDONE, stretch.repeated_s, self._repeated(stretch) if stretch.repeated_s else None)
             booked.add(Category.DATA_WAIT, stretch.data_s, None)
             booked.add(Category.CHECKPOINT_STALL, stretch.stall_s, None)
             booked.add(Category.EVALUATION, stretch.evaluation_s, None)
@@ -190,6 +190,7 @@ class Judge:
             end_s=stretch.end_s,
             wall_seconds=booked.wall,
             worker_seconds=booked.workers,
+            workers=asked,
             stall_seconds={"staged": stretch.stall_s} if stretch.stall_s and not stretch.is_void else {},
             incidents=booked.incidents,
             incarnation=stretch.incarnation,
@@ -242,15 +243,25 @@ class Judge:
             for entry in book.entries:
                 if entry.kind == _STRAGGLER and self._is_of(stretch, entry.opened_s):
                     return entry.number
-        key = (kind, float(stretch.incarnation), float(stretch.generation) if kind == SLOW_STEPS else end_s)
+        step, usual_s = stretch.first + place, book.usual_s(stretch.shape)
+        why = f"step {step} took {core_s:.3g} s, where {usual_s:.3g} s is usual"
+        if kind == SLOW_STEPS:
+            return self._infer(kind, stretch, float(stretch.generation), begin_s + usual_s, why).number
+        entry = self._infer(kind, stretch, end_s, begin_s + usual_s, why)
+        entry.step, entry.resumed_s = step, end_s
+        return entry.number
+
+    def _repeated(self, stretch: Stretch) -> int:
+        """The incident of attempts that were made again in their generation: a loss was looked at twice."""
+        why = "a loss was not finite, and was computed again elsewhere before anybody was blamed"
+        return self._infer(REPEATED_STEPS, stretch, float(stretch.generation), stretch.begin_s, why).number
+
+    def _infer(self, kind: str, stretch: Stretch, which: float, at_s: float, why: str) -> Entry:
+        """An incident that only shows in the steps; the same one, whenever it is asked for."""
+        book, key = self._book, (kind, float(stretch.incarnation), which)
         if key not in book.inferred:
-            step, usual_s = stretch.first + place, book.usual_s(stretch.shape)
-            why = f"step {step} took {core_s:.3g} s, where {usual_s:.3g} s is usual"
-            at_s = begin_s + usual_s
-            entry = book.open(kind, at_s, evidence=(why,), incarnation=stretch.incarnation)
-            entry.step, entry.resumed_s = (step, end_s) if kind == STALLED_STEP else (None, None)
-            book.inferred[key] = entry.number
-        return book.inferred[key]
+            book.inferred[key] = book.open(kind, at_s, evidence=(why,), incarnation=stretch.incarnation).number
+        return book.entries[book.inferred[key]]
 
     def _is_of(self, stretch: Stretch, opened_s: float) -> bool:
         """Whether a straggler that was found then was in the group that computed these steps."""
@@ -309,6 +320,7 @@ class Judge:
             end_s=piece.end_s,
             wall_seconds=booked.wall,
             worker_seconds=booked.workers,
+            workers=asked,
             stall_seconds={piece.rung: took_s} if piece.rung else {},
             incidents=booked.incidents,
             incarnation=life.incarnation if life is not None else 0,

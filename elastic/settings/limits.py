@@ -18,8 +18,11 @@ class Limits:
             default 600: large models are built in minutes)
         grow_after_s: a joiner waits this long at the door, so that those who come soon after join with it. (s;
             default 0.5: workers that were asked for together come within that)
-        flap_losses: a node that lost so many workers within flap_window_s is flapping. (workers; default 3: two may be
-            one cause seen twice)
+        flap_cost_s: a worker was lost too soon if it was a member for less than so many seconds for each replica of the
+            group: it had not done as much as all miss by a join and a loss. (s; default 1: both together stop everybody
+            for some tenths of a second, and its start takes processors)
+        flap_losses: a node that lost so many workers too soon within flap_window_s is flapping. (workers; default 3:
+            two may be one cause seen twice)
         flap_window_s: see flap_losses. (s; default 60: a worker that dies at its first step has been loaded, and lost,
             well within it)
         flap_cooldown_s: no worker of a flapping node joins for so long after its last loss, unless the group would fall
@@ -103,6 +106,7 @@ class Limits:
     start_timeout_s: float = 120.0
     load_timeout_s: float = 600.0
     grow_after_s: float = 0.5
+    flap_cost_s: float = 1.0
     flap_losses: int = 3
     flap_window_s: float = 60.0
     flap_cooldown_s: float = 120.0

@@ -38,13 +38,18 @@ class FormingCancelledError(Exception):
 
 
 class GlooGroup:
-    """The process group of one generation, as seen by one of its ranks."""
+    """The process group of one generation, as seen by one of its ranks.
+
+    Attributes:
+        missing: members that this one waits for, while it forms; empty where they are not known by name.
+    """
 
     def __init__(self, view: View, rank: int, collective_timeout_s: float) -> None:
         self.view = view
         self.rank = rank
         self.size = len(view.members)
         self.is_cut = False
+        self.missing: tuple[str, ...] = ()
         self._timeout = timedelta(seconds=collective_timeout_s)
         self._pg: Any = None
         self._second: Any = None
@@ -236,6 +241,7 @@ class GlooGroup:
         Opened aside, since a host that is gone lets a connection wait.
         """
         leader = self.view.leader
+        self.missing = (leader.worker,)
         whom = f"the store of the leader {leader.worker} at {leader.host}:{leader.port}"
         opened = self._aside(lambda: Store(leader.host, leader.port, self._check, whom), whom)
         assert isinstance(opened, Store)
@@ -260,9 +266,11 @@ class GlooGroup:
         keys = [self._key(f"rank{rank}") for rank in range(self.size)]
         store.set(keys[self.rank], entry)
         while None in (entries := store.look(keys)):
-            missing = [m.worker for m, found in zip(self.view.members, entries, strict=True) if found is None]
-            self._check(f"members that did not appear: {', '.join(missing)}")
+            members = zip(self.view.members, entries, strict=True)
+            self.missing = tuple(member.worker for member, found in members if found is None)
+            self._check(f"members that did not appear: {', '.join(self.missing)}")
             time.sleep(_POLL_S)
+        self.missing = ()
         return [found for found in entries if found is not None]
 
     def _key(self, name: str) -> str:

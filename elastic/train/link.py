@@ -5,7 +5,6 @@ All decisions are made by `worker_protocol.react`; this class holds the lock aro
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,11 +15,11 @@ from elastic.control.faults import Fault, InjectedError
 from elastic.control.values import NOT_TIMED, CommitId, StepTimes, View
 from elastic.control.worker_protocol import THE_DRIVER, Signal, Stage, Verdict, WorkerState, react
 from elastic.errors import AttemptBroken, Dismissed, SupersededError
+from elastic.train.mailbox import Mailbox
 
 _OVERDUE_S = 3.0
 _OVERDUE_MAX_S = 30.0
 _REPORTS_S = 0.5  # a message a step would cost more than it tells
-KEPT_REPORTS = 1 << 14  # more steps than a group makes without a driver, until its lease is over
 _LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
 
 
@@ -35,24 +34,18 @@ class Link:
         worker: name of the worker.
         lease_s: a member without contact for this long (less a margin) does not apply.
         incarnation: of the driver that has started it.
-
-    Attributes:
-        published: the driver has told all stable steps up to this one.
     """
 
     def __init__(self, worker: str, lease_s: float, incarnation: int = 0) -> None:
         self.worker = worker
         self.cut: Callable[[], None] = lambda: None
+        self.missed: Callable[[], tuple[str, ...]] = tuple
         self._lease_s = lease_s
-        self.published = -1
         self._state = WorkerState(incarnation=incarnation)
         self._parked: ev.WorkerParked | None = None
-        self._facts: list[ev.Event] = []  # what every driver has to hear
-        self._reports: deque[ev.StepStable] = deque(maxlen=KEPT_REPORTS)  # told, and not in the journal yet
+        self._mail = Mailbox()
         self._view: View | None = None
         self._lock = threading.Condition(threading.RLock())
-        self._events: deque[ev.Event] = deque()
-        self._is_urgent = False
         self._contact_s = time.monotonic()
         self._pause_generation = 0
         self._to_restore: CommitId | None = None
@@ -65,6 +58,11 @@ class Link:
     def state(self) -> WorkerState:
         with self._lock:
             return self._state
+
+    @property
+    def published(self) -> int:
+        """The driver has told all stable steps up to this one."""
+        return self._mail.published
 
     @property
     def silent_s(self) -> float:
@@ -88,7 +86,7 @@ class Link:
         """All stable steps up to this one are in the journal; as the driver saw it in `generation`."""
         with self._lock:
             if self._view is None or generation >= self._view.generation:
-                self._have_published(published)
+                self._mail.publish(published)
 
     def adopt(self, incarnation: int, **place: int) -> Adopted:
         """Heed this driver from now on, and no older one; stop for good wherever this worker is, and say where.
@@ -106,17 +104,11 @@ class Link:
             if self._react(Signal.ADOPT, incarnation=incarnation) is not Verdict.DONE:
                 raise _superseded(incarnation, self._state.incarnation)
             self._contact_s, self._is_forsaken = time.monotonic(), False
-            waiting, self._events = list(self._events), deque([*self._reports, *self._facts])
-            others = (event for event in waiting if not isinstance(event, ev.StepStable))
-            self._events.extend(event for event in others if event not in self._facts)
-            self._is_urgent = True
-            notices = [fact.reason for fact in self._facts if isinstance(fact, ev.WorkerNotice)]
+            self._mail.readdress()
             told: dict[str, Any] = {"view": self._view, "restores": self._restore_number, **place}
             if door is not None:
                 told |= {"host": door.host, "port": door.port, "layout": door.layout, "plan": door.plan}
-            adopted = Adopted(
-                worker=self.worker, was=was, state=self._state, notice=notices[0] if notices else "", **told
-            )
+            adopted = Adopted(worker=self.worker, was=was, state=self._state, notice=self._mail.notice, **told)
             cut = self.cut if self._state.stage is Stage.FROZEN else (lambda: None)
         cut()
         return adopted
@@ -154,7 +146,7 @@ class Link:
             if self._react(Signal.FORM, **told) is not Verdict.DONE:
                 return False
             self._view = view
-            self._have_published(view.published)
+            self._mail.publish(view.published)
             return True
 
     def restore(self, commit: CommitId, number: int, incarnation: int = THE_DRIVER) -> None:
@@ -201,28 +193,22 @@ class Link:
             return incarnation < self._state.incarnation
 
         with self._lock:
-            if self._lock.wait_for(lambda: bool(self._events) or is_older(), timeout_s):
-                self._lock.wait_for(lambda: self._is_urgent or is_older(), _REPORTS_S)
+            if self._lock.wait_for(lambda: bool(self._mail) or is_older(), timeout_s):
+                self._lock.wait_for(lambda: self._mail.is_urgent or is_older(), _REPORTS_S)
             self._refuse_older(incarnation)
-            taken, self._is_urgent = list(self._events), False
-            self._events.clear()
-            return taken
+            return self._mail.take()
 
     # --- what the training thread does ---
 
     def post(self, event: ev.Event) -> None:
         with self._lock:
-            self._events.append(event)
-            if isinstance(event, ev.StepStable):
-                self._reports.append(event)
-            self._is_urgent |= not isinstance(event, ev.StepStable | ev.ShardStaged)
+            self._mail.put(event)
             self._lock.notify_all()
 
     def _post_fact(self, event: ev.Event) -> None:
-        """A driver that comes later must hear it too."""
         with self._lock:
-            self._facts.append(event)
-            self.post(event)
+            self._mail.put_fact(event)
+            self._lock.notify_all()
 
     def arrive(self, parked: ev.WorkerParked) -> None:
         with self._lock:
@@ -415,11 +401,6 @@ class Link:
             self._lock.notify_all()
             return reaction.verdict
 
-    def _have_published(self, published: int) -> None:
-        self.published = published
-        while self._reports and self._reports[0].report.commit.step <= published:
-            self._reports.popleft()
-
     def _refuse_older(self, incarnation: int) -> None:
         """Raises: SupersededError: a newer driver has adopted this worker."""
         if incarnation < self._state.incarnation:
@@ -439,6 +420,7 @@ class Link:
             commit=state.commit,
             healed=state.healed,
             prepared=state.prepared,
+            missed=self.missed(),
         )
 
     def _await(self, condition: Callable[[], bool]) -> None:

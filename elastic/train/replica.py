@@ -20,7 +20,7 @@ from elastic.train.data import Source
 from elastic.train.evaluation import Evaluator
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
-from elastic.train.link import KEPT_REPORTS
+from elastic.train.mailbox import KEPT_REPORTS
 from elastic.train.meter import Meter
 from elastic.train.reducer import Reducer
 from elastic.train.sharded import reset

@@ -359,6 +359,7 @@ class Session(DataDoor):
                 group.cut()
 
         self._link.cut = cut
+        self._link.missed = lambda: tuple(name for group in groups for name in group.missing)
         try:
             for group, layout in zip(groups, (replica.layout, replica.inner_layout), strict=False):
                 group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)

@@ -1,6 +1,8 @@
 """What must hold of the ledger of any real run."""
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,13 @@ def account_of(journal: Iterable[Mapping[str, Any]]) -> Account:
     ledger = Ledger()
     assert all(ledger.feed(line) for line in journal)
     return ledger.account()
+
+
+def booked(journal: Path) -> Account:
+    """The account of a journal's file, checked."""
+    account = account_of(map(json.loads, journal.read_text().splitlines()))
+    assert_balanced(account)
+    return account
 
 
 def assert_balanced(account: Account) -> None:

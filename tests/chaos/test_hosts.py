@@ -108,6 +108,18 @@ def test_traffic_is_delayed_or_the_kernel_is_said_to_lack_the_means(
 
 
 @needs_root
+def test_a_way_is_silent_until_it_is_undone(network: Network, pair: tuple[str, str, str]) -> None:
+    asking, echoing, address = pair
+    bystander = network.add_host().name
+    for senders, receivers in (([asking], [echoing]), ([echoing], [asking])):
+        network.silence(senders, receivers)
+        assert answers(asking, address) == ["silence"]
+        assert answers(bystander, address) == ["answer"], "others are heard"
+        network.unite()
+        assert answers(asking, address) == ["answer"]
+
+
+@needs_root
 def test_nothing_is_left_of_hosts_even_after_an_error() -> None:
     with contextlib.suppress(KeyboardInterrupt), Network() as network:
         host = network.add_host()

@@ -12,7 +12,7 @@ import pytest
 from elastic.ledger.model import Incident
 from elastic.settings import Chaos, Checkpoint, Interval
 from tests.chaos.group import Story, Training, run
-from tests.chaos.ledger_checks import account_of, assert_balanced
+from tests.chaos.ledger_checks import booked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -73,8 +73,7 @@ def test_each_fault_is_an_incident_of_its_class_at_its_time_with_its_cost(tmp_pa
         training=Training(chaos=chaos, checkpoint=checkpoint),
         hang_floor_s=2.0,
     )
-    account = account_of(story.journal)
-    assert_balanced(account)
+    account = booked(tmp_path / "run" / "run" / "journal.jsonl")
     found = {one.injected.at_s: one for one in account.incidents if one.injected is not None}
     injected = [line for line in story.journal if line.get("event") == "FaultInjected"]
     assert len(injected) == 8 and set(found) == {line["at_s"] for line in injected}

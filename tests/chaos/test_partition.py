@@ -1,7 +1,8 @@
-"""Effect. A host of a real cluster is cut off, without a reset for anybody, and comes back: in network namespaces."""
+"""Effect. Networks of a real cluster that part, in every shape, with no reset for anybody, and heal: in namespaces."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,24 +10,66 @@ from benchmarks import scenarios
 from benchmarks.hosts import leftovers, why_not
 from benchmarks.recovery import Bench, Settings
 
+Line = dict[str, Any]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why_not()), reason=why_not())]
+
+
+def play(shape: str, folder: Path, cut_s: float, patch: pytest.MonkeyPatch) -> tuple[dict[str, Any], list[Line]]:
+    """The row of one repetition, and the run's journal."""
+    patch.setattr(scenarios, "CUT_S", cut_s)
+    bench = Bench(Settings(repeats=1, deadline_s=120.0), folder)
+    try:
+        row = bench.repetition(shape, "elastic", 0)
+    finally:
+        bench.close()
+    assert row["note"] == ""
+    (path,) = folder.rglob("journal.jsonl")
+    return row, [json.loads(text) for text in path.read_text().splitlines()]
+
+
+def freezes(journal: list[Line]) -> list[str]:
+    return [line["reason"] for line in journal if line.get("command") == "Freeze"]
+
+
+def assert_one_line_of_training(row: dict[str, Any]) -> None:
+    """Two lines of training would take the same samples twice, or end with different parameters."""
+    assert (row["steps_lost"], row["samples_repeated"], row["samples_skipped"]) == (0, 0, 0)
+    assert row["digests_equal"]
+    assert leftovers() == []
 
 
 def test_a_host_that_is_cut_off_holds_nobody_up_and_comes_back_as_a_joiner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scenarios, "CUT_S", 6.0)
-    bench = Bench(Settings(repeats=1, deadline_s=120.0), tmp_path)
-    try:
-        row = bench.repetition("partition", "elastic", 0)
-    finally:
-        bench.close()
-    assert row["note"] == ""
-    (path,) = tmp_path.rglob("journal.jsonl")
-    journal = [json.loads(text) for text in path.read_text().splitlines()]
-    freezes = [line["reason"] for line in journal if line.get("command") == "Freeze"]
-    assert any("Limits.heartbeat_timeout_s" in reason for reason in freezes), "the cut was not felt"
+    row, journal = play("partition", tmp_path, 6.0, monkeypatch)
+    assert any("Limits.heartbeat_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
     assert row["t_resume_s"] < 30, "somebody waited for a lease"
-    assert (row["steps_lost"], row["samples_repeated"], row["samples_skipped"]) == (0, 0, 0)
-    assert row["survivors_kept"] >= 2 and row["digests_equal"]
-    assert leftovers() == []
+    assert row["survivors_kept"] >= 2
+    assert_one_line_of_training(row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["split", "mute", "deaf"])
+def test_those_who_are_out_of_reach_are_left_behind(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, journal = play(shape, tmp_path, 6.0, monkeypatch)
+    assert any("Limits.heartbeat_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
+    assert row["t_resume_s"] < 30, "somebody waited for a lease"
+    assert row["survivors_kept"] >= 2
+    assert_one_line_of_training(row)
+
+
+@pytest.mark.slow
+def test_workers_go_on_while_the_head_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, _ = play("headless", tmp_path, 6.0, monkeypatch)
+    assert row["longest_gap_s"] < 6.0, "training waited for the head"
+    assert row["survivors_kept"] == 4
+    assert_one_line_of_training(row)
+
+
+@pytest.mark.slow
+def test_halves_that_hear_only_the_head_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, journal = play("halves", tmp_path, 8.0, monkeypatch)
+    assert any("have waited in the reduction" in reason for reason in freezes(journal)), "the cut was not felt"
+    assert_one_line_of_training(row)

@@ -10,7 +10,7 @@ import elastic
 from elastic.actors import asking
 from elastic.actors.cluster import connected
 from elastic.control.schedules import schedule_of
-from tests.chaos.ledger_checks import account_of, assert_balanced
+from tests.chaos.ledger_checks import booked
 from tests.cluster.test_fit import assert_nothing_lost, committed_samples, fit
 from tests.cluster.test_tuning import Asking
 from tests.cluster.training import start_python
@@ -60,8 +60,7 @@ def test_a_run_goes_through_a_schedule_and_its_journal_holds_every_fault(hosts: 
     assert {line["fault"]["name"] for line in injected} == {fault.name for fault in plan}
     assert all(line["proof"] for line in injected)
     assert_nothing_lost(tmp_path / "broken", clean, result, STEPS)
-    account = account_of(map(json.loads, (tmp_path / "broken" / "run" / "journal.jsonl").read_text().splitlines()))
-    assert_balanced(account)
+    account = booked(tmp_path / "broken" / "run" / "journal.jsonl")
     assert result.goodput == pytest.approx(account.goodput, rel=0.1)
     told = {one.injected.kind: one for one in account.incidents if one.injected is not None}
     assert {line["fault"]["kind"] for line in injected} == set(told)

@@ -1,4 +1,4 @@
-"""Effect. Host monitors heard through relays, on a real cluster."""
+"""Effect. Host monitors heard through relays, and the control plane's benchmark, on a real cluster."""
 
 import os
 import signal
@@ -10,6 +10,8 @@ import pytest
 import ray
 
 import elastic
+from benchmarks.control_plane import exponent, measure, percentile
+from benchmarks.crowd import Size
 from elastic.actors.relays import Relays
 from elastic.control.state import RunState
 from elastic.control.values import IncidentClass
@@ -53,3 +55,16 @@ def test_a_hang_is_seen_through_relays_after_they_have_died_too(hosts: Any, rela
     assert len(relays) > 2, "others have taken the place of those that were killed"
     assert IncidentClass.WORKER_HUNG in {incident.kind for incident in result.incidents}
     assert result.steps == 100
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_a_real_supervisor(hosts: Any, tmp_path: Path) -> None:
+    rows = []
+    for number in (16, 32):
+        size = Size(hosts=number, workers_per_host=2, hosts_per_relay=16)
+        row = measure(size, seconds=4.0, folder=tmp_path, calm_s=0.5)
+        assert list(row["after_failure_s"]) == ["freeze", "form", "go"]
+        assert row["messages"] > 1 and row["core_share"] > 0 and 10 < row["rss_mib"] < 1024
+        rows.append(row)
+    assert rows[1]["workers"] == 64 and isinstance(exponent(rows), float)
+    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0 and percentile([float(one) for one in range(100)], 0.5) == 49.0

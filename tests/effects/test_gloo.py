@@ -86,8 +86,10 @@ def test_the_deadline_names_the_members_that_are_missing():
     view = circle.next_view()
 
     def form(rank):
+        group = GlooGroup(view, rank, LONG_S)
         with pytest.raises(TimeoutError, match=r"members that did not appear: w2 \(Limits.forming_timeout_s\)"):
-            GlooGroup(view, rank, LONG_S).form(circle.stores[rank], "same", lambda: False, ENOUGH_S)
+            group.form(circle.stores[rank], "same", lambda: False, ENOUGH_S)
+        assert group.missing == ("w2",)
 
     in_threads(2, form)
 
@@ -120,6 +122,7 @@ def test_the_deadline_names_a_leader_that_is_dead():
     group = GlooGroup(view_of([(HOST, port), (HOST, own.port)]), 1, LONG_S)
     with pytest.raises(TimeoutError, match=f"the store of the leader w0 at {HOST}:{port}"):
         group.form(own, "same", lambda: False, MOMENT_S)
+    assert group.missing == ("w0",)
 
 
 def test_forming_is_cancelled_while_the_leader_is_frozen():

@@ -199,11 +199,13 @@ class BareController:
         lineage: str = "",
         generation: int | None = None,
         prepared: bool = False,
+        missed: tuple[str, ...] = (),
     ) -> tuple[Command, ...]:
         """A worker has frozen and holds step `number`; it may be prepared for the next one."""
         held, after = commit(number, lineage=lineage), commit(number + 1) if prepared else None
         at = self.generation if generation is None else generation
-        return self.feed(ev.FreezeAnswered(worker=worker, generation=at, commit=held, healed=healed, prepared=after))
+        told = {"commit": held, "healed": healed, "prepared": after, "missed": missed}
+        return self.feed(ev.FreezeAnswered(worker=worker, generation=at, **told))
 
     def lose(self, worker: str) -> tuple[Command, ...]:
         return self.feed(ev.WorkerLost(worker=worker, evidence="its pipe closed"))

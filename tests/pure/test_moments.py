@@ -24,7 +24,7 @@ from elastic.control.moments import (
 )
 from elastic.control.outcome import Ending, Outcome
 from elastic.control.plain import plain
-from elastic.control.state import RunState, WorkerRecord
+from elastic.control.state import RunState, Standing, WorkerRecord
 from elastic.control.values import Incident, IncidentClass, Rung
 from elastic.settings import Limits, RunSettings
 from tests.pure.bare_controller import BareController
@@ -102,11 +102,13 @@ def test_a_notice_is_told_once():
 
 def test_a_node_that_flaps_is_told_once_with_its_time():
     one, two = LOST, replace(LOST, number=1, opened_at_s=11.0, culprits=("w2",))
-    found = [m for m in told(state(incidents=(one,)), state(incidents=(one, two))) if isinstance(m, NodeQuarantined)]
+    dead = {name: replace(worker, standing=Standing.DEAD) for name, worker in state().workers.items()}
+    before, after = state(incidents=(one,), workers=dead), state(incidents=(one, two), workers=dead)
+    found = [m for m in told(before, after) if isinstance(m, NodeQuarantined)]
     assert found == [NodeQuarantined(run="r", at_s=12.0, step=7, node="n1", until_s=131.0)]
     assert found[0].sentence == "node n1 is in quarantine for 119 s"
     three = replace(two, number=2, opened_at_s=11.5)
-    again = told(state(incidents=(one, two)), state(incidents=(one, two, three)))
+    again = told(after, replace(after, incidents=(one, two, three)))
     assert not any(isinstance(m, NodeQuarantined) for m in again)
 
 

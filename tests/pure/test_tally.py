@@ -193,6 +193,24 @@ def test_an_event_costs_the_same_however_many_workers_there_are(story):
         assert much < 1.25 * little + 40, f"{type(event).__name__}: {little} calls at {FEW} workers, {much} at {MANY}"
 
 
+def all_but_one_have_answered(workers: int) -> tuple[Many, ev.Event]:
+    ws = Many(workers).run()
+    ws.feed(ev.WorkerDead(worker="w1", proof="gone"))
+    answers = [ev.FreezeAnswered(worker=name, generation=1, commit=commit(8), healed=True) for name in ws.names]
+    ws.feed(*(answer for answer in answers[:-1] if answer.worker != "w1"))
+    assert ws.state.phase is Phase.FREEZING
+    return ws, answers[-1]
+
+
+def test_forming_looks_at_each_member_a_few_times_at_most():
+    """Few calls: what is done for all of them at once is one, however many they are."""
+    (few, last), (many, last_of_many) = all_but_one_have_answered(FEW), all_but_one_have_answered(MANY)
+    little, much = few.cost(last), many.cost(last_of_many)
+    assert (much - little) / (MANY - FEW) < 6, f"{little} calls at {FEW} workers, {much} at {MANY}"
+    many.feed(last_of_many)
+    assert (many.state.phase, many.state.generation, many.state.replicas) == (Phase.FORMING, 2, MANY // WIDTH - 1)
+
+
 def test_a_tally_that_is_wrong_breaks_a_law():
     ws = trained()
     assert ws.state.tally is not None and check(ws.state) == []

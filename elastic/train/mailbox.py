@@ -1,0 +1,59 @@
+"""Effect. What a worker has to tell its driver, until the driver has it. The link's lock guards it."""
+
+from collections import deque
+
+from elastic.control import events as ev
+
+KEPT_REPORTS = 1 << 14  # more steps than a group makes without a driver, until its lease is over
+
+
+class Mailbox:
+    """Events in the order in which they came.
+
+    Attributes:
+        is_urgent: something else than reports waits, which come some at a time.
+        published: the driver has told all stable steps up to this one.
+    """
+
+    def __init__(self) -> None:
+        self.is_urgent = False
+        self.published = -1
+        self._waiting: list[ev.Event] = []
+        self._facts: list[ev.Event] = []  # what every driver has to hear
+        self._reports: deque[ev.StepStable] = deque(maxlen=KEPT_REPORTS)  # told, and not in the journal yet
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def notice(self) -> str:
+        """Why this process will be ended soon; empty if it will not."""
+        return next((fact.reason for fact in self._facts if isinstance(fact, ev.WorkerNotice)), "")
+
+    def put(self, event: ev.Event) -> None:
+        self._waiting.append(event)
+        if isinstance(event, ev.StepStable):
+            self._reports.append(event)
+        self.is_urgent |= not isinstance(event, ev.StepStable | ev.ShardStaged)
+
+    def put_fact(self, event: ev.Event) -> None:
+        """A driver that comes later must hear it too."""
+        self._facts.append(event)
+        self.put(event)
+
+    def take(self) -> list[ev.Event]:
+        """All that waits."""
+        taken, self._waiting, self.is_urgent = self._waiting, [], False
+        return taken
+
+    def readdress(self) -> None:
+        """Another driver reads from now on: it has to hear what its predecessor has, or may have, taken with it."""
+        others = [event for event in self._waiting if not isinstance(event, ev.StepStable)]
+        self._waiting = [*self._reports, *self._facts, *(event for event in others if event not in self._facts)]
+        self.is_urgent = True
+
+    def publish(self, published: int) -> None:
+        """Reports up to this step are in the journal."""
+        self.published = published
+        while self._reports and self._reports[0].report.commit.step <= published:
+            self._reports.popleft()

@@ -1,0 +1,121 @@
+"""Networks that part between workers which the driver reaches all: who goes on."""
+
+import pytest
+
+from elastic.control import commands as cmd
+from elastic.control.parting import together
+from elastic.control.state import Phase, Standing, WorkerRecord
+from tests.pure.bare_controller import BareController, commit
+
+FORMING_S = 30.0
+NODES = {"w0": "a", "w1": "b", "w2": "c", "w3": "d"}
+HALVES = {"w0": ("w2", "w3"), "w1": ("w2", "w3"), "w2": ("w0",), "w3": ("w0",)}  # w0 leads: the others wait for it
+
+
+def gangs(**steps: int):
+    """A replica of one worker each, which holds this step."""
+    return tuple(
+        (WorkerRecord(name=name, standing=Standing.MEMBER, answer=commit(step), healed=True),)
+        for name, step in steps.items()
+    )
+
+
+def names(found) -> list[str]:
+    return [worker.name for gang in found for worker in gang]
+
+
+@pytest.mark.parametrize(
+    ("missed", "staying"),
+    [
+        ({}, ["w0", "w1", "w2", "w3"]),
+        (HALVES, ["w0", "w1"]),
+        ({"w0": ("w1", "w2", "w3"), "w1": ("w0",)}, ["w1", "w2", "w3"]),
+        ({"w3": ("w0",)}, ["w0", "w1", "w2"]),
+        ({"w0": ("w1",), "w2": ("w3",)}, ["w0", "w2"]),
+    ],
+)
+def test_the_most_who_reach_each_other_stay_together(missed, staying):
+    assert names(together(gangs(w0=4, w1=4, w2=4, w3=4), missed)) == staying
+
+
+def test_of_two_halves_the_one_with_the_newest_step_goes_on():
+    assert names(together(gangs(w0=4, w1=4, w2=5, w3=5), HALVES)) == ["w2", "w3"]
+
+
+def test_a_replica_is_apart_as_a_whole():
+    first, second, third = (gangs(**{f"w{one}": 4, f"w{one + 1}": 4}) for one in (0, 2, 4))
+    pairs = tuple(tuple(worker for gang in pair for worker in gang) for pair in (first, second, third))
+    assert names(together(pairs, {"w3": ("w5",)})) == ["w0", "w1", "w2", "w3"]
+
+
+def forming(replicas=(2, 4), nodes=NODES, **limits) -> BareController:
+    """A generation that all have come to form, after its predecessor broke."""
+    ws = BareController(replicas, forming_timeout_s=FORMING_S, **limits)
+    ws.start()
+    for worker, node in nodes.items():
+        ws.place(worker, node=node)
+    ws.park(*nodes)
+    ws.form()
+    ws.break_("w0")
+    for worker in nodes:
+        ws.answer(worker, 4)
+    ws.arrive(*nodes)
+    return ws
+
+
+def freeze(ws: BareController, missed, **steps: int) -> None:
+    for worker in sorted(ws.addressees(cmd.Freeze)):
+        ws.answer(worker, steps.get(worker, 4), missed=missed.get(worker, ()))
+
+
+def test_those_out_of_reach_leave_and_their_nodes_are_avoided():
+    ws = forming(quarantine_s=100.0)
+    ws.tick(after_s=FORMING_S + 0.1)
+    freeze(ws, HALVES)
+    assert ws.phase is Phase.FORMING
+    assert ws.members == ["w0", "w1"]
+    assert [ws.standing(name) for name in ("w2", "w3")] == [Standing.GONE] * 2
+    assert sorted(ws.state.care.quarantine) == ["c", "d"]
+    incident = ws.state.incidents[-1]
+    assert incident.culprits == ("w2", "w3")
+    assert "w2 and w0, w1 did not reach each other" in "; ".join(incident.evidence)
+
+
+def test_the_half_with_the_newest_step_goes_on_and_its_step_stays():
+    ws = forming()
+    ws.tick(after_s=FORMING_S + 0.1)
+    freeze(ws, HALVES, w2=5, w3=5)
+    assert ws.members == ["w2", "w3"]
+    assert ws.view.resume.step == 5
+
+
+def test_a_step_that_only_a_smaller_part_has_applied_is_done_again():
+    ws = forming(replicas=(1, 4))
+    ws.tick(after_s=FORMING_S + 0.1)
+    freeze(ws, {"w0": ("w1", "w2", "w3"), "w1": ("w0",), "w2": ("w0",), "w3": ("w0",)}, w0=5)
+    assert ws.members == ["w1", "w2", "w3"]
+    assert ws.view.resume.step == 4
+
+
+def test_where_too_few_would_be_left_all_try_again():
+    ws = forming(replicas=(3, 4))
+    ws.tick(after_s=FORMING_S + 0.1)
+    freeze(ws, HALVES)
+    assert ws.members == ["w0", "w1", "w2", "w3"]
+    assert not ws.state.care.quarantine
+
+
+def test_a_node_where_others_stay_is_not_avoided():
+    ws = forming(nodes={"w0": "a", "w1": "a", "w2": "a", "w3": "d"})
+    ws.tick(after_s=FORMING_S + 0.1)
+    freeze(ws, {"w0": ("w2", "w3"), "w1": ("w2", "w3")})
+    assert ws.members == ["w0", "w1"]
+    assert list(ws.state.care.quarantine) == ["d"]
+
+
+def test_a_freeze_for_another_reason_says_nothing_of_the_network():
+    """Whoever is not there yet may be on its way."""
+    ws = forming()
+    ws.fail_forming("w1")
+    freeze(ws, HALVES)
+    assert ws.members == ["w0", "w1", "w2", "w3"]
