@@ -73,7 +73,7 @@ def _incidents(report: Report) -> RenderableType:
     for one in failures[-_MOST_INCIDENTS:]:
         state = duration(one.cost_s) if one.resumed_s is not None else "open"
         who = ", ".join(one.culprits[:3])
-        table.add_row(str(one.number), one.kind, who, state, escape(one.decision))
+        table.add_row(one.label, one.kind, who, state, escape(one.decision))
     return table
 
 

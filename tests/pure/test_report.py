@@ -69,6 +69,7 @@ def test_the_incident_has_its_story(night):
     failures = [one for one in night.incidents if one.is_failure]
     assert len(failures) == night.headline.incidents == 1
     (story,) = failures
+    assert (story.number, story.label) == (1, "0"), "the label is what logs say"
     assert story.opened_s == pytest.approx(6.05, abs=0.2)
     texts = [one.text for one in story.told]
     assert "w2 is dead: its process is gone" in texts

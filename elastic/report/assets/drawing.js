@@ -36,7 +36,7 @@ function draw(id, traces, layout, then) {
   place.hidden = !window.Plotly || !traces.length;
   if (place.hidden) return;
   waiting.set(id, () => {
-    Plotly.react(place, traces, base(layout), { responsive: true, displayModeBar: false, scrollZoom: false });
+    Plotly.react(place, traces, base({ ...layout, height: place.clientHeight }), { responsive: true, displayModeBar: false, scrollZoom: false });
     if (then && !place.heeds) { place.heeds = true; then(place); }
   });
   if (seen.has(id)) drawNow(id);
@@ -113,8 +113,8 @@ function marks(row) {
   const shown = report.incidents;
   return {
     type: "scatter", mode: shown.length > CROWD ? "markers" : "markers+text", x: shown.map((one) => moment(one.opened_s)), y: shown.map(() => row),
-    text: shown.map((one) => String(one.number)), textposition: "top center", textfont: { size: 11, color: colour("ink") }, cliponaxis: false,
-    customdata: shown.map((one) => one.number), hovertext: shown.map((one) => `${one.number}: ${one.kind}, ${duration(one.cost_s)}; click for its story`), hoverinfo: "text",
+    text: shown.map((one) => one.label), textposition: "top center", textfont: { size: 11, color: colour("ink") }, cliponaxis: false,
+    customdata: shown.map((one) => one.number), hovertext: shown.map((one) => `${one.kind} ${one.label}, ${duration(one.cost_s)}; click for its story`), hoverinfo: "text",
     marker: { size: isNarrow() ? 13 : 12, symbol: shown.map((one) => (one.is_failure ? "diamond" : "circle-open")), color: colour("red"), line: { color: colour("red"), width: 2 } },
   };
 }

@@ -87,7 +87,9 @@ function showTables() {
 
 // --- stories ---
 
-let opened = null;
+let opened = null; // a key: numbers may move while a run goes on
+
+const keyOf = (one) => `${one.kind} ${one.opened_s}`;
 
 function storyOf(one) {
   const story = element("div", null, { class: "story", id: `story-${one.number}` });
@@ -118,7 +120,8 @@ function storyOf(one) {
 }
 
 function openStory(number, comesFromChart) {
-  opened = opened === number && !comesFromChart ? null : number;
+  const key = keyOf(report.incidents.find((one) => one.number === number));
+  opened = opened === key && !comesFromChart ? null : key;
   showStories();
   if (comesFromChart) {
     const button = document.querySelector(`#stories [data-number="${number}"] button`);
@@ -129,20 +132,20 @@ function openStory(number, comesFromChart) {
 
 function showStories() {
   const focused = document.activeElement && document.activeElement.closest("#stories li");
-  const kept = focused && focused.dataset.number;
+  const kept = focused && focused.dataset.key;
   part("stories").replaceChildren(...[...report.incidents].reverse().map((one) => {
-    const isOpen = one.number === opened;
-    const item = element("li", null, { "data-number": one.number });
+    const isOpen = keyOf(one) === opened;
+    const item = element("li", null, { "data-number": one.number, "data-key": keyOf(one) });
     if (one.resumed_s === null && !report.headline.ending && one.is_failure) item.className = "open";
     const button = element("button", null, { type: "button", "aria-expanded": isOpen, "aria-controls": `story-${one.number}` });
-    button.append(element("b", String(one.number)), element("span", one.kind, { class: "kind" }), element("span", one.culprits.slice(0, 4).join(", ")),
+    button.append(element("b", one.label || "·"), element("span", one.kind, { class: "kind" }), element("span", one.culprits.slice(0, 4).join(", ")),
       element("span", clock(one.opened_s), { class: "when" }), element("span", one.is_planned ? `${duration(one.cost_s)}, planned` : duration(one.cost_s), { class: "cost" }));
     button.onclick = () => openStory(one.number, false);
     item.append(button);
     if (isOpen) item.append(storyOf(one));
     return item;
   }));
-  if (kept) document.querySelector(`#stories [data-number="${kept}"] button`)?.focus({ preventScroll: true });
+  if (kept) [...part("stories").children].find((one) => one.dataset.key === kept)?.querySelector("button").focus({ preventScroll: true });
 }
 
 // --- all of it, now and as things happen ---

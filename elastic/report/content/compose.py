@@ -1,7 +1,6 @@
 """Pure. From what was read and the ledger's account to the report."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
@@ -134,22 +133,31 @@ def _waterfall(account: Account) -> Waterfall:
 
 def _stories(fold: Fold, account: Account, began_s: float) -> tuple[tuple[Story, ...], int]:
     """In their order; of too many, those that cost most. And how many are left out."""
-    chosen: Iterable[Incident] = account.incidents
-    if len(account.incidents) > _MOST_STORIES:
-        dearest = sorted(account.incidents, key=lambda one: -one.cost_s)[:_MOST_STORIES]
-        chosen = sorted(dearest, key=lambda one: one.number)
+    chosen = list(enumerate(account.incidents))
+    if len(chosen) > _MOST_STORIES:
+        chosen = sorted(sorted(chosen, key=lambda pair: -pair[1].cost_s)[:_MOST_STORIES], key=lambda pair: pair[0])
+    lives = account.incarnations > 1
     told = list(fold.told)
     moments = [at_s for at_s, _ in told]
-    stories = tuple(_story(one, told, moments, began_s) for one in chosen)
+    stories = tuple(_story(number, one, _label(one, lives), told, moments, began_s) for number, one in chosen)
     return stories, len(account.incidents) - len(stories)
 
 
-def _story(one: Incident, told: list[tuple[float, str]], moments: list[float], began_s: float) -> Story:
+def _label(one: Incident, has_lives: bool) -> str:
+    if one.its_number is None:
+        return ""
+    return f"{one.incarnation}.{one.its_number}" if has_lives else str(one.its_number)
+
+
+def _story(
+    number: int, one: Incident, label: str, told: list[tuple[float, str]], moments: list[float], began_s: float
+) -> Story:
     begin = bisect_left(moments, min(one.began_s, one.opened_s) - _AROUND_S)
     end = bisect_right(moments, one.resumed_s + _AROUND_S) if one.resumed_s is not None else len(told)
     costs = [(category, seconds) for category, seconds in one.wall_seconds.items() if seconds > _NOTHING_S]
     return Story(
-        number=one.number,
+        number=number,
+        label=label,
         kind=one.kind,
         is_planned=one.is_planned,
         is_failure=_is_failure(one),

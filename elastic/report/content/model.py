@@ -133,6 +133,8 @@ class Story:
     """An incident, and all that is known of it.
 
     Attributes:
+        number: its place in the order of beginnings. label: the number that the controller gave a failure, behind that
+            of the driver's life where there are several; empty for what is no failure.
         is_planned: it was wanted. is_failure: something failed; else it is a planned stop, or steps that were slow.
         began_s: when progress ceased. opened_s: its first signal. resumed_s: the first committed step after it, None
             while there is none.
@@ -144,6 +146,7 @@ class Story:
     """
 
     number: int
+    label: str
     kind: str
     is_planned: bool
     is_failure: bool

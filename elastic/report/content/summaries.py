@@ -63,11 +63,9 @@ def _incidents(report: Report) -> str:
         return "Nothing has failed."
     cost_s = sum(one.cost_s for one in failures)
     worst = max(failures, key=lambda one: one.cost_s)
+    number = f" (number {worst.label})" if worst.label else ""
     count = "1 failure" if len(failures) == 1 else f"{len(failures)} failures"
-    return (
-        f"{count}, {duration(cost_s)} in all; the dearest is number {worst.number} ({worst.kind}), "
-        f"{duration(worst.cost_s)}."
-    )
+    return f"{count}, {duration(cost_s)} in all; the dearest is {worst.kind}{number}, {duration(worst.cost_s)}."
 
 
 def _sizes(report: Report) -> str:
