@@ -120,7 +120,7 @@ function marks(row) {
 }
 
 function lines(incidents) {
-  return (incidents.length > CROWD ? [] : incidents).map((one) => ({ type: "line", xref: "x", yref: "paper", x0: moment(one.opened_s), x1: moment(one.opened_s), y0: 0, y1: 1, line: { color: colour("red"), width: 1, dash: "dot" }, layer: "below" }));
+  return (incidents.length > CROWD ? [] : incidents).filter((one) => one.is_failure).map((one) => ({ type: "line", xref: "x", yref: "paper", x0: moment(one.opened_s), x1: moment(one.opened_s), y0: 0, y1: 1, line: { color: colour("red"), width: 1, dash: "dot" }, layer: "below" }));
 }
 
 function ofWorkers(lanes) {

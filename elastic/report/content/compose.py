@@ -16,6 +16,7 @@ _MOST_TOLD = 40
 _MOST_STORIES = 400
 _DIGITS = 6
 _NOTHING_S = 1e-5
+_SEEN_S = 0.005  # below it reads 0.00 s
 _MOMENT_DIGITS = 3
 
 # What the categories mean, in a few words; the ledger's documentation has the definitions.
@@ -80,6 +81,7 @@ def report(fold: Fold, account: Account) -> Report:
         stalls=tuple(
             Spent(category=rung, wall_s=round(seconds, _DIGITS), worker_s=0.0)
             for rung, seconds in sorted(account.stall_seconds.items())
+            if seconds > _SEEN_S
         ),
         decisions=fold.safety.decisions(began_s),
         stragglers=fold.steps.stragglers(),
