@@ -92,6 +92,7 @@ def _start(listening: socket.socket, journal: Path, run: str, token: str) -> sub
         [sys.executable, "-m", "elastic.report.server", *where],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the driver, which ends it
         pass_fds=(listening.fileno(),),
         env=os.environ | {TOKEN_VARIABLE: token, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
     )
