@@ -35,7 +35,11 @@ class Visitor:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def begin(self) -> None:
+        """Comes back with the first report, or after some time."""
         self._thread.start()
+        deadline_s = time.monotonic() + 30
+        while not self.reports and time.monotonic() < deadline_s:
+            time.sleep(0.05)
 
     def end(self) -> None:
         self._thread.join(30)
@@ -64,8 +68,6 @@ def test_a_fault_is_on_the_page_and_status_knows_the_run_by_its_name(hosts: Any,
 
     def kill(state: RunState) -> None:
         visitor.begin()
-        while not visitor.reports:
-            time.sleep(0.05)
         process = start_python(CLI, tmp_path, "status", "seen", "--json", "--address", hosts.address)
         statuses.append(process.communicate(timeout=120))
         member = next(worker for worker in state.workers.values() if worker.standing is Standing.MEMBER)
