@@ -19,6 +19,7 @@ _HOME = {
     "Keep": "elastic.settings",
     "Limits": "elastic.settings",
     "Logs": "elastic.settings",
+    "Page": "elastic.settings",
     "Session": "elastic.train.session",
     "get_session": "elastic.train.session",
     "tune": "elastic.actors.asking",

@@ -45,10 +45,11 @@ from elastic.control.remediation import Policy
 from elastic.control.schedules import Schedule, schedule_of
 from elastic.control.state import RunState
 from elastic.control.values import Fork
-from elastic.knobs import Given
+from elastic.knobs import Given, Knob, effective
 from elastic.policies import policy_of
 from elastic.progress import Progress
-from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, RunSettings, Scaling
+from elastic.report.window import window
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Page, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
@@ -62,6 +63,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     limits: Limits | None = None,
     checkpoint: Checkpoint | None = None,
     health: Health | None = None,
+    page: Page | None = None,
     chaos: Chaos | None = None,
     logs: Logs | None = None,
     name: str | None = None,
@@ -83,6 +85,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         limits: how long waits may last.
         checkpoint: how safe each step is made below the memory of live workers; default: not at all.
         health: what is sensed of the hardware, and what a node must show before its workers join.
+        page: where the live page of the run listens; default: at a free port, for this machine alone.
         chaos: faults that are injected on purpose; default: none, and `elastic chaos` is refused.
         logs: what is kept, and shown, of what its processes log.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
@@ -105,8 +108,9 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     given: dict[str, Any] = {"scaling": scaling, "limits": limits, "checkpoint": checkpoint, "chaos": chaos}
     given |= {"logs": logs, "name": name, "seed": seed}
     given |= {"run_dir": None if run_dir is None else os.fspath(run_dir), "address": address, "health": health}
+    given["page"] = page
     arguments = {key: Given(value, f"fit({key}=...)") for key, value in given.items() if value is not None}
-    chosen, _ = load(config, arguments)
+    chosen, tree = load(config, arguments)
     made_up = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
     name = checked_name(chosen.name or made_up, "fit(name=...)")
     directory = Path(chosen.run_dir) if chosen.run_dir is not None else Path("runs") / name
@@ -131,10 +135,12 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults, chosen.kuberay)
         former, past = Former(name), _past(directory / JOURNAL, settings)
         journal = stack.enter_context(closing(Journal(directory)))
+        _announce(stack.enter_context(window(chosen.page, directory, journal.path, name)), told)
         token = tokens.draw(directory)
         stack.callback(tokens.forget, token)
         may_come_back = chosen.name is not None and not is_local
-        finished = _drive(work, settings, journal, run_logs, token, former, past, may_come_back=may_come_back)
+        knobs = effective(replace(chosen, name=name, run_dir=str(directory)), tree)
+        finished = _drive(work, settings, journal, run_logs, knobs, token, former, past, may_come_back=may_come_back)
     return _result(finished, directory)
 
 
@@ -155,6 +161,7 @@ def _drive(
     settings: RunSettings,
     journal: Journal,
     logs: RunLogs,
+    knobs: Sequence[Knob],
     token: Token,
     former: Former,
     past: Past,
@@ -163,6 +170,7 @@ def _drive(
     """Go on with what an earlier life has left, or begin.
 
     Args:
+        knobs: what is in effect, for the journal.
         may_come_back: another life of the run may want what the memory of nodes holds when this one fails.
     """
 
@@ -183,6 +191,7 @@ def _drive(
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
     logs.incarnation = incarnation
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
+    journal.settings(time.time(), settings.run, incarnation, knobs)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token)
     injector = Injector(work.faults, work.seed, emit)
     metrics = RayMetrics(settings.run)
@@ -238,6 +247,13 @@ def _past(path: Path, settings: RunSettings) -> Past:
         with closing(open_vault(settings.checkpoint.persistent, settings.run)) as vault:
             fetch_journal(path, vault.store, settings.run)
     return read_past(path)
+
+
+def _announce(place: str, callbacks: Sequence[Callback]) -> None:
+    """Where the live page is, for who looks at the progress line."""
+    for one in callbacks:
+        if isinstance(one, Progress) and place:
+            one.say(f"live page: {place}")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from elastic import __version__
-from elastic.commands import checkpoints
+from elastic.commands import checkpoints, reporting
 from elastic.commands.chaos import chaos
 from elastic.commands.completing import completion
 from elastic.commands.configuring import config
@@ -91,7 +91,7 @@ def resume(run: str, timeout: float, address: str | None, as_json: bool) -> None
 
 
 _OTHERS = (run, submit, config, doctor, chaos, rewind, goodput, simulate, plan, kuberay, completion)
-for command in (*_OTHERS, *checkpoints.COMMANDS):
+for command in (*_OTHERS, *checkpoints.COMMANDS, *reporting.COMMANDS):
     cli.add_command(command)
 
 

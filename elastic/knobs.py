@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
 from elastic.errors import SettingError
-from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Page, Scaling
 
 DEFAULT = "default"
 
@@ -32,6 +32,7 @@ class RunConfig:
         chaos: faults that the run does to itself. (see Chaos; default none: nobody asked for any)
         health: what is sensed of the hardware, and checked. (see Health; default as there: see there)
         logs: what is kept, and shown, of what its processes log. (see Logs; default as there: see there)
+        page: the live page of the run. (see Page; default as there: see there)
         policy: "file.py:function" that decides what is done about an incident. (text; default none: the ladder of
             elastic.policies)
         kuberay: the cluster on Kubernetes that the run has for itself. (see KubeRay; default none: clusters are made in
@@ -50,6 +51,7 @@ class RunConfig:
     chaos: Chaos | None = None
     health: Health = field(default_factory=Health)
     logs: Logs = field(default_factory=Logs)
+    page: Page = field(default_factory=Page)
     policy: str | None = None
     kuberay: KubeRay | None = None
     train_fn: str | None = None

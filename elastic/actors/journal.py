@@ -11,7 +11,9 @@ from pathlib import Path
 
 from elastic.checkpoint.rungs import CheckpointRung, Degraded, Prefetch, UploadInterval
 from elastic.control import events as ev
+from elastic.control.plain import plain
 from elastic.control.state import RunState
+from elastic.knobs import Knob
 from elastic.ledger.lines import Line, line_of
 
 JOURNAL = "journal.jsonl"
@@ -35,6 +37,12 @@ class Journal:
         with self._lock:
             if text and not self._file.closed:  # a thread that tells on may end a little later than the run
                 self._file.write(text)
+
+    def settings(self, at_s: float, run: str, incarnation: int, knobs: Iterable[Knob]) -> None:
+        """What is in effect in this life of the driver, and where each value came from."""
+        values = {one.path: {"value": one.value, "source": one.source} for one in knobs}
+        told = {"life": "Settings", "run": run, "incarnation": incarnation, "knobs": plain(values)}
+        self.write([{"t": round(at_s, 6), **told}])
 
     def checkpoint(self, at_s: float, told: CheckpointRung | Degraded | Prefetch | UploadInterval) -> None:
         """A tier of the checkpoints has something to tell."""

@@ -1,6 +1,8 @@
 """Effect. Where commands find the journal of a run: a directory, the persistent tier, or a run that trains."""
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from elastic.actors.journal import JOURNAL
@@ -21,16 +23,38 @@ def journal_lines(run: str, address: str | None = None) -> Iterator[str]:
         RefusedError: there is no journal; says where was looked. StoreError: the persistent tier cannot be read.
         ElasticError: no such run trains there.
     """
+    place = _place(run, address)
+    return _read(place) if isinstance(place, Path) else _stored(place)
+
+
+@contextmanager
+def journal_file(run: str, address: str | None = None) -> Iterator[Path]:
+    """The path of a run's journal for as long as the block lasts; it grows where the run trains on this machine.
+
+    Arguments and errors are those of `journal_lines`.
+    """
+    place = _place(run, address)
+    if isinstance(place, Path):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
+        path = Path(folder) / JOURNAL
+        path.write_text("".join(_stored(place)))
+        yield path
+
+
+def _place(run: str, address: str | None) -> Path | str:
+    """The file, or URL/NAME in a persistent tier."""
     path = Path(run)
     if "://" in run:
-        return _stored(run)
+        return run
     if path.is_file():
-        return _read(path)
+        return path
     for directory in (path, RUNS / run):
         if (directory / JOURNAL).is_file():
-            return _read(directory / JOURNAL)
+            return directory / JOURNAL
     if (path / "journal").is_dir():
-        return _stored(str(path.resolve()))
+        return str(path.resolve())
     if path.is_dir():
         raise RefusedError(f"{run} holds no {JOURNAL}: name the directory that fit(run_dir=...) wrote to")
     from elastic.actors.asking import run_dir
@@ -41,7 +65,7 @@ def journal_lines(run: str, address: str | None = None) -> Iterator[str]:
             f"the journal of {run} is in {directory} on the machine of its driver: ask there, or name it in its "
             "persistent tier as URL/NAME"
         )
-    return _read(directory / JOURNAL)
+    return directory / JOURNAL
 
 
 def _read(path: Path) -> Iterator[str]:

@@ -98,7 +98,7 @@ class Ledger:
         found = []
         for entry in self._book.entries:
             costs = sums.incidents.get(entry.number)
-            if entry.number in judge.owners or (costs is None and not begin_s <= entry.opened_s <= end_s):
+            if entry.number in judge.owners or (costs is None and not begin_s <= round(entry.opened_s, 6) <= end_s):
                 continue
             if costs is None and (entry.is_planned or entry.kind in INFERRED):
                 continue

@@ -9,7 +9,20 @@ from elastic.settings.health import Health
 from elastic.settings.kuberay import KubeRay
 from elastic.settings.limits import Limits
 from elastic.settings.logs import Logs
+from elastic.settings.page import Page
 from elastic.settings.run import RunSettings
 from elastic.settings.scaling import Scaling
 
-__all__ = ["Chaos", "Checkpoint", "Health", "Interval", "Keep", "KubeRay", "Limits", "Logs", "RunSettings", "Scaling"]
+__all__ = [
+    "Chaos",
+    "Checkpoint",
+    "Health",
+    "Interval",
+    "Keep",
+    "KubeRay",
+    "Limits",
+    "Logs",
+    "Page",
+    "RunSettings",
+    "Scaling",
+]

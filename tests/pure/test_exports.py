@@ -17,6 +17,7 @@ FROZEN = [
     "Keep",
     "Limits",
     "Logs",
+    "Page",
     "Result",
     "Scaling",
     "Session",

@@ -215,7 +215,7 @@ def said(field):
     """How a docstring says a default."""
     if field.default_factory is not dataclasses.MISSING:
         words = {"scaling": "one on one CPU", "limits": "as there", "keep": "the last two"}
-        words |= {"health": "as there", "logs": "as there"}
+        words |= {"health": "as there", "logs": "as there", "page": "as there"}
         return words.get(field.name, "as measured")
     words = {None: "none", True: "yes", False: "no", "": "none"}
     if field.name in ("steps", "seconds"):
