@@ -12,8 +12,8 @@ from elastic.report.content.compose import report
 from elastic.report.content.fold import Fold
 from elastic.report.content.lanes import _covered
 from elastic.report.content.words import duration, sentence, several
+from elastic.sim.parts import Plan
 from tests.pure.ledger_world import JournalledWorld
-from tests.pure.protocol_parts import Plan
 from tests.pure.report_lines import BEGAN_S, Scribe, a_long_day, a_night
 
 
