@@ -18,6 +18,7 @@ from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
 from elastic.control.corruption import corrupt, note_vote
 from elastic.control.deadlines import (
     discount_absence,
+    nodes_missing,
     tick_finishing,
     tick_forming,
     tick_freezing,
@@ -26,6 +27,7 @@ from elastic.control.deadlines import (
     tick_waiting,
 )
 from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
+from elastic.control.exiting import exit_asked
 from elastic.control.forming import (
     freeze,
     harden,
@@ -399,6 +401,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RunTakenOver: (taken_over, None, None, None, None, None, None),
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
+    ev.ExitAsked: (exit_asked,) * 5 + (_ignore, _ignore),
     ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),
     ev.PauseAsked: (pause_asked,) * 5 + (_ignore, _ignore),
     ev.ResumeAsked: (resume_asked,) * 5 + (_ignore, _ignore),
@@ -413,6 +416,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.FaultRefused: (_ignore,) * 7,
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
+    ev.NodesMissing: (nodes_missing,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),
     ev.HostsHeard: (heard,) * 6 + (_ignore,),
     ev.HardwareFinding: (hardware_found,) * 5 + (_ignore, _ignore),

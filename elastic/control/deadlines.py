@@ -127,6 +127,13 @@ def tick_finishing(turn: Turn, event: ev.Tick) -> None:
     turn.end_if_all_left()
 
 
+def nodes_missing(turn: Turn, event: ev.NodesMissing) -> None:
+    """Where the policy waits for machines, it is asked again: these do not come soon."""
+    turn.tend(nodes_missing=event.missing)
+    if event.missing and turn.state.phase is Phase.WAITING:
+        try_form(turn)
+
+
 def tick_waiting(turn: Turn, event: ev.Tick) -> None:
     _expire_loading(turn)
     _expire_restore(turn)
