@@ -12,7 +12,12 @@ from elastic import __version__
 from elastic.commands import checkpoints
 from elastic.commands.chaos import chaos
 from elastic.commands.configuring import config
+from elastic.commands.goodput import goodput
+from elastic.commands.kuberay import kuberay
+from elastic.commands.planning import plan
 from elastic.commands.rewinding import rewind
+from elastic.commands.simulating import simulate
+from elastic.commands.submit import submit
 from elastic.errors import ElasticError
 
 
@@ -78,6 +83,11 @@ def resume(run: str, timeout: float, address: str | None) -> None:
 cli.add_command(config)
 cli.add_command(chaos)
 cli.add_command(rewind)
+cli.add_command(goodput)
+cli.add_command(kuberay)
+cli.add_command(submit)
+cli.add_command(simulate)
+cli.add_command(plan)
 for command in checkpoints.COMMANDS:
     cli.add_command(command)
 

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
 from elastic.errors import SettingError
-from elastic.settings import Chaos, Checkpoint, Health, Limits, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Scaling
 
 DEFAULT = "default"
 
@@ -33,6 +33,8 @@ class RunConfig:
         health: what is sensed of the hardware, and checked. (see Health; default as there: see there)
         policy: "file.py:function" that decides what is done about an incident. (text; default none: the ladder of
             elastic.policies)
+        kuberay: the cluster on Kubernetes that the run has for itself. (see KubeRay; default none: clusters are made in
+            many ways)
     """
 
     name: str | None = None
@@ -45,6 +47,7 @@ class RunConfig:
     chaos: Chaos | None = None
     health: Health = field(default_factory=Health)
     policy: str | None = None
+    kuberay: KubeRay | None = None
 
 
 @dataclass(frozen=True, slots=True)

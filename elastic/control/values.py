@@ -217,6 +217,25 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """What the time up to a commit went into, on the worker that tells of it; the rest is computing.
+
+    Attributes:
+        since_s: the commit before, or the go of the generation, whichever came last; 0: not known.
+        data_s: waiting for data. wait_s: for other workers. stall_s: for snapshots. evaluation_s: evaluating.
+    """
+
+    since_s: float = 0.0
+    data_s: float = 0.0
+    wait_s: float = 0.0
+    stall_s: float = 0.0
+    evaluation_s: float = 0.0
+
+
+NOT_TIMED = StepTimes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """A stable step as the leader tells it: known to have been applied by every member of its generation.
 
@@ -224,6 +243,7 @@ class StepReport:
         seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
         tuning: what the step was computed at.
         voted: with its reduction all replicas have shown that they held the same bits before it.
+        times: what it took on the worker that tells.
     """
 
     commit: CommitId
@@ -236,3 +256,4 @@ class StepReport:
     seconds: tuple[float, ...] = ()
     tuning: Tuning = NOT_TUNED
     voted: bool = False
+    times: StepTimes = NOT_TIMED
