@@ -29,7 +29,7 @@ class World(Crew):
 
     Attributes:
         fenced: workers that were killed for the controller. named: those that were outvoted.
-        placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down.
+        has_begun_anew: the history was thrown away, since nobody in reach held any of it. placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down.
     """
 
     def __init__(self, seed: int, plan: Plan) -> None:
@@ -37,6 +37,7 @@ class World(Crew):
         self.fenced: list[str] = []
         self.named: set[str] = set()
         self.placed: dict[str, str] = {}
+        self.has_begun_anew = False
         self.unheard_until_s: dict[str, float] = {}
 
     # --- the driver's side ---
@@ -79,7 +80,8 @@ class World(Crew):
         before = self.ws.state
         commands = self.ws.take(event)
         newest, stable = max((self.ws.state.published, *self.ws.state.published_ahead)), len(self.stable)
-        is_told = newest < stable or bool(commands)  # a fork is carried out a moment later
+        # A fork is carried out a moment later; where all began anew, somebody cut off may tell of what never was.
+        is_told = newest < stable or bool(commands) or self.has_begun_anew
         must(is_told, Law.NOTHING_LOST, lambda: f"step {newest} was told, and {stable} steps are stable")
         if isinstance(event, ev.Tick):
             self.carry_out_soon(commands)
@@ -173,6 +175,7 @@ class World(Crew):
                 must(not self.could_give(worker), Law.NOTHING_LOST, lambda: "the state was thrown away")
                 worker.is_alive = False
         self.stable.clear()
+        self.has_begun_anew = True
 
     def could_give(self, worker: SimWorker) -> bool:
         """Whether it could be asked for what it holds, and always could."""

@@ -48,7 +48,7 @@ def test_what_once_went_wrong_goes_well_now(file):
     assert played.is_sound, f"{played.law}: {played.what}"
 
 
-@pytest.mark.xfail(strict=True, reason="a new driver takes members that were dismissed, and still live, for held")
+@pytest.mark.xfail(strict=True, reason="a known bug: `why` in the file says which")
 @pytest.mark.parametrize("file", KNOWN, ids=lambda file: file.stem)
 def test_what_is_known_to_go_wrong(file):
     assert play(from_plain(json.loads(file.read_text())["case"])).is_sound
