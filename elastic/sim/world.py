@@ -17,6 +17,7 @@ from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker, reading_of
 
 WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
+_SOUND_S = 3.0  # a host monitor that was replaced lives at least that long
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
 HARMLESS = frozenset(
     {"break_", "stall", "supervisor", "monitor", "duplicate", "driver"}
@@ -29,7 +30,7 @@ class World(Crew):
 
     Attributes:
         fenced: workers that were killed for the controller. named: those that were outvoted.
-        has_begun_anew: the history was thrown away, since nobody in reach held any of it. placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down.
+        placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down.
     """
 
     def __init__(self, seed: int, plan: Plan) -> None:
@@ -37,7 +38,6 @@ class World(Crew):
         self.fenced: list[str] = []
         self.named: set[str] = set()
         self.placed: dict[str, str] = {}
-        self.has_begun_anew = False
         self.unheard_until_s: dict[str, float] = {}
 
     # --- the driver's side ---
@@ -64,7 +64,7 @@ class World(Crew):
 
     def is_unheard(self, node: str) -> bool:
         """Whether its host monitor is down; another one is started soon."""
-        if self.now_s >= self.unheard_until_s.get(node, 0.0) and self.chance("monitor"):
+        if self.now_s >= self.unheard_until_s.get(node, -_SOUND_S) + _SOUND_S and self.chance("monitor"):
             self.unheard_until_s[node] = self.now_s + self.rng.uniform(0.5, 1.2)
             self.control(ev.MonitorLost(node=node))
         return self.now_s < self.unheard_until_s.get(node, 0.0)
@@ -80,8 +80,7 @@ class World(Crew):
         before = self.ws.state
         commands = self.ws.take(event)
         newest, stable = max((self.ws.state.published, *self.ws.state.published_ahead)), len(self.stable)
-        # A fork is carried out a moment later; where all began anew, somebody cut off may tell of what never was.
-        is_told = newest < stable or bool(commands) or self.has_begun_anew
+        is_told = newest < stable or bool(commands)  # a fork is carried out a moment later
         must(is_told, Law.NOTHING_LOST, lambda: f"step {newest} was told, and {stable} steps are stable")
         if isinstance(event, ev.Tick):
             self.carry_out_soon(commands)
@@ -175,7 +174,6 @@ class World(Crew):
                 must(not self.could_give(worker), Law.NOTHING_LOST, lambda: "the state was thrown away")
                 worker.is_alive = False
         self.stable.clear()
-        self.has_begun_anew = True
 
     def could_give(self, worker: SimWorker) -> bool:
         """Whether it could be asked for what it holds, and always could."""
