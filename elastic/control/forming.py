@@ -12,7 +12,7 @@ from elastic.control.growth import is_flapping
 from elastic.control.outcome import Ending
 from elastic.control.parting import leave_the_unreached
 from elastic.control.remediation import Kind, Remediation
-from elastic.control.restoring import fork, has_committed, inherit, is_restored, may_be_saved, restart
+from elastic.control.restoring import begin_anew, fork, has_committed, inherit, is_restored, may_be_saved, restart
 from elastic.control.saving import save_what_is_held
 from elastic.control.state import NOTHING_SAID, Gang, Phase, Standing, State, WorkerRecord, whole_gangs
 from elastic.control.stragglers import without_stragglers
@@ -288,6 +288,8 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
         fork(turn, resume)
     elif resume is not None and _is_of_an_earlier_life(turn):
         inherit(turn, resume)
+    elif resume is None and turn.state.trained:
+        begin_anew(turn)
     _leave_out(turn, set(names))
     began_s = turn.now_s if turn.state.began_s is None else turn.state.began_s
     view = View(

@@ -211,6 +211,12 @@ def inherit(turn: Turn, resume: CommitId) -> None:
     turn.change(forks=(*turn.state.forks, begun))
 
 
+def begin_anew(turn: Turn) -> None:
+    """Nobody in reach holds anything, and nothing was told: whoever is cut off, and trains on, does so for nothing."""
+    incarnation, generation = turn.settings.incarnation, turn.state.generation + 1
+    turn.change(forks=(*turn.state.forks, Fork(incarnation=incarnation, generation=generation, step=-1)))
+
+
 def expire_restores(turn: Turn) -> bool:
     """Who takes too long is ended; False if nobody could even say what there is."""
     limit_s, restore = SILENCE * turn.settings.limits.restore_timeout_s, turn.state.restore

@@ -120,16 +120,13 @@ class Fleet:
             self.book(Cause.PAUSED)
 
     def tick(self) -> None:
-        """Time passes for the controller while something is under way; else until a machine leaves quarantine."""
+        """Time passes for the controller while something is under way, or a machine is in quarantine for a while."""
         self.take(ev.Tick())
         is_busy = self.state.phase in _BUSY or self.state.restore is not None
-        self.is_ticking = is_busy or self.now_s < self.attentive_until_s
+        is_kept_away = any(until_s < NEVER_S for until_s in self.state.care.quarantine.values())
+        self.is_ticking = is_busy or is_kept_away or self.now_s < self.attentive_until_s
         if self.is_ticking:
             self.later(TICK_S, self.tick)
-            return
-        until_s = min(self.state.care.quarantine.values(), default=NEVER_S)
-        if until_s < NEVER_S:
-            self.later(max(TICK_S, until_s - self.now_s), self.control, ev.Tick())
 
     def book(self, cause: Cause) -> None:
         """What time is spent on from now, as long as nobody trains."""

@@ -17,6 +17,7 @@ from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker, reading_of
 
 WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
+_SOUND_S = 3.0  # a host monitor that was replaced lives at least that long
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
 HARMLESS = frozenset(
     {"break_", "stall", "supervisor", "monitor", "duplicate", "driver"}
@@ -63,7 +64,7 @@ class World(Crew):
 
     def is_unheard(self, node: str) -> bool:
         """Whether its host monitor is down; another one is started soon."""
-        if self.now_s >= self.unheard_until_s.get(node, 0.0) and self.chance("monitor"):
+        if self.now_s >= self.unheard_until_s.get(node, -_SOUND_S) + _SOUND_S and self.chance("monitor"):
             self.unheard_until_s[node] = self.now_s + self.rng.uniform(0.5, 1.2)
             self.control(ev.MonitorLost(node=node))
         return self.now_s < self.unheard_until_s.get(node, 0.0)

@@ -229,3 +229,53 @@ def test_small_numbers():
     account.add(Cause.PRODUCTIVE, 3.0)
     account.move(5.0, Cause.PRODUCTIVE, Cause.REDONE)
     assert account.seconds[Cause.REDONE] == 3.0 and math.isclose(account.total_s, 3.0)
+
+
+def test_a_policy_that_gives_up_ends_the_run():
+    def gives_up(incident, view):
+        return Remediation(kind=Kind.GIVE_UP, reason="too dear")
+
+    ran = Fleet(scenario_of(failures=Failures(schedule="3600 kill")), 0, gives_up).run()
+    assert "too dear" in ran.ending
+    assert ran.account.seconds[Cause.PAUSED] == pytest.approx(36000.0 - 3600.0, rel=0.01)
+
+
+def test_a_machine_in_quarantine_gets_no_worker_until_it_is_over():
+    def keeps_away(incident, view):
+        return Remediation(kind=Kind.QUARANTINE, reason="bad", for_s=1200.0)
+
+    failures, cluster = Failures(schedule="3600 kill"), Cluster(gpus=128, nodes_per_replica=2, spare_nodes=0)
+    ladder, away = (
+        Fleet(scenario_of(failures=failures, cluster=cluster), 0, policy).run() for policy in (None, keeps_away)
+    )
+    missing_s = [run.account.seconds[Cause.REDUCED_CAPACITY] * 8 for run in (ladder, away)]
+    assert missing_s[0] == pytest.approx(65.0, rel=0.3)
+    assert 1100.0 < missing_s[1] < 1400.0
+
+
+def test_failures_in_the_middle_of_a_recovery_are_answered_too():
+    times = Times(start_s=60.0, freeze_s=2.0, form_s=5.0, heal_s=3.0)
+    schedule = "1000 kill node:n0; 1001 kill node:n2; 1004 kill node:n4; 1006 node_down node:n6; 1080 kill node:n8"
+    ran = simulate(scenario_of(failures=Failures(schedule=schedule), times=times), 0)
+    assert ran.ending == "" and ran.goodput > 0.9
+    assert ran.account.total_s == pytest.approx(36000.0, abs=1e-6)
+    assert ran.generations >= 3
+
+
+def test_what_is_parked_takes_over_at_once():
+    cluster = Cluster(gpus=128, nodes_per_replica=2)
+    failures = Failures(
+        schedule="3600 node_down node:n0",
+    )
+    with_spare = scenario_of(cluster=cluster, failures=failures, job=Job(hours=10.0, spare_replicas=1))
+    without = scenario_of(cluster=cluster, failures=failures, job=Job(hours=10.0))
+    spare, none = (simulate(one, 0) for one in (with_spare, without))
+    assert spare.account.seconds[Cause.REDUCED_CAPACITY] < 1.0 < none.account.seconds[Cause.REDUCED_CAPACITY]
+    assert spare.machines == 18 and [told.decision.split(":")[0] for told in spare.incidents] == ["swap in a spare"]
+
+
+def test_what_passes_is_waited_for_where_processes_restart():
+    failures = Failures(schedule="3600 stop for=60; 7200 stop for=3000")
+    ran = simulate(scenario_of("restart", failures=failures), 0)
+    assert [(told.decision, round(told.lost_s)) for told in ran.incidents][0] == ("wait", 60)
+    assert ran.incidents[1].decision == "restart" and ran.incidents[1].lost_s > 600.0
