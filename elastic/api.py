@@ -1,6 +1,8 @@
 """Effect. `elastic.fit`: from a train_fn and settings to a result."""
 
 import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,7 @@ from elastic.actors.injector import Injector
 from elastic.actors.journal import JOURNAL, Journal, Past, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.actors.logs_copy import LogsCopy
+from elastic.actors.machines import machines_of
 from elastic.actors.policy_file import load_policy
 from elastic.actors.ray_fleet import RayFleet
 from elastic.actors.ray_metrics import RayMetrics
@@ -45,7 +48,7 @@ from elastic.control.values import Fork
 from elastic.knobs import Given
 from elastic.policies import policy_of
 from elastic.progress import Progress
-from elastic.settings import Chaos, Checkpoint, Health, Limits, Logs, RunSettings, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
@@ -125,7 +128,7 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         is_local = stack.enter_context(cluster(chosen.address or os.environ.get("RAY_ADDRESS"), settings.scaling))
         wanted = policy if policy is not None else chosen.policy
         decides = policy_of(load_policy(wanted) if isinstance(wanted, str) else wanted)
-        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults)
+        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults, chosen.kuberay)
         former, past = Former(name), _past(directory / JOURNAL, settings)
         journal = stack.enter_context(closing(Journal(directory)))
         token = tokens.draw(directory)
@@ -144,6 +147,7 @@ class Work:
     callbacks: Sequence[Callback]
     seed: int
     faults: Schedule
+    kuberay: KubeRay | None = None
 
 
 def _drive(
@@ -191,8 +195,9 @@ def _drive(
         if left is not None:
             fleet.adopt(left)
         tiers.start(settings)
-        with _copied(journal, logs, settings), injector:
-            finished = driver.run(fleet, tiers, opening=_opening(left, past))
+        machines = closing(machines_of(work.kuberay, settings, emit, crash))
+        with _heeding_sigterm(emit), _copied(journal, logs, settings), injector, machines as machine_keeper:
+            finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machine_keeper)
             metrics.on_end()
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
@@ -251,6 +256,28 @@ def _copied(journal: Journal, logs: RunLogs, settings: RunSettings) -> Iterator[
         yield
 
 
+@contextmanager
+def _heeding_sigterm(emit: Emit) -> Iterator[None]:
+    """Whoever ends this process, such as `ray job stop`, leaves it seconds: the run saves what it has, and exits.
+
+    The next SIGTERM does what it would have done without.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def heed(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, before)
+        emit(ev.ExitAsked(reason="the driver was told to end (SIGTERM)"))
+
+    signal.signal(signal.SIGTERM, heed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _tiers(
     settings: RunSettings, emit: Emit, write: Callable[[Any], None], crash: Callable[[Exception], None]
 ) -> RayTiers | NoTiers:
@@ -269,6 +296,6 @@ def _result(finished: Finished, directory: Path) -> Result:
         value=finished.value,
         world_sizes=list(state.world_sizes),
         incidents=list(state.incidents),
-        goodput=finished.goodput.share,
+        goodput=finished.goodput,
         run_dir=str(directory),
     )

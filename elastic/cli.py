@@ -12,9 +12,14 @@ from elastic.commands.chaos import chaos
 from elastic.commands.completing import completion
 from elastic.commands.configuring import config
 from elastic.commands.doctoring import doctor
+from elastic.commands.goodput import goodput
+from elastic.commands.kuberay import kuberay
+from elastic.commands.planning import plan
 from elastic.commands.rewinding import rewind
 from elastic.commands.running import run
+from elastic.commands.simulating import simulate
 from elastic.commands.style import address_option, json_option, run_cli, tell
+from elastic.commands.submit import submit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,7 +90,8 @@ def resume(run: str, timeout: float, address: str | None, as_json: bool) -> None
     tell({"run": run, "resumed": True}, as_json, f"{run} goes on")
 
 
-for command in (run, config, doctor, chaos, rewind, completion, *checkpoints.COMMANDS):
+_COMMANDS = (run, submit, config, doctor, chaos, rewind, goodput, kuberay, simulate, plan, completion)
+for command in (*_COMMANDS, *checkpoints.COMMANDS):
     cli.add_command(command)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
 from elastic.errors import SettingError
-from elastic.settings import Chaos, Checkpoint, Health, Limits, Logs, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Scaling
 
 DEFAULT = "default"
 
@@ -36,6 +36,8 @@ class RunConfig:
             elastic.policies)
         train_fn: "file.py:function" that `elastic run` trains; `fit` is handed it. (text; default none: the command
             names it)
+        kuberay: the cluster on Kubernetes that the run has for itself. (see KubeRay; default none: clusters are made in
+            many ways)
     """
 
     name: str | None = None
@@ -50,6 +52,7 @@ class RunConfig:
     logs: Logs = field(default_factory=Logs)
     policy: str | None = None
     train_fn: str | None = None
+    kuberay: KubeRay | None = None
 
 
 @dataclass(frozen=True, slots=True)

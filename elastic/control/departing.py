@@ -5,7 +5,7 @@ from collections.abc import Collection
 from elastic.control import events as ev
 from elastic.control.exiting import begin_exit
 from elastic.control.remediation import Kind
-from elastic.control.state import OVER, Gang, Phase, Standing, WorkerRecord
+from elastic.control.state import OVER, Gang, Phase, Standing, State, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import Incident, IncidentClass
 from elastic.control.viewing import cluster_view
@@ -88,7 +88,7 @@ def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     if not turn.tally.noticed:
         return survivors
     staying, parting = divided(turn, survivors, turn.tally.noticed)
-    is_held = newest_step(turn, staying) == newest_step(turn, survivors)
+    is_held = keep_the_state(turn, staying, survivors)
     is_enough = len(staying) + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
     if not is_held or not is_enough or not staying:
         return survivors
@@ -116,12 +116,19 @@ def _are_enough(turn: Turn) -> bool:
     return staying > 0 and staying + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
 
 
-def newest_step(turn: Turn, gangs: tuple[Gang, ...]) -> int:
-    """The last step that one of these replicas, all of them holders, holds in full, or can apply in full."""
-    steps = {step for step, _ in turn.tally.holders.commits}
-    if gangs and len(steps) == 1:
-        return steps.pop()
-    return max((min(max(one.step for one in worker.held) for worker in gang) for gang in gangs), default=-2)
+def keep_the_state(turn: Turn, staying: tuple[Gang, ...], survivors: tuple[Gang, ...]) -> bool:
+    """Whether those who stay can resume from what all survivors together can.
+
+    Replicas of several workers may hold it only together: one of them has all but one shard, and another has that one.
+    """
+    if len(turn.tally.holders.commits) == 1:
+        return True
+    return _common(turn, staying) == _common(turn, survivors)
+
+
+def _common(turn: Turn, gangs: tuple[Gang, ...]) -> State | None:
+    there, holders = {worker.name for gang in gangs for worker in gang}, turn.tally.holders
+    return holders.resumable(but=turn.many(name for name in holders.names if name not in there))
 
 
 def _may_be_needed(worker: WorkerRecord) -> bool:

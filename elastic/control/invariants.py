@@ -78,9 +78,9 @@ def _view(state: RunState) -> Iterator[str]:
 
 
 def _gangs(state: RunState) -> Iterator[str]:
-    width = state.width
-    for rank, worker in enumerate(state.members):
-        if worker.shard != rank % width or worker.gang != state.members[rank - rank % width].gang:
+    width, members = state.width, state.members
+    for rank, worker in enumerate(members):
+        if worker.shard != rank % width or worker.gang != members[rank - rank % width].gang:
             yield f"{worker.name}, shard {worker.shard} of gang {worker.gang}, has rank {rank}"
 
 

@@ -196,6 +196,14 @@ def moments(before: RunState, state: RunState, events: Sequence[ev.Event], step:
     ]
 
 
+def incident_moments(before: RunState, state: RunState) -> list[Moment]:
+    """Those of `moments` that are of incidents; cheap where there is no news of any."""
+    if before.incidents == state.incidents:
+        return []
+    at_s = state.seen_s if state.seen_s is not None else 0.0
+    return list(_incidents(_Told(run=state.settings.run, at_s=at_s, step=state.published), before, state))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
     """What all moments between two states have in common."""

@@ -5,7 +5,7 @@ asked to stop at the end of a step, and the next generation is formed without it
 """
 
 from elastic.control.copies import changed
-from elastic.control.departing import divided, newest_step
+from elastic.control.departing import divided, keep_the_state
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.speed import scores
 from elastic.control.state import Gang, Phase, WorkerRecord
@@ -51,8 +51,8 @@ def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Rem
     ready = turn.tally.ready.whole if remediation.kind is Kind.SWAP else 0
     if len(staying) + ready < turn.settings.scaling.bounds[0]:
         return survivors  # slow is better than too few
-    if newest_step(turn, staying) < newest_step(turn, survivors):
-        return survivors  # nobody else holds that step
+    if not keep_the_state(turn, staying, survivors):
+        return survivors  # nobody else holds what they do
     for gang in parting:
         for worker in gang:
             turn.dismiss(worker.name, reason=f"it is {worker.slowness:.1f} times as slow as the group")

@@ -217,6 +217,25 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """What the time up to a commit went into, on the worker that tells of it; the rest is computing.
+
+    Attributes:
+        since_s: the commit before, or the go of the generation, whichever came last; 0: not known.
+        data_s: waiting for data. wait_s: for other workers. stall_s: for snapshots. evaluation_s: evaluating.
+    """
+
+    since_s: float = 0.0
+    data_s: float = 0.0
+    wait_s: float = 0.0
+    stall_s: float = 0.0
+    evaluation_s: float = 0.0
+
+
+NOT_TIMED = StepTimes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """A stable step as the leader tells it: known to have been applied by every member of its generation.
 
@@ -225,6 +244,7 @@ class StepReport:
         tuning: what the step was computed at.
         voted: with its reduction all replicas have shown that they held the same bits before it.
         costs: seconds that worker callbacks took around it on the worker that tells of it, by their names.
+        times: what it took on the worker that tells.
     """
 
     commit: CommitId
@@ -238,3 +258,4 @@ class StepReport:
     tuning: Tuning = NOT_TUNED
     voted: bool = False
     costs: dict[str, float] = field(default_factory=dict)
+    times: StepTimes = NOT_TIMED

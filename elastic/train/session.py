@@ -1,6 +1,7 @@
 """Effect. What train_fn is given: the door to steps, data, and the group."""
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -71,6 +72,7 @@ class Session(DataDoor):
         self.run, self.worker, self.device, self.seed = around.run, around.worker, around.device, around.seed
         self.start_step = 0
         self._link, self._page, self._limits = around.link, around.page, around.limits
+        self._entered_s = time.time()
         self.shard = around.shard
         self._mesh: DeviceMesh | None = None
         self._replica = Replica(around)
@@ -193,7 +195,8 @@ class Session(DataDoor):
                     yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
-            replica.snapshots.at_door()
+            with replica.meter.stalling():
+                replica.snapshots.at_door()
             if step.is_committed and step.wants_pause:
                 self._link.stop_at_door()
             self._hooks.step_ends(step)
@@ -300,7 +303,8 @@ class Session(DataDoor):
         step, phase = divmod(number, replica.phases)
         if replica.evaluator is None or phase or not replica.evaluator.is_due(step, is_last=step >= max_steps):
             return True
-        return replica.evaluator.run(replica, step)
+        with replica.meter.evaluating():
+            return replica.evaluator.run(replica, step)
 
     def _arrive(self) -> None:
         if self._has_arrived:
@@ -330,6 +334,7 @@ class Session(DataDoor):
                 plan=self._replica.batches.outline,
                 gpus=self._around.gpus,
                 no_room=no_room,
+                entered_s=self._entered_s,
             )
         )
 
@@ -374,7 +379,9 @@ class Session(DataDoor):
         try:
             for group, layout in zip(groups, (replica.layout, replica.inner_layout), strict=False):
                 group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)
+            began_s = time.perf_counter()
             install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing)
+            healing_s = time.perf_counter() - began_s if view.behind else 0.0
         except FormingCancelledError:
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
             return False
@@ -392,7 +399,8 @@ class Session(DataDoor):
         self._publish_all()  # each member tells what the last leader may have died with
         if view.behind:
             replica.snapshots.fence()
-        is_live = self._link.formed(view, install)
+        is_live = self._link.formed(view, install, round(healing_s, 6))
+        replica.meter.restart(time.time())
         if is_live:
             replica.snapshots.stable(view.resume)  # all members hold it
         return is_live
@@ -401,12 +409,12 @@ class Session(DataDoor):
         if close_loop(self._replica, index):
             self._replica.make_stable()
             self._finish()
-            self._link.end_loop()
+            self._link.end_loop(self._replica.meter.lap(time.time()))
 
     def _finish(self) -> None:
         """The last step is stable; every replica tells, in case the leader dies now."""
         self._has_ended = True
-        with self.slow("sealing the last snapshot"):
+        with self.slow("sealing the last snapshot"), self._replica.meter.stalling():
             self._replica.snapshots.flush()
         self._page.note(Flying.OUTSIDE)
         self._publish_all()

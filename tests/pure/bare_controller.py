@@ -1,25 +1,18 @@
 """A controller and nothing else: tests feed it events and read its commands; all laws are checked after each event."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.controller import step
-from elastic.control.data import Plan
 from elastic.control.deadlines import LATE_S
-from elastic.control.diagram import EDGES
 from elastic.control.flight import Flying, Reading
-from elastic.control.invariants import check, check_step
-from elastic.control.remediation import Policy
-from elastic.control.state import Phase, RunState, Standing
-from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport, View
-from elastic.policies import Ladder
-from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
-
-_RECOUNT = 4  # events: a tally that has lost count stays wrong
+from elastic.control.state import Phase
+from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport
+from elastic.sim.brain import Brain
 
 
 def commit(number: int, generation: int = 1, lineage: str = "") -> CommitId:
@@ -40,68 +33,24 @@ def report(number: int, generation: int = 1, committed_at_s: float = 0.0) -> Ste
     )
 
 
-class BareController:
-    """Keeps the state between events and the commands of the last one.
-
-    Attributes:
-        plan: how data is cut, as workers tell at the door.
-
-    Args:
-        replicas, spares: of the run.
-        policy: decides incidents.
-        width: workers of a replica.
-        checkpoint: which tiers there are.
-        limits: fields of `Limits`.
-    """
-
-    def __init__(
-        self,
-        replicas: int | tuple[int, int] = 2,
-        spares: int = 0,
-        policy: Policy | None = None,
-        width: int = 1,
-        checkpoint: Checkpoint | None = None,
-        **limits: float,
-    ) -> None:
-        scaling = Scaling(num_dp_replicas=replicas, spares=spares, workers_per_replica=width)
-        settings = RunSettings(run="r", scaling=scaling, limits=Limits(**limits), checkpoint=checkpoint)
-        self.state = RunState(settings=settings)
-        self.policy = policy or Ladder()
-        self.now_s = 0.0
-        self.taken = 0
-        self.commands: tuple[Command, ...] = ()
-        self.plan: Plan | None = None
-        self.on_state: Callable[[RunState], object] = lambda state: None
+class BareController(Brain):
+    """A controller and nothing else, with the stretches of a story that tests tell."""
 
     # --- one event ---
 
     def feed(self, *events: ev.Event, after_s: float = 0.0) -> tuple[Command, ...]:
         """Take events in, `after_s` later, with ticks on the way as the driver sends them; returns their commands."""
-        self.commands = ()
+        told: tuple[Command, ...] = ()
         for _ in range(math.ceil(after_s / LATE_S) - 1):
             self.now_s, after_s = self.now_s + LATE_S, after_s - LATE_S
-            self._take(ev.Tick())
+            told += self.take(ev.Tick())
         self.now_s += after_s
-        self._take(*events)
+        self.commands = told + self.take(*events)
         return self.commands
 
     def sleep(self, absent_s: float) -> None:
         """The controller, or its host, stands still for so long."""
         self.now_s += absent_s
-
-    def _take(self, *events: ev.Event) -> None:
-        for event in events:
-            before = self.state
-            self.taken += 1
-            decision = step(before, event, self.now_s, self.policy)
-            self.state = decision.state
-            self.on_state(self.state)
-            assert self.state.phase in EDGES[before.phase, type(event)], f"{event} led to {self.state.phase}"
-            broken = check(self.state, recount=self.taken % _RECOUNT == 0) + check_step(
-                before, event, self.state, decision.commands
-            )
-            assert not broken, f"{event}: {broken}"
-            self.commands += decision.commands
 
     def tick(self, after_s: float) -> tuple[Command, ...]:
         return self.feed(ev.Tick(), after_s=after_s)
@@ -117,24 +66,8 @@ class BareController:
     # --- what is so now ---
 
     @property
-    def phase(self) -> Phase:
-        return self.state.phase
-
-    @property
-    def generation(self) -> int:
-        return self.state.generation
-
-    @property
-    def view(self) -> View:
-        assert self.state.view is not None
-        return self.state.view
-
-    @property
     def members(self) -> list[str]:
         return [member.worker for member in self.view.members]
-
-    def standing(self, worker: str) -> Standing:
-        return self.state.workers[worker].standing
 
     def names(self, ranks: Iterable[int]) -> list[str]:
         return [self.members[rank] for rank in ranks]

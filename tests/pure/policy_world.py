@@ -14,10 +14,10 @@ from elastic.control.refusing import admitted
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import Phase, Standing
 from elastic.control.values import CommitId, Incident
-from tests.pure.gang_world import GangWorld
-from tests.pure.protocol_parts import SimWorker
-from tests.pure.protocol_world import FAULTS_END_S, World
-from tests.pure.tier_world import TierWorld
+from elastic.sim.gangs import GangWorld
+from elastic.sim.parts import FAULTS_END_S, SimWorker
+from elastic.sim.tiers import TierWorld
+from elastic.sim.world import World
 
 DEADLINES = {
     "quarantine_s": 6.0,

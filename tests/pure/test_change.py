@@ -10,8 +10,9 @@ from elastic.control.controller import step
 from elastic.control.flight import Flying
 from elastic.control.state import RunState
 from elastic.policies import Ladder
+from elastic.sim.parts import Plan
+from elastic.sim.world import World
 from tests.pure.bare_controller import BareController, trained
-from tests.pure.protocol_world import Plan, World
 
 
 class Copy:

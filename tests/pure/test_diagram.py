@@ -22,8 +22,9 @@ from elastic.control.worker_protocol import DEFERRED, TRANSITIONS, Stage, Worker
 from elastic.control.xid import Severity
 from elastic.policies import ExitOnNotice, Ladder
 from elastic.settings import Checkpoint, Limits
+from elastic.sim.parts import Plan
+from elastic.sim.world import World
 from tests.pure.bare_controller import BareController, commit, report, trained
-from tests.pure.protocol_world import Plan, World
 
 ARCHITECTURE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
 LATER_S = 1e6
@@ -32,7 +33,7 @@ WORLDS = (
     Plan(replicas=(1, 3), spares=1, steps=3, crash=0.02, break_=0.05, mute=0.01),
     Plan(replicas=1, spares=1, steps=2, crash=0.03, break_=0.05),
 )
-SEEDS = range(1)
+SEEDS = range(2)
 
 
 def give_up(incident: object, view: object) -> Remediation:
@@ -170,7 +171,9 @@ def events(state: RunState) -> Iterator[ev.Event]:
     yield from (
         ev.PauseAsked(),
         ev.ResumeAsked(),
+        ev.ExitAsked(reason="the job is stopped"),
         ev.GpuReset(node="node-w0", gpus=("0",)),
+        ev.NodesMissing(missing=1, reason="no capacity"),
         ev.RungReached(commit=commit(9), rung="local"),
     )
     yield ev.FaultAsked(fault=Fault(kind=FaultKind.KILL))

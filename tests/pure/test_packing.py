@@ -8,8 +8,9 @@ from elastic.control.change import change_between
 from elastic.control.commands import Form
 from elastic.control.packing import packed, unpacked
 from elastic.control.state import RunState
+from elastic.sim.parts import Plan
+from elastic.sim.world import World
 from tests.pure.bare_controller import BareController, commit
-from tests.pure.protocol_world import Plan, World
 
 
 class Receiver:

@@ -6,13 +6,12 @@ import random
 import pytest
 
 from elastic.control.outcome import Ending
+from elastic.sim.parts import Plan
+from elastic.sim.succession import DriverGangWorld, DriverTierWorld, DriverWorld
 from tests.pure import test_protocol_gangs, test_protocol_random
 from tests.pure.batches import batches
-from tests.pure.driver_world import DriverGangWorld, DriverTierWorld, DriverWorld
-from tests.pure.protocol_parts import Plan
 
 SEEDS, BATCH = 300, 25
-ALONE = {"driver", "break_", "stall"}
 
 
 def deaths_of(rng: random.Random) -> tuple[float, ...]:
@@ -28,22 +27,11 @@ def play(seed: int) -> DriverWorld:
     world = DriverWorld(seed, plan, deaths_s=deaths_of(rng))
     try:
         world.play()
-        judge_the_end(world)
+        world.judge()
     except Exception as error:
         error.add_note(f"seed {seed}: {plan}")
         raise
     return world
-
-
-def judge_the_end(world: DriverWorld) -> None:
-    if world.abandoned:
-        return
-    test_protocol_random.judge_the_end(world)
-    state = world.ws.state
-    if not world.faults - ALONE:
-        assert world.fenced == [], "a healthy worker was killed"
-    if state.outcome.ending is Ending.SUCCEEDED and not world.faults - ALONE:
-        assert state.published == world.plan.steps - 1, "a stable step was not told"
 
 
 @batches(SEEDS, BATCH, quick=25)
@@ -82,8 +70,7 @@ def test_shards_never_part_when_drivers_die(seeds):
         world = DriverGangWorld(seed, plan, width, deaths_s=deaths_of(rng))
         try:
             world.play()
-            if not world.abandoned:
-                test_protocol_gangs.judge_the_end(world)
+            world.judge()
         except Exception as error:
             error.add_note(f"seed {seed}: width {width}, {plan}")
             raise

@@ -6,10 +6,9 @@ import random
 import pytest
 
 from elastic.control.outcome import Ending
-from elastic.control.values import CommitId
+from elastic.sim.gangs import GangWorld
+from elastic.sim.parts import Plan
 from tests.pure.batches import batches
-from tests.pure.gang_world import GangWorld
-from tests.pure.protocol_parts import Plan, SimWorker
 
 SEEDS, BATCH = 250, 10
 
@@ -40,30 +39,11 @@ def play(seed: int) -> GangWorld:
     world = GangWorld(seed, plan, width)
     try:
         world.play()
-        judge_the_end(world)
+        world.judge()
     except Exception as error:
         error.add_note(f"seed {seed}: width {width}, {plan}")
         raise
     return world
-
-
-def held_by(worker: SimWorker) -> list[CommitId]:
-    return [one for one in (worker.state.commit, worker.state.prepared) if one is not None]
-
-
-def judge_the_end(world: GangWorld) -> None:
-    state = world.ws.state
-    assert state.outcome is not None
-    if state.outcome.ending is Ending.SUCCEEDED:
-        assert len(world.stable) == world.plan.steps
-        last = {one.state.commit.lineage for one in world.live_holders() if one.state.commit.step == len(world.stable)}
-        assert len(last) <= 1
-        return
-    assert state.outcome.ending is Ending.REPLICAS_LOST, state.outcome
-    holders = world.live_holders()
-    for commit in {one for holder in holders for one in held_by(holder)}:
-        shards = {world.shard(one) for one in holders if any(held.same_state(commit) for held in held_by(one))}
-        assert len(shards) < world.width, f"{commit} was still held in every shard"
 
 
 @batches(SEEDS, BATCH, quick=10)
@@ -75,7 +55,7 @@ def test_whatever_happens_shards_never_part_and_the_run_ends(seeds):
 def test_without_faults_every_run_succeeds():
     for seed in range(10):
         world = GangWorld(seed, Plan(replicas=(2, 3), spares=1, in_order=seed % 2 == 0), 2).play()
-        judge_the_end(world)
+        world.judge()
         assert world.ws.state.outcome.ending is Ending.SUCCEEDED
         assert world.ws.state.incidents == ()
 

@@ -10,10 +10,10 @@ from elastic.control.outcome import Ending
 from elastic.control.refusing import admitted
 from elastic.control.remediation import Kind
 from elastic.control.state import Phase, RunState
+from elastic.sim.parts import Plan
 from tests.pure.bare_controller import BareController
 from tests.pure.batches import batches
 from tests.pure.policy_world import AnyPolicy, Policies, PolicyGangWorld, PolicyTierWorld, PolicyWorld
-from tests.pure.protocol_parts import Plan
 
 SEEDS, BATCH = 300, 25
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from elastic.control.outcome import Ending
+from elastic.sim.parts import Plan
+from elastic.sim.world import World
 from tests.pure.batches import batches
-from tests.pure.protocol_world import Plan, World
 
 SEEDS = 200
 BATCH = 25
@@ -42,29 +43,11 @@ def play(seed: int) -> World:
     world = World(seed, plan_of(seed))
     try:
         world.play()
-        judge_the_end(world)
+        world.judge()
     except Exception as error:
         error.add_note(f"seed {seed}: {plan_of(seed)}")
         raise
     return world
-
-
-def judge_the_end(world: World) -> None:
-    """A run that did not succeed had a reason."""
-    state = world.ws.state
-    assert state.outcome is not None
-    if not world.faults - {"break_", "stall"}:
-        assert world.fenced == [], "a healthy worker was killed"
-    if state.outcome.ending is Ending.SUCCEEDED:
-        assert len(world.stable) == world.plan.steps
-        if not world.faults - {"break_", "stall"}:  # else a report may have died with all who could make it
-            assert state.published == world.plan.steps - 1
-        return
-    assert state.outcome.ending is Ending.REPLICAS_LOST, state.outcome
-    for member in state.members:
-        worker = world.workers[member.name]
-        holds = worker.is_alive and worker.state.healed and worker.state.commit.step >= 0
-        assert not holds or worker.is_hung or worker.muted_until_s > 0.0, f"{member.name} still held the state"
 
 
 @batches(SEEDS, BATCH, quick=25)
@@ -76,7 +59,7 @@ def test_whatever_happens_no_stable_step_is_lost_and_the_run_ends(seeds):
 def test_without_faults_every_run_succeeds_in_one_generation_per_size():
     for seed in range(10):
         world = World(seed, Plan(replicas=(2, 3), spares=1, in_order=seed % 2 == 0)).play()
-        judge_the_end(world)
+        world.judge()
         assert world.ws.state.outcome.ending is Ending.SUCCEEDED
         assert world.ws.state.incidents == ()
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from elastic.control.outcome import Ending
+from elastic.sim.parts import Plan
 from tests.pure.batches import batches
-from tests.pure.protocol_parts import Plan
-from tests.pure.test_protocol_random import judge_the_end, plan_of
+from tests.pure.test_protocol_random import plan_of
 from tests.pure.tune_world import TuneWorld
 
 SEEDS, BATCH = 100, 20
@@ -21,7 +21,7 @@ def play(seed: int) -> TuneWorld:
     world = TuneWorld(seed, replace(plan_of(seed), steps=12), wishes)
     try:
         world.play()
-        judge_the_end(world)
+        world.judge()
         assert_each_sample_once(world)
     except Exception as error:
         error.add_note(f"seed {seed}: {world.plan}, wishes {wishes}")
@@ -57,7 +57,7 @@ def test_without_faults_a_wish_is_fulfilled_within_a_few_steps_and_is_no_inciden
     fulfilled = 0
     for seed in range(40):
         world = TuneWorld(seed, Plan(replicas=(2, 3), steps=30, in_order=seed % 2 == 0), 0.02).play()
-        judge_the_end(world)
+        world.judge()
         assert_each_sample_once(world)
         assert world.ws.state.incidents == ()
         if world.asked and world.asked[-1][0] < world.now_s / 2:

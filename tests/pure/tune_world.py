@@ -8,8 +8,8 @@ from elastic.control.data import BatchPlan, MicroBatch
 from elastic.control.retuning import refusal
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import CommitId, StepReport
-from tests.pure.protocol_parts import Plan, SimWorker
-from tests.pure.protocol_world import FAULTS_END_S, World
+from elastic.sim.parts import FAULTS_END_S, Plan, SimWorker
+from elastic.sim.world import World
 
 DATA = BatchPlan(samples=50, batch_size=ConstantBatch(size=12), micro_batch_size=4)
 WISHES = (

@@ -1,0 +1,142 @@
+"""What simulating costs: fleets of 1,024 to 100,000 GPUs, the protocol campaign, growth; and the case study's table.
+
+python -m benchmarks.simulator --out simulator.json      # --skip fleet_100k, --worlds 100
+"""
+
+import argparse
+import json
+import math
+import resource
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.provenance import provenance
+from elastic.commands.many import processors
+from elastic.commands.scenarios import load
+from elastic.commands.simulating import CASE_STUDY, LOG, facts, rows_of
+from elastic.sim.campaign import STEPS, case_of, play
+from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times
+from elastic.sim.study import simulate
+
+FLEETS = {"fleet_1k": (5.0, 500), "llama3": (120.0, 2048), "fleet_100k": (600.0, 6144)}  # goals: seconds, MiB
+SIZES = (32, 64, 128, 256)
+MIB = 2**20
+
+
+def fleet(name: str) -> dict[str, Any]:
+    """One seed of a preset, in a process of its own."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_fleet, name).result()
+
+
+def _fleet(name: str) -> dict[str, Any]:
+    scenario = load(name)[0].scenario
+    begun_s = time.perf_counter()
+    busy_s = time.process_time()
+    ran = simulate(scenario, 0)
+    goal_s, goal_mib = FLEETS[name]
+    return {
+        "name": name,
+        "gpus": scenario.cluster.gpus,
+        "replicas": scenario.cluster.replicas,
+        "hours": scenario.job.hours,
+        "seconds": time.perf_counter() - begun_s,
+        "cpu_seconds": time.process_time() - busy_s,
+        "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB,
+        "goal_seconds": goal_s,
+        "goal_mib": goal_mib,
+        "goodput": ran.goodput,
+        "incidents": len(ran.incidents),
+        "generations": ran.generations,
+        "events": ran.events,
+    }
+
+
+def campaign(worlds: int, jobs: int) -> dict[str, Any]:
+    """Worlds of 200 steps a second, on all processors."""
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
+        list(pool.map(_world, range(jobs)))  # imports are no part of it
+        begun_s = time.perf_counter()
+        sound = list(pool.map(_world, range(worlds), chunksize=4))
+        seconds = time.perf_counter() - begun_s
+    found = {"worlds": worlds, "steps": STEPS, "processes": jobs, "seconds": seconds, "violations": sound.count(False)}
+    return {**found, "worlds_per_s": worlds / seconds, "goal_worlds_per_s": 5.0}
+
+
+def _world(seed: int) -> bool:
+    return play(case_of(seed, STEPS)).is_sound
+
+
+def exponents() -> dict[str, Any]:
+    """By which power of the replicas, and of the failures, the processor's time grows."""
+    by_replicas = [(size, _busy_s(_scenario(size, 40.0))) for size in SIZES]
+    by_failures = [(rate, _busy_s(_scenario(64, rate))) for rate in (20.0, 40.0, 80.0, 160.0)]
+    told = {"replicas": by_replicas, "failures_per_day": by_failures}
+    return {name: {"points": points, "exponent": slope(points)} for name, points in told.items()}
+
+
+def _scenario(replicas: int, per_day: float) -> Scenario:
+    return Scenario(
+        name="growth",
+        cluster=Cluster(gpus=8 * replicas, spare_nodes=4, repair_s=3600.0),
+        job=Job(hours=48.0),
+        failures=Failures(per_day=per_day),
+        times=Times(loading_s=120.0),
+    )
+
+
+def _busy_s(scenario: Scenario) -> float:
+    taken = []
+    for _ in range(3):
+        begun_s = time.process_time()
+        simulate(scenario, 1)
+        taken.append(time.process_time() - begun_s)
+    return min(taken)
+
+
+def slope(points: list[tuple[float, float]]) -> float:
+    """Of the line of least squares through the logarithms."""
+    xs, ys = [math.log(x) for x, _ in points], [math.log(y) for _, y in points]
+    middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    across = sum((x - middle_x) * (y - middle_y) for x, y in zip(xs, ys, strict=True))
+    return across / sum((x - middle_x) ** 2 for x in xs)
+
+
+def case_study(jobs: int) -> list[dict[str, Any]]:
+    log = [replace(one, name=f"896-GPU log: {one.name}") for one in load(LOG)]
+    entries = [*load(CASE_STUDY), *log]
+    found: list[dict[str, Any]] = facts(entries, rows_of(entries, None, jobs))["rows"]
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.simulator", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--skip", action="append", default=[], choices=[*FLEETS, "campaign", "growth", "case-study"])
+    parser.add_argument("--worlds", type=int, default=100)
+    given = parser.parse_args(arguments)
+    found: dict[str, Any] = {"provenance": provenance()}
+    found["fleets"] = [fleet(name) for name in FLEETS if name not in given.skip]
+    if "campaign" not in given.skip:
+        found["campaign"] = campaign(given.worlds, processors())
+    if "growth" not in given.skip:
+        found["growth"] = exponents()
+    if "case-study" not in given.skip:
+        found["case_study"] = case_study(processors())
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    for row in found["fleets"]:
+        print(f"{row['name']}: {row['seconds']:.1f} s, {row['rss_mib']:.0f} MiB, goodput {row['goodput']:.4f}")
+    if "campaign" in found:
+        print(f"campaign: {found['campaign']['worlds_per_s']:.1f} worlds/s")
+    for name, grown in found.get("growth", {}).items():
+        print(f"growth with {name}: exponent {grown['exponent']:.2f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

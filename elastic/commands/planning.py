@@ -1,0 +1,96 @@
+"""Effect. `elastic plan`: which settings suit a cluster, and what each of them is worth."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from elastic.commands.many import processors, runs_of
+from elastic.control.faults import seconds
+from elastic.sim.planning import Given, Plan, intervals_s, planned
+from elastic.sim.scenario import Scenario
+from elastic.sim.study import Row, row_of
+
+
+class _Seconds(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        return seconds(value, f"{param.name}=") if isinstance(value, str) else float(value)
+
+
+_S = _Seconds()
+
+
+@click.command("plan")
+@click.option("--gpus", type=click.IntRange(min=1), required=True, help="That the job wants.")
+@click.option("--mtbf", type=_S, required=True, help="Between two failures of the whole cluster, e.g. 7.9h.")
+@click.option("--state-gb", type=float, required=True, help="One copy of model and optimizer, see `elastic size`.")
+@click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, show_default=True, help="Of a machine.")
+@click.option("--nodes-per-replica", type=click.IntRange(min=1), default=1, show_default=True, help="Machines.")
+@click.option("--notice-share", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Announced failures.")
+@click.option("--notice", type=_S, default="30s", show_default=True, help="By which they are announced.")
+@click.option("--repair", type=_S, default="4h", show_default=True, help="Until a machine is back.")
+@click.option("--link", type=float, default=25.0, show_default=True, help="GB/s between two machines.")
+@click.option("--storage", type=float, default=10.0, show_default=True, help="GB/s of the persistent tier, in all.")
+@click.option("--loading", type=_S, default="5m", show_default=True, help="From a start to the first step.")
+@click.option("--step", type=_S, default="10s", show_default=True, help="Of the full group.")
+@click.option("--hours", type=float, default=168.0, show_default=True, help="Of the job.")
+@click.option("--price", type=float, default=0.0, show_default=True, help="Of a GPU for an hour.")
+@click.option("--seeds", type=click.IntRange(min=1), default=4, show_default=True, help="Runs of each choice.")
+@click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
+@click.option("--json", "as_json", is_flag=True, help="For a program.")
+def plan(seeds: int, jobs: int | None, as_json: bool, **options: Any) -> None:
+    """Which policy, spares, minimum and intervals suit a cluster; each choice is tried in simulated runs."""
+    given = _given(options)
+
+    def play(scenario: Scenario, policy: str) -> Row:
+        return row_of(policy, scenario, runs_of(scenario, policy, seeds, jobs or processors()))
+
+    found = planned(given, play)
+    if as_json:
+        worth = {name: [{"value": value, **asdict(row)} for value, row in tried] for name, tried in found.worth.items()}
+        click.echo(json.dumps({"choice": asdict(found.choice), **asdict(found.row), "worth": worth}))
+        return
+    _tell(given, found)
+
+
+def _given(options: dict[str, Any]) -> Given:
+    return Given(
+        gpus=options["gpus"],
+        mtbf_s=options["mtbf"],
+        state_bytes=options["state_gb"] * 1e9,
+        gpus_per_node=options["gpus_per_node"],
+        nodes_per_replica=options["nodes_per_replica"],
+        notice_share=options["notice_share"],
+        notice_s=options["notice"],
+        repair_s=options["repair"],
+        link_bytes_per_s=options["link"] * 1e9,
+        storage_bytes_per_s=options["storage"] * 1e9,
+        loading_s=options["loading"],
+        step_s=options["step"],
+        hours=options["hours"],
+        price_per_gpu_hour=options["price"],
+    )
+
+
+def _tell(given: Given, found: Plan) -> None:
+    choice, row = found.choice, found.row
+    low, high = row.interval
+    click.echo(f"policy               elastic.policies.{choice.policy}()")
+    click.echo(
+        f"spare machines       {choice.spare_nodes}, beside the {given.replicas * given.nodes_per_replica} of the job"
+    )
+    click.echo(f"replicas             Scaling(num_dp_replicas=({choice.minimum_replicas}, {given.replicas}))")
+    click.echo(f"snapshots in memory  every {choice.local_interval_s:.0f} s")
+    click.echo(f"uploads              every {intervals_s(given)[1]:.0f} s; one takes {given.upload_s:.0f} s")
+    click.echo(f"expected goodput     {100 * row.goodput:.2f} % [{100 * low:.2f}, {100 * high:.2f}]")
+    if row.cost:
+        click.echo(f"cost                 {row.cost:.0f}, {row.useful_cost:.0f} for an hour of the full group's work")
+    for name, tried in found.worth.items():
+        click.echo(f"what {name} is worth:")
+        for value, other in tried:
+            mark = "*" if other is row else " "
+            money = f"  {other.useful_cost:10.0f} a useful hour" if other.cost else ""
+            click.echo(f"  {mark} {value:>14}  {100 * other.goodput:7.3f} %{money}")

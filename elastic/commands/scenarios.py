@@ -1,0 +1,95 @@
+"""Effect. Scenarios as files: those that come with the package, and a user's own."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import elastic.sim
+from elastic.errors import SettingError
+from elastic.sim.calibration import fitted
+from elastic.sim.scenario import Scenario, parse, spot_rows
+
+PRESETS = Path(elastic.sim.__file__).parent / "scenarios"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One row of a scenario file.
+
+    Attributes:
+        published: range of the goodput that it is said to add to the row before, None if nobody says.
+        is_first: of its file, so that there is nothing to compare it with.
+    """
+
+    name: str
+    scenario: Scenario
+    assumptions: str = ""
+    published: tuple[float, float] | None = None
+    is_first: bool = False
+
+
+def load(place: str) -> list[Entry]:
+    """The rows of a file, or of a preset by its name; each is laid over the one before.
+
+    Raises:
+        SettingError: there is no such file, or it holds something else than a scenario.
+    """
+    path = Path(place)
+    if not path.is_file():
+        path = PRESETS / f"{place.replace('-', '_')}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.yaml")))
+        raise SettingError(f"{place!r} is no file, and no scenario that comes with the package: {known}")
+    try:
+        plain = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise SettingError(f"{path} is no YAML: {error}") from None
+    if not isinstance(plain, dict):
+        raise SettingError(f"{path} must hold the sections of a scenario: cluster, job, failures, times")
+    return list(_rows(_with_traces(plain, path.parent)))
+
+
+def calibrated(entries: list[Entry], run: Path) -> list[Entry]:
+    """With the times that a run's journal shows.
+
+    Raises:
+        SettingError: there is no journal.
+    """
+    path = run if run.is_file() else run / "journal.jsonl"
+    if not path.is_file():
+        raise SettingError(f"--calibrate {run}: there is no journal.jsonl")
+    with path.open() as file:
+        found = fitted(json.loads(line) for line in file if line.strip())
+    return [replace(entry, scenario=parse(found, entry.scenario)) for entry in entries]
+
+
+def _rows(plain: dict[str, Any]) -> list[Entry]:
+    scenario = parse({key: value for key, value in plain.items() if key != "rows"})
+    if not plain.get("rows"):
+        return [_entry(plain, scenario, is_first=True)]
+    found: list[Entry] = []
+    for row in plain["rows"]:
+        scenario = parse(row, scenario)
+        found.append(_entry(row, scenario, is_first=not found))
+    return found
+
+
+def _entry(plain: dict[str, Any], scenario: Scenario, is_first: bool) -> Entry:
+    said = plain.get("published")
+    published = (float(said[0]), float(said[1])) if said is not None else None
+    assumed = str(plain.get("assumptions", "")).strip()
+    return Entry(name=scenario.name, scenario=scenario, assumptions=assumed, published=published, is_first=is_first)
+
+
+def _with_traces(plain: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A capacity trace that is named by its file is read: `failures.spot: trace.csv`."""
+    failures = plain.get("failures")
+    if not isinstance(failures, dict) or not isinstance(failures.get("spot"), str):
+        return plain
+    path = folder / failures["spot"]
+    if not path.is_file():
+        raise SettingError(f"failures.spot={failures['spot']!r}: there is no file {path}")
+    return {**plain, "failures": {**failures, "spot": spot_rows(path.read_text())}}

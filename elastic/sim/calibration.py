@@ -1,0 +1,87 @@
+"""Pure. What a run's journal says of how long things take, in the words of a scenario."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from elastic.sim.study import median
+
+Line = Mapping[str, Any]
+_OF_JOB = frozenset({"step_s"})
+
+
+class Watch:
+    """Takes lines in, in their order, and collects durations by the name that a scenario gives them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[float]] = defaultdict(list)
+        self._asked: dict[str, float] = {}
+        self._placed: dict[str, float] = {}
+        self._froze_s: float | None = None
+        self._answered_s: float | None = None
+        self._formed: tuple[float, bool] | None = None
+        self._struck_s: float | None = None
+
+    def take(self, line: Line) -> None:
+        at_s, name = float(line["t"]), str(line.get("event") or line.get("command") or "")
+        act = getattr(self, f"_{name.lower()}", None)
+        if act is not None:
+            act(at_s, line)
+
+    def _startworker(self, at_s: float, line: Line) -> None:
+        self._asked[line["worker"]] = at_s
+
+    def _workerplaced(self, at_s: float, line: Line) -> None:
+        self._placed[line["worker"]] = at_s
+        if line["worker"] in self._asked:
+            self.found["place_s"].append(at_s - self._asked.pop(line["worker"]))
+
+    def _workerparked(self, at_s: float, line: Line) -> None:
+        if line["worker"] in self._placed:
+            self.found["loading_s"].append(at_s - self._placed.pop(line["worker"]))
+
+    def _faultinjected(self, at_s: float, line: Line) -> None:
+        self._struck_s = float(line.get("at_s", at_s))
+
+    def _freeze(self, at_s: float, line: Line) -> None:
+        if self._struck_s is not None:
+            self.found["detect_s"].append(max(0.0, at_s - self._struck_s))
+            self._struck_s = None
+        self._froze_s, self._answered_s = at_s, None
+
+    def _freezeanswered(self, at_s: float, line: Line) -> None:
+        self._answered_s = at_s
+
+    def _form(self, at_s: float, line: Line) -> None:
+        if self._froze_s is not None and self._answered_s is not None:
+            self.found["freeze_s"].append(self._answered_s - self._froze_s)
+        self._froze_s = self._answered_s = None
+        view = line.get("view", {})
+        self._formed = at_s, bool(view.get("behind")) and not view.get("bootstrap")
+
+    def _go(self, at_s: float, line: Line) -> None:
+        if self._formed is not None:
+            began_s, is_healed = self._formed
+            self.found["with_heal_s" if is_healed else "form_s"].append(at_s - began_s)
+        self._formed = None
+
+    def _stepstable(self, at_s: float, line: Line) -> None:
+        report = line["report"]
+        self.found["step_s"].append(report["committed_at_s"] - report["started_at_s"])
+
+
+def fitted(lines: Iterable[Line]) -> dict[str, dict[str, dict[str, Any]]]:
+    """What a scenario takes: by section and name, a value with its source; only what the journal shows."""
+    watch = Watch()
+    for line in lines:
+        watch.take(line)
+    found = {name: (median(values), len(values)) for name, values in watch.found.items()}
+    with_heal = found.pop("with_heal_s", None)
+    if with_heal is not None:
+        form_s = found.get("form_s", (0.0, 0))[0]
+        found["heal_s"] = (max(0.0, with_heal[0] - form_s), with_heal[1])
+    told: dict[str, dict[str, dict[str, Any]]] = {"job": {}, "times": {}}
+    for name, (value, count) in sorted(found.items()):
+        section = "job" if name in _OF_JOB else "times"
+        told[section][name] = {"value": max(value, 1e-6), "source": f"the run's journal: median of {count}"}
+    return told

@@ -1,0 +1,228 @@
+"""Pure. The protocol campaign: seeded worlds of 4 to 16 workers with a hostile network, each played and judged."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from elastic.control.data import hash32
+from elastic.control.outcome import Ending
+from elastic.sim.chance import Chance
+from elastic.sim.laws import Violation
+from elastic.sim.parts import Plan
+from elastic.sim.succession import DriverGangWorld, DriverTierWorld, DriverWorld, Succession
+from elastic.sim.world import HARMLESS
+
+STEPS = 200
+KINDS = ("live", "gangs", "tiers")
+_STARTED_S, _S_PER_STEP = (
+    7.0,
+    0.1,
+)  # virtual time: by then workers train; faults strike in about the first half of a run
+_ENDS_BY_S = 400.0  # after the last fault, beside the steps
+_STORY_LINES = 60
+_RECOUNT = 32
+_CALM = 5  # one seed in so many
+FAULTS = (
+    "crash", "hang", "mute", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor", "partition", "jump",
+    "notice",
+    "corrupt",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One world: with its seed, all that happens in it.
+
+    Attributes:
+        kind: one of KINDS. width: workers of a replica, where it is "gangs".
+        deaths_s: when drivers die. tiers: chances of `TierWorld`, where the kind is "tiers".
+    """
+
+    seed: int
+    kind: str
+    plan: Plan
+    width: int = 1
+    deaths_s: tuple[float, ...] = ()
+    tiers: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What became of a case.
+
+    Attributes:
+        law: that was broken, empty if none was. what: one sentence about it. story: the last events and commands.
+        ending: of the run. faults: kinds that struck. generations, events, seconds: how much happened (virtual time).
+        digest: of all events and commands; equal for equal histories.
+    """
+
+    case: Case
+    law: str = ""
+    what: str = ""
+    story: tuple[str, ...] = ()
+    ending: str = ""
+    faults: tuple[str, ...] = ()
+    generations: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    digest: int = 0
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.law
+
+
+def case_of(seed: int, steps: int = STEPS) -> Case:
+    """The case that a seed stands for: some faults of some kinds, about as many in a short run as in a long one."""
+    rng = Chance("campaign", seed)
+    kind = KINDS[seed % len(KINDS)]
+    width = rng.choice((2, 2, 3)) if kind == "gangs" else 1
+    most = rng.randint(4, 16) // width
+    low = rng.randint(1, max(1, most - 1))
+    ends_s, often = _STARTED_S + steps * _S_PER_STEP, STEPS / steps
+    deaths = rng.choice((0, 0, 0, 1, 2))
+    plan = Plan(
+        replicas=(low, most),
+        spares=rng.choice((0, 0, 1, 2)),
+        steps=steps,
+        per_node=rng.choice((1, 2, 4)) if kind == "live" else 1,
+        in_order=rng.random() < 0.5,
+        quick=True,
+        faults_end_s=ends_s,
+        limit_s=20 * ends_s + _ENDS_BY_S,
+        crash=often * rng.choice((0.0, 0.0003, 0.001)),
+        hang=often * rng.choice((0.0, 0.0, 0.0003)),
+        mute=often * rng.choice((0.0, 0.0, 0.0006)),
+        break_=often * rng.choice((0.0, 0.0005, 0.002)),
+        lose_order=rng.choice((0.0, 0.02, 0.1)),
+        duplicate=rng.choice((0.0, 0.02, 0.1)),
+        stall=often * rng.choice((0.0, 0.0, 0.003)),
+        supervisor=often * rng.choice((0.0, 0.0, 0.005)),
+        monitor=often * rng.choice((0.0, 0.0, 0.01)) if not deaths else 0.0,
+        partition=often * rng.choice((0.0, 0.0, 0.006)) if not deaths else 0.0,
+        jump=often * rng.choice((0.0, 0.0, 0.01)) if not deaths else 0.0,
+        notice=often * rng.choice((0.0, 0.0, 0.0003)),
+        corrupt=often * rng.choice((0.0, 0.0, 0.0005)) if kind != "gangs" and not deaths else 0.0,
+    )
+    tiers: dict[str, float] | None = None
+    if kind == "tiers":
+        tiers = {
+            "before": rng.choice((0, 0, 3)),
+            "save": rng.choice((0.1, 0.5)),
+            "bad": rng.choice((0.0, 0.3)) if not deaths else 0.0,
+            "refuse": rng.choice((0.0, 0.1)) if not deaths else 0.0,
+            "rewind": rng.choice((0.0, 0.0, 0.2)),
+        }
+    deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
+    if seed % _CALM == _CALM - 1:  # nobody may be killed for anything that happens here
+        rates = {"break_": 0.003 * often, "supervisor": 0.003 * often, "duplicate": 0.05}
+        # Not together: a controller that stands still while a monitor is down may believe that its host is gone.
+        is_unheard = not deaths and rng.random() < 0.5
+        rates |= {"monitor": 0.05 * often, "supervisor": 0.0} if is_unheard else {"stall": 0.003 * often}
+        harmful = {fault: 0.0 for fault in FAULTS if fault not in HARMLESS}
+        plan = replace(plan, **{**harmful, "monitor": 0.0, "stall": 0.0, **rates})  # type: ignore[arg-type]
+    return Case(seed=seed, kind=kind, plan=plan, width=width, deaths_s=deaths_s, tiers=tiers)
+
+
+def world_of(case: Case) -> Succession:
+    if case.kind == "gangs":
+        return DriverGangWorld(case.seed, case.plan, case.width, deaths_s=case.deaths_s)
+    if case.kind == "tiers":
+        return DriverTierWorld(case.seed, case.plan, deaths_s=case.deaths_s, **(case.tiers or {}))
+    return DriverWorld(case.seed, case.plan, deaths_s=case.deaths_s)
+
+
+def play(case: Case) -> Played:
+    """Play one case and judge it; whatever goes wrong on the way is a violation."""
+    world, law, what = world_of(case), "", ""
+    world.ws.recount = _RECOUNT
+    try:
+        world.play()
+        world.judge()
+    except Violation as violation:
+        law, what = violation.law.value, violation.what
+    except Exception as error:  # a bug that a law does not name is one too
+        law, what = "no exception", f"{type(error).__name__}: {error}"
+    state = world.ws.state
+    ending = state.outcome.ending if state.outcome is not None else None
+    return Played(
+        case=case,
+        law=law,
+        what=what,
+        story=tuple(_told(world))[-_STORY_LINES:] if law else (),
+        ending="succeeded" if ending is Ending.SUCCEEDED else ending.value if ending is not None else "",
+        faults=tuple(sorted(world.faults)),
+        generations=state.generation,
+        events=world.ws.taken,
+        seconds=world.now_s,
+        digest=hash32(*(lineage for lineage in world.stable), world.ws.taken, repr(world.now_s)),
+    )
+
+
+def _told(world: Succession) -> Iterator[str]:
+    for at_s, event, commands in world.ws.story:
+        yield f"{at_s:9.3f}  {event}"
+        yield from (f"           -> {command}" for command in commands)
+
+
+def shrink(case: Case, law: str, tries: int = 60) -> Case:
+    """A smaller case that breaks the same law: fewer kinds of faults, fewer deaths, fewer steps, a smaller group.
+
+    Args:
+        tries: cases that are played at most.
+    """
+    smaller = True
+    while smaller and tries > 0:
+        smaller = False
+        for candidate in _simpler(case):
+            if tries <= 0:
+                break
+            tries -= 1
+            if play(candidate).law == law:
+                case, smaller = candidate, True
+                break
+    return case
+
+
+def _simpler(case: Case) -> Iterator[Case]:
+    plan: Any = case.plan
+    for place in range(len(case.deaths_s)):
+        yield replace(case, deaths_s=case.deaths_s[:place] + case.deaths_s[place + 1 :])
+    for fault in FAULTS:
+        if getattr(plan, fault):
+            yield replace(case, plan=replace(plan, **{fault: 0.0}))
+    if plan.steps > 10:
+        yield replace(case, plan=replace(plan, steps=plan.steps // 2))
+    if plan.spares:
+        yield replace(case, plan=replace(plan, spares=0))
+    if not plan.in_order:
+        yield replace(case, plan=replace(plan, in_order=True))
+    low, high = plan.replicas
+    if high > max(2, low):
+        yield replace(case, plan=replace(plan, replicas=(low, high - 1)))
+
+
+def to_plain(case: Case) -> dict[str, Any]:
+    """As JSON holds it."""
+    return {**asdict(case), "tiers": dict(case.tiers) if case.tiers is not None else None}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Case:
+    """What `to_plain` has made; what is not known any more is left out."""
+    known = {field.name for field in fields(Plan)}
+    plan = {name: value for name, value in plain["plan"].items() if name in known}
+    return Case(
+        seed=plain["seed"],
+        kind=plain["kind"],
+        plan=Plan(**{**plan, "replicas": tuple(plan["replicas"])}),
+        width=plain["width"],
+        deaths_s=tuple(plain["deaths_s"]),
+        tiers=plain["tiers"],
+    )
+
+
+def replay_command(case: Case, file: str = "") -> str:
+    """What plays it again; `file`: where the case is kept, which one that was made smaller needs."""
+    if file:
+        return f"elastic simulate campaign --case {file} --story"
+    return f"elastic simulate campaign --first {case.seed} --seeds 1 --steps {case.plan.steps} --story"

@@ -1,0 +1,307 @@
+"""Pure. The workers of a small world: real protocol states, and abstract steps.
+
+A step's reduction completes once all members have contributed, and who has not seen that yet may see it break instead.
+"""
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.data import Plan as DataPlan
+from elastic.control.data import hash32
+from elastic.control.integrity import outvoted
+from elastic.control.state import Standing
+from elastic.control.values import CommitId, StepReport, View
+from elastic.control.worker_protocol import Signal, Stage, Verdict, react
+from elastic.sim.clockwork import LEASE_MARGIN, LEASE_S, Clockwork
+from elastic.sim.laws import Law, must
+from elastic.sim.parts import Plan, SimWorker
+
+OVERDUE_S = 5.0
+OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
+
+
+class Crew(Clockwork):
+    """What workers do, and what they are told.
+
+    Attributes:
+        data: how the run's data is cut, where that matters.
+        workers: by name, those that have been there.
+        reductions: by (generation, step), who has contributed. pauses: in which a pause was asked for.
+        answered: (worker, generation) that has answered a freeze. parents: by reduction, what it began from.
+        stable: lineages of the steps that can not be lost any more.
+        votes: by reduction, the places of those who were outvoted; None: nobody can tell who is right.
+    """
+
+    data: DataPlan | None = None
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        super().__init__(seed, plan)
+        self.workers: dict[str, SimWorker] = {}
+        self.reductions: dict[Any, set[str]] = defaultdict(set)
+        self.pauses: set[Any] = set()
+        self.answered: set[tuple[str, int]] = set()
+        self.parents: dict[tuple[int, int], str] = {}
+        self.stable: list[str] = []
+        self.votes: dict[Any, tuple[int, ...] | None] = {}
+
+    @abstractmethod
+    def suffers(self, worker: SimWorker) -> bool:
+        """Whether a fault keeps this worker from moving now."""
+
+    def is_cut(self, worker: SimWorker, way: str) -> bool:
+        """Whether nothing comes through to its host ("in"), or from it ("out")."""
+        return self.now_s < worker.muted_until_s and way in worker.cut_ways
+
+    # --- a worker is told something, and tells something ---
+
+    def signal(self, worker: SimWorker, signal: Signal, **details: Any) -> Verdict:
+        before = worker.state
+        reaction = react(before, signal, **details)
+        if reaction.state.stage is not before.stage:
+            worker.since_s = worker.moved_s = self.now_s
+            if worker.contributed and not self.is_full(worker):  # what it gave to an open reduction is cut off
+                self.reductions[self.key(worker)].discard(worker.name)
+            worker.contributed = False
+        worker.state = reaction.state
+        return reaction.verdict
+
+    def done(self, worker: SimWorker, signal: Signal, **details: Any) -> None:
+        """What the protocol lets it do here in any case."""
+        verdict = self.signal(worker, signal, **details)
+        must(verdict is Verdict.DONE, Law.ENDS, lambda: f"{worker.name}, {worker.state}: {signal} is {verdict}")
+
+    def obey(self, worker: SimWorker, command: Any) -> None:
+        if not worker.is_alive or worker.is_hung:
+            return
+        if self.is_cut(worker, "in"):
+            self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
+        elif isinstance(command, cmd.Pause):
+            worker.pause_generation = command.generation
+        elif isinstance(command, cmd.Form):
+            before = worker.state.generation
+            if self.signal(worker, Signal.FORM, generation=command.view.generation) is Verdict.DONE:
+                self.check_not_of_old(worker, command.view.generation, before)
+                worker.view = command.view
+        else:
+            signal = {cmd.Freeze: Signal.FREEZE, cmd.Go: Signal.GO, cmd.Finish: Signal.FINISH}.get(
+                type(command), Signal.DISMISS
+            )
+            before = worker.state.generation
+            verdict = self.signal(worker, signal, generation=getattr(command, "generation", 0))
+            if verdict is Verdict.DONE and isinstance(command, cmd.Freeze | cmd.Go):
+                self.check_not_of_old(worker, command.generation, before)
+            if verdict is Verdict.LATER:
+                worker.deferred.append(command)
+            elif verdict is Verdict.DONE and signal is Signal.FREEZE:
+                self.answer(worker)
+            elif verdict is Verdict.DONE and signal is Signal.FINISH:
+                self.make_stable(worker)
+                self.publish(worker)
+
+    def tell(self, worker: SimWorker, kind: type[ev.WorkerEvent], **details: Any) -> None:
+        """Events keep their order, except answers to a freeze, which may take another way."""
+        is_ordered = self.plan.in_order or kind is not ev.FreezeAnswered
+        self.send(("from", worker.name), is_ordered, self.hear, worker, kind(worker=worker.name, **details))
+
+    def hear(self, worker: SimWorker, event: ev.Event) -> None:
+        if self.is_cut(worker, "out"):
+            self.later(worker.muted_until_s - self.now_s, self.hear, worker, event)
+        elif worker.has_last_words:
+            self.control(event)
+
+    def answer(self, worker: SimWorker) -> None:
+        state = worker.state
+        self.answered.add((worker.name, state.generation))
+        held = {"commit": state.commit, "healed": state.healed, "prepared": state.prepared}
+        self.tell(worker, ev.FreezeAnswered, generation=state.generation, **held)
+
+    # --- what a worker does by itself ---
+
+    def move(self, worker: SimWorker) -> None:
+        """One move of the training thread; then it thinks about the next one."""
+        if self.suffers(worker):
+            return
+        stage = worker.state.stage
+        if worker.applying is not None:  # what has begun ends, whatever is asked of it meanwhile
+            self.leave_apply(worker)
+        elif stage is Stage.STEPPING:
+            self.step(worker)
+        elif stage in _MOVES:
+            _MOVES[stage](self, worker)
+        elif self.is_late(worker):
+            worker.since_s = self.now_s
+            self.tell(worker, ev.Overdue, generation=worker.state.generation)
+        if worker.is_alive:
+            self.later(self.think_s(), self.move, worker)
+
+    def is_late(self, worker: SimWorker) -> bool:
+        return self.now_s - worker.since_s > OVERDUE_S
+
+    def arrive(self, worker: SimWorker) -> None:
+        self.signal(worker, Signal.ARRIVE)
+        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l", plan=self.data)
+
+    def is_there(self, other: SimWorker, view: View) -> bool:
+        return other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT
+
+    def form(self, worker: SimWorker) -> None:
+        """The group connects once all are there; those behind receive what the donors hold."""
+        view = worker.view
+        assert view is not None
+        group = [self.workers[member.worker] for member in view.members]
+        is_complete = all(self.is_there(other, view) for other in group)
+        if self.chance("break_") or (not is_complete and self.is_late(worker)):
+            self.signal(worker, Signal.BREAK)
+            self.tell(worker, ev.FormingFailed, generation=view.generation, error="refused")
+        elif is_complete:
+            for donor in () if view.bootstrap else (group[rank].state for rank in view.donors):
+                must(donor.healed, Law.NEVER_WRONG, lambda: f"{donor} gives what it does not hold")  # noqa: B023
+                is_it = donor.commit.same_state(view.resume)
+                must(is_it, Law.NEVER_WRONG, lambda: f"{donor} gives something else than {view.resume}")  # noqa: B023
+            if view.behind and self.finds_corruption(worker, ("forming", view.generation), view.donors):
+                return
+            worker.bits = self.workers[view.members[view.donors[0]].worker].bits
+            self.signal(worker, Signal.FORMED, commit=view.resume)
+            if worker.pending is not None and worker.pending.step < view.resume.step:
+                self.make_stable(worker)
+            worker.unpublished = [commit for commit in worker.unpublished if commit.step > view.published]
+            self.tell(worker, ev.Formed, generation=view.generation)
+
+    def key(self, worker: SimWorker) -> tuple[int, int]:
+        """The reduction it takes part in: (generation, step)."""
+        return worker.state.generation, worker.state.commit.step + 1
+
+    def is_full(self, worker: SimWorker) -> bool:
+        assert worker.view is not None
+        return len(self.reductions[self.key(worker)]) == len(worker.view.members)
+
+    def step(self, worker: SimWorker) -> None:
+        """Contribute, then see the reduction complete or break."""
+        view = worker.view
+        assert view is not None
+        if view.leader.worker == worker.name:
+            self.publish(worker)
+        key = self.key(worker)
+        if not worker.contributed:
+            self.reductions[key].add(worker.name)
+            worker.contributed, worker.since_s, worker.moved_s = True, self.now_s, self.now_s
+            newest = self.ws.generation
+            is_alone = not self.is_full(worker) or newest == view.generation
+            must(is_alone, Law.ONE_GENERATION, lambda: f"{key} completes beside generation {newest}")
+            self.pauses |= {key} if worker.pause_generation == view.generation else set()
+            return
+        is_complete = self.is_full(worker)
+        is_cut = not all(self.is_there(self.workers[member.worker], view) for member in view.members)
+        if self.chance("break_") or (not is_complete and (is_cut or self.is_late(worker))):
+            self.signal(worker, Signal.BREAK)
+            self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")
+        elif is_complete:
+            self.reduced(worker, key)
+
+    def reduced(self, worker: SimWorker, key: tuple[int, int]) -> None:
+        """All have contributed, so all have applied the step before."""
+        (generation, number), parent = key, worker.state.commit
+        assert worker.view is not None
+        if self.finds_corruption(worker, key, range(len(worker.view.members))):
+            return
+        is_same = self.parents.setdefault(key, parent.lineage) == parent.lineage
+        must(is_same, Law.SAME_ANSWER, lambda: f"{key} began from different states")
+        self.note_stable(parent)
+        self.make_stable(worker)
+        if number == self.plan.steps:
+            self.signal(worker, Signal.END_LOOP)
+            self.publish(worker)
+            self.tell(worker, ev.LoopEnded, generation=generation, commit=parent)
+        elif not self.is_cut(worker, "in") or self.now_s - worker.muted_at_s < LEASE_S * LEASE_MARGIN:
+            self.done(worker, Signal.ENTER_APPLY)
+            self.check_not_left(worker, generation)
+            lineage = f"{hash32(parent.lineage, generation, number):08x}"
+            worker.applying = CommitId(worker.view.incarnation, generation, 1, number, lineage)
+            worker.wants_pause = key in self.pauses
+
+    def finds_corruption(self, worker: SimWorker, key: Any, ranks: Any) -> bool:
+        """All see the same bits of these ranks; whoever is outvoted is told of, and is healed no more."""
+        assert worker.view is not None
+        names = [worker.view.members[rank].worker for rank in ranks]
+        odd = self.votes.setdefault(key, outvoted([self.workers[name].bits for name in names]))
+        if odd == ():
+            return False
+        culprits = tuple(names[place] for place in odd or ())
+        self.signal(worker, Signal.OUTVOTED if worker.name in culprits else Signal.BREAK)
+        self.tell(worker, ev.CorruptionFound, generation=worker.view.generation, culprits=culprits, evidence="odd")
+        return True
+
+    def leave_apply(self, worker: SimWorker) -> None:
+        commit, worker.applying = worker.applying, None
+        assert commit is not None
+        is_next = commit.step == worker.state.commit.step + 1
+        must(is_next, Law.EXACTLY_ONCE, lambda: f"{worker.name} skipped or redid a step: {commit}")
+        self.check_not_redone(worker, commit)
+        verdict = self.signal(worker, Signal.LEAVE_APPLY, commit=commit)
+        must(
+            verdict is Verdict.DONE, Law.ONE_GENERATION, lambda: f"{worker.name} applied {commit} after it had stopped"
+        )
+        if self.plan.corrupt and self.chance("corrupt"):
+            worker.bits = self.sent
+        worker.pending, orders, worker.deferred = commit, worker.deferred, []
+        for command in orders:
+            self.obey(worker, command)
+        if worker.wants_pause and self.signal(worker, Signal.STOP_AT_DOOR) is Verdict.DONE:
+            self.answer(worker)
+
+    def check_not_of_old(self, worker: SimWorker, ordered: int, generation: int) -> None:
+        told = f"{worker.name} heeds an order of generation {ordered} in generation {generation}"
+        must(ordered >= generation, Law.ONE_GENERATION, lambda: told)
+
+    def check_not_left(self, worker: SimWorker, generation: int) -> None:
+        is_in = (worker.name, generation) not in self.answered
+        must(is_in, Law.ONE_GENERATION, lambda: f"{worker.name} applies in a generation it has left")
+
+    def check_not_redone(self, worker: SimWorker, commit: CommitId) -> None:
+        is_exiled = self.ws.standing(worker.name) is Standing.EXILED  # out of reach, it does what can not become stable
+        is_new = commit.step >= len(self.stable)
+        must(is_exiled or is_new, Law.NOTHING_LOST, lambda: f"{worker.name} redid stable step {commit.step}")
+
+    def note_stable(self, commit: CommitId) -> None:
+        """A step that can not be lost any more: the history of the run grows one by one, and never forks."""
+        if commit.step == len(self.stable):
+            self.stable.append(commit.lineage)
+        is_known = commit.step < 0 or self.stable[commit.step] == commit.lineage
+        must(is_known, Law.NOTHING_LOST, lambda: f"{commit} forks from the history")
+
+    def make_stable(self, worker: SimWorker) -> None:
+        """Its last applied step is stable: it may be told."""
+        if worker.pending is not None:
+            told, stable = worker.pending, self.stable
+            is_stable = told.step < len(stable) and stable[told.step] == told.lineage
+            must(is_stable, Law.NOTHING_LOST, lambda: f"{told} is told too early")
+            worker.unpublished.append(worker.pending)
+        worker.pending = None
+
+    def publish(self, worker: SimWorker) -> None:
+        for commit in worker.unpublished:
+            self.tell(worker, ev.StepStable, report=self.report_of(commit))
+        worker.unpublished = []
+
+    def report_of(self, commit: CommitId) -> StepReport:
+        now_s = self.now_s
+        told: dict[str, Any] = {"metrics": {}, "replicas": 1, "samples": 1}
+        return StepReport(commit=commit, started_at_s=now_s, committed_at_s=now_s, **told)
+
+    def leave(self, worker: SimWorker) -> None:
+        is_dismissed = worker.state.stage is Stage.GONE
+        self.signal(worker, Signal.LEAVE)
+        self.tell(worker, ev.TrainFnReturned, dismissed=is_dismissed)
+        worker.is_alive = False
+
+
+_MOVES: dict[Stage, Callable[[Crew, SimWorker], None]] = {
+    Stage.LOADING: lambda crew, worker: crew.arrive(worker),
+    Stage.FORMING: lambda crew, worker: crew.form(worker),
+    Stage.FINISHED: lambda crew, worker: crew.leave(worker),
+    Stage.GONE: lambda crew, worker: crew.leave(worker),
+}

@@ -1,0 +1,100 @@
+"""Pure. What a small seeded world is made from: the plan of what happens in it, and its workers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic.control.flight import STOPPED, Flying, Reading
+from elastic.control.values import CommitId, View
+from elastic.control.worker_protocol import Stage, WorkerState
+
+FAULTS_END_S, LIMIT_S = 20.0, 400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What happens to a run.
+
+    Attributes:
+        replicas: minimum and maximum. spares: parked ones. steps: to train. per_node: workers on a node.
+        in_order: messages of one sender arrive in the order in which they were sent, answers to a freeze too.
+        faults_end_s: no fault strikes after it. limit_s: by then the run has ended.
+        quick: workers take hundredths of a second for a move, and messages too, but for one in twenty.
+        crash, hang, notice: chances per move of a worker. mute: that its host is cut off, one way or both.
+        break_: that it sees a collective break. corrupt: that an apply leaves other bits behind.
+        lose_order, duplicate: chances per message. stall: that the controller stands still after an event, with what it
+            decided made and not told. supervisor: that it dies instead, and its decision has never happened.
+        monitor: chance per tick and node that a host monitor dies. partition, jump: chances per tick that the driver is
+            cut off from all hosts, and that the controller's clock jumps.
+    """
+
+    replicas: tuple[int, int]
+    spares: int = 0
+    steps: int = 6
+    per_node: int = 1
+    in_order: bool = True
+    faults_end_s: float = FAULTS_END_S
+    limit_s: float = LIMIT_S
+    quick: bool = False
+    crash: float = 0.0
+    hang: float = 0.0
+    mute: float = 0.0
+    break_: float = 0.0
+    lose_order: float = 0.0
+    duplicate: float = 0.0
+    stall: float = 0.0
+    supervisor: float = 0.0
+    monitor: float = 0.0
+    partition: float = 0.0
+    jump: float = 0.0
+    notice: float = 0.0
+    corrupt: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class SimWorker:
+    """A process: the protocol's state, and what its training thread is doing."""
+
+    name: str
+    state: WorkerState = field(default_factory=WorkerState)
+    view: View | None = None
+    is_alive: bool = True
+    is_hung: bool = False
+    is_stopped: bool = False
+    moved_s: float = 0.0
+    has_last_words: bool = True
+    muted_at_s: float = 0.0
+    muted_until_s: float = 0.0
+    cut_ways: tuple[str, ...] = ()
+    since_s: float = 0.0
+    contributed: bool = False
+    bits: int = 0
+    pause_generation: int = 0
+    wants_pause: bool = False
+    applying: CommitId | None = None
+    pending: CommitId | None = None
+    unpublished: list[CommitId] = field(default_factory=list)
+    deferred: list[Any] = field(default_factory=list)
+
+
+FLYING = {
+    Stage.LOADING: Flying.LOADING,
+    Stage.FORMING: Flying.FORMING,
+    Stage.READY: Flying.FORMING,
+    Stage.STEPPING: Flying.COMPUTING,
+    Stage.APPLYING: Flying.APPLYING,
+    Stage.FINISHED: Flying.OUTSIDE,
+}
+
+
+def reading_of(worker: SimWorker, now_s: float) -> Reading:
+    """What a host monitor sees of a worker."""
+    return Reading(
+        worker=worker.name,
+        generation=worker.state.generation,
+        step=worker.state.commit.step + 1,
+        phase=Flying.REDUCING if worker.contributed else FLYING.get(worker.state.stage, Flying.AT_DOOR),
+        micro_batch=-1,
+        commits=10,
+        still_s=now_s - worker.moved_s,
+        state=STOPPED if worker.is_stopped else "S",
+    )

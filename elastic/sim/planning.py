@@ -1,0 +1,184 @@
+"""Pure. What to set for a cluster: policy, spares, minimum, intervals; each choice tried in simulated runs.
+
+All choices are tried on the same failures, so that what differs is the choice. What is best is what an hour of the full
+group's work costs least with; where nothing costs anything, what does most work.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from elastic.control.faults import FaultKind
+from elastic.policies.interval import optimal_interval_s
+from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times
+from elastic.sim.study import Row
+
+DAY_S = 86400.0
+COPY_BYTES_PER_S = 19.5e9  # into warm shared memory: 1 GiB in 0.055 s, see docs/checkpointing.md
+# The intervals are not: they guard against what strikes all replicas at once, which no failure here does.
+_CHOSEN = ("spare_nodes", "policy", "minimum_replicas")
+POLICIES = ("Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A cluster and a job.
+
+    Attributes:
+        mtbf_s: between two failures of the whole cluster. notice_share: of the failures that are announced, notice_s
+            before. repair_s: until a machine is back.
+        state_bytes: of one copy of model and optimizer. link_bytes_per_s: between two machines.
+        storage_bytes_per_s: of the persistent tier, in all. loading_s: from a start to the first step.
+        connect_s: until a group is connected, NCCL included.
+    """
+
+    gpus: int
+    mtbf_s: float
+    state_bytes: float
+    gpus_per_node: int = 8
+    nodes_per_replica: int = 1
+    notice_share: float = 0.0
+    notice_s: float = 30.0
+    repair_s: float = 14400.0
+    link_bytes_per_s: float = 25e9
+    storage_bytes_per_s: float = 10e9
+    loading_s: float = 300.0
+    connect_s: float = 10.0
+    step_s: float = 10.0
+    hours: float = 168.0
+    price_per_gpu_hour: float = 0.0
+
+    @property
+    def replicas(self) -> int:
+        return max(1, self.gpus // (self.gpus_per_node * self.nodes_per_replica))
+
+    @property
+    def node_bytes(self) -> float:
+        """Of the state, on one machine."""
+        return self.state_bytes / self.nodes_per_replica
+
+    @property
+    def stall_s(self) -> float:
+        """For which a snapshot holds training up."""
+        return self.node_bytes / self.gpus_per_node / COPY_BYTES_PER_S
+
+    @property
+    def upload_s(self) -> float:
+        return self.state_bytes / self.storage_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What can be set."""
+
+    policy: str = "Ladder"
+    spare_nodes: int = 0
+    minimum_replicas: int = 1
+    local_interval_s: float = 60.0
+    persistent_interval_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The best choice.
+
+    Attributes:
+        row: what came of it. worth: by name of a setting, its other values and what comes of these, all else as chosen.
+    """
+
+    choice: Choice
+    row: Row
+    worth: dict[str, tuple[tuple[str, Row], ...]] = field(default_factory=dict)
+
+
+def intervals_s(given: Given) -> tuple[float, float]:
+    """Between two snapshots in memory, and between two uploads: Daly's optimum, see `policies.interval`.
+
+    An upload costs no stall of its own; it is done as often as the storage takes, and not more often than snapshots.
+    """
+    local_s = optimal_interval_s(given.stall_s, given.mtbf_s)
+    return local_s, max(local_s, given.upload_s, optimal_interval_s(given.stall_s, given.mtbf_s * given.replicas))
+
+
+def scenario_of(given: Given, choice: Choice) -> Scenario:
+    """A run on this cluster with these settings."""
+    notice = given.notice_share
+    shard_bytes = given.node_bytes / given.gpus_per_node
+    return Scenario(
+        name="plan",
+        cluster=Cluster(
+            gpus=given.gpus,
+            gpus_per_node=given.gpus_per_node,
+            nodes_per_replica=given.nodes_per_replica,
+            spare_nodes=choice.spare_nodes,
+            repair_s=given.repair_s,
+            price_per_gpu_hour=given.price_per_gpu_hour,
+        ),
+        job=Job(hours=given.hours, step_s=given.step_s, minimum_replicas=choice.minimum_replicas),
+        failures=Failures(
+            per_day=DAY_S / given.mtbf_s,
+            kinds={FaultKind.NODE_DOWN: 1.0 - notice, FaultKind.NOTICE: notice},
+            notice_s=given.notice_s,
+        ),
+        times=Times(
+            detect_s=0.3,
+            freeze_s=0.3,
+            form_s=given.connect_s,
+            heal_s=2.3 * shard_bytes / (given.link_bytes_per_s / given.gpus_per_node),
+            loading_s=given.loading_s,
+            load_s=given.upload_s,
+            save_interval_s=choice.local_interval_s,
+            save_stall_s=given.stall_s,
+        ),
+    )
+
+
+def planned(given: Given, play: Callable[[Scenario, str], Row]) -> Plan:
+    """One setting after the other takes its best value; then each is varied once more around the best choice.
+
+    Args:
+        play: some runs of a scenario under the policy of this name.
+    """
+    local_s, persistent_s = intervals_s(given)
+    best = Choice(local_interval_s=local_s, persistent_interval_s=persistent_s)
+    known: dict[Choice, Row] = {}
+
+    def tried(choice: Choice) -> Row:
+        if choice not in known:
+            known[choice] = play(scenario_of(given, choice), choice.policy)
+        return known[choice]
+
+    for name in _CHOSEN:
+        best = min(
+            (_with(best, name, value) for value in _values(given, best, name)), key=lambda one: _cost(tried(one))
+        )
+    worth = {}
+    for name in (*_CHOSEN, "local_interval_s"):
+        values = _values(given, best, name)
+        worth[name] = tuple((_told(value), tried(_with(best, name, value))) for value in values)
+    return Plan(choice=best, row=tried(best), worth=worth)
+
+
+def _values(given: Given, best: Choice, name: str) -> Sequence[Any]:
+    """What is tried of a setting, what is chosen among it, cheapest first."""
+    size, local_s = given.nodes_per_replica, best.local_interval_s
+    if name == "policy":
+        return POLICIES
+    if name == "spare_nodes":
+        return sorted({0, 1, 2, size, 2 * size})
+    if name == "minimum_replicas":
+        return sorted({1, max(1, given.replicas // 2), given.replicas})
+    return (local_s / 4, local_s, local_s * 4)
+
+
+def _with(choice: Choice, name: str, value: Any) -> Choice:
+    changed: dict[str, Any] = {name: value}
+    return replace(choice, **changed)
+
+
+def _told(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cost(row: Row) -> tuple[float, float]:
+    return (row.useful_cost, -row.goodput)

@@ -1,0 +1,41 @@
+"""Pure. What came of a simulated run."""
+
+from dataclasses import dataclass, field
+
+from elastic.sim.account import Account
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One incident.
+
+    Attributes:
+        kind: what happened. lost_s: wall seconds until all trained again, and what was done again.
+        decision: what was done about it, and why.
+    """
+
+    at_s: float
+    kind: str
+    lost_s: float
+    decision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One simulated run.
+
+    Attributes:
+        machines: that were paid for. events: that the controller took in. ending: empty if the run trained to the end.
+    """
+
+    account: Account
+    incidents: tuple[Told, ...] = ()
+    machines: int = 0
+    events: int = 0
+    generations: int = 0
+    ending: str = ""
+    digest: int = field(default=0, compare=False)
+
+    @property
+    def goodput(self) -> float:
+        return self.account.goodput

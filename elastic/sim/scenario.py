@@ -1,0 +1,267 @@
+"""Pure. A scenario: a cluster, a job, what fails, and how long everything takes; values, with where they come from.
+
+A scenario is written as a mapping of the sections below. A value is a number, a duration such as "20m", or a mapping
+`{value: ..., source: "..."}`; sources are kept beside the values.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from elastic.control.faults import FaultKind, kind_of, seconds
+from elastic.errors import SettingError
+
+T = TypeVar("T")
+WAYS = ("restart", "live")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Machines.
+
+    Attributes:
+        gpus: that the job wants. gpus_per_node: GPUs of a machine. nodes_per_replica: machines that hold one copy of
+            the model. nodes_per_rack: machines that fail together where a rack does.
+        spare_nodes: machines beside those that the job wants. repair_s: until a machine that has failed is back.
+        price_per_gpu_hour: of all machines, spares included.
+    """
+
+    gpus: int
+    gpus_per_node: int = 8
+    nodes_per_replica: int = 1
+    nodes_per_rack: int = 16
+    spare_nodes: int = 0
+    repair_s: float = 3600.0
+    price_per_gpu_hour: float = 0.0
+
+    @property
+    def replicas(self) -> int:
+        return max(1, self.gpus // (self.gpus_per_node * self.nodes_per_replica))
+
+    @property
+    def nodes(self) -> int:
+        """That the job wants."""
+        return self.replicas * self.nodes_per_replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What runs.
+
+    Attributes:
+        hours: wall time that is simulated. step_s: of the full group.
+        minimum_replicas: below these it waits. spare_replicas: parked ones, on machines of their own.
+        slowdown: share of the time that is lost to stragglers and other drag, with or without failures.
+    """
+
+    hours: float
+    step_s: float = 10.0
+    minimum_replicas: int = 0
+    spare_replicas: int = 0
+    slowdown: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """What fails, and how often.
+
+    Attributes:
+        per_day: of the whole cluster. kinds: what they are, by weight; names are those of `elastic chaos`.
+        rack_mtbf_s: of one rack; all its machines go down together. Infinite: never.
+        bad_share: of machines that fail bad_times as often, and come back as bad as they were.
+        lasts_s: how long a fault that ends by itself lasts ("stop" and "partition" do, without harm).
+        notice_s: between a notice and the loss of the machine.
+        slow_factor: how many times slower a machine with a "slow" fault is, for lasts_s.
+        schedule: more of them, as `elastic chaos --schedule` takes it; times count from the start.
+        spot: rows of a capacity trace, (seconds, machines that are there).
+    """
+
+    per_day: float = 0.0
+    kinds: Mapping[FaultKind, float] = field(default_factory=lambda: {FaultKind.NODE_DOWN: 1.0})
+    rack_mtbf_s: float = float("inf")
+    bad_share: float = 0.0
+    bad_times: float = 10.0
+    lasts_s: float = 60.0
+    notice_s: float = 30.0
+    slow_factor: float = 1.5
+    schedule: str = ""
+    spot: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How long everything takes, in seconds.
+
+    Attributes:
+        start_s: from the submission to the first step, once.
+        detect_s: from a crash until somebody acts on it. detect_hang_s: the same for a process that stands still.
+        relaunch_s: way "restart": until all processes are back, on machines that are there.
+        replace_s: way "restart": more, where another machine has to come first and a spare is there.
+        resize_s: way "restart": more, where the job goes on with fewer machines, or with more again.
+        load_s: reading the state from a checkpoint. warmup_s: what first steps after a start take longer.
+        freeze_s: way "live": until all members have stopped. form_s: until the next group is connected.
+        form_per_replica_s: more, for each replica. heal_s: until a joiner has the state.
+        place_s: until a machine that is there is given to a new replica. loading_s: until that stands at its door.
+        save_interval_s: between two checkpoints. save_stall_s: for which one holds training up.
+        save_lag_s: until it can be restored from.
+    """
+
+    start_s: float = 0.0
+    detect_s: float = 1.0
+    detect_hang_s: float = 600.0
+    relaunch_s: float = 120.0
+    replace_s: float = 0.0
+    resize_s: float = 0.0
+    load_s: float = 60.0
+    warmup_s: float = 0.0
+    freeze_s: float = 0.05
+    form_s: float = 0.1
+    form_per_replica_s: float = 0.0
+    heal_s: float = 1.0
+    place_s: float = 5.0
+    loading_s: float = 60.0
+    save_interval_s: float = 3600.0
+    save_stall_s: float = 0.0
+    save_lag_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Everything that a simulated run needs to know.
+
+    Attributes:
+        way: "restart": all processes end and start anew from the last checkpoint; "live": this library's.
+        is_elastic: way "restart": where no spare is there, the job goes on with fewer replicas.
+        sources: by "section.name", where a value comes from.
+    """
+
+    name: str
+    cluster: Cluster
+    job: Job
+    failures: Failures = field(default_factory=Failures)
+    times: Times = field(default_factory=Times)
+    way: str = "live"
+    is_elastic: bool = True
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise SettingError(f"way={self.way!r} must be one of {', '.join(WAYS)}")
+        if self.job.hours <= 0 or self.job.step_s <= 0 or self.times.save_interval_s <= 0:
+            raise SettingError("job.hours, job.step_s and times.save_interval_s must be positive")
+        if self.job.minimum_replicas > self.cluster.replicas:
+            asked = f"job.minimum_replicas={self.job.minimum_replicas}"
+            raise SettingError(f"{asked} is more than the {self.cluster.replicas} replicas that cluster.gpus makes")
+
+    @property
+    def end_s(self) -> float:
+        return self.job.hours * 3600.0
+
+
+_SECTIONS: dict[str, type[Any]] = {"cluster": Cluster, "job": Job, "failures": Failures, "times": Times}
+
+
+def parse(plain: Mapping[str, Any], base: Scenario | None = None) -> Scenario:
+    """What a file holds, laid over `base` where one is given.
+
+    Raises:
+        SettingError: a section or a value is unknown, missing, or of the wrong kind; names it.
+    """
+    sources = dict(base.sources) if base is not None else {}
+    found: dict[str, Any] = {}
+    for section, kind in _SECTIONS.items():
+        given = plain.get(section)
+        if given is None and base is not None:
+            continue
+        before = getattr(base, section) if base is not None else None
+        found[section] = _section(section, kind, given or {}, before, sources)
+    for name in ("name", "way", "is_elastic"):
+        if name in plain:
+            found[name] = _bare(name, plain[name], sources)
+    unknown = set(plain) - {*_SECTIONS, "name", "way", "is_elastic", "assumptions", "published", "rows", "replays"}
+    if unknown:
+        raise SettingError(f"{', '.join(sorted(unknown))}: no part of a scenario: {', '.join(_SECTIONS)}, name, way")
+    if base is not None:
+        return replace(base, **found, sources=sources)
+    found.setdefault("name", "scenario")
+    return Scenario(**found, sources=sources)
+
+
+def _section(name: str, kind: type[T], given: Any, before: T | None, sources: dict[str, str]) -> T:
+    if not isinstance(given, Mapping):
+        raise SettingError(f"{name}={given!r} must be a mapping")
+    assert is_dataclass(kind)
+    known = {one.name: one for one in fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            raise SettingError(f"{name}.{key} is unknown: it may be one of {', '.join(known)}")
+        bare = _bare(f"{name}.{key}", value, sources)
+        values[key] = _READERS.get(f"{name}.{key}", _number)(f"{name}.{key}", bare)
+    if before is not None:
+        return replace(before, **values)  # type: ignore[type-var]
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise SettingError(f"{name}: {error}") from None
+
+
+def _bare(where: str, value: Any, sources: dict[str, str]) -> Any:
+    """A value without its source, which is kept."""
+    if isinstance(value, Mapping) and "value" in value:
+        sources[where] = str(value.get("source", ""))
+        return value["value"]
+    return value
+
+
+def _number(where: str, value: Any) -> Any:
+    if isinstance(value, str) and where.endswith("_s"):
+        return seconds(value, f"{where}=")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingError(f"{where}={value!r} must be a number")
+    if value < 0:
+        raise SettingError(f"{where}={value!r} must not be negative")
+    return value
+
+
+def _kinds(where: str, value: Any) -> dict[FaultKind, float]:
+    if not isinstance(value, Mapping) or not value:
+        raise SettingError(f"{where}={value!r} must be weights by the name of a fault")
+    return {kind_of(str(name)): float(_number(f"{where}.{name}", weight)) for name, weight in value.items()}
+
+
+def _text(where: str, value: Any) -> str:
+    return str(value)
+
+
+def _spot(where: str, value: Any) -> tuple[tuple[float, int], ...]:
+    if not isinstance(value, list):
+        raise SettingError(f"{where} must be rows of [seconds, machines]")
+    return tuple((float(at_s), int(machines)) for at_s, machines in value)
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "failures.kinds": _kinds,
+    "failures.schedule": _text,
+    "failures.spot": _spot,
+}
+
+
+def spot_rows(text: str) -> list[list[float]]:
+    """A capacity trace: lines `seconds,machines`; a first line that names the columns does not count.
+
+    Raises:
+        SettingError: a line holds something else; quotes it.
+    """
+    rows = []
+    for number, line in enumerate(line.strip() for line in text.splitlines()):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            at_s, machines = line.split(",")
+            rows.append([float(at_s), float(int(machines))])
+        except ValueError:
+            if number == 0:
+                continue
+            raise SettingError(f"{line!r} is no line of a capacity trace: write seconds,machines") from None
+    return rows

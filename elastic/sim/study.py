@@ -1,0 +1,101 @@
+"""Pure. Many simulated runs of one scenario: goodput with its interval, where the time went, what it cost."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from elastic.control.remediation import Policy
+from elastic.sim.account import mean_shares
+from elastic.sim.fleet import Fleet
+from elastic.sim.ran import Ran
+from elastic.sim.restarting import Restarting
+from elastic.sim.scenario import Scenario
+
+# Two-sided 95 % quantiles of Student's t, by degrees of freedom; the next smaller entry is used, which is the wider.
+_T95 = {
+    1: 12.706,
+    2: 4.303,
+    3: 3.182,
+    4: 2.776,
+    5: 2.571,
+    7: 2.365,
+    9: 2.262,
+    14: 2.145,
+    19: 2.093,
+    29: 2.045,
+    59: 2.001,
+}
+_WIDE = 120
+_NORMAL = 1.96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What came of a scenario.
+
+    Attributes:
+        goodput: mean over the seeds; interval: of the mean, 95 %.
+        shares: of the wall time, by cause. incidents: in a run, on average. lost_s: median of an incident.
+        gpu_hours: that are paid for, in a run; cost: of them. useful_cost: of an hour of the full group's work.
+        endings: why runs ended before their time.
+    """
+
+    name: str
+    goodput: float
+    interval: tuple[float, float]
+    shares: dict[str, float]
+    incidents: float
+    lost_s: float
+    gpu_hours: float
+    cost: float
+    useful_cost: float
+    seeds: int
+    endings: tuple[str, ...] = ()
+
+
+def simulate(scenario: Scenario, seed: int, policy: Policy | None = None) -> Ran:
+    """One run. `policy` decides where the way is "live"."""
+    return Fleet(scenario, seed, policy).run() if scenario.way == "live" else Restarting(scenario, seed).run()
+
+
+def row_of(name: str, scenario: Scenario, runs: Sequence[Ran]) -> Row:
+    """What these runs of one scenario, at least one, say together."""
+    goodputs = [run.goodput for run in runs]
+    machines = max(run.machines for run in runs)
+    gpu_hours = machines * scenario.cluster.gpus_per_node * scenario.job.hours
+    mean, cost = sum(goodputs) / len(goodputs), gpu_hours * scenario.cluster.price_per_gpu_hour
+    useful_h = mean * scenario.job.hours
+    return Row(
+        name=name,
+        goodput=mean,
+        interval=interval_of(goodputs),
+        shares=mean_shares(run.account for run in runs),
+        incidents=sum(len(run.incidents) for run in runs) / len(runs),
+        lost_s=median(told.lost_s for run in runs for told in run.incidents),
+        gpu_hours=gpu_hours,
+        cost=cost,
+        useful_cost=cost / useful_h if useful_h else 0.0,
+        seeds=len(runs),
+        endings=tuple(sorted({run.ending for run in runs if run.ending})),
+    )
+
+
+def interval_of(values: Sequence[float]) -> tuple[float, float]:
+    """95 % confidence interval of the mean (Student's t); of one value: that value."""
+    count, mean = len(values), sum(values) / len(values)
+    if count < 2:
+        return mean, mean
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
+    freedom = count - 1
+    quantile = _NORMAL if freedom >= _WIDE else _T95[max(known for known in _T95 if known <= freedom)]
+    half = quantile * deviation / math.sqrt(count)
+    return mean - half, mean + half
+
+
+def median(values: Iterable[float]) -> float:
+    """0 of none."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

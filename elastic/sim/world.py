@@ -1,0 +1,267 @@
+"""Pure. A small seeded world: the real controller, real worker states, and between them messages that take their time.
+
+Workers crash, hang and fall silent; messages get lost, doubled, late or out of order; the controller stands still or
+dies, and its clock jumps. What must hold is checked on the way, and `judge` says whether the end is right.
+"""
+
+from itertools import chain
+from typing import Any
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.outcome import Ending
+from elastic.control.state import Phase
+from elastic.sim.clockwork import LIMITS, TICK_S
+from elastic.sim.crew import Crew
+from elastic.sim.laws import Law, must
+from elastic.sim.parts import Plan, SimWorker, reading_of
+
+WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
+GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
+HARMLESS = frozenset(
+    {"break_", "stall", "supervisor", "monitor", "duplicate", "driver"}
+)  # nobody may be killed for these
+_ONCE = (ev.Tick, ev.HostBeat, ev.RunStarted, ev.RunTakenOver, ev.RestoreFound, ev.Restored, ev.RestoreRefused)
+
+
+class World(Crew):
+    """One run from its start to its end.
+
+    Attributes:
+        fenced: workers that were killed for the controller. named: those that were outvoted.
+        placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down.
+    """
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        super().__init__(seed, plan)
+        self.fenced: list[str] = []
+        self.named: set[str] = set()
+        self.placed: dict[str, str] = {}
+        self.unheard_until_s: dict[str, float] = {}
+
+    # --- the driver's side ---
+
+    def tick(self) -> None:
+        """Monitors in reach tell what they see, then time passes."""
+        self.later(TICK_S, self.tick)
+        seen: dict[str, list[SimWorker]] = {}
+        for worker in self.workers.values():
+            if worker.is_alive and not self.is_cut(worker, "out"):
+                seen.setdefault(self.node_of(worker.name), []).append(worker)
+        heard = {node: there for node, there in seen.items() if not (self.plan.monitor and self.is_unheard(node))}
+        readings = {node: tuple(reading_of(one, self.now_s) for one in there) for node, there in heard.items()}
+        if self.plan.quick:  # through a relay
+            self.control(ev.HostsHeard(nodes=tuple(readings), readings=tuple(chain(*readings.values()))))
+        else:
+            for node in readings:
+                self.control(ev.HostBeat(node=node, readings=readings[node]))
+        if self.plan.partition and self.chance("partition"):
+            self.part()
+        if self.plan.jump and self.chance("jump"):
+            self.clock_error_s += self.rng.choice((-3600.0, -10.0, 10.0, 3600.0))
+        self.control(ev.Tick())
+
+    def is_unheard(self, node: str) -> bool:
+        """Whether its host monitor is down; another one is started soon."""
+        if self.now_s >= self.unheard_until_s.get(node, 0.0) and self.chance("monitor"):
+            self.unheard_until_s[node] = self.now_s + self.rng.uniform(0.5, 1.2)
+            self.control(ev.MonitorLost(node=node))
+        return self.now_s < self.unheard_until_s.get(node, 0.0)
+
+    def control(self, event: ev.Event) -> None:
+        """The controller may stand still with a decision made and not told; then it hears all that came meanwhile."""
+        if self.now_s < self.stalled_until_s:
+            self.later(self.stalled_until_s - self.now_s, self.control, event)
+            return
+        self.ws.now_s = self.now_s + self.clock_error_s
+        if isinstance(event, ev.CorruptionFound) and event.generation == self.ws.generation:
+            self.named |= set(event.culprits)
+        before = self.ws.state
+        commands = self.ws.take(event)
+        newest, stable = max((self.ws.state.published, *self.ws.state.published_ahead)), len(self.stable)
+        is_told = newest < stable or bool(commands)  # a fork is carried out a moment later
+        must(is_told, Law.NOTHING_LOST, lambda: f"step {newest} was told, and {stable} steps are stable")
+        if isinstance(event, ev.Tick):
+            self.carry_out_soon(commands)
+            return
+        if self.plan.supervisor and self.chance("supervisor"):
+            self.ws.state = before  # what it decided was told to nobody; the next one is told the same
+            self.stalled_until_s = self.now_s + self.rng.uniform(0.3, 2.0)
+            self.control(event)
+            return
+        if self.chance("stall"):
+            self.stalled_until_s = self.now_s + self.rng.uniform(1.0, 4 * LIMITS["freeze_timeout_s"])
+        self.carry_out_soon(commands)
+        if self.plan.duplicate and not isinstance(event, _ONCE) and self.chance("duplicate"):
+            self.later(self.delay_s(), self.control, event)
+
+    def carry_out_soon(self, commands: tuple[cmd.Command, ...]) -> None:
+        for command in commands:
+            self.later(max(0.0, self.stalled_until_s - self.now_s), self.carry_out, command)
+
+    def carry_out(self, command: cmd.Command) -> None:
+        if isinstance(command, cmd.StartWorker):
+            self.place(command)
+            self.later(self.rng.uniform(0.1, 4.0), self.come_up, command.worker)
+        elif isinstance(command, cmd.ProveDead | cmd.Fence):
+            self.hunt(self.workers[command.worker], isinstance(command, cmd.Fence))
+        elif isinstance(command, cmd.Form):
+            if command.view.bootstrap and command.view.generation > 1:
+                self.start_over()
+            members = [member.worker for member in command.view.members]
+            is_clean = not self.named & set(members)
+            must(is_clean, Law.NEVER_WRONG, lambda: "a corrupt worker belongs to a generation again")
+            self.order(members, command)
+        elif isinstance(command, cmd.Pause):
+            self.order([command.worker], command)
+        elif isinstance(command, cmd.Inspect):
+            self.later(self.delay_s(), self.control, ev.StackDumped(worker=command.worker, stack="main.py:1"))
+        elif not isinstance(command, cmd.EndRun | cmd.Save):  # nothing waits for what is saved, nor for its being lost
+            self.order(command.workers, command)  # type: ignore[attr-defined]
+
+    def order(self, names: Any, command: cmd.Command) -> None:
+        for worker in (self.workers[name] for name in names if name in self.workers):
+            if not self.chance("lose_order"):
+                self.send(("to", worker.name), self.plan.in_order, self.obey, worker, command)
+            if self.plan.duplicate and self.chance("duplicate"):
+                self.send(("again", worker.name), False, self.obey, worker, command)
+
+    def place(self, wish: cmd.StartWorker) -> None:
+        """On the node with the fewest workers, of those it may be on; a node of its own where nodes are not shared."""
+        if self.plan.per_node == 1:
+            return
+        nodes = -(-(self.plan.replicas[1] + self.plan.spares + 1) // self.plan.per_node)
+        there = [self.placed[name] for name, one in self.workers.items() if one.is_alive and name in self.placed]
+        names = [name for name in (f"node-{place}" for place in range(nodes)) if name not in wish.avoid]
+        self.placed[wish.worker] = min(names, key=there.count, default="node-0")
+
+    def come_up(self, name: str) -> None:
+        worker = self.workers[name] = SimWorker(name=name)
+        self.control(ev.WorkerPlaced(worker=name, node=self.node_of(name)))
+        self.later(self.rng.uniform(0.1, 3.0), self.move, worker)
+
+    def node_of(self, name: str) -> str:
+        return self.placed.get(name, f"node-{name}")
+
+    def think_s(self) -> float:
+        return self.rng.uniform(0.02, 0.06) if self.plan.quick else self.delay_s()
+
+    def delay_s(self) -> float:
+        if not self.plan.quick:
+            return super().delay_s()
+        return self.rng.uniform(0.001, 0.03) if self.rng.random() < 0.95 else self.rng.uniform(0.03, 1.5)
+
+    def hunt(self, worker: SimWorker, fence: bool) -> None:
+        """Look for proof of death; a fence makes it true, unless the worker is out of reach."""
+        if self.is_cut(worker, "in"):
+            if fence:  # the order arrives when contact is back
+                self.later(worker.muted_until_s - self.now_s, self.hunt, worker, fence)
+            return
+        if fence:
+            worker.is_alive = False
+            self.fenced.append(worker.name)
+        if not worker.is_alive:
+            heard_s = worker.muted_until_s - self.now_s if self.is_cut(worker, "out") else 0.0
+            self.later(heard_s + self.delay_s(), self.control, ev.WorkerDead(worker=worker.name, proof="proven"))
+
+    def start_over(self) -> None:
+        """Nothing was ever reported, and nobody in reach holds anything: the history begins anew."""
+        for worker in self.workers.values():
+            if worker.state.healed and worker.state.commit.step >= 0:
+                if self.ws.state.workers[worker.name].left_with is not None:
+                    continue  # the run went on without it, and it is dismissed
+                must(not self.could_give(worker), Law.NOTHING_LOST, lambda: "the state was thrown away")
+                worker.is_alive = False
+        self.stable.clear()
+
+    def could_give(self, worker: SimWorker) -> bool:
+        """Whether it could be asked for what it holds, and always could."""
+        return worker.is_alive and not worker.is_hung and worker.muted_until_s == 0.0
+
+    # --- faults ---
+
+    def suffers(self, worker: SimWorker) -> bool:
+        """Whether a fault takes this worker now; its last words may come late, or never."""
+        trains = worker.state.generation > 0
+        if self.now_s >= self.plan.faults_end_s:
+            return not worker.is_alive or worker.is_hung
+        if self.chance("crash"):
+            self.crash(worker)
+        elif trains and self.chance("hang"):
+            worker.is_hung, worker.is_stopped = True, self.rng.random() < 0.5
+            self.later(GONE_LATE_S, self.crash, worker)
+        elif trains and self.now_s > worker.muted_until_s and self.chance("mute"):
+            self.cut(worker)
+        elif self.chance("notice"):
+            self.tell(worker, ev.WorkerNotice, reason="SIGTERM")
+            self.later(self.rng.uniform(0.5, 5.0), self.crash, worker)
+        return not worker.is_alive or worker.is_hung
+
+    def cut(self, worker: SimWorker) -> None:
+        """Its node is out of reach, with all who are on it."""
+        node = self.node_of(worker.name)
+        self.cut_off([one for one in self.workers.values() if self.node_of(one.name) == node])
+
+    def part(self) -> None:
+        """The driver is cut off from all hosts; some of its calls fail at once, the others wait."""
+        self.cut_off(list(self.workers.values()))
+        for one in self.workers.values():
+            if one.is_alive and self.rng.random() < 0.5:
+                self.later(self.delay_s(), self.control, ev.WorkerLost(worker=one.name, evidence="its call failed"))
+
+    def cut_off(self, workers: list[SimWorker]) -> None:
+        """The driver does not reach them, or they do not reach it, or neither; they reach each other."""
+        until_s, ways = self.now_s + self.rng.uniform(1.0, 40.0), self.rng.choice(WAYS)
+        for one in workers:
+            one.muted_at_s, one.muted_until_s, one.cut_ways = self.now_s, until_s, ways
+
+    def crash(self, worker: SimWorker) -> None:
+        if worker.is_alive:
+            worker.is_alive, worker.has_last_words = False, self.rng.random() < 0.5
+            gone = (ev.WorkerDead(worker=worker.name, proof="gone"), ev.WorkerLost(worker=worker.name, evidence="gone"))
+            for news in self.rng.choice((gone, gone[:1], gone[1:])):
+                self.later(self.delay_s(), self.control, news)
+
+    # --- the end ---
+
+    def judge(self) -> None:
+        """A run that did not succeed had a reason.
+
+        Raises:
+            Violation: it had none.
+        """
+        state = self.ws.state
+        must(state.phase is Phase.ENDED and state.outcome is not None, Law.ENDS, lambda: "the run has not ended")
+        assert state.outcome is not None
+        is_calm = not self.faults - HARMLESS
+        must(not is_calm or self.fenced == [], Law.CONTROLLER, lambda: f"healthy workers were killed: {self.fenced}")
+        if state.outcome.ending is Ending.SUCCEEDED:
+            self.judge_success()
+        else:
+            self.judge_failure(state.outcome.ending, state.outcome.message)
+
+    def judge_success(self) -> None:
+        done = len(self.stable)
+        must(done == self.plan.steps, Law.EXACTLY_ONCE, lambda: f"{done} of {self.plan.steps} steps are stable")
+        is_calm = not self.faults - HARMLESS  # else a report may have died with all who could make it
+        told = self.ws.state.published
+        must(not is_calm or told == self.plan.steps - 1, Law.NOTHING_LOST, lambda: f"only steps up to {told} were told")
+        self.judge_bits()
+
+    def judge_bits(self) -> None:
+        """All replicas that end the run hold the same bits."""
+        members = [self.workers[member.name] for member in self.ws.state.members if member.name not in self.named]
+        last = self.plan.steps - 1
+        bits = {one.bits for one in members if one.state.healed and one.state.commit.step == last}
+        is_caught = self.plan.corrupt > 0.0  # what flips after the last vote nobody sees
+        must(is_caught or len(bits) <= 1, Law.SAME_ANSWER, lambda: f"replicas ended with {len(bits)} answers")
+
+    def judge_failure(self, ending: Ending, why: str) -> None:
+        is_known = ending is Ending.REPLICAS_LOST or (ending is Ending.DIVERGED and self.plan.corrupt > 0.0)
+        must(is_known, Law.ENDS, lambda: f"the run ended with {ending}: {why}")
+        if ending is Ending.REPLICAS_LOST:
+            for member in self.ws.state.members:
+                worker = self.workers[member.name]
+                holds = worker.state.healed and worker.state.commit.step >= 0
+                is_lost = not holds or not self.could_give(worker) or member.name in self.named
+                must(is_lost, Law.NOTHING_LOST, lambda: f"{member.name} still held the state")  # noqa: B023

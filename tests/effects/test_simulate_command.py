@@ -1,0 +1,195 @@
+"""`elastic simulate` and `elastic plan`: what they print is what was simulated."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from elastic.cli import cli
+from elastic.commands.many import runs_of, spread
+from elastic.commands.scenarios import PRESETS, load
+from elastic.errors import SettingError
+from elastic.sim import campaign
+
+SMALL = """
+name: small
+cluster: {gpus: 64, nodes_per_replica: 2, spare_nodes: 1, repair_s: 1h, price_per_gpu_hour: 2}
+job: {hours: 4}
+failures: {per_day: 24, spot: trace.csv}
+times: {start_s: 60}
+rows:
+  - {name: restarts, way: restart}
+  - {name: lives, way: live, published: [0.01, 0.5], assumptions: none}
+"""
+POLICY = """
+from elastic.policies import Kind, Remediation
+
+def waits(incident, view):
+    return Remediation(kind=Kind.PAUSE, reason="to see", for_s=600.0)
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    (tmp_path / "trace.csv").write_text("seconds,machines\n3600,6\n7200,9\n")
+    (tmp_path / "small.yaml").write_text(SMALL)
+    (tmp_path / "mine.py").write_text(POLICY)
+    return tmp_path / "small.yaml"
+
+
+def told(*arguments: object) -> str:
+    result = CliRunner().invoke(cli, ["simulate", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_scenario_is_told_row_by_row(small):
+    found = json.loads(told(small, "--seeds", 3, "--jobs", 1, "--json"))["rows"]
+    assert [row["name"] for row in found] == ["restarts", "lives"]
+    restarts, lives = found
+    assert lives["goodput"] > restarts["goodput"] and lives["gain"] == lives["goodput"] - restarts["goodput"]
+    assert lives["interval"][0] <= lives["goodput"] <= lives["interval"][1]
+    assert sum(lives["shares"].values()) == pytest.approx(1.0)
+    assert restarts["gain"] is None and lives["published"] == [0.01, 0.5] and lives["cost"] == 2 * 9 * 8 * 4
+    lines = told(small, "--seeds", 3, "--jobs", 1)
+    assert "published 1 to 50" in lines and "lost: " in lines and "a useful hour" in lines
+
+
+def test_the_case_study_is_told_to_a_program():
+    rows = json.loads(told("case-study", "--seeds", 1, "--jobs", 1, "--json"))["rows"]
+    assert rows[0]["name"] == "plain" and all(0 < row["goodput"] <= 1 for row in rows)
+
+
+def test_policies_stand_side_by_side(small):
+    mine = f"{small.parent / 'mine.py'}:waits"
+    options = ("--policy", "Ladder", "--policy", mine, "--seeds", 2, "--jobs", 1, "--json")
+    found = json.loads(told(small, *options))["rows"]
+    by_name = {row["name"].partition(": ")[2]: row for row in found if row["name"].startswith("lives")}
+    assert by_name["Ladder"]["goodput"] > by_name[mine]["goodput"]
+    assert by_name[mine]["shares"]["paused"] > 0
+
+
+def test_several_processes_answer_as_one_does(small):
+    scenario = load(str(small))[1].scenario
+    assert runs_of(scenario, None, 4, jobs=2) == runs_of(scenario, None, 4, jobs=1)
+    assert spread(str, [1], jobs=4) == ["1"]
+
+
+def test_times_are_taken_from_a_journal(small):
+    lines = [
+        {"t": 0.0, "command": "StartWorker", "worker": "w0"},
+        {"t": 2.0, "event": "WorkerPlaced", "worker": "w0", "node": "a"},
+        {"t": 9.0, "event": "WorkerParked", "worker": "w0"},
+    ]
+    (small.parent / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = json.loads(told(small, "--seeds", 1, "--jobs", 1, "--calibrate", small.parent, "--json"))["rows"]
+    assert found[0]["sources"]["times.loading_s"] == "the run's journal: median of 1"
+    with pytest.raises(SettingError, match="no journal"):
+        told(small, "--calibrate", small.parent / "nowhere")
+
+
+def test_the_report_is_one_page(small, tmp_path):
+    page = tmp_path / "report.html"
+    told(small, "--seeds", 1, "--jobs", 1, "--report", page)
+    text = page.read_text()
+    assert text.startswith("<!doctype html>") and "<svg" in text and "lives" in text and "<script" not in text
+
+
+def test_the_case_study_rises_from_80_to_above_90():
+    entries = load("case_study")
+    rows = [runs_of(entry.scenario, None, 1500 if entry.scenario.way == "restart" else 4, jobs=1) for entry in entries]
+    goodputs = [sum(run.goodput for run in runs) / len(runs) for runs in rows]
+    assert 0.79 < goodputs[0] < 0.84
+    for entry, before, after in zip(entries[1:-1], goodputs, goodputs[1:], strict=False):
+        low, high = entry.published
+        assert low <= after - before <= high, entry.name
+    assert goodputs[-2] > 0.90 and goodputs[-1] > goodputs[-2] + 0.03
+
+
+@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_value_of_a_preset_has_a_source(path):
+    for entry in load(path.stem):
+        scenario = entry.scenario
+        for section in ("cluster", "job", "failures", "times"):
+            part = getattr(scenario, section)
+            usual = type(part)(**{name: getattr(part, name) for name in REQUIRED[section]})
+            changed = [name for name in part.__slots__ if getattr(part, name) != getattr(usual, name)]
+            assert all(scenario.sources.get(f"{section}.{name}") for name in changed), (path.stem, section, changed)
+
+
+REQUIRED = {"cluster": ["gpus"], "job": ["hours"], "failures": [], "times": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[1]", "must hold the sections"), ("a: [", "is no YAML"), ("failures: {spot: gone.csv}", "there is no file")],
+)
+def test_a_file_that_cannot_work_says_why(tmp_path, text, why):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(SettingError, match=why):
+        load(str(tmp_path / "x.yaml"))
+
+
+def test_a_scenario_that_nobody_knows_is_named():
+    with pytest.raises(SettingError, match="case_study"):
+        load("nothing")
+
+
+def test_a_campaign_without_violations_says_so():
+    assert "2 worlds" in told("campaign", "--seeds", 2, "--steps", 10, "--jobs", 1)
+    found = json.loads(told("campaign", "--seeds", 1, "--steps", 10, "--jobs", 1, "--json"))
+    assert found == {"played": 1, "violations": []}
+
+
+def test_a_violation_is_told_kept_and_played_again(monkeypatch, tmp_path):
+
+    def bad(case):
+        return campaign.Played(case=case, law="a law", what="it broke", story=("then this",))
+
+    monkeypatch.setattr("elastic.commands.simulating.play", bad)
+    options = [
+        "simulate",
+        "campaign",
+        "--seeds",
+        "1",
+        "--steps",
+        "20",
+        "--jobs",
+        "1",
+        "--story",
+        "--keep",
+        str(tmp_path),
+    ]
+    result = CliRunner().invoke(cli, options)
+    assert result.exit_code == 1
+    kept = tmp_path / "seed-0.json"
+    assert "a law: it broke" in result.output and "then this" in result.output and str(kept) in result.output
+    monkeypatch.undo()
+    assert "1 worlds" in told("campaign", "--case", kept, "--jobs", 1)
+
+
+def test_a_plan_says_what_each_choice_is_worth():
+    options = [
+        "--gpus",
+        "64",
+        "--mtbf",
+        "4h",
+        "--state-gb",
+        "100",
+        "--price",
+        "2",
+        "--hours",
+        "24",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+    ]
+    result = CliRunner().invoke(cli, ["plan", *options, "--json"], catch_exceptions=False)
+    found = json.loads(result.output)
+    assert found["choice"]["policy"] in ("Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware")
+    assert set(found["worth"]) == {"spare_nodes", "policy", "minimum_replicas", "local_interval_s"}
+    assert found["useful_cost"] == min(one["useful_cost"] for one in found["worth"]["spare_nodes"])
+    lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).output
+    assert "expected goodput" in lines and "what policy is worth" in lines

@@ -1,0 +1,110 @@
+"""The protocol campaign: worlds of 4 to 16 workers with a hostile network, and histories of those that went wrong."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elastic.sim import campaign
+from elastic.sim.brain import Brain
+from elastic.sim.campaign import FAULTS, case_of, from_plain, play, replay_command, shrink, to_plain
+from elastic.sim.chance import Chance
+from elastic.sim.laws import Law, Violation, must
+from tests.pure.batches import batches
+
+HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
+STEPS = 60
+BITS = [2952933339660019970, 411157230271384812, 6761915407762915612]
+
+
+@batches(600, 20, quick=20)
+def test_no_world_breaks_a_law(seeds):
+    for seed in seeds:
+        played = play(case_of(seed, STEPS))
+        assert played.is_sound, f"{played.law}: {played.what}\n{replay_command(played.case)}"
+
+
+@pytest.mark.slow
+def test_the_worlds_hold_what_they_are_meant_to():
+    played = [play(case_of(seed, STEPS)) for seed in range(150)]
+    struck = Counter(fault for one in played for fault in one.faults)
+    assert set(FAULTS) | {"driver"} <= set(struck), struck
+    assert sum(one.ending == "succeeded" for one in played) > 100
+    assert max(one.generations for one in played) >= 6
+
+
+def test_one_seed_is_one_history():
+    one, two = (play(case_of(7, 30)) for _ in range(2))
+    assert one == two and one.digest == two.digest
+    assert one.digest != play(replace(one.case, seed=8)).digest
+
+
+@pytest.mark.parametrize("file", HISTORIES, ids=lambda file: file.stem)
+def test_what_once_went_wrong_goes_well_now(file):
+    played = play(from_plain(json.loads(file.read_text())["case"]))
+    assert played.is_sound, f"{played.law}: {played.what}"
+
+
+def test_a_case_goes_through_json_unchanged():
+    for seed in range(6):
+        case = case_of(seed)
+        assert from_plain(json.loads(json.dumps(to_plain(case)))) == case
+    assert "--case here.json" in replay_command(case_of(1), "here.json")
+
+
+def test_a_violation_has_its_story_and_shrinks(monkeypatch):
+    """Somebody counts generations by two, now and then."""
+
+    def take(self, *events):
+        commands = _TAKE(self, *events)
+        must(self.state.generation < 2, Law.ONE_GENERATION, lambda: "a second generation")
+        return commands
+
+    monkeypatch.setattr(Brain, "take", take)
+    bad = next(one for one in (play(case_of(seed, 20)) for seed in range(30)) if one.law)
+    assert bad.law == Law.ONE_GENERATION.value and bad.what == "a second generation"
+    assert any("FreezeAnswered" in line or "Dead" in line for line in bad.story)
+    small = shrink(bad.case, bad.law, tries=25)
+    assert play(small).law == bad.law
+    faults = [sum(bool(getattr(case.plan, fault)) for fault in FAULTS) for case in (small, bad.case)]
+    assert faults[0] <= faults[1] and small.plan.steps <= bad.case.plan.steps
+
+
+_TAKE = Brain.take
+
+
+def test_an_exception_is_a_violation_too(monkeypatch):
+    def fails(case):
+        world = _WORLD(case)
+        world.control = lambda event: 1 / 0
+        return world
+
+    monkeypatch.setattr(campaign, "world_of", fails)
+    played = play(case_of(0, 20))
+    assert played.law == "no exception" and "ZeroDivisionError" in played.what
+
+
+_WORLD = campaign.world_of
+
+
+def test_chance_is_the_same_everywhere():
+    rng = Chance("a", 1)
+    assert [rng.bits() for _ in range(3)] == BITS
+    draws = [Chance("b").random() for _ in range(2)]
+    assert draws[0] == draws[1]
+    rng = Chance("c")
+    numbers = [rng.randint(3, 5) for _ in range(200)]
+    assert set(numbers) == {3, 4, 5}
+    mean = sum(rng.exponential(10.0) for _ in range(4000)) / 4000
+    assert 9.0 < mean < 11.0
+    assert {rng.choice("xy") for _ in range(50)} == {"x", "y"}
+    assert all(2.0 <= rng.uniform(2.0, 3.0) < 3.0 for _ in range(100))
+
+
+def test_a_law_says_which_and_what():
+    with pytest.raises(Violation, match="every wait ends: it hangs") as caught:
+        must(False, Law.ENDS, lambda: "it hangs")
+    assert caught.value.law is Law.ENDS
+    must(True, Law.ENDS, lambda: str(1 / 0))

@@ -1,0 +1,231 @@
+"""Simulated fleets: the books balance, each failure is answered, and published rates come out."""
+
+import math
+
+import pytest
+
+from elastic.control.faults import FaultKind
+from elastic.control.remediation import Kind, Remediation
+from elastic.errors import SettingError
+from elastic.sim.account import Account, Cause
+from elastic.sim.failures import failures_of
+from elastic.sim.fleet import Fleet
+from elastic.sim.machines import Machines
+from elastic.sim.restarting import Restarting
+from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, parse, spot_rows
+from elastic.sim.study import interval_of, median, row_of, simulate
+
+HOUR_S = 3600.0
+KINDS = {kind: 1.0 for kind in FaultKind}
+
+
+def scenario_of(way: str = "live", **given: object) -> Scenario:
+    """16 machines in 8 replicas for ten hours, with a failure of any kind every half an hour."""
+    parts = {
+        "name": "small",
+        "cluster": Cluster(gpus=128, nodes_per_replica=2, spare_nodes=1, repair_s=HOUR_S),
+        "job": Job(hours=10.0, step_s=10.0, slowdown=0.01),
+        "failures": Failures(per_day=48.0, kinds=KINDS, lasts_s=900.0),
+        "times": Times(start_s=60.0, save_interval_s=600.0, save_stall_s=2.0, load_s=30.0, warmup_s=20.0),
+        "way": way,
+    }
+    return Scenario(**{**parts, **given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", ["live", "restart"])
+def test_every_second_has_a_name(way):
+    for seed in range(5):
+        for scenario in (scenario_of(way), scenario_of(way, is_elastic=False)):
+            ran = simulate(scenario, seed)
+            assert ran.account.total_s == pytest.approx(scenario.end_s, abs=1e-6)
+            assert all(seconds >= -1e-6 for seconds in ran.account.seconds.values())
+            assert 0.0 < ran.goodput < 1.0
+            assert ran.incidents
+
+
+@pytest.mark.parametrize("way", ["live", "restart"])
+def test_one_seed_is_one_run(way):
+    one, two = (simulate(scenario_of(way), 3) for _ in range(2))
+    assert one == two and one.digest == two.digest
+    assert one != simulate(scenario_of(way), 4)
+
+
+@pytest.mark.parametrize("way", ["live", "restart"])
+def test_without_failures_only_what_the_scenario_says_is_lost(way):
+    ran = simulate(scenario_of(way, failures=Failures()), 0)
+    shares = ran.account.shares()
+    start = 60.0 / 36000.0 if way == "restart" else (60.0 + 5.0 + 60.0 + 0.1) / 36000.0
+    expected = (1.0 - start) * (600.0 / 602.0) * 0.99
+    assert shares["productive"] == pytest.approx(expected, rel=1e-3)
+    assert ran.incidents == ()
+
+
+def test_live_processes_lose_no_step_but_the_one_under_way():
+    ran = simulate(scenario_of(failures=Failures(schedule="every 600 kill")), 0)
+    kills = [told for told in ran.incidents if told.kind == "kill"]
+    assert len(kills) >= 50
+    assert ran.account.seconds[Cause.REDONE] <= 10.0 * len(kills)
+    assert max(told.lost_s for told in kills) < 10.0 + 5.0
+    assert {told.decision.split(":")[0] for told in kills} == {"shrink"}
+
+
+def test_a_restart_loses_what_came_after_the_last_checkpoint():
+    failures = Failures(schedule="1000 kill")
+    ran = simulate(scenario_of("restart", failures=failures), 0)
+    since_s = (1000.0 - 60.0) % 602.0
+    assert ran.account.seconds[Cause.REDONE] == pytest.approx(since_s * 600.0 / 602.0 * 0.99)
+    times = Times(start_s=60.0, save_interval_s=600.0, save_lag_s=400.0)
+    lagging = scenario_of("restart", failures=failures, times=times)
+    assert simulate(lagging, 0).account.seconds[Cause.REDONE] == pytest.approx(940.0 * 0.99)
+
+
+def test_where_machines_are_missing_it_waits_or_goes_on_with_fewer():
+    failures = Failures(schedule="1000 node_down node:n0; 1001 node_down node:n5")
+    waits = simulate(scenario_of("restart", failures=failures, is_elastic=False), 0)
+    shrinks = simulate(scenario_of("restart", failures=failures), 0)
+    assert waits.account.seconds[Cause.PAUSED] > 1000.0
+    assert shrinks.account.seconds[Cause.PAUSED] == 0.0 < shrinks.account.seconds[Cause.REDUCED_CAPACITY]
+    assert [told.decision for told in shrinks.incidents][-1] == "grow"
+    assert shrinks.goodput > waits.goodput
+
+
+def test_where_all_replicas_die_the_state_comes_from_a_checkpoint():
+    failures = Failures(rack_mtbf_s=4 * HOUR_S)
+    cluster = Cluster(gpus=64, nodes_per_replica=1, nodes_per_rack=8, repair_s=600.0)
+    runs = [simulate(scenario_of(cluster=cluster, failures=failures), seed) for seed in range(4)]
+    assert sum(run.account.seconds[Cause.RESTORE] for run in runs) > 0.0
+    assert all(run.ending == "" for run in runs)
+
+
+def test_a_machine_that_is_announced_to_go_costs_no_step():
+    failures = Failures(schedule="every 1800 notice", notice_s=60.0)
+    ran = simulate(scenario_of(failures=failures), 0)
+    assert ran.generations > 10
+    assert ran.account.seconds[Cause.REDONE] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_spot_capacity_comes_and_goes():
+    trace = ((3600.0, 8), (7200.0, 17), (10800.0, 12), (14400.0, 20))
+    found = failures_of(scenario_of(failures=Failures(spot=trace, notice_s=30.0)), 0)
+    assert [(one.at_s, len(one.nodes), one.lasts_s) for one in found] == [(3570.0, 9, 3600.0), (10770.0, 5, 3600.0)]
+    for way in ("live", "restart"):
+        ran = simulate(scenario_of(way, failures=Failures(spot=trace)), 0)
+        away = 4.0 / 8.0 * 3600.0 + 2.0 / 8.0 * 3600.0
+        assert ran.account.seconds[Cause.REDUCED_CAPACITY] == pytest.approx(away, rel=0.25)
+
+
+def test_failures_come_at_the_rates_that_are_given():
+    scenario = scenario_of(
+        job=Job(hours=2000.0), failures=Failures(per_day=24.0, bad_share=0.25, bad_times=9.0, rack_mtbf_s=200 * HOUR_S)
+    )
+    found = failures_of(scenario, 1)
+    assert found == sorted(found, key=lambda one: one.at_s)
+    drawn = [one for one in found if not one.nodes]
+    bad = [one for one in found if len(one.nodes) == 1 and one.nodes[0] < 4]
+    racks = [one for one in found if len(one.nodes) > 1]
+    assert len(drawn) == pytest.approx(2000, rel=0.1)
+    assert len(bad) == pytest.approx(2000 / 16 * 4 * 8, rel=0.1)
+    assert len(racks) == pytest.approx(10, abs=8)
+
+
+def test_a_policy_decides():
+    seen = []
+
+    def waits(incident, view):
+        seen.append(incident.kind)
+        return Remediation(kind=Kind.PAUSE, reason="to see", for_s=300.0)
+
+    failures = Failures(schedule="every 3600 kill")
+    ladder, paused = (Fleet(scenario_of(failures=failures), 0, policy).run() for policy in (None, waits))
+    assert seen and paused.account.seconds[Cause.PAUSED] > 0.9 * 300.0 * len(set(seen))
+    assert paused.goodput < ladder.goodput
+
+
+def test_slow_machines_drag_all():
+    failures = Failures(schedule="3600 slow for=1800", slow_factor=2.0)
+    for way in ("live", "restart"):
+        calm, slow = (simulate(scenario_of(way, failures=one), 0) for one in (Failures(), failures))
+        lost_s = calm.account.seconds[Cause.PRODUCTIVE] - slow.account.seconds[Cause.PRODUCTIVE]
+        assert lost_s == pytest.approx(900.0, rel=0.02)
+
+
+def test_machines_are_given_out_lowest_first_and_shunned_ones_not():
+    machines = Machines(Cluster(gpus=32, nodes_per_replica=2), spares=0)
+    assert machines.take("w0") and machines.of["w0"] == (0, 1)
+    assert not machines.take("w1", avoid=["n2"]) and machines.free == [2, 3]
+    machines.lose(3, until_s=5.0)
+    assert not machines.take("w1")
+    assert not machines.come_back(3, now_s=4.0) and machines.come_back(3, now_s=5.0)
+    machines.lose(0, until_s=9.0)
+    machines.release("w0")
+    assert sorted(machines.free) == [1, 2, 3]
+
+
+def test_a_scenario_keeps_its_sources():
+    plain = {
+        "name": "x",
+        "cluster": {"gpus": {"value": 64, "source": "a paper"}, "repair_s": "2h"},
+        "job": {"hours": 1},
+        "failures": {"kinds": {"kill": 2, "node-down": 1}, "spot": [[0, 4]]},
+    }
+    scenario = parse(plain)
+    assert scenario.sources == {"cluster.gpus": "a paper"} and scenario.cluster.repair_s == 7200.0
+    assert scenario.failures.kinds == {FaultKind.KILL: 2.0, FaultKind.NODE_DOWN: 1.0}
+    later = parse({"name": "y", "job": {"hours": {"value": 2, "source": "us"}}}, scenario)
+    assert later.job.hours == 2 and later.cluster == scenario.cluster and later.sources["cluster.gpus"] == "a paper"
+
+
+@pytest.mark.parametrize(
+    ("plain", "why"),
+    [
+        ({"cluster": {"gpu": 1}}, "cluster.gpu is unknown"),
+        ({"cluster": 3, "job": {"hours": 1}}, "must be a mapping"),
+        ({"cluster": {"gpus": "many"}}, "must be a number"),
+        ({"cluster": {"gpus": -1}}, "must not be negative"),
+        ({"cluster": {"gpus": 8}, "job": {}}, "hours"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 0}}, "must be positive"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 1, "minimum_replicas": 9}}, "more than the 1 replicas"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 1}, "way": "none"}, "must be one of"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 1}, "weather": "fine"}, "no part of a scenario"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 1}, "failures": {"kinds": {}}}, "weights"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 1}, "failures": {"kinds": {"boom": 1}}}, "there is no fault"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 1}, "failures": {"spot": 3}}, "rows of"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 1}, "failures": {"schedule": "boom"}}, None),
+    ],
+)
+def test_a_scenario_that_cannot_work_says_why(plain, why):
+    if why is None:  # the schedule speaks for itself, when it is played
+        with pytest.raises(SettingError, match="no entry of a schedule"):
+            failures_of(parse(plain), 0)
+        return
+    with pytest.raises(SettingError, match=why):
+        parse(plain)
+
+
+def test_a_capacity_trace_is_lines_of_seconds_and_machines():
+    assert spot_rows("seconds,machines\n0,4\n# away\n\n60.5,2\n") == [[0.0, 4.0], [60.5, 2.0]]
+    with pytest.raises(SettingError, match="no line of a capacity trace"):
+        spot_rows("0,4\nsoon,3")
+
+
+def test_a_row_has_its_interval_and_its_price():
+    cluster = Cluster(gpus=128, nodes_per_replica=2, spare_nodes=1, price_per_gpu_hour=2.0)
+    scenario = scenario_of("restart", cluster=cluster)
+    row = row_of("a", scenario, [Restarting(scenario, seed).run() for seed in range(10)])
+    assert row.interval[0] < row.goodput < row.interval[1]
+    assert row.gpu_hours == 17 * 8 * 10 and row.cost == 2.0 * row.gpu_hours
+    assert row.useful_cost == pytest.approx(row.cost / (10 * row.goodput))
+    assert sum(row.shares.values()) == pytest.approx(1.0)
+
+
+def test_small_numbers():
+    assert interval_of([0.5]) == (0.5, 0.5)
+    low, high = interval_of([1.0, 2.0, 3.0, 4.0])
+    assert (low, high) == pytest.approx((2.5 - 3.182 * 0.6455, 2.5 + 3.182 * 0.6455), rel=1e-3)
+    assert interval_of([float(number % 2) for number in range(200)])[0] == pytest.approx(0.5 - 1.96 * 0.0354, rel=1e-2)
+    assert (median([]), median([3.0, 1.0, 2.0]), median([1.0, 2.0])) == (0.0, 2.0, 1.5)
+    account = Account()
+    assert account.goodput == 0.0
+    account.add(Cause.PRODUCTIVE, 3.0)
+    account.move(5.0, Cause.PRODUCTIVE, Cause.REDONE)
+    assert account.seconds[Cause.REDONE] == 3.0 and math.isclose(account.total_s, 3.0)
