@@ -90,8 +90,8 @@ def resume(run: str, timeout: float, address: str | None, as_json: bool) -> None
     tell({"run": run, "resumed": True}, as_json, f"{run} goes on")
 
 
-_COMMANDS = (run, submit, config, doctor, chaos, rewind, goodput, kuberay, simulate, plan, completion)
-for command in (*_COMMANDS, *checkpoints.COMMANDS):
+_OTHERS = (run, submit, config, doctor, chaos, rewind, goodput, simulate, plan, kuberay, completion)
+for command in (*_OTHERS, *checkpoints.COMMANDS):
     cli.add_command(command)
 
 

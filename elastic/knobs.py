@@ -34,10 +34,10 @@ class RunConfig:
         logs: what is kept, and shown, of what its processes log. (see Logs; default as there: see there)
         policy: "file.py:function" that decides what is done about an incident. (text; default none: the ladder of
             elastic.policies)
-        train_fn: "file.py:function" that `elastic run` trains; `fit` is handed it. (text; default none: the command
-            names it)
         kuberay: the cluster on Kubernetes that the run has for itself. (see KubeRay; default none: clusters are made in
             many ways)
+        train_fn: "file.py:function" that `elastic run` trains; `fit` is handed it. (text; default none: the command
+            names it)
     """
 
     name: str | None = None
@@ -51,8 +51,8 @@ class RunConfig:
     health: Health = field(default_factory=Health)
     logs: Logs = field(default_factory=Logs)
     policy: str | None = None
-    train_fn: str | None = None
     kuberay: KubeRay | None = None
+    train_fn: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

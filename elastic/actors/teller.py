@@ -35,10 +35,7 @@ class Teller:
         staged = (event for _, event in events if isinstance(event, ev.ShardStaged))
         self._shard_bytes.update({(event.shards, event.shard): event.nbytes for event in staged})
         for _, event in events:
-            if not isinstance(event, ev.StepStable) or any(fork.voids(event.report.commit) for fork in state.forks):
-                continue
-            if event.report.commit.step > self._told:
-                self._untold[event.report.commit.step] = event.report
+            self._note(event, state)
         for step in sorted(self._untold):
             if step <= state.published or state.phase is Phase.ENDED:
                 self._tell_step(self._untold.pop(step), state)
@@ -63,6 +60,14 @@ class Teller:
                 nbytes=sum(size for (shards, _), size in self._shard_bytes.items() if shards == told.shards),
             )
         )
+
+    def _note(self, event: ev.Event, state: RunState) -> None:
+        if isinstance(event, ev.ShardStaged):
+            self._shard_bytes[event.shards, event.shard] = event.nbytes
+        if not isinstance(event, ev.StepStable) or any(fork.voids(event.report.commit) for fork in state.forks):
+            return
+        if event.report.commit.step > self._told:
+            self._untold[event.report.commit.step] = event.report
 
     def _tell_moment(self, moment: Moment) -> None:
         for callback in self._callbacks:

@@ -243,8 +243,8 @@ class StepReport:
         seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
         tuning: what the step was computed at.
         voted: with its reduction all replicas have shown that they held the same bits before it.
-        costs: seconds that worker callbacks took around it on the worker that tells of it, by their names.
         times: what it took on the worker that tells.
+        costs: seconds that worker callbacks took around it on the worker that tells of it, by their names.
     """
 
     commit: CommitId
@@ -257,5 +257,5 @@ class StepReport:
     seconds: tuple[float, ...] = ()
     tuning: Tuning = NOT_TUNED
     voted: bool = False
-    costs: dict[str, float] = field(default_factory=dict)
     times: StepTimes = NOT_TIMED
+    costs: dict[str, float] = field(default_factory=dict)

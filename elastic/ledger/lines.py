@@ -14,8 +14,8 @@ from elastic.control.state import Phase, RunState
 
 Line = dict[str, Any]
 
-# Parked workers ask every few seconds; rungs are told by `checkpoint`.
-_LEFT_OUT = ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue | ev.RungReached | ev.Logged  # logs have their files
+# Parked workers ask every few seconds; rungs are told by `checkpoint`, and logs have files of their own.
+_LEFT_OUT = ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue | ev.RungReached | ev.Logged
 
 
 def line_of(role: str, at_s: float, value: Any) -> Line:

@@ -392,8 +392,8 @@ class Replica:
             seconds=step.seconds,
             tuning=step.tuning,
             voted=step.voted,
-            costs=dict(step.costs),
             times=step.times,
+            costs=dict(step.costs),
         )
         self.drop_published(self.link.published)
         self.unpublished.append(report)
