@@ -32,8 +32,6 @@ class Teller:
         if before is not None and len(state.forks) > len(before.forks):
             self._told = min(self._told, state.forks[-1].step)  # from here on steps are told again
             self._untold.clear()
-        staged = (event for _, event in events if isinstance(event, ev.ShardStaged))
-        self._shard_bytes.update({(event.shards, event.shard): event.nbytes for event in staged})
         for _, event in events:
             self._note(event, state)
         for step in sorted(self._untold):
