@@ -5,10 +5,12 @@ again; a watch that ends is resumed where it was, or begun anew where that is to
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeVar
 
 from elastic.errors import ElasticError, SettingError
@@ -30,6 +32,7 @@ _CALL_S = 10.0
 _TRIES = 8
 _AGAIN_S = 0.05
 _MERGE = "application/merge-patch+json"
+_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 class Why(Enum):
@@ -334,7 +337,7 @@ class KubeClient:
 
 
 def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL_S) -> KubeClient:
-    """A client with the rights of the pod it runs in, else of a kubeconfig file (default: KUBECONFIG, ~/.kube/config).
+    """A client with the rights of a kubeconfig file, of KUBECONFIG, of the pod it runs in, or of ~/.kube/config.
 
     Raises:
         SettingError: the package is missing, or there is neither.
@@ -344,18 +347,14 @@ def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL
     except ImportError as error:
         raise SettingError("the package kubernetes is missing: pip install 'ray-elastic[kubernetes]'") from error
     settings = client.Configuration()
+    named = kubeconfig or os.environ.get("KUBECONFIG")  # read now: the package reads it when it is imported
     try:
-        if kubeconfig is None:
+        if named is None and _IN_CLUSTER.exists():
             config.load_incluster_config(client_configuration=settings)
         else:
-            config.load_kube_config(kubeconfig, client_configuration=settings)
+            config.load_kube_config(named, client_configuration=settings)
     except config.ConfigException as error:
-        if kubeconfig is not None:
-            raise SettingError(f"{kubeconfig} is no kubeconfig: {error}") from error
-        try:
-            config.load_kube_config(client_configuration=settings)
-        except config.ConfigException as missing:
-            raise SettingError(f"no Kubernetes cluster is known here ({missing}): set KUBECONFIG") from missing
+        raise SettingError(f"no Kubernetes cluster is known here ({error}): set KUBECONFIG") from error
     settings.retries = False  # ours are told of, and end
     return KubeClient(client.ApiClient(settings), namespace, call_s)
 

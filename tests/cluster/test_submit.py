@@ -73,7 +73,8 @@ class Head:
 
     def job(self, verb: str, job: str) -> str:
         ray = str(Path(sys.executable).parent / "ray")
-        return self.run(ray, "job", verb, "--address", self.dashboard, job).stdout
+        done = self.run(ray, "job", verb, "--address", self.dashboard, job)
+        return done.stdout + done.stderr
 
 
 def free_ports(number: int) -> list[int]:
@@ -154,7 +155,7 @@ def test_a_stopped_job_saves_and_the_next_one_goes_on(head: Head) -> None:
     job = head.submit("long", 400, "--no-wait").stdout.split()[-1]
     wait_for(lambda: folder.exists() and max(steps_of(folder), default=0) >= 20, "the job does not train")
     head.job("stop", job)
-    wait_for(lambda: "STOPPED" in head.job("status", job), "the job does not stop")
+    wait_for(lambda: "was stopped" in head.job("status", job), "the job does not stop")
     before = max(steps_of(folder))
     pids = {line["pid"] for line in read_lines(folder)}
     log = head.job("logs", job)
