@@ -127,3 +127,16 @@ def test_a_view_that_was_restored_begins_the_count_anew(tmp_path: Path) -> None:
     view = View(resume=commit(3), restored=True, forks=line, **shape)
     tiers.formed(view, state)
     assert (tiers._staged, tiers._on_disk) == (3, 3)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_actors_that_were_woken_for_their_disks_end_with_the_run(keep: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr("elastic.actors.ray_tiers.end_replica", ended.append)
+    monkeypatch.setattr("elastic.actors.ray_tiers.wake", lambda settings: ["a", "b"])
+    monkeypatch.setattr("elastic.actors.tiers.Tiers.begin", lambda self, at_least: (at_least, ()))
+    tiers, _, _ = tiers_of(tmp_path, Keeper(), disk=str(tmp_path))
+    tiers._keeper = None
+    assert tiers.begin(3) == (3, ())
+    tiers.close(keep)
+    assert ended == ([] if keep else ["a", "b"])
