@@ -45,6 +45,7 @@ class JournalReader:
         self._planned: Entry | None = None
         self._reason = ""
         self._has_begun = False
+        self._opened_s: float | None = None
         self._acts: dict[tuple[str, str], Callable[[Line, float], None]] = {
             ("life", "Begun"): self._begun,
             ("event", "RunStarted"): self._started,
@@ -74,6 +75,9 @@ class JournalReader:
         at_s = line.get("t")
         if role is None or not isinstance(at_s, int | float):
             return False
+        if line.get("life") == "Settings":
+            self._opened_s = float(at_s)  # a driver opens the journal; what is before is another life's
+            return True
         if role == "phase":
             self._phase(line, float(at_s))
         elif (act := self._acts.get((role, str(line[role])))) is not None:
@@ -88,7 +92,9 @@ class JournalReader:
         scaling = settings["scaling"]
         given, width = scaling["num_dp_replicas"], scaling["workers_per_replica"]
         replicas = given[-1] if isinstance(given, list | tuple) else given
-        self._begin(at_s, settings["incarnation"], replicas * width, width)
+        begun_s = at_s if self._opened_s is None else min(at_s, self._opened_s)
+        self._opened_s = None
+        self._begin(begun_s, settings["incarnation"], replicas * width, width)
         self._book.run = settings["run"]
         self._has_begun = True
 

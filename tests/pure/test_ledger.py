@@ -122,6 +122,15 @@ def test_the_start_is_told_by_the_worker_that_came_last():
     assert account.wall_seconds[C.PRODUCTIVE] == near(10.0)
 
 
+def test_a_life_begins_when_its_driver_opens_the_journal():
+    """Its supervisor starts before it hears of anything; the life before it has ended with its own last line."""
+    journal = started()
+    journal.sleep(4.0).write(life="Settings", run="r", knobs={})
+    journal.sleep(0.5).begin().sleep(2.0).form(2, took_s=0.5).steps(2)
+    lost = only(journal.account(), "driver lost").wall_seconds
+    assert (lost[C.BETWEEN_INCARNATIONS], lost[C.WORKER_START]) == (near(4.0), near(2.5))
+
+
 def test_a_failure_is_redone_detected_decided_formed_and_healed():
     """It comes 0.2 s into a step that would take 0.5 s, and is noticed 2 s later."""
     journal = started().sleep(2.2)
