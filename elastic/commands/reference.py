@@ -48,7 +48,13 @@ def render(group: click.Group) -> str:
 def _section(path: tuple[str, ...], command: click.Command) -> str:
     context = click.Context(command, info_name=" ".join(("elastic", *path)))
     usage = " ".join(command.collect_usage_pieces(context))
-    lines = [f"## elastic {' '.join(path)}", "", f"`{context.info_name} {usage}`", "", _text(command.help or "")]
+    lines = [
+        f"## elastic {' '.join(path)}",
+        "",
+        f"`{context.info_name} {usage}`",
+        "",
+        _text(f"{command.help or ''}\n\n{command.epilog or ''}").strip(),
+    ]
     options = [param for param in command.params if isinstance(param, click.Option) and param.help]
     if options:
         lines += ["", "| option | what it is | default |", "|---|---|---|"]

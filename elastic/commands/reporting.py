@@ -18,7 +18,9 @@ _address = click.option("--address", default=None, help="Of the cluster; default
 
 @click.command(epilog=_RUN_HELP)
 @click.argument("run")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True, help="The page."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write the figures behind the page to stdout instead.")
 @_address
 def report(run: str, output: Path, as_json: bool, address: str | None) -> None:
