@@ -70,10 +70,11 @@ bench-checkpoint: $(READY) ## what a snapshot costs
 bench-hosts: $(READY) ## what a host monitor costs
 	$(BIN)/python -m benchmarks.host_monitor --out runs/host_monitor.json $(ARGS)
 
-diagram: $(READY) ## write the state diagram into ARCHITECTURE.md, the tables of policies and of knobs into their pages
+diagram: $(READY) ## write the state diagram into ARCHITECTURE.md, the tables of policies, knobs and commands into their pages
 	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md
 	$(BIN)/python tools/policy_table.py --write docs/policies.md
 	$(BIN)/python tools/knobs.py --write docs/configuration.md
+	$(BIN)/python tools/commands.py --write docs/commands.md
 
 clean: ## remove .venv, build products and caches (runs/ stays)
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

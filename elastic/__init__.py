@@ -18,6 +18,8 @@ _HOME = {
     "Interval": "elastic.settings",
     "Keep": "elastic.settings",
     "Limits": "elastic.settings",
+    "Logs": "elastic.settings",
+    "Page": "elastic.settings",
     "Session": "elastic.train.session",
     "get_session": "elastic.train.session",
     "tune": "elastic.actors.asking",

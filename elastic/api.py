@@ -1,6 +1,8 @@
 """Effect. `elastic.fit`: from a train_fn and settings to a result."""
 
 import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +25,16 @@ from elastic.actors.former import Former, Heirloom
 from elastic.actors.injector import Injector
 from elastic.actors.journal import JOURNAL, Journal, Past, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
+from elastic.actors.logs_copy import LogsCopy
+from elastic.actors.machines import machines_of
 from elastic.actors.policy_file import load_policy
 from elastic.actors.ray_fleet import RayFleet
+from elastic.actors.ray_metrics import RayMetrics
 from elastic.actors.ray_tiers import RayTiers
+from elastic.actors.run_logs import RunLogs
 from elastic.actors.tiers import NoTiers
 from elastic.actors.token import Token
-from elastic.callbacks import Callback, WorkerCallback, by_place
+from elastic.callbacks import Callback, WorkerCallback, by_place, configured
 from elastic.checkpoint.manifest import checked_name
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.checkpoint.vault import open_vault
@@ -39,10 +45,11 @@ from elastic.control.remediation import Policy
 from elastic.control.schedules import Schedule, schedule_of
 from elastic.control.state import RunState
 from elastic.control.values import Fork
-from elastic.knobs import Given
+from elastic.knobs import Given, Knob, effective
 from elastic.policies import policy_of
 from elastic.progress import Progress
-from elastic.settings import Chaos, Checkpoint, Health, Limits, RunSettings, Scaling
+from elastic.report.window import window
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Page, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
 
 
@@ -56,7 +63,9 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
     limits: Limits | None = None,
     checkpoint: Checkpoint | None = None,
     health: Health | None = None,
+    page: Page | None = None,
     chaos: Chaos | None = None,
+    logs: Logs | None = None,
     name: str | None = None,
     seed: int | None = None,
     run_dir: str | os.PathLike[str] | None = None,
@@ -76,7 +85,9 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         limits: how long waits may last.
         checkpoint: how safe each step is made below the memory of live workers; default: not at all.
         health: what is sensed of the hardware, and what a node must show before its workers join.
+        page: where the live page of the run listens; default: at a free port, for this machine alone.
         chaos: faults that are injected on purpose; default: none, and `elastic chaos` is refused.
+        logs: what is kept, and shown, of what its processes log.
         name: of the run; default: made up from time and chance. With `checkpoint`, a run of the same name goes on where
             the last one ended. Where workers of the last driver live, and code and settings are the same, it goes on
             with them.
@@ -95,10 +106,11 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         KeyboardInterrupt: after all workers, and a local cluster, are gone.
     """
     given: dict[str, Any] = {"scaling": scaling, "limits": limits, "checkpoint": checkpoint, "chaos": chaos}
-    given |= {"name": name, "seed": seed}
+    given |= {"logs": logs, "name": name, "seed": seed}
     given |= {"run_dir": None if run_dir is None else os.fspath(run_dir), "address": address, "health": health}
+    given["page"] = page
     arguments = {key: Given(value, f"fit({key}=...)") for key, value in given.items() if value is not None}
-    chosen, _ = load(config, arguments)
+    chosen, tree = load(config, arguments)
     made_up = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
     name = checked_name(chosen.name or made_up, "fit(name=...)")
     directory = Path(chosen.run_dir) if chosen.run_dir is not None else Path("runs") / name
@@ -108,23 +120,27 @@ def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
         run=name,
         scaling=chosen.scaling,
         limits=chosen.limits,
-        checkpoint=chosen.checkpoint,
+        checkpoint=configured(told, chosen.checkpoint),
         health=chosen.health,
         chaos=chosen.chaos,
+        logs=chosen.logs,
     )
     with ExitStack() as stack:
+        run_logs = stack.enter_context(RunLogs(directory, settings))  # until callbacks have had their last word
         for callback in told:
             stack.callback(callback.on_end)
         is_local = stack.enter_context(cluster(chosen.address or os.environ.get("RAY_ADDRESS"), settings.scaling))
         wanted = policy if policy is not None else chosen.policy
         decides = policy_of(load_policy(wanted) if isinstance(wanted, str) else wanted)
-        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults)
+        work = Work(with_callbacks(train_fn, on_workers), decides, told, chosen.seed, faults, chosen.kuberay)
         former, past = Former(name), _past(directory / JOURNAL, settings)
         journal = stack.enter_context(closing(Journal(directory)))
+        _announce(stack.enter_context(window(chosen.page, directory, journal.path, name)), told)
         token = tokens.draw(directory)
         stack.callback(tokens.forget, token)
         may_come_back = chosen.name is not None and not is_local
-        finished = _drive(work, settings, journal, token, former, past, may_come_back=may_come_back)
+        knobs = effective(replace(chosen, name=name, run_dir=str(directory)), tree)
+        finished = _drive(work, settings, journal, run_logs, knobs, token, former, past, may_come_back=may_come_back)
     return _result(finished, directory)
 
 
@@ -137,19 +153,30 @@ class Work:
     callbacks: Sequence[Callback]
     seed: int
     faults: Schedule
+    kuberay: KubeRay | None = None
 
 
 def _drive(
-    work: Work, settings: RunSettings, journal: Journal, token: Token, former: Former, past: Past, may_come_back: bool
+    work: Work,
+    settings: RunSettings,
+    journal: Journal,
+    logs: RunLogs,
+    knobs: Sequence[Knob],
+    token: Token,
+    former: Former,
+    past: Past,
+    may_come_back: bool,
 ) -> Finished:
     """Go on with what an earlier life has left, or begin.
 
     Args:
+        knobs: what is in effect, for the journal.
         may_come_back: another life of the run may want what the memory of nodes holds when this one fails.
     """
 
     def emit(event: ev.Event) -> None:
-        driver.emit(event)
+        if not logs.heed(event):
+            driver.emit(event)
 
     def crash(error: Exception) -> None:
         driver.crash(error)
@@ -162,10 +189,13 @@ def _drive(
 
     tiers = _tiers(settings, emit, keep, crash)
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
+    logs.incarnation = incarnation
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
+    journal.settings(time.time(), settings.run, incarnation, knobs)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token)
     injector = Injector(work.faults, work.seed, emit)
-    driver = Driver(brain, journal, [*work.callbacks, injector])
+    metrics = RayMetrics(settings.run)
+    driver = Driver(brain, journal, [*work.callbacks, injector, metrics])
     fleet = RayFleet(settings, work.train_fn, work.seed, emit, crash, digest)
     is_kept = may_come_back
     try:
@@ -174,8 +204,10 @@ def _drive(
         if left is not None:
             fleet.adopt(left)
         tiers.start(settings)
-        with _copied(journal, settings), injector:
-            finished = driver.run(fleet, tiers, opening=_opening(left, past))
+        machines = closing(machines_of(work.kuberay, settings, emit, crash))
+        with _heeding_sigterm(emit), _copied(journal, logs, settings), injector, machines as machine_keeper:
+            finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machine_keeper)
+            metrics.on_end()
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                 tiers.flush()
@@ -217,15 +249,49 @@ def _past(path: Path, settings: RunSettings) -> Past:
     return read_past(path)
 
 
+def _announce(place: str, callbacks: Sequence[Callback]) -> None:
+    """Where the live page is, for who looks at the progress line."""
+    for one in callbacks:
+        if isinstance(one, Progress) and place:
+            one.say(f"live page: {place}")
+
+
 @contextmanager
-def _copied(journal: Journal, settings: RunSettings) -> Iterator[None]:
-    """The journal is copied to the persistent tier, if there is one."""
+def _copied(journal: Journal, logs: RunLogs, settings: RunSettings) -> Iterator[None]:
+    """The journal is copied to the persistent tier, if there is one, and logs are where that is asked for."""
     if settings.checkpoint is None or settings.checkpoint.persistent is None:
         yield
         return
     vault = open_vault(settings.checkpoint.persistent, settings.run)
-    with closing(vault), closing(JournalCopy(journal.path, vault.store, settings.run, settings.incarnation)):
+    who = settings.run, settings.incarnation
+    with ExitStack() as stack:
+        stack.enter_context(closing(vault))
+        stack.enter_context(closing(JournalCopy(journal.path, vault.store, *who)))
+        if settings.logs.persistent:
+            stack.enter_context(closing(LogsCopy(logs.folder, vault.store, *who)))
         yield
+
+
+@contextmanager
+def _heeding_sigterm(emit: Emit) -> Iterator[None]:
+    """Whoever ends this process, such as `ray job stop`, leaves it seconds: the run saves what it has, and exits.
+
+    The next SIGTERM does what it would have done without.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def heed(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, before)
+        emit(ev.ExitAsked(reason="the driver was told to end (SIGTERM)"))
+
+    signal.signal(signal.SIGTERM, heed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tiers(
@@ -246,6 +312,6 @@ def _result(finished: Finished, directory: Path) -> Result:
         value=finished.value,
         world_sizes=list(state.world_sizes),
         incidents=list(state.incidents),
-        goodput=finished.goodput.share,
+        goodput=finished.goodput,
         run_dir=str(directory),
     )

@@ -1,7 +1,5 @@
 """Effect. The command line."""
 
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,13 +7,19 @@ from typing import Any
 import click
 
 from elastic import __version__
-from elastic.commands import checkpoints
+from elastic.commands import checkpoints, reporting
 from elastic.commands.chaos import chaos
+from elastic.commands.completing import completion
 from elastic.commands.configuring import config
+from elastic.commands.doctoring import doctor
+from elastic.commands.goodput import goodput
+from elastic.commands.kuberay import kuberay
 from elastic.commands.planning import plan
 from elastic.commands.rewinding import rewind
+from elastic.commands.running import run
 from elastic.commands.simulating import simulate
-from elastic.errors import ElasticError
+from elastic.commands.style import address_option, json_option, run_cli, tell
+from elastic.commands.submit import submit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,58 +35,63 @@ def cli() -> None:
 @click.option("--no-faults", is_flag=True, help="Only train; break nothing.")
 @click.option("--float64", is_flag=True, help="Double precision: rounding cannot hide a lost sample.")
 @click.option("--policy", metavar="FILE.py:FUNCTION", help="What decides about the faults; default: the ladder.")
-def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool, policy: str | None) -> None:
-    """Train on three nodes of this machine, kill a worker, lose a node, add one; then compare with a clean run."""
+@json_option
+def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool, policy: str | None, as_json: bool) -> None:
+    """Train on three nodes of this machine, kill a worker, lose a node, add one; then compare with a clean run.
+
+    What --json prints is in OUT/run.json, too.
+    """
     from elastic.demo.run import demo as run_demo
 
-    run_demo(out, steps=steps, seed=seed, with_faults=not no_faults, float64=float64, policy=policy)
+    run_demo(out, steps=steps, seed=seed, with_faults=not no_faults, float64=float64, policy=policy, as_json=as_json)
 
 
 @cli.command()
 @click.argument("node")
 @click.option("--deadline", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds it has left.")
 @click.option("--reason", default="elastic drain", show_default=True, help="For the records.")
-@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
-def drain(node: str, deadline: float, reason: str, address: str | None) -> None:
+@address_option
+@json_option
+def drain(node: str, deadline: float, reason: str, address: str | None, as_json: bool) -> None:
     """Announce that NODE (beginning of its id, address or name) will be taken away: its workers leave between steps."""
     from elastic.actors.cluster import connected
     from elastic.actors.draining import drain_node
 
     with connected(address):
-        click.echo(f"draining {drain_node(node, reason, deadline)}")
+        drained = drain_node(node, reason, deadline)
+    tell({"node": drained, "deadline_s": deadline}, as_json, f"draining {drained}")
 
 
 @cli.command()
 @click.argument("run")
 @click.option("--for", "for_s", type=float, default=None, help="Seconds; default: the run's limits.hold_timeout_s.")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until all have stopped.")
-@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
-def pause(run: str, for_s: float | None, timeout: float, address: str | None) -> None:
+@address_option
+@json_option
+def pause(run: str, for_s: float | None, timeout: float, address: str | None, as_json: bool) -> None:
     """Have all workers of RUN stop at the end of a step, and keep their state."""
     from elastic.actors.asking import pause as pause_run
 
     pause_run(run, for_s=for_s, timeout_s=timeout, address=address)
-    click.echo(f"{run} is paused; `elastic resume {run}` has it go on")
+    told = f"{run} is paused; `elastic resume {run}` has it go on"
+    tell({"run": run, "paused": True}, as_json, told)
 
 
 @cli.command()
 @click.argument("run")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until it is heard.")
-@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
-def resume(run: str, timeout: float, address: str | None) -> None:
+@address_option
+@json_option
+def resume(run: str, timeout: float, address: str | None, as_json: bool) -> None:
     """Have RUN go on, which is paused."""
     from elastic.actors.asking import resume as resume_run
 
     resume_run(run, timeout_s=timeout, address=address)
-    click.echo(f"{run} goes on")
+    tell({"run": run, "resumed": True}, as_json, f"{run} goes on")
 
 
-cli.add_command(config)
-cli.add_command(chaos)
-cli.add_command(rewind)
-cli.add_command(simulate)
-cli.add_command(plan)
-for command in checkpoints.COMMANDS:
+_OTHERS = (run, submit, config, doctor, chaos, rewind, goodput, simulate, plan, kuberay, completion)
+for command in (*_OTHERS, *checkpoints.COMMANDS, *reporting.COMMANDS):
     cli.add_command(command)
 
 
@@ -94,7 +103,8 @@ for command in checkpoints.COMMANDS:
 @click.option("--batch-size", type=int, default=None, help="Samples of a step.")
 @click.option("--micro-batch-size", type=int, default=None, help="Samples of one forward.")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until a step has taken it in.")
-@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
+@address_option
+@json_option
 def tune(
     run: str,
     lr_factor: float | None,
@@ -102,13 +112,14 @@ def tune(
     micro_batch_size: int | None,
     timeout: float,
     address: str | None,
+    as_json: bool,
 ) -> None:
     """Change settings of RUN while it trains: at the end of a step, on all workers, without a restart."""
     from elastic.actors.asking import tune as tune_run
 
     settings: dict[str, Any] = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}
     step = tune_run(run, lr_factor=lr_factor, **settings, timeout_s=timeout, address=address)
-    click.echo(f"{run} is tuned from step {step} on")
+    tell({"run": run, "step": step}, as_json, f"{run} is tuned from step {step} on")
 
 
 @cli.command()
@@ -116,7 +127,7 @@ def tune(
 @click.option("--hosts", type=int, required=True, help="Hosts that share one copy of the state.")
 @click.option("--bytes-per-param", type=float, default=12, show_default=True, help="Of the state, optimizer included.")
 @click.option("--copies", type=int, help="Snapshots that a host keeps at once; default: as many as a worker has slots.")
-@click.option("--json", "as_json", is_flag=True, help="Bytes, for a program.")
+@json_option
 def size(params: float, hosts: int, bytes_per_param: float, copies: int | None, as_json: bool) -> None:
     """How much memory snapshots need on each host."""
     from elastic.policies.sizing import sizing, slots_for
@@ -124,13 +135,14 @@ def size(params: float, hosts: int, bytes_per_param: float, copies: int | None, 
 
     copies = slots_for(Checkpoint().peers) if copies is None else copies
     found = sizing(params, hosts, copies=copies, bytes_per_param=bytes_per_param)
-    if as_json:
-        click.echo(json.dumps(asdict(found)))
-        return
-    click.echo(f"state    {_gib(found.state_bytes)}  {params:g} parameters of {bytes_per_param:g} bytes")
-    click.echo(f"shard    {_gib(found.shard_bytes)}  a host, of {hosts}")
-    click.echo(f"arena    {_gib(found.arena_bytes)}  a host: {copies} snapshots")
-    click.echo(f"ramdisk  {_gib(found.ramdisk_bytes)}  a host: the arena and 15 % (/dev/shm, or Checkpoint.memory)")
+    tell(
+        asdict(found),
+        as_json,
+        f"state    {_gib(found.state_bytes)}  {params:g} parameters of {bytes_per_param:g} bytes",
+        f"shard    {_gib(found.shard_bytes)}  a host, of {hosts}",
+        f"arena    {_gib(found.arena_bytes)}  a host: {copies} snapshots",
+        f"ramdisk  {_gib(found.ramdisk_bytes)}  a host: the arena and 15 % (/dev/shm, or Checkpoint.memory)",
+    )
 
 
 def _gib(size_bytes: int) -> str:
@@ -139,15 +151,4 @@ def _gib(size_bytes: int) -> str:
 
 def main() -> None:
     """Entry point: errors are one sentence, Ctrl-C is 130."""
-    try:
-        cli.main(standalone_mode=False)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except ElasticError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+    run_cli(cli)

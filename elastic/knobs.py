@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
 from elastic.errors import SettingError
-from elastic.settings import Chaos, Checkpoint, Health, Limits, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Page, Scaling
 
 DEFAULT = "default"
 
@@ -31,8 +31,14 @@ class RunConfig:
         checkpoint: how safe each step is made. (see Checkpoint; default none: it costs memory and storage)
         chaos: faults that the run does to itself. (see Chaos; default none: nobody asked for any)
         health: what is sensed of the hardware, and checked. (see Health; default as there: see there)
+        logs: what is kept, and shown, of what its processes log. (see Logs; default as there: see there)
+        page: the live page of the run. (see Page; default as there: see there)
         policy: "file.py:function" that decides what is done about an incident. (text; default none: the ladder of
             elastic.policies)
+        kuberay: the cluster on Kubernetes that the run has for itself. (see KubeRay; default none: clusters are made in
+            many ways)
+        train_fn: "file.py:function" that `elastic run` trains; `fit` is handed it. (text; default none: the command
+            names it)
     """
 
     name: str | None = None
@@ -44,7 +50,11 @@ class RunConfig:
     checkpoint: Checkpoint | None = None
     chaos: Chaos | None = None
     health: Health = field(default_factory=Health)
+    logs: Logs = field(default_factory=Logs)
+    page: Page = field(default_factory=Page)
     policy: str | None = None
+    kuberay: KubeRay | None = None
+    train_fn: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Effect. One live line for a run: step, loss, replicas, generation, goodput so far; incidents get their own."""
 
+import shutil
 import sys
 import time
 from typing import TextIO
@@ -10,16 +11,22 @@ from elastic.control.values import StepReport, View
 
 _REDRAW_S = 0.2
 _LINE_S = 5.0
+_COLUMNS = 100  # of a terminal that does not tell
 
 
 class Progress(Callback):
-    """Rewrites one line on a terminal; elsewhere writes a line every few seconds."""
+    """Rewrites one line on a terminal; elsewhere writes a line every few seconds.
+
+    Args:
+        stream: default: stderr.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._is_terminal = self._stream.isatty()
-        self._drawn_s = 0.0
+        self._drawn_s = float("-inf")
         self._waiting = ""
+        self._is_drawn = False
 
     def on_state(self, state: RunState) -> None:
         if state.phase is not Phase.STARTING:
@@ -44,25 +51,37 @@ class Progress(Callback):
         )
 
     def on_generation(self, view: View) -> None:
-        self._say(f"generation {view.generation}: {view.replicas} replicas from step {view.resume.step + 1}")
+        self.say(f"generation {view.generation}: {view.replicas} replicas from step {view.resume.step + 1}")
 
     def on_incident_opened(self, moment: IncidentOpened) -> None:
         incident = moment.incident
         who = ", ".join(incident.culprits) or "a collective"
-        self._say(f"incident {incident.number}: {incident.kind.value}: {who}")
+        self.say(f"incident {incident.number}: {incident.kind.value}: {who}")
 
     def on_incident_resolved(self, moment: IncidentResolved) -> None:
         incident = moment.incident
         told = f"incident {incident.number}: {incident.decision}"
-        self._say(f"{told}; step {incident.step} committed {moment.seconds:.2f} s after")
+        self.say(f"{told}; step {incident.step} committed {moment.seconds:.2f} s after")
+
+    def on_end(self) -> None:
+        """What is written next begins a line."""
+        if self._is_drawn:
+            self._write("\n")
+        self._is_drawn = False
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._write(f"\r\x1b[K{text}\n" if self._is_terminal else text + "\n")
+        self._is_drawn = False
 
     def _draw(self, text: str) -> None:
-        if self._is_terminal:
-            self._stream.write(f"\r\x1b[K{text}")
-        else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+        if not self._is_terminal:
+            self._write(text + "\n")
+            return
+        columns = shutil.get_terminal_size((_COLUMNS, 24)).columns
+        self._write(f"\r\x1b[K{text[: columns - 1]}")  # a line that wraps could not be taken back
+        self._is_drawn = True
 
-    def _say(self, text: str) -> None:
-        self._stream.write(f"\r\x1b[K{text}\n" if self._is_terminal else text + "\n")
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
         self._stream.flush()

@@ -253,16 +253,19 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--steps", type=int, default=Recipe().steps)
-    parser.add_argument("--workers", default="2-4", metavar="N[-M]", help="fewest and most (default: 2-4)")
+    parser.add_argument("--workers", metavar="N[-M]", help="fewest and most (default: as configured, or 2-4)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--float64", action="store_true")
     parser.add_argument("--address", help="of a Ray cluster (default: RAY_ADDRESS, a running one, or a local one)")
     args = parser.parse_args()
-    fewest, most = (int(count) for count in (args.workers.split("-") * 2)[:2])
+    scaling, (_, given) = None, elastic.config.load()
+    if args.workers or "scaling" not in given:
+        fewest, most = (int(count) for count in ((args.workers or "2-4").split("-") * 2)[:2])
+        scaling = elastic.Scaling(num_dp_replicas=(fewest, most), spares=0)
 
     result = elastic.fit(
         make_train_fn(Recipe(steps=args.steps, seed=args.seed, float64=args.float64)),
-        scaling=elastic.Scaling(num_dp_replicas=(fewest, most), spares=0),
+        scaling=scaling,
         seed=args.seed,
         address=args.address,
     )

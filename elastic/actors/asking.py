@@ -2,6 +2,7 @@
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -154,6 +155,26 @@ def resume(run: str, *, timeout_s: float = 60.0, address: str | None = None) -> 
         refused = _call(run, "ask", time.monotonic() + timeout_s, ev.ResumeAsked())
         if refused:
             raise ElasticError(str(refused))
+
+
+def run_dir(run: str, *, address: str | None = None) -> Path:
+    """The directory of a run that trains, on the machine of its driver.
+
+    Raises:
+        NoClusterError: nothing answers at the address. ElasticError: no such run is there, or it does not answer.
+    """
+    with connected(address):
+        given_up_s = time.monotonic() + _GAP_S
+        while True:
+            try:
+                actor = ray.get_actor(supervisor_name(run), namespace(run))
+                where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
+                return Path(where[1]).parent
+            except (ValueError, RayActorError, GetTimeoutError) as error:
+                if time.monotonic() > given_up_s:
+                    found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
+                    raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
+                time.sleep(_POLL_S)
 
 
 def ask_fault(run: str, fault: Fault, is_forced: bool = False) -> str:

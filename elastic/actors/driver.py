@@ -13,16 +13,17 @@ from elastic.actors.carrier import Carrier, Errand
 from elastic.actors.errands import LEAVES_BEHIND, Errands
 from elastic.actors.fleet import Fleet
 from elastic.actors.journal import Journal, Written
+from elastic.actors.machines import Machines, NoMachines
 from elastic.actors.teller import Teller
 from elastic.actors.tiers import NoTiers, Tiers
-from elastic.callbacks import Callback
+from elastic.callbacks.base import Callback
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.backlog import Backlog
-from elastic.control.goodput import Goodput
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState, Standing
+from elastic.ledger.lines import Line, happened, line_of
 
 log = logging.getLogger("elastic")
 
@@ -34,7 +35,7 @@ _ABSENT_S = 4.0  # a driver that has stood still for a little longer may be take
 
 Observed = list[tuple[float, ev.Event]]
 _OPENING = ev.RunStarted()
-News = tuple[Observed, RunState, Any] | CheckpointRung | BaseException
+News = tuple[Observed, RunState, Any, list[Line]] | CheckpointRung | BaseException
 
 
 class Brain(Protocol):
@@ -53,7 +54,7 @@ class Finished:
 
     outcome: Outcome
     state: RunState
-    goodput: Goodput
+    goodput: float
     last_report: dict[str, float]
     value: Any
 
@@ -76,6 +77,7 @@ class Driver:
     ) -> None:
         self._brain, self._journal, self._clock = brain, journal, clock
         self._tiers: Tiers | NoTiers = NoTiers()
+        self._machines: Machines | NoMachines = NoMachines()
         self._teller = Teller(callbacks)
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._is_stopped = threading.Event()
@@ -117,6 +119,7 @@ class Driver:
         tiers: Tiers | NoTiers | None = None,
         value_timeout_s: float = 60.0,
         opening: ev.RunStarted | ev.RunTakenOver = _OPENING,
+        machines: Machines | NoMachines | None = None,
     ) -> Finished:
         """Start the run, or go on with it, and stay until it ends; the fleet is still up then.
 
@@ -124,6 +127,7 @@ class Driver:
         commands are carried out beside it, so that one that hangs does not either.
         """
         self._tiers = tiers or self._tiers
+        self._machines = machines or self._machines
         if isinstance(opening, ev.RunTakenOver):
             self._issued_generation = opening.generation
             self._written = Written(opening.published, set(opening.ahead))
@@ -144,8 +148,8 @@ class Driver:
                 if isinstance(news, CheckpointRung):
                     self._teller.reached(self._clock(), news)
                     continue
-                events, state, value = news
-                self._teller.tell(events, state)
+                events, state, value, lines = news
+                self._teller.tell(events, state, lines)
                 if state.phase is Phase.ENDED and state.outcome is not None:
                     return self._finished(state, state.outcome, value)
         finally:
@@ -162,25 +166,27 @@ class Driver:
                     fleet.confirm()  # another driver may have begun; before anything is written, or told to a worker
                 turned_s = time.monotonic()
                 commands, state = self._brain.observe(events)
-                self._state = state
-                for at_s, event in events:
-                    if self._written.is_new(event):
-                        self._journal.event(at_s, event)
+                before, self._state = self._state, state
+                self._machines.follow(state)
+                lines = list(happened(before, state, [told for told in events if self._written.is_new(told[1])]))
+                self._journal.write(lines)
+                for _, event in events:
                     self._tiers.heed(event, state)
                 self._written.follow(state)
                 fleet.told(state.generation, state.published)
                 for command in commands:
-                    self._journal.command(self._clock(), command)
+                    lines.append(line_of("command", self._clock(), command))
+                    self._journal.write(lines[-1:])
                     carrier.hand_over(self._errands(fleet, command, state))
                 value = self._value(fleet, state.outcome, value_timeout_s) if state.outcome is not None else None
-                self._news.put((events, state, value))
+                self._news.put((events, state, value, lines))
                 if state.phase is Phase.ENDED:
                     return
         except BaseException as error:  # the calling thread raises it
             self._news.put(error)
 
     def _finished(self, state: RunState, outcome: Outcome, value: Any) -> Finished:
-        goodput, last_report = self._teller.goodput, self._teller.last_report
+        goodput, last_report = self._teller.ledger.account().goodput, self._teller.last_report
         return Finished(outcome=outcome, state=state, goodput=goodput, last_report=last_report, value=value)
 
     def _value(self, fleet: Fleet, outcome: Outcome, timeout_s: float) -> Any:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from elastic.actors.fleet import Emit
-from elastic.callbacks import Callback
+from elastic.callbacks.base import Callback
 from elastic.control import events as ev
 from elastic.control.injecting import nodes_of
 from elastic.control.schedules import Schedule

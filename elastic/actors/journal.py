@@ -1,16 +1,20 @@
-"""Effect. The journal of a run: one JSON line for each event, command and decision, with its time and reason."""
+"""Effect. The journal of a run: one JSON line for each event, command and decision, with its time and reason.
+
+What a line holds is said in `elastic/ledger/lines.py`.
+"""
 
 import dataclasses
 import json
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from elastic.checkpoint.rungs import CheckpointRung, Degraded, Prefetch, UploadInterval
 from elastic.control import events as ev
-from elastic.control.commands import Command
 from elastic.control.plain import plain
 from elastic.control.state import RunState
+from elastic.knobs import Knob
+from elastic.ledger.lines import Line, line_of
 
 JOURNAL = "journal.jsonl"
 _HEAD = 64  # the kind of a line is among its first characters
@@ -27,26 +31,26 @@ class Journal:
             self._file.write("\n")  # the last driver was killed in the middle of one
         self._lock = threading.Lock()
 
-    def event(self, at_s: float, event: ev.Event) -> None:
-        # Parked workers ask every few seconds; rungs are told by `checkpoint`.
-        if not isinstance(event, ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue | ev.RungReached):
-            self._write("event", at_s, event)
+    def write(self, lines: Iterable[Line]) -> None:
+        """In this order; nothing, once it is closed."""
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        with self._lock:
+            if text and not self._file.closed:  # a thread that tells on may end a little later than the run
+                self._file.write(text)
 
-    def command(self, at_s: float, command: Command) -> None:
-        self._write("command", at_s, command)
+    def settings(self, at_s: float, run: str, incarnation: int, knobs: Iterable[Knob]) -> None:
+        """What is in effect in this life of the driver, and where each value came from."""
+        values = {one.path: {"value": one.value, "source": one.source} for one in knobs}
+        told = {"life": "Settings", "run": run, "incarnation": incarnation, "knobs": plain(values)}
+        self.write([{"t": round(at_s, 6), **told}])
 
     def checkpoint(self, at_s: float, told: CheckpointRung | Degraded | Prefetch | UploadInterval) -> None:
-        self._write("checkpoint", at_s, told)
+        """A tier of the checkpoints has something to tell."""
+        self.write([line_of("checkpoint", at_s, told)])
 
     def close(self) -> None:
         with self._lock:
             self._file.close()
-
-    def _write(self, role: str, at_s: float, value: Any) -> None:
-        line = {"t": round(at_s, 6), role: type(value).__name__, **plain(value)}
-        with self._lock:
-            if not self._file.closed:  # a thread that tells on may end a little later than the run
-                self._file.write(json.dumps(line) + "\n")
 
 
 def _ends_with_a_line(path: Path) -> bool:

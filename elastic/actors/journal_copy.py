@@ -69,14 +69,23 @@ def fetch_journal(path: Path, store: Store, run: str) -> bool:
     Raises:
         StoreError: it cannot be read. CorruptError: a segment is not what was written.
     """
-    keys = Keys(run)
     if path.exists():
         return False
-    segments = [opened(_KIND, store.read(item.key)) for item in store.list(keys.folder("journal"))]
-    if segments:
+    text = stored_journal(store, run)
+    if text:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(str(segment["text"]) for segment in segments))
-    return bool(segments)
+        path.write_text(text)
+    return bool(text)
+
+
+def stored_journal(store: Store, run: str) -> str:
+    """What the persistent tier has of a run's journal; empty if it has nothing.
+
+    Raises:
+        StoreError: it cannot be read. CorruptError: a segment is not what was written.
+    """
+    segments = [opened(_KIND, store.read(item.key)) for item in store.list(Keys(run).folder("journal"))]
+    return "".join(str(segment["text"]) for segment in segments)
 
 
 def _end_of(store: Store, keys: Keys) -> int:

@@ -297,17 +297,19 @@ def start_replica(node: str, equipment: Equipment) -> Any:
     )
 
 
-def wake(settings: RunSettings) -> None:
-    """Have an actor on every node, so that all disks can be asked; it ends soon, unless a keeper wants it.
+def wake(settings: RunSettings) -> list[Any]:
+    """Actors on all nodes, so that all disks can be asked; they end soon by themselves, unless a keeper wants them.
 
     Waits until they answer, or for a minute.
     """
-    calls = []
+    actors, calls = [], []
     for node in (one for one in ray.nodes() if one["Alive"]):
         equipment = equipment_for(replace(settings, incarnation=0), node["Resources"].get("object_store_memory", 0))
         actor = start_replica(node["NodeID"], replace(equipment, lease_s=min(_WOKEN_S, equipment.lease_s)))
+        actors.append(actor)
         calls.append(actor.manifests.options(concurrency_group="control").remote(-1))
     ray.wait(calls, num_returns=len(calls), timeout=_WAKE_S)
+    return actors
 
 
 def end_replica(actor: Any) -> None:

@@ -2,37 +2,38 @@
 
 from collections.abc import Sequence
 
-from elastic.callbacks import Callback
+from elastic.callbacks.base import Callback
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import events as ev
-from elastic.control.goodput import Goodput
 from elastic.control.moments import Moment, RungReached, moments
 from elastic.control.state import Phase, RunState
 from elastic.control.values import StepReport
+from elastic.ledger.ledger import Ledger
+from elastic.ledger.lines import Line
 
 
 class Teller:
     """Callbacks and what is counted for them."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self.goodput = Goodput()
+        self.ledger = Ledger()
         self.last_report: dict[str, float] = {}
         self._callbacks = callbacks
         self._state: RunState | None = None
         self._told = -1
         self._untold: dict[int, StepReport] = {}
+        self._shard_bytes: dict[tuple[int, int], int] = {}  # by how many there are, and which one
 
-    def tell(self, events: Sequence[tuple[float, ev.Event]], state: RunState) -> None:
-        """Steps without gaps, unless the run is over; then what changed in the state."""
+    def tell(self, events: Sequence[tuple[float, ev.Event]], state: RunState, lines: Sequence[Line]) -> None:
+        """Steps without gaps, unless the run is over; then what changed in the state. `lines`: of the journal."""
+        for line in lines:
+            self.ledger.feed(line)
         before, self._state = self._state, state
         if before is not None and len(state.forks) > len(before.forks):
             self._told = min(self._told, state.forks[-1].step)  # from here on steps are told again
             self._untold.clear()
         for _, event in events:
-            if not isinstance(event, ev.StepStable) or any(fork.voids(event.report.commit) for fork in state.forks):
-                continue
-            if event.report.commit.step > self._told:
-                self._untold[event.report.commit.step] = event.report
+            self._note(event, state)
         for step in sorted(self._untold):
             if step <= state.published or state.phase is Phase.ENDED:
                 self._tell_step(self._untold.pop(step), state)
@@ -54,8 +55,17 @@ class Teller:
                 copies=told.copies,
                 degraded=told.degraded,
                 reason=told.reason,
+                nbytes=sum(size for (shards, _), size in self._shard_bytes.items() if shards == told.shards),
             )
         )
+
+    def _note(self, event: ev.Event, state: RunState) -> None:
+        if isinstance(event, ev.ShardStaged):
+            self._shard_bytes[event.shards, event.shard] = event.nbytes
+        if not isinstance(event, ev.StepStable) or any(fork.voids(event.report.commit) for fork in state.forks):
+            return
+        if event.report.commit.step > self._told:
+            self._untold[event.report.commit.step] = event.report
 
     def _tell_moment(self, moment: Moment) -> None:
         for callback in self._callbacks:
@@ -63,10 +73,9 @@ class Teller:
 
     def _tell_step(self, report: StepReport, state: RunState) -> None:
         self._told = report.commit.step
-        self.goodput = self.goodput.after(report)
-        self.last_report = report.metrics
+        self.last_report, goodput = report.metrics, self.ledger.goodput
         for callback in self._callbacks:
-            callback.on_step(report, state, self.goodput.share)
+            callback.on_step(report, state, goodput)
 
     def _tell_changes(self, before: RunState, state: RunState) -> None:
         for callback in self._callbacks:

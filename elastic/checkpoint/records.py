@@ -9,6 +9,7 @@
     <run>/quarantine/<name>, <run>/pins/<name>          not to be restored; not to be deleted
     <run>/failures/<name>/<incarnation>                 created once: training failed soon after this life's start there
     <run>/journal/<incarnation>-<number>                created once: lines of the driver's journal, in order
+    <run>/logs/<incarnation>-<worker>-<number>          created once: lines of a log file, in order
     <run>/LATEST                                        a hint for people
 
 A <name> is <step>-<lineage>-<incarnation>-<generation>. Chunks and manifests carry their sums in their keys, so writers
@@ -173,6 +174,9 @@ class Keys:
 
     def journal(self, incarnation: int, number: int) -> str:
         return f"{self.run}/journal/{incarnation:010d}-{number:010d}"
+
+    def log(self, incarnation: int, name: str, number: int) -> str:
+        return f"{self.run}/logs/{incarnation:010d}-{name}-{number:010d}"
 
     def pin(self, name: str) -> str:
         return f"{self.run}/pins/{name}"

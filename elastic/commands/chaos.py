@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from elastic.commands.style import address_option
 from elastic.control import events as ev
 from elastic.control.faults import ANY, Fault, FaultKind, kind_of
 from elastic.control.schedules import Entry, Schedule, parse
@@ -82,8 +83,8 @@ class Asked:
 @click.option("--nodes", default="", help="With --dry-run: whose faults to draw; default: the run's nodes.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Only print the plan.")
 @click.option("--force", "is_forced", is_flag=True, help="Even a run that was not started for fault injection.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each fault.")
-@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each fault, for a program.")
+@address_option
 def chaos(run: str, **options: Any) -> None:
     """Break RUN on purpose, while it trains on this cluster, and tell what struck.
 

@@ -1,6 +1,5 @@
 """Effect. Commands that look at checkpoints, check them, and carry them out of here and in."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-UNSOUND = 3  # exit code: something is bad, or cannot be restored
+from elastic.commands.style import UNSOUND
+from elastic.commands.style import json_option as _json
+from elastic.commands.style import tell as _say
+
 MEMORY = "/dev/shm"  # noqa: S108 - the default of Checkpoint.memory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,7 +27,6 @@ _disk = click.option("--disk", type=click.Path(path_type=Path), help="This node'
 _timeout = click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds for each shard."
 )
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
 _step = click.option("--step", type=click.IntRange(min=0), help="Default: the newest that is whole.")
 
 
@@ -45,7 +46,7 @@ def _held(run: str, persistent: str | None, memory: Path | None, disk: Path | No
 
 
 def _tell(facts: dict[str, Any], as_json: bool, lines: list[str]) -> None:
-    click.echo(json.dumps(facts, indent=1) if as_json else "\n".join(lines))
+    _say(facts, as_json, *lines)
 
 
 @click.command()

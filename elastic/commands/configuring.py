@@ -6,13 +6,18 @@ from typing import Any
 
 import click
 
+from elastic.commands.style import json_option
+
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--set", "assignments", multiple=True, metavar="KNOB=VALUE", help="As an argument of fit; repeatable.")
+@click.option(
+    "--from-google", "values", type=click.Path(path_type=Path), help="Translate values of Google's supervisor chart."
+)
 @click.option("--explain", is_flag=True, help="Say of each knob what it is, in which unit, and why its default.")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
-def config(file: Path | None, assignments: tuple[str, ...], explain: bool, as_json: bool) -> None:
+@json_option
+def config(file: Path | None, assignments: tuple[str, ...], values: Path | None, explain: bool, as_json: bool) -> None:
     """Print the value of every knob that `fit(config=FILE)` would have here, and where it comes from.
 
     FILE is YAML; without it, the one that ELASTIC_CONFIG names. Variables ELASTIC_<SECTION>__<KNOB> count too.
@@ -24,6 +29,9 @@ def config(file: Path | None, assignments: tuple[str, ...], explain: bool, as_js
     if explain:
         click.echo(table())
         return
+    if values is not None:
+        _translate(values)
+        return
     chosen, tree = load(file, merged(*[assigned(one) for one in assignments]))
     knobs = effective(chosen, tree)
     if as_json:
@@ -34,6 +42,38 @@ def config(file: Path | None, assignments: tuple[str, ...], explain: bool, as_js
     of_value = max(len(text) for _, text in shown)
     for one, text in shown:
         click.echo(f"{one.path:<{width}}  {text:<{of_value}}  {one.source}")
+
+
+def _translate(path: Path) -> None:
+    """Print a configuration, and what of the values has no place in it."""
+    import yaml
+
+    from elastic.errors import SettingError
+    from elastic.knobs import configured
+    from elastic.kube.google_values import translate
+
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingError(f"{path} holds no values by name")
+    translation = translate(values)
+    configured(_tree(translation.config, str(path)))  # refuses what cannot work here
+    click.echo(yaml.safe_dump(translation.config, sort_keys=False), nl=False)
+    for key, why in translation.dropped.items():
+        click.echo(f"not needed: {key}: {why}", err=True)
+    for key in translation.unknown:
+        click.echo(f"not known: {key}", err=True)
+
+
+def _tree(section: dict[str, Any], source: str) -> dict[str, Any]:
+    from elastic.knobs import Given
+
+    return {
+        name: _tree(value, source) if isinstance(value, dict) else Given(value, source)
+        for name, value in section.items()
+    }
 
 
 def _shown(value: Any) -> str:

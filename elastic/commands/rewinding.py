@@ -5,6 +5,7 @@ import socket
 
 import click
 
+from elastic.commands.style import address_option, json_option, tell
 from elastic.errors import ElasticError
 
 
@@ -28,7 +29,8 @@ class Steps(click.ParamType):
 @click.option("--skip-batches", type=Steps(), default=(0, 0), help="Steps to leave out then, A to B-1.")
 @click.option("--persistent", metavar="URL", help="RUN has ended: send its next life back.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds until all have gone back.")
-@click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")
+@address_option
+@json_option
 def rewind(
     run: str,
     to_step: int,
@@ -36,6 +38,7 @@ def rewind(
     persistent: str | None,
     timeout: float,
     address: str | None,
+    as_json: bool,
 ) -> None:
     """Have RUN go on from the newest step at or before --to-step that can be restored; later ones are void.
 
@@ -47,7 +50,7 @@ def rewind(
         from elastic.actors.asking import rewind as rewind_run
 
         step = rewind_run(run, to_step, skip=skip_batches, timeout_s=timeout, address=address)
-    click.echo(f"{run} goes on after step {step}")
+    tell({"run": run, "step": step}, as_json, f"{run} goes on after step {step}")
 
 
 def send_back_next_life(run: str, url: str, to_step: int, skip: tuple[int, int]) -> int:

@@ -83,6 +83,7 @@ class Care:
         resets: of GPUs. hold: the run is paused. leaving: it is about to save and exit.
         grow_now: whoever is ready joins at once.
         noticed: workers that will be lost, about whom the policy was asked.
+        nodes_missing: machines that were asked for and have not come in time.
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Care:
     leaving: Leaving | None = None
     grow_now: bool = False
     noticed: frozenset[str] = frozenset()
+    nodes_missing: int = 0
 
     def moved_by(self, absent_s: float) -> "Care":
         """All times later by so much."""

@@ -18,6 +18,7 @@ from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
 from elastic.control.corruption import corrupt, note_vote
 from elastic.control.deadlines import (
     discount_absence,
+    nodes_missing,
     tick_finishing,
     tick_forming,
     tick_freezing,
@@ -26,10 +27,12 @@ from elastic.control.deadlines import (
     tick_waiting,
 )
 from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
+from elastic.control.exiting import exit_asked
 from elastic.control.forming import (
     freeze,
     harden,
     is_of_old,
+    may_be_enough,
     outdate_the_left,
     settle,
     start_if_ready,
@@ -137,7 +140,8 @@ def _parked_while_running(turn: Turn, event: ev.WorkerParked) -> None:
 
 def _parked_while_waiting(turn: Turn, event: ev.WorkerParked) -> None:
     _parked(turn, event)
-    try_form(turn)
+    if may_be_enough(turn):
+        try_form(turn)
 
 
 def _parked_too_late(turn: Turn, event: ev.WorkerParked) -> None:
@@ -239,9 +243,12 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     told |= {"at_door": False, "formed": False}
     if record.standing is Standing.SUSPECT and not record.fenced:  # contact is back, and it holds its state
         told["standing"] = Standing.MEMBER
+    is_first = event.worker in turn.tally.late
     turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     if turn.state.phase is Phase.RUNNING:  # all stop at the end of a step, as one of them was asked
         turn.enter(Phase.FREEZING, planned=True)
+    elif turn.state.phase is Phase.FREEZING and is_first and not turn.state.planned:
+        turn.change(phase_since_s=turn.now_s)  # while answers come in, nobody is late: theirs may be among the next
     settle(turn)
 
 
@@ -394,6 +401,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RunTakenOver: (taken_over, None, None, None, None, None, None),
     ev.Tick: (tick_starting, tick_running, tick_freezing, tick_forming, tick_waiting, tick_finishing, _ignore),
     ev.StopAsked: (_stop, _stop, _stop, _stop, _stop, _stop, _ignore),
+    ev.ExitAsked: (exit_asked,) * 5 + (_ignore, _ignore),
     ev.RewindAsked: (rewind_asked,) * 5 + (_ignore, _ignore),
     ev.PauseAsked: (pause_asked,) * 5 + (_ignore, _ignore),
     ev.ResumeAsked: (resume_asked,) * 5 + (_ignore, _ignore),
@@ -408,6 +416,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.FaultRefused: (_ignore,) * 7,
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
+    ev.NodesMissing: (nodes_missing,) * 5 + (_ignore, _ignore),
     ev.HostBeat: (heard,) * 6 + (_ignore,),
     ev.HostsHeard: (heard,) * 6 + (_ignore,),
     ev.HardwareFinding: (hardware_found,) * 5 + (_ignore, _ignore),
@@ -431,6 +440,8 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.ShardStaged: (_ignore,) * 7,
     ev.TierDegraded: (_ignore,) * 7,
     ev.IntervalChosen: (_ignore,) * 7,
+    ev.Noted: (_ignore,) * 7,
+    ev.Logged: (_ignore,) * 7,
     ev.LoopEnded: (_ignore, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _loop_ended, _ignore),
     ev.TrainFnReturned: (_returned,) * 6 + (_ignore,),
     ev.TrainFnRaised: (_raised,) * 6 + (_ignore,),

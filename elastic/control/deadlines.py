@@ -74,7 +74,7 @@ def tick_freezing(turn: Turn, event: ev.Tick) -> None:
     watch_freezing(turn)
     if turn.state.planned and turn.waited_s() > limits.pause_timeout_s:
         harden(turn, "some are still busy with what follows their step")  # the clock starts again: they were not asked
-    waited_s = turn.waited_s() - _TOLD_S * len(turn.tally.ranks)
+    waited_s = turn.waited_s() - _TOLD_S * len(turn.tally.late)
     if not turn.state.planned and waited_s > min(limits.doubt_after_s, limits.freeze_timeout_s):
         for member in turn.many(turn.tally.by_rank(turn.tally.late)):
             if member.standing is not Standing.FINISHED:
@@ -125,6 +125,13 @@ def tick_finishing(turn: Turn, event: ev.Tick) -> None:
         if member.standing in (Standing.MEMBER, Standing.FINISHED):
             turn.fence(member.name, f"{member.name} has not returned within Limits.finish_timeout_s={limit_s}")
     turn.end_if_all_left()
+
+
+def nodes_missing(turn: Turn, event: ev.NodesMissing) -> None:
+    """Where the policy waits for machines, it is asked again: these do not come soon."""
+    turn.tend(nodes_missing=event.missing)
+    if event.missing and turn.state.phase is Phase.WAITING:
+        try_form(turn)
 
 
 def tick_waiting(turn: Turn, event: ev.Tick) -> None:

@@ -39,7 +39,9 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     },
     ev.RunTakenOver: {_STARTING: _BREAKS},
     ev.StopAsked: {phase: (_ENDED,) for phase in _ANYWHERE},
+    ev.ExitAsked: {_STARTING: (_ENDED,)},
     ev.ResumeAsked: {_WAITING: (_FORMING, _ENDED)},
+    ev.NodesMissing: {_WAITING: (_FORMING, _ENDED)},
     ev.RungReached: {_RUNNING: (_ENDED,), _WAITING: (_ENDED,)},
     ev.RestoreFound: {_STARTING: (_FORMING, _ENDED), _WAITING: (_FORMING, _ENDED), _FREEZING: (_ENDED,)},
     ev.Restored: {_STARTING: (_FORMING,), _WAITING: (_FORMING, _ENDED)},
@@ -69,7 +71,7 @@ _MOVES: dict[type[ev.Event], _Moves] = {
     },
     ev.TrainFnRaised: {phase: (_ENDED,) for phase in _ANYWHERE},
 }
-_CERTAIN = {(_STARTING, ev.TrainFnRaised), *((phase, ev.StopAsked) for phase in _ANYWHERE)}
+_CERTAIN = {(_STARTING, ev.TrainFnRaised), (_STARTING, ev.ExitAsked), *((phase, ev.StopAsked) for phase in _ANYWHERE)}
 # (phase, event) -> where it may lead; all but those in _CERTAIN may also leave the run where it is.
 EDGES: dict[tuple[Phase, type[ev.Event]], frozenset[Phase]] = {
     (phase, event): frozenset(_MOVES.get(event, {}).get(phase, ()))

@@ -9,8 +9,9 @@ from elastic.control.data import Plan
 from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.hardware import FindingKind
+from elastic.control.logs import LogLine
 from elastic.control.tuning import Tuning
-from elastic.control.values import CommitId, StepReport
+from elastic.control.values import NOT_TIMED, CommitId, StepReport, StepTimes
 from elastic.control.xid import Severity
 
 
@@ -58,6 +59,13 @@ class Tick(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked(Event):
     """The driver's user wants the run to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitAsked(Event):
+    """Whoever started the run wants it to save what it has and to end, soon: more than this word may not come."""
 
     reason: str
 
@@ -171,6 +179,14 @@ class NodeNotice(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodesMissing(Event):
+    """So many machines were asked for long ago and are not there, since `reason`; 0: all are there again."""
+
+    missing: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostBeat(Event):
     """A host monitor lives, and this is what it sees of its workers."""
 
@@ -226,6 +242,7 @@ class WorkerParked(WorkerEvent):
         plan: how its data is cut, before anything was tuned.
         gpus: that it was given, as indices or UUIDs.
         no_room: why its snapshots do not fit into the memory of its node, empty if they do, or none are taken.
+        entered_s: when it entered train_fn, by its clock; 0: not known.
     """
 
     host: str
@@ -235,6 +252,7 @@ class WorkerParked(WorkerEvent):
     plan: Plan | None = None
     gpus: tuple[str, ...] = ()
     no_room: str = ""
+    entered_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,9 +325,13 @@ class AtDoor(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formed(WorkerEvent):
-    """It has joined the group of `generation`, holds the view's state, and waits for the go."""
+    """It has joined the group of `generation`, holds the view's state, and waits for the go.
+
+    Attribute `healing_s`: how long state was handed on, or taken.
+    """
 
     generation: int
+    healing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,11 +408,33 @@ class IntervalChosen(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Logged(WorkerEvent):
+    """What its process has logged, for the run's log files; of no concern to the controller."""
+
+    lines: tuple[LogLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted(WorkerEvent):
+    """Something for the journal, of no concern to the controller.
+
+    Attributes:
+        what: of what kind. step: it belongs to, -1: to none. seconds: that training has waited for it.
+    """
+
+    what: str
+    step: int = -1
+    seconds: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopEnded(WorkerEvent):
-    """It has left the last step together with all members of `generation`."""
+    """It has left the last step together with all members of `generation`; times: what went on since."""
 
     generation: int
     commit: CommitId
+    times: StepTimes = NOT_TIMED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ generation is formed, and the run ends when the step is said to be whole in memo
 from dataclasses import replace
 
 from elastic.control.care import Leaving
+from elastic.control.events import ExitAsked
 from elastic.control.outcome import Ending
 from elastic.control.state import Phase
 from elastic.control.turn import Turn
@@ -19,6 +20,15 @@ def begin_exit(turn: Turn, reason: str) -> None:
     if turn.state.care.leaving is None:
         until_s = turn.now_s + turn.settings.limits.exit_timeout_s
         turn.tend(leaving=Leaving(reason=reason, until_s=until_s))
+
+
+def exit_asked(turn: Turn, event: ExitAsked) -> None:
+    """At once, not with the next tick: whoever asks may have seconds."""
+    begin_exit(turn, event.reason)
+    if turn.state.phase is Phase.STARTING:
+        _end(turn, "it had not begun")
+    else:
+        see_off(turn)
 
 
 def exit_resumes(turn: Turn, resume: CommitId) -> None:
@@ -55,7 +65,7 @@ def see_off(turn: Turn) -> None:
 
 def _end(turn: Turn, how: str) -> None:
     reason = turn.state.care.leaving.reason if turn.state.care.leaving is not None else ""
-    told = f"the run exited before its last step, as the policy wanted ({reason}); {how}"
+    told = f"the run exited before its last step ({reason}); {how}"
     turn.fail(Ending.EXITED, told, step=_saved(turn))
 
 

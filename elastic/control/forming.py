@@ -110,6 +110,14 @@ def try_form(turn: Turn) -> None:
     _form(turn, (*survivors, *taken), resume, remediation)
 
 
+def may_be_enough(turn: Turn) -> bool:
+    """Whether one more at the door can change anything: not where it was decided to wait, and they are too few yet."""
+    if turn.state.restore is not None or turn.state.care.decided not in WAITS:
+        return True
+    there = len(turn.tally.holders.names) + len(turn.tally.standings[Standing.PARKED])
+    return there >= turn.settings.scaling.bounds[0] * turn.state.width
+
+
 def _whole(turn: Turn) -> tuple[Gang, ...]:
     """Replicas of which every worker holds state: those of the ending generation by rank, then others."""
     tally, width = turn.tally, turn.state.width

@@ -93,7 +93,7 @@ class RungReached(Moment):
 
     Attributes:
         checkpoint_step: that step. copies: nodes that keep the shard with the fewest.
-        degraded: why they are fewer than asked for, or empty.
+        degraded: why they are fewer than asked for, or empty. nbytes: of one copy of its state, 0 if not known.
     """
 
     name: ClassVar[str] = "rung_reached"
@@ -102,6 +102,7 @@ class RungReached(Moment):
     copies: int
     degraded: str
     reason: str
+    nbytes: int = 0
 
     @property
     def sentence(self) -> str:
@@ -193,6 +194,14 @@ def moments(before: RunState, state: RunState, events: Sequence[ev.Event], step:
         *_resizes(told, before, state),
         *_ends(told, before, state),
     ]
+
+
+def incident_moments(before: RunState, state: RunState) -> list[Moment]:
+    """Those of `moments` that are of incidents; cheap where there is no news of any."""
+    if before.incidents == state.incidents:
+        return []
+    at_s = state.seen_s if state.seen_s is not None else 0.0
+    return list(_incidents(_Told(run=state.settings.run, at_s=at_s, step=state.published), before, state))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

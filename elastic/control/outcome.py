@@ -40,7 +40,7 @@ class Result:
         value: what train_fn returned on the leader.
         world_sizes: replicas of each generation, in order; of the last 1,024 in a long run.
         incidents: failures that were survived; the last 64 or more in a long run, the journal has all.
-        goodput: share of the time since the first step that went into attempts that were committed.
+        goodput: productive share of the worker-seconds of this life of the driver, see docs/goodput.md.
         run_dir: where the run's journal lies.
     """
 

@@ -16,7 +16,7 @@ from elastic.control.controller import TABLE
 from elastic.control.copies import changed
 from elastic.control.flight import Reading
 from elastic.control.state import RunState
-from elastic.control.values import CommitId, StepReport
+from elastic.control.values import CommitId, StepReport, StepTimes
 
 Check = Callable[[Any], bool]
 
@@ -100,7 +100,7 @@ def _is_reading(value: Any) -> bool:
     return isinstance(value.generation, int) and isinstance(value.still_s, float | int) and isfinite(value.still_s)
 
 
-_INNER = (CommitId, StepReport)
+_INNER = (CommitId, StepReport, StepTimes)
 _KNOWN = {kind for _, kind in TABLE}
 _FIELDS = {
     kind: tuple((field.name, _check_of(hints[field.name]), hints[field.name]) for field in fields(kind))

@@ -49,6 +49,7 @@ class ClusterView:
             room for it. Medians of what this run has seen, None before.
         step_s: a usual step, None before it is known. step: the last stable one, -1 before the first.
         tier_steps: by rung of the checkpoint ladder ("local", "replicated", "durable"), the newest step on it.
+        nodes_missing: machines that were asked for and have not come in time, where somebody can tell (Kubernetes).
     """
 
     survivors: int
@@ -70,6 +71,7 @@ class ClusterView:
     step_s: float | None = None
     step: int = -1
     tier_steps: Mapping[str, int] = field(default_factory=dict)
+    nodes_missing: int = 0
 
     def has_budget(self, kind: IncidentClass) -> bool:
         """Whether one more incident of this class may be mended the usual way."""

@@ -220,7 +220,8 @@ class RunState:
         incidents: those under treatment, and the last ones before them; failures: how many there were.
         world_sizes: replicas of the last generations that trained; trained: how many did.
         tally: what is counted over workers and hosts (`control/tally.py`); no part of the value, and not sent along.
-        phase_since_s: when the phase was entered. began_s: when the first generation of this life was begun.
+        phase_since_s: when the phase was entered; of a freeze that nobody has planned, when the last member answered.
+        began_s: when the first generation of this life was begun.
         seen_s: when the last event was taken in, None before the first. absent_s: how long, in all, nobody looked.
     """
 

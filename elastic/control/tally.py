@@ -61,6 +61,7 @@ class Tally:
         ranks: of the members of the current generation, by name.
         standings: workers by standing, who has had it for longest first. nodes, mates: by node, and by gang.
         noticed: workers that will be lost soon. leaving: that were told to leave, and are not known to have left.
+        tied: that wait for a slot, on one certain node, or not on some.
         ready: replicas of workers that are parked, and may be taken into a generation.
         held: replicas of workers that are there or on their way, and will not be lost soon.
         late: members that have not answered, and are not over. answered: that have, or are doubted.
@@ -74,7 +75,7 @@ class Tally:
     __slots__ = (
         "_settings", "_tries", "_view", "_workers", "answered", "away", "held", "holders", "hosts", "late", "leaving",
         "mates", "nodes", "noticed", "prune_above", "ranks", "ready", "restored", "restoring", "standings", "unasked",
-        "unformed", "unhealed",
+        "tied", "unformed", "unhealed",
     )  # fmt: skip
 
     def __init__(self, state: RunState) -> None:
@@ -84,6 +85,7 @@ class Tally:
         self.standings: dict[Standing, Names] = {standing: {} for standing in Standing}
         self.noticed: Names = {}
         self.leaving: Names = {}
+        self.tied: Names = {}
         self.nodes: dict[str, Names] = {}
         self.mates: dict[int, Names] = {}
         self.ready, self.held = Gangs(state.width), Gangs(state.width)
@@ -101,6 +103,7 @@ class Tally:
         for worker in sorted(state.workers.values(), key=lambda worker: worker.since_s):
             self._add(worker)
             _keep(self.leaving, worker.name, worker.is_dismissed)
+            _keep(self.tied, worker.name, _is_tied(worker))
             self.holders.note(None, worker)
             self._note_restore(None, worker)
             if worker.name in self.ranks:
@@ -124,6 +127,7 @@ class Tally:
                 self._drop(old)
                 self._add(new)
             _keep(self.leaving, name, new.is_dismissed)
+            _keep(self.tied, name, _is_tied(new))
             self.holders.note(old, new)
             self._note_restore(old, new)
             if name in self.ranks:
@@ -171,7 +175,7 @@ class Tally:
     def differs(self, other: "Tally") -> list[str]:
         """What is counted differently."""
         counted = ["answered", "away", "held", "holders", "late", "leaving", "mates", "nodes", "noticed", "ranks"]
-        counted += ["ready", "standings", "restored", "restoring", "unasked", "unformed", "unhealed"]
+        counted += ["ready", "standings", "restored", "restoring", "tied", "unasked", "unformed", "unhealed"]
         return [name for name in counted if getattr(self, name) != getattr(other, name)]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -225,6 +229,10 @@ class Tally:
 def _has_moved(old: WorkerRecord, new: WorkerRecord) -> bool:
     is_there = old.standing is new.standing and old.node == new.node
     return not is_there or old.notice != new.notice or old.tries != new.tries
+
+
+def _is_tied(worker: WorkerRecord) -> bool:
+    return worker.standing is Standing.REQUESTED and bool(worker.pinned or worker.avoid)
 
 
 def _has_restored(worker: WorkerRecord) -> bool:

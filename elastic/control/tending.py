@@ -77,10 +77,10 @@ def _ask_anew(turn: Turn) -> None:
     """Workers that wait for a slot avoid a node that is free again, or are to be on one that has no room."""
     if turn.state.phase not in _ASKS:
         return
-    waiting = turn.standing(Standing.REQUESTED)
-    stuck = {worker.gang for worker in waiting if _is_stuck(turn, worker)}
+    stuck = {worker.gang for worker in turn.many(turn.tally.tied) if _is_stuck(turn, worker)}
     if not stuck:
         return
+    waiting = turn.standing(Standing.REQUESTED)
     waits = (*OVER, Standing.REQUESTED)
     begun = {gang for gang in stuck if any(one.standing not in waits for one in turn.many(turn.tally.mates[gang]))}
     for worker in waiting:

@@ -1,6 +1,6 @@
 """Pure. The nouns that events, commands and states share: commits, members, views, incidents."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -219,6 +219,25 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """What the time up to a commit went into, on the worker that tells of it; the rest is computing.
+
+    Attributes:
+        since_s: the commit before, or the go of the generation, whichever came last; 0: not known.
+        data_s: waiting for data. wait_s: for other workers. stall_s: for snapshots. evaluation_s: evaluating.
+    """
+
+    since_s: float = 0.0
+    data_s: float = 0.0
+    wait_s: float = 0.0
+    stall_s: float = 0.0
+    evaluation_s: float = 0.0
+
+
+NOT_TIMED = StepTimes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """A stable step as the leader tells it: known to have been applied by every member of its generation.
 
@@ -226,6 +245,8 @@ class StepReport:
         seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
         tuning: what the step was computed at.
         voted: with its reduction all replicas have shown that they held the same bits before it.
+        times: what it took on the worker that tells.
+        costs: seconds that worker callbacks took around it on the worker that tells of it, by their names.
     """
 
     commit: CommitId
@@ -238,3 +259,5 @@ class StepReport:
     seconds: tuple[float, ...] = ()
     tuning: Tuning = NOT_TUNED
     voted: bool = False
+    times: StepTimes = NOT_TIMED
+    costs: dict[str, float] = field(default_factory=dict)

@@ -76,6 +76,7 @@ def cluster_view(turn: Turn, incident: Incident, survivors: int, spares: int) ->
         step_s=middle(state.steps_s),
         step=max(state.published, *state.published_ahead, -1),
         tier_steps=care.tier_steps,
+        nodes_missing=care.nodes_missing,
     )
 
 

@@ -22,9 +22,15 @@ _SCALING = Scaling(num_dp_replicas=(2, 4), spares=1)
 
 
 def demo(
-    out: Path, steps: int, seed: int, with_faults: bool, float64: bool, policy: str | None = None
+    out: Path,
+    steps: int,
+    seed: int,
+    with_faults: bool,
+    float64: bool,
+    policy: str | None = None,
+    as_json: bool = False,
 ) -> dict[str, Any]:
-    """Run it; returns what it writes to `out/run.json`."""
+    """Run it; returns what it writes to `out/run.json`, and prints it, or the story for people."""
     began_s = time.time()
     for old in ("faulty", "clean"):
         shutil.rmtree(out / old, ignore_errors=True)
@@ -43,7 +49,7 @@ def demo(
     report = _report(out, result, clean, injector)
     report["wall_s"] = time.time() - began_s
     (out / "run.json").write_text(json.dumps(report, indent=2) + "\n")
-    _tell(report)
+    print(json.dumps(report, indent=1)) if as_json else _tell(report)
     if injector is not None and injector.left:
         raise SettingError(
             f"the run ended before {injector.left} of its faults could be injected: raise --steps={steps}"

@@ -6,6 +6,7 @@ from elastic.settings.chaos import Chaos
 from elastic.settings.checkpoint import Checkpoint
 from elastic.settings.health import Health
 from elastic.settings.limits import Limits
+from elastic.settings.logs import Logs
 from elastic.settings.scaling import Scaling
 
 
@@ -19,6 +20,7 @@ class RunSettings:
     checkpoint: Checkpoint | None = None
     health: Health = field(default_factory=Health)
     chaos: Chaos | None = None
+    logs: Logs = field(default_factory=Logs)
     incarnation: int = 1
 
     @property

@@ -78,7 +78,7 @@ class FlightPage:
         self._started_at_s = time.time()
         self._noted_s = time.perf_counter()
         self._phase, self._micro_batch = Flying.LOADING, -1
-        self.computing_s = self.waiting_s = 0.0
+        self.computing_s = self.waiting_s = self.fetching_s = 0.0  # of the first, the last is a part
         self._version = 0
         self._place, self._micro_batch, self._commits = (0, -1, 0), -1, 0
         self.note(Flying.LOADING)
@@ -86,6 +86,12 @@ class FlightPage:
     def place(self, generation: int, step: int, attempt: int) -> None:
         """The attempt that the next notes belong to."""
         self._place = (generation, step, attempt)
+
+    @property
+    def placed(self) -> tuple[int, int]:
+        """Generation and step of that attempt."""
+        generation, step, _ = self._place
+        return generation, step
 
     def committed(self) -> None:
         """One more step; counts from the next note on."""
@@ -130,6 +136,7 @@ class FlightPage:
         elapsed_s, self._noted_s = now_s - self._noted_s, now_s
         if self._phase in (Flying.FETCHING, Flying.COMPUTING):
             self.computing_s += elapsed_s
+            self.fetching_s += elapsed_s if self._phase is Flying.FETCHING else 0.0
         elif self._phase in (Flying.REDUCING, Flying.TALKING):
             self.waiting_s += elapsed_s
 

@@ -27,6 +27,7 @@ from elastic.hosts.nvrx import Sections
 from elastic.settings import RunSettings
 from elastic.train.flight import FlightPage, page_path, storage_switch
 from elastic.train.link import Link
+from elastic.train.logs import LogBuffer
 from elastic.train.runner import TrainFn, run_train_fn
 from elastic.train.session import Surroundings
 
@@ -77,6 +78,8 @@ class WorkerHost:
         self._place = {"gang": spec.gang, "shard": spec.shard, "pid": os.getpid()}
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
         page.visible(os.environ.get("CUDA_VISIBLE_DEVICES", "") if spec.settings.scaling.use_gpu else "")
+        self._logs = LogBuffer(spec.worker, spec.settings.logs, lambda: (*page.placed, self._link.rank))
+        self._logs.attach()
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
         self._save_s = limits.restore_timeout_s if spec.settings.checkpoint is not None else 0.0
         self._value: Any = None
@@ -126,7 +129,7 @@ class WorkerHost:
     def events(self, timeout_s: float) -> list[ev.Event]:
         """News for the controller; waits for some, at most `timeout_s`. Renews the lease."""
         self._link.touch()
-        return self._link.take_events(timeout_s)
+        return [*self._link.take_events(timeout_s), *self._logs.taken()]
 
     def news(self, incarnation: int, seen: int, timeout_s: float, told: tuple[int, int]) -> tuple[int, list[ev.Event]]:
         """Like `events`, with a number; what the caller has not `seen`, since an answer was lost, is told again.
@@ -137,7 +140,7 @@ class WorkerHost:
         self._link.touch(incarnation)
         self._link.told(*told)
         if seen == self._told:
-            self._untold = self._link.take_events(timeout_s, incarnation)
+            self._untold = [*self._link.take_events(timeout_s, incarnation), *self._logs.taken()]
             self._told += 1
         return self._told, self._untold
 

@@ -13,7 +13,7 @@ from typing import Any
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
 from elastic.control.faults import Fault, InjectedError
-from elastic.control.values import NOTHING_COMMITTED, CommitId, View
+from elastic.control.values import NOT_TIMED, NOTHING_COMMITTED, CommitId, StepTimes, View
 from elastic.control.worker_protocol import THE_DRIVER, Signal, Stage, Verdict, WorkerState, react
 from elastic.errors import AttemptBroken, Dismissed, SupersededError
 from elastic.train.mailbox import Mailbox
@@ -71,6 +71,13 @@ class Link:
     def published(self) -> int:
         """The driver has told all stable steps up to this one."""
         return self._mail.published
+
+    @property
+    def rank(self) -> int:
+        """In the generation that was formed last; -1 before the first. Takes no lock."""
+        view = self._view
+        members = view.members if view is not None else ()
+        return next((rank for rank, member in enumerate(members) if member.worker == self.worker), -1)
 
     @property
     def silent_s(self) -> float:
@@ -300,7 +307,7 @@ class Link:
                 text = f"{type(error).__name__}: {error}"
                 self.post(ev.FormingFailed(worker=self.worker, generation=view.generation, error=text))
 
-    def formed(self, view: View, install: Callable[[], None]) -> bool:
+    def formed(self, view: View, install: Callable[[], None], healing_s: float = 0.0) -> bool:
         """Install the received state and wait for the go; False if the generation ended before it began.
 
         Like an apply, the installation holds the lock: a freeze sees the state before or after it.
@@ -316,7 +323,7 @@ class Link:
                 self.post(ev.FormingFailed(worker=self.worker, generation=view.generation, error=text))
                 return False
             self._react(Signal.FORMED, commit=view.resume)
-            self.post(ev.Formed(worker=self.worker, generation=view.generation))
+            self.post(ev.Formed(worker=self.worker, generation=view.generation, healing_s=healing_s))
             self._await(lambda: self._state.stage is not Stage.READY)
             return self._state.stage is Stage.STEPPING
 
@@ -400,12 +407,13 @@ class Link:
             if self._react(Signal.STOP_AT_DOOR) is Verdict.DONE:
                 self.post(self._answer())
 
-    def end_loop(self) -> None:
-        """The closing reduction completed: the last step is stable."""
+    def end_loop(self, times: StepTimes = NOT_TIMED) -> None:
+        """The closing reduction completed: the last step is stable. `times`: since it was committed."""
         with self._lock:
             state = self._state
             self._react(Signal.END_LOOP)
-            self._post_fact(ev.LoopEnded(worker=self.worker, generation=state.generation, commit=state.commit))
+            generation, commit = state.generation, state.commit
+            self._post_fact(ev.LoopEnded(worker=self.worker, generation=generation, commit=commit, times=times))
 
     def leave(self, event: ev.Event) -> None:
         """The training thread is over."""

@@ -21,6 +21,7 @@ from elastic.train.evaluation import Evaluator
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
 from elastic.train.mailbox import KEPT_REPORTS
+from elastic.train.meter import Meter
 from elastic.train.reducer import Reducer
 from elastic.train.sharded import reset
 from elastic.train.snapshot import make_snapshots
@@ -42,6 +43,7 @@ class Replica:
     def __init__(self, around: Surroundings) -> None:
         self.shard, self.width, self.seed = around.shard, around.width, around.seed
         self.link, self.page = around.link, around.page
+        self.meter = Meter(around.page)
         self.grace_s = around.limits.blame_grace_s
         self.settle_timeout_s = around.limits.settle_timeout_s
         self.snapshots = make_snapshots(self, around)
@@ -390,6 +392,8 @@ class Replica:
             seconds=step.seconds,
             tuning=step.tuning,
             voted=step.voted,
+            times=step.times,
+            costs=dict(step.costs),
         )
         self.drop_published(self.link.published)
         self.unpublished.append(report)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from elastic.callbacks import WorkerCallback
+from elastic.callbacks.worker import WorkerCallback
 from elastic.control import events as ev
 from elastic.errors import Dismissed
 from elastic.train import rng

@@ -1,6 +1,7 @@
 """Effect. What train_fn is given: the door to steps, data, and the group."""
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -8,7 +9,8 @@ from typing import Any, NoReturn
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from elastic.callbacks import ScaledLR, WorkerCallback
+from elastic.callbacks.rates import ScaledLR
+from elastic.callbacks.worker import WorkerCallback
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.pace import Resize
@@ -20,6 +22,7 @@ from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.gloo import FormingCancelledError, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
+from elastic.train.hooks import Hooks
 from elastic.train.link import SaveOrder
 from elastic.train.meeting import StoreHost
 from elastic.train.reducer import BUCKET_BYTES
@@ -69,6 +72,7 @@ class Session(DataDoor):
         self.run, self.worker, self.device, self.seed = around.run, around.worker, around.device, around.seed
         self.start_step = 0
         self._link, self._page, self._limits = around.link, around.page, around.limits
+        self._entered_s = time.time()
         self.shard = around.shard
         self._mesh: DeviceMesh | None = None
         self._replica = Replica(around)
@@ -76,6 +80,7 @@ class Session(DataDoor):
         self.group: World = open_world(self._replica, around.shard, around.width)
         self._store = StoreHost(around.host)
         self._on_generation: list[Callable[[Session], None]] = []
+        self._hooks = Hooks(around.page)
         self._has_arrived = self._has_begun = self._has_ended = False
 
     def __reduce__(self) -> NoReturn:
@@ -185,13 +190,16 @@ class Session(DataDoor):
                 with step:
                     step.leave_out(LEFT_OUT)
             else:
+                self._hooks.step_begins(step)
                 with self._around.section():
                     yield step
             if not step.is_entered:
                 raise StepMisuseError(f"step {step.index} was not entered: write `with step:` in the body of the loop")
-            replica.snapshots.at_door()
+            with replica.meter.stalling():
+                replica.snapshots.at_door()
             if step.is_committed and step.wants_pause:
                 self._link.stop_at_door()
+            self._hooks.step_ends(step)
 
     def on_generation(self, act: Callable[["Session"], None]) -> None:
         """Call `act(session)` whenever this worker enters a new generation, before its next step."""
@@ -205,6 +213,14 @@ class Session(DataDoor):
         """
         with self._page.during(Flying.SLOW, reason):
             yield
+
+    def note(self, what: str, step: int = -1, seconds: float = 0.0, detail: str = "") -> None:
+        """Write a line into the run's journal (`Noted`): for what is rare, since each goes through the driver.
+
+        Args:
+            what: of what kind. step: it belongs to; -1: to none. seconds: that training has waited for it.
+        """
+        self._link.post(ev.Noted(worker=self.worker, what=what, step=step, seconds=seconds, detail=detail))
 
     @contextmanager
     def mutating(self) -> Iterator[None]:
@@ -248,10 +264,12 @@ class Session(DataDoor):
 
     def use(self, callbacks: Iterable[WorkerCallback]) -> None:
         """The callbacks that were given to `fit` and run on workers."""
-        for one in callbacks:
+        given = tuple(callbacks)
+        for one in given:
             if isinstance(one, ScaledLR):
                 self._replica.rate_rule = one
             self.on_resize(one.on_resize)
+        self._hooks.use(given, self)
 
     def close(self) -> None:
         """After train_fn has returned: end a loop that was left early, together with all replicas.
@@ -268,6 +286,7 @@ class Session(DataDoor):
 
     def leave(self) -> None:
         """The training thread is over: end what it started."""
+        self._hooks.close()
         self._replica.leave()
 
     # --- the door ---
@@ -284,7 +303,8 @@ class Session(DataDoor):
         step, phase = divmod(number, replica.phases)
         if replica.evaluator is None or phase or not replica.evaluator.is_due(step, is_last=step >= max_steps):
             return True
-        return replica.evaluator.run(replica, step)
+        with replica.meter.evaluating():
+            return replica.evaluator.run(replica, step)
 
     def _arrive(self) -> None:
         if self._has_arrived:
@@ -314,6 +334,7 @@ class Session(DataDoor):
                 plan=self._replica.batches.outline,
                 gpus=self._around.gpus,
                 no_room=no_room,
+                entered_s=self._entered_s,
             )
         )
 
@@ -358,7 +379,9 @@ class Session(DataDoor):
         try:
             for group, layout in zip(groups, (replica.layout, replica.inner_layout), strict=False):
                 group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)
+            began_s = time.perf_counter()
             install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing)
+            healing_s = time.perf_counter() - began_s if view.behind else 0.0
         except FormingCancelledError:
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
             return False
@@ -376,7 +399,8 @@ class Session(DataDoor):
         self._publish_all()  # each member tells what the last leader may have died with
         if view.behind:
             replica.snapshots.fence()
-        is_live = self._link.formed(view, install)
+        is_live = self._link.formed(view, install, round(healing_s, 6))
+        replica.meter.restart(time.time())
         if is_live:
             replica.snapshots.stable(view.resume)  # all members hold it
         return is_live
@@ -385,12 +409,12 @@ class Session(DataDoor):
         if close_loop(self._replica, index):
             self._replica.make_stable()
             self._finish()
-            self._link.end_loop()
+            self._link.end_loop(self._replica.meter.lap(time.time()))
 
     def _finish(self) -> None:
         """The last step is stable; every replica tells, in case the leader dies now."""
         self._has_ended = True
-        with self.slow("sealing the last snapshot"):
+        with self.slow("sealing the last snapshot"), self._replica.meter.stalling():
             self._replica.snapshots.flush()
         self._page.note(Flying.OUTSIDE)
         self._publish_all()

@@ -23,7 +23,7 @@ import torch
 from elastic.control.data import Conservation, contribution, expected, hash32
 from elastic.control.flight import Flying
 from elastic.control.integrity import Account
-from elastic.control.values import NOTHING_COMMITTED, CommitId
+from elastic.control.values import NOT_TIMED, NOTHING_COMMITTED, CommitId
 from elastic.errors import AttemptBroken, ConservationError, StepMisuseError
 from elastic.train import rng
 from elastic.train.amp import ScalerState
@@ -82,7 +82,8 @@ class Step:
         self.skipped = ""
         self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank
         self.voted = False  # all replicas have shown that they held the same bits before it
-        self.committed_at_s = 0.0
+        self.committed_at_s, self.times = 0.0, NOT_TIMED
+        self.costs: dict[str, float] = {}  # seconds that callbacks took around it, by name
         self._replica = replica
         self.dealt = replica.dealt(self._micro_batches, number, attempt)
         self._hand = replica.hand(number, attempt)
@@ -202,7 +203,8 @@ class Step:
         if replica.has_pending_notes():
             raise StepMisuseError(f"step {self.index}: wait for your asynchronous collectives before step.apply")
         replica.mute = OUTSIDE
-        replica.snapshots.fence()
+        with replica.meter.stalling():
+            replica.snapshots.fence()
         replica.page.note(Flying.APPLYING)
         self.commit = self._commit_id()
         with replica.link.applying(self.commit, self._agree if replica.width > 1 else None):
@@ -226,6 +228,7 @@ class Step:
                 replica.batches.commit()
             self._is_over = True
             self.committed_at_s = time.time()
+        self.times = replica.meter.lap(self.committed_at_s)
         replica.page.committed()
         replica.page.note(Flying.IN_BODY)
         replica.committed(self)

@@ -30,6 +30,7 @@ from elastic.control.values import StepReport
 from elastic.policies import Ladder, Policy
 from elastic.settings import Chaos, Checkpoint, Limits, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
+from tests.chaos.ledger_checks import booked
 from tests.chaos.saboteur import BATCH, GATE, HARMLESS, MICRO_BATCH, Sabotage, train
 
 STEPS = 14
@@ -166,6 +167,7 @@ def run(
             helper.join(LONG_S)
         journal.close()
         tiers.close(keep=False)
+    booked(journal.path)
     return Story(
         finished=finished,
         folder=folder,

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.ledger_checks import booked
+
 pytestmark = pytest.mark.timeout(600)
 
 
 def demo(out: Path, *options: str) -> dict[str, Any]:
-    command = [str(Path(sys.executable).with_name("elastic")), "demo", "--out", str(out), *options]
+    command = [str(Path(sys.executable).with_name("elastic")), "demo", "--json", "--out", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=580, env=os.environ | {"COLUMNS": "120"})
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((out / "run.json").read_text())
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report == json.loads((out / "run.json").read_text())
+    return report
 
 
 @pytest.mark.slow
@@ -31,6 +35,8 @@ def test_three_faults_cost_no_step_no_sample_and_no_survivor(tmp_path: Path) -> 
         assert fault["detected_after_s"] is not None
         assert fault["resumed_after_s"] is not None
     assert report["samples"] == {"committed": 120 * 32, "distinct": 120 * 32, "repeated": 0, "skipped": 0}
+    lost = [incident for incident in booked(tmp_path / "faulty" / "journal.jsonl").incidents if incident.culprits]
+    assert len(lost) >= 2 and all(incident.cost_s > 0 and incident.decision for incident in lost)
     assert report["digests_equal"]
     assert report["survivor_objects_kept"]
     assert report["param_rel_diff_vs_clean"] <= 1e-9

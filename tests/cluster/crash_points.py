@@ -130,8 +130,10 @@ def hold(strike: Strike | None, step: int) -> None:
     if strike is None or strike.mark.exists():
         return
     if step == AT - 1:
-        names = ("raylet", "supervisor")
-        strike.wait(lambda: all(map(strike.pid_of, (strike.replica, *names))), f"the pids of replica, {names}")
+        needed = strike.victim if strike.victim in ("supervisor", "driver") else "raylet"
+        strike.wait(
+            lambda: strike.pid_of(strike.replica) and strike.pid_of(needed), f"the pids of replica and {needed}"
+        )
     if step == AT + 1 and strike.point in RESTORING:
         first = strike.folder / "fired-first"
         if not first.exists():

@@ -1,5 +1,6 @@
 """Effect. A run whose cluster loses processes of Ray, one after the other, each together with a worker."""
 
+import contextlib
 import os
 import signal
 import time
@@ -15,11 +16,12 @@ from elastic.actors.monitor import process_state
 from elastic.callbacks import Callback
 from elastic.control.state import RunState
 from elastic.control.values import StepReport
-from tests.cluster.training import regression
+from tests.cluster.training import read_lines, regression
 
 STEPS = 2500
 REPLICAS = 3
 GONE_S = 10.0
+LOSS_S = 30.0  # raylets wait for their GCS server for 60 s
 _LINES = {
     "dashboard": "/ray/dashboard/dashboard.py",
     "log_monitor": "/ray/_private/log_monitor.py",
@@ -76,20 +78,21 @@ class Killer(Callback):
         if state.replicas < REPLICAS or any(one.resumed_at_s is None for one in state.incidents):
             return
         victim, worker = self.victims.pop(0), state.members[-1]
-        has_ended = self._kill(victim, worker.pid)
+        has_ended = self._kill(victim, worker.pid, state)
         self.faults.append({"victim": victim, "worker": worker.name, "is_gone": has_ended})
         self.next_step = report.commit.step + 20
 
-    def _kill(self, victim: str, worker: int) -> bool:
+    def _kill(self, victim: str, worker: int, state: RunState) -> bool:
+        """Whether it has ended; of the GCS server, that the loss was dealt with before it is started again, too."""
         if victim == "gcs_server":
             head = self.cluster.head_node
             process = head.all_processes["gcs_server"][0].process
             head.kill_gcs_server(check_alive=False)
             os.kill(worker, signal.SIGKILL)
+            went_on = self._is_next_generation_training(state.generation)
             has_ended = process.poll() is not None
-            time.sleep(2.0)  # until somebody starts it again
             head.start_gcs_server()
-            return has_ended
+            return has_ended and went_on
         killed = found(victim)[:1]
         if victim.endswith("agent"):  # not of the node that this process is connected to
             here = ray.get_runtime_context().get_node_id()
@@ -103,6 +106,16 @@ class Killer(Callback):
             os.kill(pid, signal.SIGKILL)
         os.kill(worker, signal.SIGKILL)
         return bool(killed) and all(map(is_gone, killed))
+
+    def _is_next_generation_training(self, generation: int) -> bool:
+        """As the workers write down: this thread is the one that is told."""
+        deadline_s = time.monotonic() + LOSS_S
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(ValueError):  # a line is being written
+                if any(line.get("generation", 0) > generation for line in read_lines(self.folder)):
+                    return True
+            time.sleep(0.1)
+        return False
 
 
 def survive(cluster: Any, folder: Path, victims: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import elastic
 from elastic.actors import asking
 from elastic.actors.cluster import connected
 from elastic.control.schedules import schedule_of
+from tests.chaos.ledger_checks import booked
 from tests.cluster.test_fit import assert_nothing_lost, committed_samples, fit
 from tests.cluster.test_tuning import Asking
 from tests.cluster.training import start_python
@@ -59,9 +60,13 @@ def test_a_run_goes_through_a_schedule_and_its_journal_holds_every_fault(hosts: 
     assert {line["fault"]["name"] for line in injected} == {fault.name for fault in plan}
     assert all(line["proof"] for line in injected)
     assert_nothing_lost(tmp_path / "broken", clean, result, STEPS)
-    begun = {incident.opened_at_s for incident in result.incidents}
-    (kill,) = [line for line in injected if line["fault"]["kind"] == "kill"]
-    assert any(kill["at_s"] - 0.5 <= opened_s <= kill["at_s"] + 10 for opened_s in begun), "the ledger knows of it"
+    account = booked(tmp_path / "broken" / "run" / "journal.jsonl")
+    assert result.goodput == pytest.approx(account.goodput, rel=0.1)
+    told = {one.injected.kind: one for one in account.incidents if one.injected is not None}
+    assert {line["fault"]["kind"] for line in injected} == set(told)
+    assert (told["kill"].kind, told["notice"].kind) == ("worker lost", "planned departure")
+    assert all(abs(one.began_s - one.injected.at_s) < 1.0 for one in told.values())
+    assert told["kill_monitor"].cost_s + told["kill_supervisor"].cost_s + told["bit_flip"].cost_s < 5.0
 
 
 def test_a_node_goes_down_by_command_and_an_unwilling_run_is_left_alone(hosts: Any, tmp_path: Path) -> None:
@@ -73,6 +78,12 @@ def test_a_node_goes_down_by_command_and_an_unwilling_run_is_left_alone(hosts: A
         stdout, stderr = process.communicate(timeout=120)
         return process.returncode, stdout + stderr
 
+    def goodput() -> dict[str, Any]:
+        """By its name, while it trains."""
+        process = start_python(CLI, tmp_path, "goodput", "broken", "--json", "--address", hosts.address)
+        told: dict[str, Any] = json.loads(process.communicate(timeout=120)[0])
+        return told
+
     def act() -> Any:
         down = ("broken", "--fault", "node-down", "--target", f"node:{doomed[:12]}")
         with connected(hosts.address):
@@ -82,6 +93,7 @@ def test_a_node_goes_down_by_command_and_an_unwilling_run_is_left_alone(hosts: A
             cli("nobody", "--fault", "kill"),
             cli(*down),
             cli("broken", "--fault", "partition", "--with", "nowhere0", "--force"),
+            goodput(),
             cli(*down, "--force"),
             cli("broken", "--schedule", "0 kill any; 0.5 kill_supervisor", "--force", "--json"),
         )
@@ -94,7 +106,9 @@ def test_a_node_goes_down_by_command_and_an_unwilling_run_is_left_alone(hosts: A
     finally:
         for node in nodes:
             hosts.remove_node(node, allow_graceful=False)
-    there, unknown, unwilling, unable, down, both = asking_.result()
+    there, unknown, unwilling, unable, live, down, both = asking_.result()
+    assert live["run"] == "broken" and live["is_live"] and live["steps"]["kept"] > 0
+    assert sum(live["wall_seconds"].values()) == pytest.approx(live["wall_s"], rel=1e-3)
     assert doomed in there and len(there) == 3
     assert unknown[0] == 1 and "no run 'nobody' trains on this cluster" in unknown[1]
     assert unwilling[0] == 1 and "was not started for fault injection" in unwilling[1]

@@ -30,7 +30,6 @@ from tests.effects.helpers import process_state
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
-NAME = "crash-points"
 SAFE = {"node": ("replicated", "durable")}  # rungs that survive it; all others leave the slots alone
 MATRIX = [(point, victim) for victim in ("replica", "raylet", "supervisor", "driver") for point in BY_TRAINER]
 MATRIX += [(point, victim) for victim in ("replica", "raylet", "supervisor", "driver") for point in BY_REPLICA]
@@ -78,7 +77,7 @@ def fit(folder: Path, strike: Strike | None) -> Any:
     try:
         return elastic.fit(
             striking(strike, folder),
-            name=NAME,
+            name=f"crash-{strike.point}-{strike.victim}" if strike is not None else "crash-clean",
             scaling=elastic.Scaling(num_dp_replicas=1, resources_per_worker=resources),
             limits=elastic.Limits(start_timeout_s=120, hang_floor_s=100),
             checkpoint=elastic.Checkpoint(local_interval=every, memory=str(folder / "memory"), **store),

@@ -14,6 +14,7 @@ from elastic.actors.draining import drain_node, draining_nodes
 from elastic.control.state import RunState
 from elastic.control.values import IncidentClass
 from elastic.errors import ElasticError
+from tests.chaos.ledger_checks import booked
 from tests.cluster.training import At, read_lines, regression, relative_difference
 from tests.conftest import RUN_MARK
 
@@ -24,7 +25,7 @@ def fit(folder: Path, *callbacks: Any, steps: int = 40, **settings: Any) -> Any:
     """A run in `folder`, two replicas unless told otherwise."""
     scaling = settings.pop("scaling", elastic.Scaling(num_dp_replicas=2))
     limits = settings.pop("limits", elastic.Limits(start_timeout_s=60))
-    return elastic.fit(
+    result = elastic.fit(
         regression(folder, steps),
         scaling=scaling,
         limits=limits,
@@ -32,6 +33,8 @@ def fit(folder: Path, *callbacks: Any, steps: int = 40, **settings: Any) -> Any:
         run_dir=folder / "run",
         **settings,
     )
+    booked(folder / "run" / "journal.jsonl")
+    return result
 
 
 @pytest.fixture(scope="module")

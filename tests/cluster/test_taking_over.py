@@ -14,6 +14,7 @@ import pytest
 
 import elastic
 from elastic.checkpoint.vault import open_vault
+from tests.chaos.ledger_checks import booked
 from tests.cluster import training
 from tests.cluster.test_fit import committed_samples, control_plane_pids
 from tests.cluster.training import read_lines, relative_difference
@@ -99,6 +100,7 @@ def assert_nothing_lost(folder: Path, result: Any, steps: int = STEPS) -> None:
     assert result.steps == steps
     told = Counter(line["report"]["commit"]["step"] for line in journal(folder) if line.get("event") == "StepStable")
     assert told == Counter(range(steps)), "a stable step is missing in the journal, or is there twice"
+    booked(folder / "run" / "journal.jsonl")
     assert set(committed_samples(folder).values()) == {1}
 
 

@@ -14,6 +14,7 @@ from elastic.control import events as ev
 from elastic.control.commands import Form, StartWorker
 from elastic.control.state import RunState
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Member, StepReport, View
+from elastic.ledger.lines import line_of
 from elastic.settings import RunSettings
 
 RUN = "r"
@@ -35,7 +36,7 @@ def form(resume: int, restored: bool = False) -> Form:
 def write(folder: Path, *lines: Any) -> Path:
     journal = Journal(folder)
     for line in lines:
-        journal.event(1.0, line) if isinstance(line, ev.Event) else journal.command(1.0, line)
+        journal.write([line_of("event" if isinstance(line, ev.Event) else "command", 1.0, line)])
     journal.close()
     return journal.path
 
@@ -66,7 +67,7 @@ def test_it_is_copied_while_it_is_written(tmp_path: Path) -> None:
     copying = JournalCopy(journal.path, store, RUN, 1, period_s=SOON_S)
     try:
         for step in range(200):
-            journal.event(1.0, stable(step))
+            journal.write([line_of("event", 1.0, stable(step))])
             threading.Event().wait(0.001)
     finally:
         copying.close()

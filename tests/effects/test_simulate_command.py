@@ -56,6 +56,11 @@ def test_a_scenario_is_told_row_by_row(small):
     assert "published 1 to 50" in lines and "lost: " in lines and "a useful hour" in lines
 
 
+def test_the_case_study_is_told_to_a_program():
+    rows = json.loads(told("case-study", "--seeds", 1, "--jobs", 1, "--json"))["rows"]
+    assert rows[0]["name"] == "plain" and all(0 < row["goodput"] <= 1 for row in rows)
+
+
 def test_policies_stand_side_by_side(small):
     mine = f"{small.parent / 'mine.py'}:waits"
     options = ("--policy", "Ladder", "--policy", mine, "--seeds", 2, "--jobs", 1, "--json")

@@ -32,3 +32,7 @@ def test_each_row_names_a_test_that_bears_its_number() -> None:
     tests = shown()
     wrong = {number: name for number, name in promised().items() if name not in tests.get(number, set())}
     assert wrong == {}
+
+
+def test_no_test_bears_a_number_that_the_table_lacks() -> None:
+    assert set(shown()) == set(promised())

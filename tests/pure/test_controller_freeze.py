@@ -261,3 +261,19 @@ def test_a_member_of_another_lineage_is_healed_like_one_behind():
     ws.answer("w2", 5)
     assert ws.names(ws.view.donors) == ["w1", "w2"]
     assert ws.names(ws.view.behind) == ["w0"]
+
+
+def test_while_answers_come_in_nobody_is_late():
+    """Of thousands that are asked, the last to be heard are no more dead than the first."""
+    ws = BareController(4, doubt_after_s=1.0, freeze_timeout_s=3.0).run()
+    ws.break_("w0")
+    for worker in ("w0", "w1", "w2"):
+        ws.tick(after_s=0.9)
+        assert ws.given(cmd.ProveDead) == []
+        ws.answer(worker, 4)
+        ws.answer(worker, 4)
+    ws.tick(after_s=1.1)
+    assert ws.addressees(cmd.ProveDead) == {"w3"}
+    ws.answer("w2", 4)
+    ws.tick(after_s=2.0)
+    assert ws.addressees(cmd.Fence) == {"w3"}, "who repeats itself buys it no time"

@@ -171,7 +171,9 @@ def events(state: RunState) -> Iterator[ev.Event]:
     yield from (
         ev.PauseAsked(),
         ev.ResumeAsked(),
+        ev.ExitAsked(reason="the job is stopped"),
         ev.GpuReset(node="node-w0", gpus=("0",)),
+        ev.NodesMissing(missing=1, reason="no capacity"),
         ev.RungReached(commit=commit(9), rung="local"),
     )
     yield ev.FaultAsked(fault=Fault(kind=FaultKind.KILL))
@@ -215,6 +217,8 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.ShardStaged(worker=worker, commit=commit(9), shard=0, shards=1, nbytes=64)
         yield ev.TierDegraded(worker=worker, tier="memory", reason="full")
         yield ev.IntervalChosen(worker=worker, tier="memory", reason="set to every 10 steps")
+        yield ev.Logged(worker=worker, lines=())
+        yield ev.Noted(worker=worker, what="profile", step=9, seconds=0.2)
         yield from (ev.TrainFnReturned(worker=worker), ev.TrainFnReturned(worker=worker, dismissed=True))
         yield ev.TrainFnRaised(worker=worker, summary="ValueError", traceback="line 1")
 

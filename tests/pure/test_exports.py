@@ -16,6 +16,8 @@ FROZEN = [
     "Interval",
     "Keep",
     "Limits",
+    "Logs",
+    "Page",
     "Result",
     "Scaling",
     "Session",

@@ -191,7 +191,7 @@ def test_secrets_in_a_url_are_not_shown(url, shown):
 
 
 def test_names_without_a_section():
-    assert plain_names() == {"name", "seed", "run_dir", "address", "policy"}
+    assert plain_names() == {"name", "seed", "run_dir", "address", "policy", "train_fn"}
 
 
 # --- documentation ----------------------------------------------------------------------------------------------------
@@ -214,7 +214,8 @@ def test_every_knob_says_its_unit_its_default_and_why(kind):
 def said(field):
     """How a docstring says a default."""
     if field.default_factory is not dataclasses.MISSING:
-        words = {"scaling": "one on one CPU", "limits": "as there", "health": "as there", "keep": "the last two"}
+        words = {"scaling": "one on one CPU", "limits": "as there", "keep": "the last two"}
+        words |= {"health": "as there", "logs": "as there", "page": "as there"}
         return words.get(field.name, "as measured")
     words = {None: "none", True: "yes", False: "no", "": "none"}
     if field.name in ("steps", "seconds"):

@@ -427,6 +427,24 @@ def test_an_exit_that_a_failure_crosses_stops_once_more():
     assert ws.addressees(cmd.Pause) == {"w0"}
 
 
+def test_who_started_the_run_may_have_it_save_and_exit():
+    ws = running(Kind.SHRINK, checkpoint=Checkpoint())
+    ws.feed(ev.ExitAsked(reason="SIGTERM"))
+    assert ws.addressees(cmd.Pause) == {"w0"}, "at once"
+    stop(ws)
+    ws.form()
+    ws.feed(ev.RungReached(commit=commit(4), rung="local"))
+    assert ws.state.outcome.ending is Ending.EXITED
+    assert ws.state.outcome.message == "the run exited before its last step (SIGTERM); step 4 is saved"
+
+
+def test_a_run_that_has_not_begun_exits_at_once():
+    ws = BareController(2)
+    ws.start()
+    ws.feed(ev.ExitAsked(reason="SIGTERM"))
+    assert ws.state.outcome.ending is Ending.EXITED and "it had not begun" in ws.state.outcome.message
+
+
 def test_an_exit_with_nothing_to_save_ends_at_once():
     ws = exiting(None)
     assert ws.state.outcome.ending is Ending.EXITED

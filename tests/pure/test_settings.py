@@ -7,7 +7,7 @@ import pytest
 
 from elastic import errors
 from elastic.control.outcome import Ending
-from elastic.settings import Chaos, Limits, RunSettings, Scaling
+from elastic.settings import Chaos, Limits, Page, RunSettings, Scaling
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,20 @@ def test_the_bounds_of_replicas(replicas, bounds):
 )
 def test_the_resources_of_a_worker(scaling, resources):
     assert scaling.resources == resources
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [({"port": -1}, "Page.port=-1"), ({"port": 65536}, "Page.port=65536"), ({"host": ""}, "Page.host=''")],
+)
+def test_a_page_that_cannot_work_names_its_field(setting, named):
+    with pytest.raises(errors.SettingError, match=named):
+        Page(**setting)
+
+
+@pytest.mark.parametrize(("host", "is_loopback"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
+def test_a_page_for_others_is_told_from_one_for_this_machine(host, is_loopback):
+    assert Page(host=host).is_loopback is is_loopback
 
 
 def test_settings_are_values():

@@ -50,8 +50,8 @@ def calls(work: Callable[[], object]) -> int:
 class Many:
     """A run of many workers, without the laws' checks, which look at all."""
 
-    def __init__(self, workers: int, checkpoint: Checkpoint | None = None) -> None:
-        scaling = Scaling(num_dp_replicas=(2, workers // WIDTH), workers_per_replica=WIDTH)
+    def __init__(self, workers: int, checkpoint: Checkpoint | None = None, least: int = 2) -> None:
+        scaling = Scaling(num_dp_replicas=(least, workers // WIDTH), workers_per_replica=WIDTH)
         limits = Limits(doubt_after_s=100.0, freeze_timeout_s=100.0)
         settings = RunSettings(run="r", scaling=scaling, limits=limits, checkpoint=checkpoint)
         self.state, self.now_s, self.workers = RunState(settings=settings), 0.0, workers
@@ -100,6 +100,11 @@ def starting(workers: int) -> Iterator[tuple[Many, ev.Event]]:
     assert ws.state.phase is Phase.STARTING
     yield ws, ev.Tick()
     yield ws, ev.WorkerPlaced(worker="w1", node="n0")
+
+
+def placing(workers: int) -> Iterator[tuple[Many, ev.Event]]:
+    """All wait for slots."""
+    yield Many(workers), ev.Tick()
 
 
 def parking(workers: int) -> Iterator[tuple[Many, ev.Event]]:
@@ -176,6 +181,19 @@ def forming(workers: int) -> Iterator[tuple[Many, ev.Event]]:
     yield ws, ev.Tick()
 
 
+def waiting(workers: int) -> Iterator[tuple[Many, ev.Event]]:
+    """All are needed, and two that were lost are replaced: the first replacement changes nothing."""
+    ws = Many(workers, least=workers // WIDTH).run()
+    ws.feed(*(ev.WorkerDead(worker=name, proof="gone") for name in ("w1", "w9")))
+    rest = [name for name in ws.names if name not in ("w1", "w9")]
+    ws.feed(*(ev.FreezeAnswered(worker=name, generation=1, commit=commit(8), healed=True) for name in rest))
+    assert ws.state.phase is Phase.WAITING
+    new = [worker.name for worker in ws.state.standing(Standing.REQUESTED)]
+    assert len(new) == 2
+    ws.place(*new)
+    yield ws, ev.WorkerParked(worker=new[0], host="h", port=1, pid=1, layout="l")
+
+
 def finishing(workers: int) -> Iterator[tuple[Many, ev.Event]]:
     ws = Many(workers).run()
     ws.feed(ev.LoopEnded(worker="w1", generation=1, commit=commit(8)))
@@ -183,7 +201,10 @@ def finishing(workers: int) -> Iterator[tuple[Many, ev.Event]]:
     yield ws, ev.Tick()
 
 
-STORIES = (starting, parking, restoring, running, leaving, departing, one_stands_still, freezing, forming, finishing)
+STORIES = (
+    starting, placing, parking, restoring, running, leaving, departing, one_stands_still, freezing, forming, waiting,
+    finishing,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)

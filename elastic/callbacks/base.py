@@ -1,14 +1,14 @@
-"""Pure. Callbacks: called at named moments, with values; subclass and override what you need.
+"""Pure. What callbacks are called with, and where they run.
 
 A `Callback` runs in the thread that called `fit`, in the order of what happened; control does not wait for it. A
-`WorkerCallback` is sent to every worker and runs inside its steps; training waits for it. `elastic.sinks` has callbacks
-that write moments to a file, to TensorBoard, or post them.
+`WorkerCallback` is sent to every worker and runs inside its steps; training waits for it.
 """
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import Any
 
+from elastic.callbacks.rates import ScaledLR
+from elastic.callbacks.worker import WorkerCallback
 from elastic.control.moments import (
     GaveUp,
     IncidentDecided,
@@ -21,34 +21,22 @@ from elastic.control.moments import (
     RungReached,
     StragglerFound,
 )
-from elastic.control.pace import Resize
 from elastic.control.state import RunState
 from elastic.control.values import StepReport, View
 from elastic.errors import SettingError
-
-__all__ = [
-    "Callback",
-    "GaveUp",
-    "IncidentDecided",
-    "IncidentOpened",
-    "IncidentResolved",
-    "LinearLR",
-    "Moment",
-    "NodeQuarantined",
-    "NoticeHeard",
-    "Resize",
-    "Resized",
-    "RungReached",
-    "ScaledLR",
-    "SquareRootLR",
-    "StragglerFound",
-    "WorkerCallback",
-    "by_place",
-]
+from elastic.settings import Checkpoint
 
 
 class Callback:
     """Does nothing. An exception in a callback ends the run, and is raised by fit()."""
+
+    def configure(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """Before the run: the checkpoint settings as this callback needs them.
+
+        Raises:
+            SettingError: it can not work with them.
+        """
+        return checkpoint
 
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
         """A step became stable."""
@@ -94,67 +82,6 @@ class Callback:
         """fit() is about to return or raise; nothing is told any more."""
 
 
-class WorkerCallback:
-    """Does nothing. Each worker has its own copy; an exception in it ends the run with `TrainFnError`."""
-
-    def on_resize(self, resize: Resize) -> None:
-        """A step is about to be applied at another size than the one before it; before its optimizers run.
-
-        Called on every worker that computes the step, once; not for an attempt that failed.
-        """
-
-
-def linear(batch: int, reference_batch: int) -> float:
-    """Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017."""
-    return batch / reference_batch
-
-
-def square_root(batch: int, reference_batch: int) -> float:
-    """For Adam and its kin: Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", 2022."""
-    return math.sqrt(batch / reference_batch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledLR(WorkerCallback):
-    """Learning rates follow the global batch, by a rule of your own.
-
-    The factor acts inside the optimizer's step alone: schedulers, and the rates in `param_groups`, never see it.
-
-    Attributes:
-        rule: (global batch, reference batch) -> factor; it must give the same number on every worker.
-        warmup_steps: steps over which a factor rises after a resize; it falls at once.
-        reference_batch: global batch at which your rates hold as they are; None: that of the first committed step.
-
-    Raises:
-        SettingError: a number is out of its range.
-    """
-
-    rule: Callable[[int, int], float]
-    warmup_steps: int = 0
-    reference_batch: int | None = None
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        if self.warmup_steps < 0:
-            raise SettingError(f"{name}.warmup_steps={self.warmup_steps} must not be negative")
-        if self.reference_batch is not None and self.reference_batch < 1:
-            raise SettingError(f"{name}.reference_batch={self.reference_batch} must be at least 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinearLR(ScaledLR):
-    """Learning rates in proportion to the global batch."""
-
-    rule: Callable[[int, int], float] = linear
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SquareRootLR(ScaledLR):
-    """Learning rates in proportion to the square root of the global batch."""
-
-    rule: Callable[[int, int], float] = square_root
-
-
 def by_place(
     callbacks: Iterable[Callback | WorkerCallback],
 ) -> tuple[tuple[Callback, ...], tuple[WorkerCallback, ...]]:
@@ -163,7 +90,7 @@ def by_place(
     Raises:
         SettingError: one is neither, or two of them scale the learning rates.
     """
-    all_of_them = tuple(callbacks)
+    all_of_them: tuple[Any, ...] = tuple(callbacks)
     for one in all_of_them:
         if not isinstance(one, Callback | WorkerCallback):
             raise SettingError(
@@ -175,3 +102,10 @@ def by_place(
     if len(rules) > 1:
         raise SettingError(f"callbacks holds {' and '.join(rules)}: only one of them can scale the learning rates")
     return tuple(one for one in all_of_them if isinstance(one, Callback)), on_workers
+
+
+def configured(callbacks: Iterable[Callback], checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """The checkpoint settings as all of these need them. Raises: SettingError: one can not work with them."""
+    for one in callbacks:
+        checkpoint = one.configure(checkpoint)
+    return checkpoint

@@ -1,0 +1,192 @@
+"""Effect. The machines of a run on Kubernetes: a thread makes them what the run's state says, and tells what it sees.
+
+Each look compares what is wanted with what is there (`elastic.kube.reconcile`); what could not be done is found undone
+by the next one. So an API server that is away costs training nothing, and remediation goes on when it is back.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elastic.actors.fleet import Emit
+from elastic.control import events as ev
+from elastic.control.state import OVER, RunState
+from elastic.errors import SettingError
+from elastic.kube.client import KubeClient, KubeError, Why, connect
+from elastic.kube.pods import GROUP
+from elastic.kube.reconcile import (
+    QUARANTINE,
+    Cordon,
+    Memory,
+    Missing,
+    Order,
+    Release,
+    Replace,
+    Scale,
+    Seen,
+    Warn,
+    Wish,
+    reconcile,
+)
+from elastic.kube.shape import nodes_for, slots_per_node
+from elastic.settings import KubeRay, RunSettings
+
+log = logging.getLogger("elastic")
+
+_LOOK_S = 2.0
+_END_S = 15.0
+_IN_CLUSTER, _CLUSTER = "KUBERNETES_SERVICE_HOST", "RAY_CLUSTER_NAME"  # set by Kubernetes, and by KubeRay's operator
+
+
+class NoMachines:
+    """Where there is no Kubernetes, or nothing was said of it."""
+
+    def follow(self, state: RunState) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Machines:
+    """See the module.
+
+    Args:
+        cluster: RayCluster whose worker group is looked after.
+        emit: takes NodeNotice and NodesMissing. crash: takes what must not have happened.
+        addresses: of Ray's live nodes, by id.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        cluster: str,
+        settings: RunSettings,
+        kuberay: KubeRay,
+        emit: Emit,
+        crash: Callable[[Exception], None],
+        addresses: Callable[[], Mapping[str, str]] | None = None,
+        look_s: float = _LOOK_S,
+    ) -> None:
+        self._client, self._cluster, self._run, self._limits = client, cluster, settings.run, settings.limits
+        self._emit, self._crash, self._addresses, self._look_s = emit, crash, addresses or ray_addresses, look_s
+        self._replicas = None if kuberay.autoscale else _wanted(settings, kuberay)
+        self._state: RunState | None = None
+        self._memory = Memory()
+        self._may_touch_nodes = kuberay.node_rights
+        self._trouble = ""
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="elastic-machines", daemon=True)
+        self._thread.start()
+
+    def follow(self, state: RunState) -> None:
+        """What the run wants now; called often, waits for nothing."""
+        self._state = state
+
+    def close(self) -> None:
+        self._is_closed.set()
+        self._thread.join(_END_S)
+        self._client.close()
+
+    def _keep(self) -> None:
+        try:
+            while not self._is_closed.wait(self._look_s):
+                state = self._state
+                if state is not None:
+                    self._look(state)
+        except Exception as error:  # nobody would hear it here
+            self._crash(error)
+
+    def _look(self, state: RunState) -> None:
+        try:
+            wish = Wish(
+                quarantine=state.care.quarantine,
+                busy=frozenset(one.node for one in state.workers.values() if one.standing not in OVER),
+                addresses=self._addresses(),
+                replicas=self._replicas,
+            )
+            orders, self._memory = reconcile(
+                self._run, wish, self._seen(), self._memory, time.time(), self._limits.start_timeout_s
+            )
+        except KubeError as error:
+            self._note(error)
+            return
+        for order in orders:
+            try:
+                self._carry_out(order)
+            except KubeError as error:  # the next look finds it undone
+                self._note(error)
+                return
+        if self._trouble:
+            log.info("machines: Kubernetes answers again")
+            self._trouble = ""
+
+    def _seen(self) -> Seen:
+        group, pods = self._client.group(self._cluster, GROUP), self._client.pods(self._cluster)
+        machines = {}
+        if self._may_touch_nodes:
+            try:
+                machines = {one.name: one for one in self._client.machines()}
+            except KubeError as error:
+                if error.why is not Why.FORBIDDEN:
+                    raise
+                self._may_touch_nodes = False
+                log.warning("machines: %s: nodes are not cordoned, bad ones are kept out by Ray alone", error)
+        return Seen(group=group, pods=pods, machines=machines)
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case Cordon():
+                log.warning("machines: %s gets no pods: %s", order.machine, order.taint.value)
+                self._client.taint(order.machine, order.taint)
+                self._client.cordon(order.machine)
+            case Release():
+                log.info("machines: %s is given back", order.machine)
+                self._client.uncordon(order.machine)
+                self._client.untaint(order.machine, QUARANTINE)
+            case Replace():
+                log.warning("machines: replaced: %s", ", ".join(sorted(order.pods)))
+                self._client.replace_pods(self._cluster, GROUP, order.pods)
+            case Scale():
+                self._client.scale(self._cluster, GROUP, order.replicas)
+            case Warn():
+                self._emit(ev.NodeNotice(node=order.node, reason=order.reason))
+            case Missing():
+                self._emit(ev.NodesMissing(missing=order.count, reason=order.reason))
+
+    def _note(self, error: KubeError) -> None:
+        """Say a trouble once, however long it lasts."""
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            log.warning("machines: %s; training goes on, and this is tried again", error)
+
+
+def machines_of(
+    kuberay: KubeRay | None, settings: RunSettings, emit: Emit, crash: Callable[[Exception], None]
+) -> Machines | NoMachines:
+    """Look after the machines of this run, if it lives in a pod of KubeRay's."""
+    cluster = os.environ.get(_CLUSTER, "")
+    if kuberay is None or not cluster or _IN_CLUSTER not in os.environ:
+        return NoMachines()
+    try:
+        client = connect(kuberay.namespace)
+    except SettingError as error:
+        log.warning("machines: %s: bad ones are kept out by Ray alone", error)
+        return NoMachines()
+    return Machines(client, cluster, settings, kuberay, emit, crash)
+
+
+def ray_addresses() -> dict[str, str]:
+    """Addresses of the live nodes of the connected cluster, by id."""
+    import ray  # a driver of child processes needs none
+
+    nodes: list[dict[str, Any]] = ray.nodes()
+    return {one["NodeID"]: one["NodeManagerAddress"] for one in nodes if one["Alive"]}
+
+
+def _wanted(settings: RunSettings, kuberay: KubeRay) -> int:
+    scaling = settings.scaling
+    return nodes_for(scaling, scaling.bounds[1] + scaling.spares, slots_per_node(scaling, kuberay))

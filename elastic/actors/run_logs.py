@@ -1,0 +1,107 @@
+"""Effect. The logs of a run: a file for each worker and one for the driver, and on the terminal what matters, once."""
+
+import json
+import logging
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from elastic.control import events as ev
+from elastic.control.logs import Echo, LogLine
+from elastic.settings import RunSettings
+from elastic.train.logs import line_of
+
+log = logging.getLogger("elastic")
+workers_log = logging.getLogger("elastic.workers")
+
+FOLDER = "logs"
+DRIVER = "driver"
+
+
+class RunLogs(logging.Handler):
+    """Writes `<run_dir>/logs/<worker>.jsonl`, a line of JSON each; as a handler it takes what the driver itself logs.
+
+    Use it as a context: inside, what "elastic" logs goes to `driver.jsonl`, and, if nobody else shows it, to stderr.
+    """
+
+    def __init__(self, run_dir: Path, settings: RunSettings, stream: TextIO | None = None) -> None:
+        super().__init__(getattr(logging, settings.logs.level.upper()))
+        self.folder = run_dir / FOLDER
+        self.incarnation = settings.incarnation  # of the lines that come from now on
+        self._run, self._stream = settings.run, stream or sys.stderr
+        self._echo = Echo(settings.logs.show)
+        self._nodes: dict[str, str] = {}
+        self._has_failed = False
+        self._writing = threading.Lock()
+        self._console: logging.Handler | None = None
+        self._level_before = logging.NOTSET
+
+    def heed(self, event: ev.Event) -> bool:
+        """Whether an event was for the logs alone; from any thread."""
+        if isinstance(event, ev.WorkerPlaced):
+            self._nodes[event.worker] = event.node
+        if not isinstance(event, ev.Logged):
+            return False
+        self._write(event.worker, event.lines)
+        for line in event.lines:
+            for level, text in list(self._echo.heard(line, event.worker, time.monotonic())):
+                _show(level, text)
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(DRIVER, (line_of(record),))
+
+    def __enter__(self) -> "RunLogs":
+        self._level_before = log.level
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.INFO)
+        if not log.handlers and not logging.getLogger().handlers:
+            self._console = _console(self._stream)
+            log.addHandler(self._console)
+        log.addHandler(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for level, text in self._echo.due(time.monotonic(), is_last=True):
+            _show(level, text)
+        log.removeHandler(self)
+        if self._console is not None:
+            log.removeHandler(self._console)
+        log.setLevel(self._level_before)
+
+    def _write(self, name: str, lines: tuple[LogLine, ...]) -> None:
+        node = self._nodes.get(name, "")
+        text = "".join(json.dumps(line.facts(self._run, self.incarnation, name, node)) + "\n" for line in lines)
+        try:
+            with self._writing:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with (self.folder / f"{name}.jsonl").open("a") as file:
+                    file.write(text)
+                self._has_failed = False
+        except OSError as error:  # a full disk ends no training; not logged, since that would come here again
+            if not self._has_failed:
+                self._has_failed = True
+                print(f"logs are not written to {self.folder}: {error.strerror}", file=self._stream)
+
+
+def _show(level: str, text: str) -> None:
+    workers_log.log(getattr(logging, level.upper()), "%s", text)
+
+
+class _Clearing(logging.StreamHandler[TextIO]):
+    """On a terminal a live line may stand where this one goes."""
+
+    terminator = "\n"
+
+    def format(self, record: logging.LogRecord) -> str:
+        clear = "\r\x1b[K" if self.stream.isatty() else ""
+        return clear + super().format(record)
+
+
+def _console(stream: TextIO) -> logging.Handler:
+    handler = _Clearing(stream)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    return handler

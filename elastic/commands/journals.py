@@ -1,0 +1,90 @@
+"""Effect. Where commands find the journal of a run: a directory, the persistent tier, or a run that trains."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from elastic.actors.journal import JOURNAL
+from elastic.errors import RefusedError
+
+RUNS = Path("runs")  # where `fit` puts them, unless it is told otherwise
+
+
+def journal_lines(run: str, address: str | None = None) -> Iterator[str]:
+    """The lines of a run's journal, as far as they are written.
+
+    Args:
+        run: a run directory, a file of lines, `URL/NAME` of a persistent tier and a run in it, or the name of a run:
+            one in ./runs, or one that trains.
+        address: of the cluster on which it trains; default: RAY_ADDRESS, or the one on this machine.
+
+    Raises:
+        RefusedError: there is no journal; says where was looked. StoreError: the persistent tier cannot be read.
+        ElasticError: no such run trains there.
+    """
+    place = _place(run, address)
+    return _read(place) if isinstance(place, Path) else _stored(place)
+
+
+@contextmanager
+def journal_file(run: str, address: str | None = None) -> Iterator[Path]:
+    """The path of a run's journal for as long as the block lasts; it grows where the run trains on this machine.
+
+    Arguments and errors are those of `journal_lines`.
+    """
+    place = _place(run, address)
+    if isinstance(place, Path):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
+        path = Path(folder) / JOURNAL
+        path.write_text("".join(_stored(place)))
+        yield path
+
+
+def _place(run: str, address: str | None) -> Path | str:
+    """The file, or URL/NAME in a persistent tier."""
+    path = Path(run)
+    if "://" in run:
+        return run
+    if path.is_file():
+        return path
+    for directory in (path, RUNS / run):
+        if (directory / JOURNAL).is_file():
+            return directory / JOURNAL
+    if (path / "journal").is_dir():
+        return str(path.resolve())
+    if path.is_dir():
+        raise RefusedError(f"{run} holds no {JOURNAL}: name the directory that fit(run_dir=...) wrote to")
+    from elastic.actors.asking import run_dir
+
+    directory = run_dir(run, address=address)
+    if not (directory / JOURNAL).is_file():
+        raise RefusedError(
+            f"the journal of {run} is in {directory} on the machine of its driver: ask there, or name it in its "
+            "persistent tier as URL/NAME"
+        )
+    return directory / JOURNAL
+
+
+def _read(path: Path) -> Iterator[str]:
+    with path.open(errors="replace") as lines:
+        yield from lines
+
+
+def _stored(url: str) -> Iterator[str]:
+    from elastic.actors.journal_copy import stored_journal
+    from elastic.checkpoint.stores import open_store
+
+    prefix, _, name = url.rstrip("/").rpartition("/")
+    store = open_store(prefix)
+    try:
+        text = stored_journal(store, name)
+    finally:
+        store.close()
+    if not text:
+        raise RefusedError(
+            f"{prefix} holds no journal of a run {name}: name it as URL/NAME, as in gs://bucket/runs/{name}"
+        )
+    yield from text.splitlines(keepends=True)

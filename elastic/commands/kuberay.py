@@ -1,0 +1,81 @@
+"""Effect. `elastic kuberay`: writes the manifests of a run for KubeRay, and judges manifests without a cluster."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from elastic.errors import ElasticError
+
+
+@click.group()
+def kuberay() -> None:
+    """Manifests for KubeRay: written from a run's configuration, and validated."""
+
+
+@kuberay.command()
+@click.option("--config", "file", type=click.Path(path_type=Path), help="YAML with a section `kuberay`.")
+@click.option("--set", "assignments", multiple=True, metavar="KNOB=VALUE", help="As an argument of fit; repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), help="A folder, for a file of each object; default: print all.")
+def render(file: Path | None, assignments: tuple[str, ...], out: Path | None) -> None:
+    """Write the objects of a run: a RayJob or RayCluster, its configuration, accounts, rights, budget, priority.
+
+    The same file, without its section `kuberay`, is what the run inside is configured with.
+    """
+    from elastic import __version__
+    from elastic.config import assigned, load
+    from elastic.knobs import merged
+    from elastic.kube import manifests
+
+    config, _ = load(file, merged(*[assigned(one) for one in assignments]))
+    objects = manifests.render(config, __version__)
+    if out is None:
+        click.echo(manifests.documents(objects), nl=False)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    for name, one in objects.items():
+        (out / f"{name}.yaml").write_text(manifests.text(one))
+        click.echo(str(out / f"{name}.yaml"))
+
+
+@kuberay.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--crds", type=click.Path(path_type=Path), help="Folder of KubeRay's definitions; default: a cluster's.")
+@click.option("--kubeconfig", help="Of the cluster; default: KUBECONFIG, ~/.kube/config.")
+def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None) -> None:
+    """Judge manifests as the API server and KubeRay's operator would: FILES may be folders, - is standard input."""
+    from elastic.kube import validate as judge
+
+    definitions = judge.from_directory(crds) if crds is not None else judge.from_cluster(kubeconfig)
+    reports = [judge.validate(path, definitions) for path in _found(files)]
+    for report in reports:
+        for problem in report.problems:
+            click.echo(problem, err=True)
+    unjudged = sum(len(report.unjudged) for report in reports)
+    if unjudged:
+        told = {rule for report in reports for rule in report.unjudged}
+        click.echo(
+            f"not judged, for want of the package common-expression-language: {'; '.join(sorted(told))}", err=True
+        )
+    found = sum(len(report.problems) for report in reports)
+    objects = sum(report.objects for report in reports)
+    if found:
+        raise ElasticError(f"{found} problems in {objects} objects")
+    if not objects:
+        raise ElasticError("no object was found in these files")
+    click.echo(f"{objects} objects are valid" + (f"; {unjudged} rules were not judged" if unjudged else ""))
+
+
+def _found(files: tuple[Path, ...]) -> list[Any]:
+    """Files, and those of folders; what only Kustomize or `fit` reads is left out."""
+    found: list[Path] = []
+    for path in files:
+        if not path.is_dir():
+            found.append(Path("/dev/stdin") if str(path) == "-" else path)
+            continue
+        found += [one for one in sorted(path.rglob("*.yaml")) if not _is_other(one)]
+    return found
+
+
+def _is_other(path: Path) -> bool:
+    return path.name in ("kustomization.yaml", "run.yaml") or path.name.endswith("-patch.yaml")

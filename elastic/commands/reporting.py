@@ -1,0 +1,113 @@
+"""Effect. `elastic report`, `top` and `status`: what a run does and did, as a page, on the terminal, for a program."""
+
+import contextlib
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from elastic.commands.journals import journal_file
+from elastic.report.content.model import Report
+from elastic.report.follower import Follower
+
+_RUN_HELP = "RUN is a run directory, URL/NAME in a persistent tier (gs://bucket/runs/night), or the name of a run."
+_address = click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one here.")
+
+
+@click.command(epilog=_RUN_HELP)
+@click.argument("run")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Write the figures behind the page to stdout instead.")
+@_address
+def report(run: str, output: Path, as_json: bool, address: str | None) -> None:
+    """Write one page about RUN that works offline."""
+    from elastic.report.html import as_json as told
+    from elastic.report.html import page
+
+    with journal_file(run, address) as journal:
+        made = _read(journal)
+    if as_json:
+        click.echo(told(made))
+        return
+    output.write_text(page(made))
+    click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, opens in any browser, without a network")
+
+
+@click.command(epilog=_RUN_HELP)
+@click.argument("run")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds.")
+@click.option("--once", is_flag=True, help="Print it and end.")
+@_address
+def top(run: str, interval: float, once: bool, address: str | None) -> None:
+    """Watch RUN on the terminal; ends with the run, or with Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from elastic.report.terminal import screen
+
+    console = Console()
+    with journal_file(run, address) as journal:
+        follower = Follower(journal)
+        follower.read(is_whole=True)
+        if once or not console.is_terminal:
+            console.print(screen(_made(follower)))
+            return
+        shown = Live(screen(_made(follower)), console=console, screen=True, auto_refresh=False)
+        with contextlib.suppress(KeyboardInterrupt), shown:
+            while not follower.is_over:
+                time.sleep(interval)
+                follower.read()
+                shown.update(screen(_made(follower)), refresh=True)
+        console.print(screen(_made(follower)))
+
+
+@click.command(epilog=_RUN_HELP)
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@_address
+def status(run: str, as_json: bool, address: str | None) -> None:
+    """Say where RUN stands: phase, step, replicas, failures, how safe the newest steps are, its live page."""
+    with journal_file(run, address) as journal:
+        made = _read(journal)
+        facts = _facts(made, journal.parent)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        shown = ", ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else value
+        if shown not in ("", None):
+            click.echo(f"{name:<{width}}  {shown}")
+
+
+COMMANDS = (report, top, status)
+
+
+def _read(journal: Path) -> Report:
+    follower = Follower(journal)
+    follower.read(is_whole=True)
+    return _made(follower)
+
+
+def _made(follower: Follower) -> Report:
+    return follower.report()
+
+
+def _facts(made: Report, folder: Path) -> dict[str, object]:
+    """Seconds of the wall clock end in `_at_s`."""
+    from elastic.report.window import URL_FILE
+
+    now = made.headline
+    url = folder / URL_FILE
+    facts = asdict(now)
+    began_s, seen_s = facts.pop("began_s"), facts.pop("seen_s")
+    return {
+        **facts,
+        "safe_steps": {one.name: int(one.values[-1]) for one in made.rungs if one.values},
+        "began_at_s": began_s,
+        "seen_at_s": seen_s,
+        "silent_s": 0.0 if now.ending else round(max(0.0, time.time() - seen_s), 3),
+        "page": url.read_text().strip() if url.exists() else "",
+    }

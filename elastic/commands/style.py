@@ -1,0 +1,55 @@
+"""Effect. What all commands have in common: options by one name, exit codes, what they tell."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from elastic.errors import ElasticError
+
+PROGRAM = "elastic"
+FAILED = 1  # exit code: what was asked for could not be done; one sentence on stderr says why
+WRONG_USE = 2  # click's: an option or argument is wrong or missing
+UNSOUND = 3  # it was done, and what was looked at is bad
+INTERRUPTED = 130  # Ctrl-C
+
+CODES = {
+    0: "done",
+    FAILED: "not done; one sentence on stderr says why, and what to turn",
+    WRONG_USE: "wrong use: an option or argument is wrong or missing; stderr says which",
+    UNSOUND: "done, and what was looked at is bad (only where the command says so)",
+    INTERRUPTED: "Ctrl-C",
+}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, for a program.")
+address_option = click.option(
+    "--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine."
+)
+
+
+def tell(facts: dict[str, Any], as_json: bool, *lines: str) -> None:
+    """The facts for a program, or lines for people."""
+    click.echo(json.dumps(facts, indent=1) if as_json else "\n".join(lines))
+
+
+def run_cli(group: click.Group) -> None:
+    """Run a command line to its end: errors are one sentence, Ctrl-C is 130."""
+    try:
+        code = group.main(prog_name=PROGRAM, standalone_mode=False)
+        if isinstance(code, int) and code:  # click returns what ctx.exit was given
+            sys.exit(code)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        sys.exit(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # whoever read our lines has gone (`| head`)
+        sys.stderr.close()
+        sys.exit(FAILED)
+    except ElasticError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(FAILED)

@@ -1,0 +1,112 @@
+"""Effect. `elastic submit`: a job on a Ray cluster, through its dashboard, with the settings of a run."""
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from elastic.errors import ElasticError, NoClusterError, SettingError
+
+_LATE_S = 30.0
+
+
+@click.command()
+@click.argument("entrypoint", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--config", "file", type=click.Path(path_type=Path), help="YAML that fit() is configured with.")
+@click.option("--set", "assignments", multiple=True, metavar="KNOB=VALUE", help="As an argument of fit; repeatable.")
+@click.option("--name", help="Of the run; a run that is submitted again under its name goes on.")
+@click.option("--working-dir", type=click.Path(path_type=Path), default=None, help="Sent along; default: nothing.")
+@click.option("--pip", "packages", multiple=True, metavar="PACKAGE", help="For the job's environment; repeatable.")
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="For the job; repeatable.")
+@click.option("--address", default=None, help="Of the dashboard; default: RAY_API_SERVER_ADDRESS, or port 8265 here.")
+@click.option("--no-wait", is_flag=True, help="Print the job's id and leave.")
+def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
+    """Run ENTRYPOINT as a job on a Ray cluster, and show its log: elastic submit --name llama -- python train.py
+
+    Where the cluster asks for a token, it is Ray's: RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token. Ctrl-C ends
+    the log, not the job: `ray job stop ID` does.
+    """
+    name = options["name"]
+    client = _client(options["address"])
+    variables = dict(_pair(one) for one in options["variables"])
+    environment: dict[str, Any] = {"env_vars": variables | _settings(options["file"], options["assignments"], name)}
+    if options["working_dir"] is not None:
+        environment["working_dir"] = str(options["working_dir"])
+    if options["packages"]:
+        environment["pip"] = list(options["packages"])
+    try:
+        job = client.submit_job(
+            entrypoint=shlex.join(entrypoint), runtime_env=environment, metadata={"elastic-run": name} if name else None
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ElasticError(f"the job was not taken: {str(error).splitlines()[0]}") from error
+    click.echo(f"submitted {job}", err=True)
+    if options["no_wait"]:
+        click.echo(job)
+        return
+    sys.exit(_follow(client, job))
+
+
+def _client(address: str | None) -> Any:
+    """Raises: NoClusterError: no dashboard answers there."""
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return JobSubmissionClient(address or os.environ.get("RAY_API_SERVER_ADDRESS") or "http://127.0.0.1:8265")
+    except (OSError, RuntimeError) as error:
+        said = str(error).splitlines()[0]
+        raise NoClusterError(f"no dashboard takes jobs ({said}): check --address, and Ray's token") from error
+
+
+def _settings(file: Path | None, assignments: tuple[str, ...], name: str | None) -> dict[str, str]:
+    """The run's settings as variables, which `fit` reads where the job runs; what is set here is meant for there."""
+    from elastic.config import assigned, load
+    from elastic.knobs import Given, merged
+    from elastic.kube.manifests import variables
+
+    given = {"name": Given(name, "--name")} if name else {}
+    config, _ = load(file, merged(*[assigned(one) for one in assignments], given))
+    return variables(config)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise SettingError(f"--env {text}: must be NAME=VALUE")
+    return name, value
+
+
+def _follow(client: Any, job: str) -> int:
+    """Show the log until the job ends; returns what this command returns."""
+    import asyncio
+
+    from aiohttp import ClientError
+    from ray.job_submission import JobStatus
+
+    async def show() -> None:
+        async for lines in client.tail_job_logs(job):
+            click.echo(lines, nl=False)
+
+    try:
+        asyncio.run(show())
+    except (ClientError, RuntimeError) as error:
+        raise ElasticError(f"the log of {job} broke off ({error}); the job goes on: ray job logs -f {job}") from error
+    status = _ended(client, job)
+    click.echo(f"{job} {status.value.lower()}", err=True)
+    return {JobStatus.SUCCEEDED: 0, JobStatus.STOPPED: 130}.get(status, 1)
+
+
+def _ended(client: Any, job: str) -> Any:
+    """The last status; it may come a moment after the last line. Raises: ElasticError: it does not come."""
+    deadline_s = time.monotonic() + _LATE_S
+    while True:
+        status = client.get_job_status(job)
+        if status.is_terminal():
+            return status
+        if time.monotonic() > deadline_s:
+            raise ElasticError(f"the log of {job} has ended and the job has not: ray job status {job}")
+        time.sleep(0.2)

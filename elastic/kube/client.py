@@ -1,0 +1,385 @@
+"""Effect. The few calls to Kubernetes that a run needs, typed, each with a deadline (the extra `kubernetes`).
+
+Errors are told apart by what to do about them. A write that another writer came ahead of is read, changed and written
+again; a watch that ends is resumed where it was, or begun anew where that is too long ago.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from elastic.errors import ElasticError, SettingError
+from elastic.kube.objects import (
+    GroupState,
+    JobStatus,
+    Machine,
+    Pod,
+    Taint,
+    group_state,
+    job_status,
+    machine_of,
+    taints_of,
+)
+
+_T = TypeVar("_T")
+GROUP, VERSION = "ray.io", "v1"
+_CALL_S = 10.0
+_TRIES = 8
+_AGAIN_S = 0.05
+_MERGE = "application/merge-patch+json"
+_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+class Why(Enum):
+    """Why Kubernetes did not do what it was asked."""
+
+    FORBIDDEN = "the rights do not suffice"
+    MISSING = "there is no such object"
+    CONFLICT = "somebody else has changed it, or it is there already"
+    INVALID = "the object is not valid"
+    HELD = "a disruption budget holds it"
+    UNREACHABLE = "the API server does not answer"
+
+
+class KubeError(ElasticError):
+    """Kubernetes has refused, or does not answer. Attributes: `why`, `status` (HTTP, 0 without an answer)."""
+
+    why: Why
+    status: int
+
+
+_BY_STATUS = {
+    401: Why.FORBIDDEN,
+    403: Why.FORBIDDEN,
+    404: Why.MISSING,
+    409: Why.CONFLICT,
+    422: Why.INVALID,
+    400: Why.INVALID,
+    429: Why.HELD,
+}
+
+
+class KubeClient:
+    """See the module.
+
+    Args:
+        api: a configured `kubernetes.client.ApiClient`; see `connect`. namespace: of all that is in one.
+        call_s: deadline of a call.
+    """
+
+    def __init__(self, api: Any, namespace: str, call_s: float = _CALL_S) -> None:
+        from kubernetes import client
+
+        self.namespace, self._call_s = namespace, call_s
+        self._api = api
+        self._core: Any = client.CoreV1Api(api)
+        self._custom: Any = client.CustomObjectsApi(api)
+
+    def close(self) -> None:
+        self._api.close()
+        self._api.rest_client.pool_manager.clear()  # which that leaves open
+
+    # --- RayJobs ---
+
+    def create_job(self, body: Mapping[str, Any]) -> None:
+        """Raises: KubeError: CONFLICT where there is one of that name, INVALID with what is wrong, FORBIDDEN."""
+        with self._call(f"create RayJob {body['metadata']['name']}"):
+            self._custom.create_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, "rayjobs", dict(body), field_validation="Strict", **self._limit()
+            )
+
+    def job(self, name: str) -> JobStatus:
+        """Where a RayJob stands. Raises: KubeError."""
+        return job_status(self._get("rayjobs", name))
+
+    def delete_job(self, name: str) -> None:
+        """Raises: KubeError."""
+        with self._call(f"delete RayJob {name}"):
+            self._custom.delete_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, "rayjobs", name, **self._limit()
+            )
+
+    def wait_for_job(
+        self, name: str, until: Callable[[JobStatus], bool], timeout_s: float, tell: Callable[[JobStatus], None]
+    ) -> JobStatus:
+        """Watch a RayJob until its status is as wanted, or over.
+
+        Args:
+            tell: called with each status that is new.
+
+        Raises:
+            KubeError: it is gone, or the API server has not answered by then.
+            TimeoutError: it was neither in time.
+        """
+        deadline_s, told = time.monotonic() + timeout_s, None
+        with closing(self.watch_jobs(name, deadline_s)) as watched:
+            for one in watched:
+                status = job_status(one)
+                if status != told:
+                    tell(status)
+                    told = status
+                if until(status) or status.state.is_over:
+                    return status
+        raise TimeoutError(f"RayJob {name} is {told.state.value if told else 'silent'} after {timeout_s:g} s")
+
+    def watch_jobs(self, name: str, deadline_s: float) -> Generator[Mapping[str, Any], None, None]:
+        """The RayJob as it is, and each time that it changes, until the deadline (of `time.monotonic`).
+
+        Raises:
+            KubeError: it is gone, or the API server has not answered by then.
+        """
+        version = ""
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if not version:
+                one = self._patiently(lambda: self._get("rayjobs", name), deadline_s)
+                version = str(one["metadata"]["resourceVersion"])
+                yield one
+                continue
+            try:
+                with self._call(f"watch RayJob {name}"), closing(self._changes(name, version, min(left_s, 30))) as seen:
+                    for event in seen:
+                        one = event["object"]
+                        version = str(one["metadata"]["resourceVersion"])
+                        if event["type"] == "DELETED":
+                            raise KubeError(f"RayJob {name} was deleted", why=Why.MISSING, status=404)
+                        yield one
+            except KubeError as error:
+                if error.why in (Why.MISSING, Why.FORBIDDEN, Why.INVALID):
+                    raise
+                version = ""  # too old, or the server was away: look again
+                time.sleep(_AGAIN_S)
+
+    def definition(self, name: str) -> dict[str, Any]:
+        """A CustomResourceDefinition. Raises: KubeError."""
+        from kubernetes import client
+
+        definitions: Any = client.ApiextensionsV1Api(self._api)
+        with self._call(f"read the definition {name}"):
+            answer = definitions.read_custom_resource_definition(name, _preload_content=False, **self._limit())
+        found: dict[str, Any] = json.loads(answer.data)
+        return found
+
+    def _changes(self, name: str, version: str, for_s: float) -> Any:
+        """One watch; the client closes its connection when the generator is closed."""
+        from kubernetes import watch
+
+        return watch.Watch().stream(
+            self._custom.list_namespaced_custom_object,
+            GROUP,
+            VERSION,
+            self.namespace,
+            "rayjobs",
+            field_selector=f"metadata.name={name}",
+            resource_version=version,
+            timeout_seconds=max(1, int(for_s)),
+            _request_timeout=for_s + self._call_s,
+        )
+
+    # --- RayClusters ---
+
+    def group(self, cluster: str, group: str) -> GroupState:
+        """Raises: KubeError: MISSING too where the cluster has no such group."""
+        return _group(self._get("rayclusters", cluster), group)[1]
+
+    def scale(self, cluster: str, group: str, replicas: int) -> GroupState:
+        """Set the replicas of a group, within its bounds. Raises: KubeError."""
+
+        def change(one: dict[str, Any]) -> None:
+            number, now = _group(one, group)
+            one["spec"]["workerGroupSpecs"][number]["replicas"] = min(max(replicas, now.low), now.high)
+
+        return _group(self._change_cluster(cluster, change), group)[1]
+
+    def replace_pods(self, cluster: str, group: str, pods: frozenset[str]) -> None:
+        """Have the operator delete pods, and start others: the number of replicas stays. Raises: KubeError."""
+
+        def change(one: dict[str, Any]) -> None:
+            number, now = _group(one, group)
+            spec = one["spec"]["workerGroupSpecs"][number]
+            # Whoever else names pods there, such as the autoscaler, keeps its own.
+            spec.setdefault("scaleStrategy", {})["workersToDelete"] = sorted({*now.leaving, *pods})
+
+        self._change_cluster(cluster, change)
+
+    def pods(self, cluster: str) -> tuple[Pod, ...]:
+        """The pods of a cluster. Raises: KubeError."""
+        with self._call(f"list the pods of {cluster}"):
+            found = self._core.list_namespaced_pod(
+                self.namespace, label_selector=f"ray.io/cluster={cluster}", **self._limit()
+            )
+        return tuple(
+            Pod(
+                name=one.metadata.name,
+                group=(one.metadata.labels or {}).get("ray.io/group", ""),
+                address=(one.status.pod_ip if one.status is not None else None) or "",
+                node=one.spec.node_name or "",
+                is_running=one.status is not None and one.status.phase == "Running",
+                is_leaving=one.metadata.deletion_timestamp is not None,
+            )
+            for one in found.items
+        )
+
+    def evict(self, pod: str) -> None:
+        """Have a pod leave as disruption budgets allow. Raises: KubeError: HELD where they do not."""
+        from kubernetes import client
+
+        body = client.V1Eviction(metadata=client.V1ObjectMeta(name=pod, namespace=self.namespace))
+        with self._call(f"evict pod {pod}"):
+            self._core.create_namespaced_pod_eviction(pod, self.namespace, body, **self._limit())
+
+    # --- machines ---
+
+    def machine(self, name: str) -> Machine:
+        """Raises: KubeError."""
+        return machine_of(self._node(name))
+
+    def machines(self) -> tuple[Machine, ...]:
+        """Raises: KubeError."""
+        with self._call("list the nodes"):
+            answer = self._core.list_node(_preload_content=False, **self._limit())
+            return tuple(machine_of(one) for one in json.loads(answer.data)["items"])
+
+    def cordon(self, name: str) -> None:
+        """Keep new pods away from a machine. Raises: KubeError."""
+        self._change_node(name, lambda node: {"unschedulable": True})
+
+    def uncordon(self, name: str) -> None:
+        """Raises: KubeError."""
+        self._change_node(name, lambda node: {"unschedulable": None})
+
+    def taint(self, name: str, taint: Taint) -> None:
+        """Add a taint; those that are there stay. Raises: KubeError."""
+
+        def change(node: Mapping[str, Any]) -> dict[str, Any]:
+            others = [one for one in taints_of(node) if (one["key"], one.get("effect")) != (taint.key, taint.effect)]
+            return {"taints": [*others, {"key": taint.key, "value": taint.value, "effect": taint.effect}]}
+
+        self._change_node(name, change)
+
+    def untaint(self, name: str, key: str) -> None:
+        """Take the taints of this key away. Raises: KubeError."""
+        self._change_node(name, lambda node: {"taints": [one for one in taints_of(node) if one["key"] != key]})
+
+    # --- how ---
+
+    def _get(self, plural: str, name: str) -> dict[str, Any]:
+        with self._call(f"read {plural} {name}"):
+            found: dict[str, Any] = self._custom.get_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, plural, name, **self._limit()
+            )
+            return found
+
+    def _node(self, name: str) -> dict[str, Any]:
+        with self._call(f"read node {name}"):
+            answer = self._core.read_node(name, _preload_content=False, **self._limit())  # as it is, times and all
+            found: dict[str, Any] = json.loads(answer.data)
+            return found
+
+    def _change_cluster(self, name: str, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Read, change, write with the version that was read; again if somebody came ahead."""
+
+        def once() -> dict[str, Any]:
+            one = self._get("rayclusters", name)
+            change(one)
+            metadata = {"resourceVersion": one["metadata"]["resourceVersion"]}
+            body = {"metadata": metadata, "spec": {"workerGroupSpecs": one["spec"]["workerGroupSpecs"]}}
+            with self._call(f"change RayCluster {name}"):
+                changed: dict[str, Any] = self._custom.patch_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, "rayclusters", name, body, _content_type=_MERGE, **self._limit()
+                )
+                return changed
+
+        return _again(once)
+
+    def _change_node(self, name: str, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        def once() -> None:
+            node = self._node(name)
+            body = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": change(node)}
+            with self._call(f"change node {name}"):
+                # A merge patch: a strategic one would not take taints away.
+                self._core.patch_node(name, body, _content_type=_MERGE, **self._limit())
+
+        _again(once)
+
+    def _patiently(self, call: Callable[[], dict[str, Any]], deadline_s: float) -> dict[str, Any]:
+        """As long as the API server does not answer, and there is time."""
+        while True:
+            try:
+                return call()
+            except KubeError as error:
+                if error.why is not Why.UNREACHABLE or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_AGAIN_S * 10)
+
+    def _limit(self) -> dict[str, Any]:
+        return {"_request_timeout": self._call_s}
+
+    @contextmanager
+    def _call(self, what: str) -> Iterator[None]:
+        """Turn what the client raises into what to do about it."""
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except ApiException as error:
+            status = error.status or 0
+            why = _BY_STATUS.get(status, Why.UNREACHABLE)
+            raise KubeError(f"{what}: {why.value} ({status}: {_said(error)})", why=why, status=status) from error
+        except (HTTPError, OSError) as error:
+            said = str(error).splitlines()[0]
+            raise KubeError(f"{what}: {Why.UNREACHABLE.value} ({said})", why=Why.UNREACHABLE, status=0) from error
+
+
+def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL_S) -> KubeClient:
+    """A client with the rights of a kubeconfig file, of KUBECONFIG, of the pod it runs in, or of ~/.kube/config.
+
+    Raises:
+        SettingError: the package is missing, or there is neither.
+    """
+    try:
+        from kubernetes import client, config
+    except ImportError as error:
+        raise SettingError("the package kubernetes is missing: pip install 'ray-elastic[kubernetes]'") from error
+    settings = client.Configuration()
+    named = kubeconfig or os.environ.get("KUBECONFIG")  # read now: the package reads it when it is imported
+    try:
+        if named is None and _IN_CLUSTER.exists():
+            config.load_incluster_config(client_configuration=settings)
+        else:
+            config.load_kube_config(named, client_configuration=settings)
+    except config.ConfigException as error:
+        raise SettingError(f"no Kubernetes cluster is known here ({error}): set KUBECONFIG") from error
+    settings.retries = False  # ours are told of, and end
+    return KubeClient(client.ApiClient(settings), namespace, call_s)
+
+
+def _again(once: Callable[[], _T]) -> _T:
+    for number in range(_TRIES):
+        try:
+            return once()
+        except KubeError as error:
+            if error.why is not Why.CONFLICT or number == _TRIES - 1:
+                raise
+            time.sleep(_AGAIN_S * (number + 1))
+    raise AssertionError("unreachable")
+
+
+def _group(one: Mapping[str, Any], group: str) -> tuple[int, GroupState]:
+    try:
+        return group_state(one, group)
+    except LookupError as error:
+        raise KubeError(str(error), why=Why.MISSING, status=404) from error
+
+
+def _said(error: Any) -> str:
+    """The server's own sentence."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason)

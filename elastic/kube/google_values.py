@@ -1,0 +1,223 @@
+"""Pure. From the values of Google's resiliency supervisor and recipes to this project's configuration.
+
+Sources: the chart's `values-supervisor.yaml` and the launcher's flags (package 1.0.5 and gpu-recipes), the goodput
+guide's tables of flags. Keys are known by their last part, wherever in the file they are.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic.errors import SettingError
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Where a key's value goes.
+
+    Attributes:
+        to: knob here, with its section. note: what is different about it. convert: the value.
+    """
+
+    to: str
+    note: str = "the same"
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(slots=True)
+class Translation:
+    """What became of a file of values.
+
+    Attributes:
+        config: a tree as in `run.yaml`. dropped: key -> why there is nothing to set. unknown: keys that nobody knows.
+    """
+
+    config: Tree = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+
+def _number(value: Any) -> int:
+    return int(value)
+
+
+def _keep(value: Any) -> dict[str, int]:
+    """-1 keeps every checkpoint."""
+    return {"every": 1} if int(value) < 0 else {"last": max(1, int(value))}
+
+
+def _cooldown(value: Any) -> float:
+    return float(value)
+
+
+MOVED: dict[str, Moved] = {
+    "heartbeat_polling_period_s": Moved(to="limits.heartbeat_polling_period_s", note="default here 0.25 s"),
+    "heartbeat_timeout_s": Moved(to="limits.heartbeat_timeout_s", note="default here 1.25 s"),
+    "num_dp_replicas": Moved(to="scaling.num_dp_replicas", note="where no minimum is given, the only size"),
+    "min_num_dp_replicas": Moved(to="scaling.num_dp_replicas", note="the first of the pair"),
+    "max_num_dp_replicas": Moved(to="scaling.num_dp_replicas", note="the second of the pair"),
+    "num_nodes_per_dp": Moved(
+        to="scaling.num_nodes_per_dp",
+        note="above 1, a worker has all GPUs of its node",
+    ),
+    "workers_per_host": Moved(to="kuberay.gpus_per_node", note="a worker is an actor; GPUs say how many fit a node"),
+    "max_in_job_restarts": Moved(to="limits.max_in_job_restarts", note="a committed step sets the count to 0"),
+    "max_workload_restarts": Moved(to="limits.max_workload_restarts", note="progress sets the count to 0"),
+    "pod_termination_threshold_s": Moved(to="limits.pod_termination_threshold_s", note="workers, not pods"),
+    "container_termination_threshold_s": Moved(
+        to="limits.pod_termination_threshold_s", note="the launcher's name for it"
+    ),
+    "jobset_downtime_threshold_s": Moved(to="limits.jobset_downtime_threshold_s", note="while below the minimum"),
+    "workload_downtime_threshold_s": Moved(to="limits.jobset_downtime_threshold_s", note="the launcher's name for it"),
+    "enable_fault_injection": Moved(to="chaos.enable_fault_injection"),
+    "fault_injection_period_s": Moved(to="chaos.fault_injection_period_s"),
+    "sim_fault_desc": Moved(to="chaos.sim_fault_desc"),
+    "watchdog_cooldown_s": Moved(to="health.cooldown_s", note="per device and code", convert=_cooldown),
+    "cooldown_s": Moved(to="health.cooldown_s", note="the same", convert=_cooldown),
+    "watchdog_interval_s": Moved(to="health.period_s", note="XIDs come at once, whatever it is", convert=_cooldown),
+    "job_name": Moved(to="name", note="lower case letters, digits, dashes"),
+    "workload_name": Moved(to="name", note="lower case letters, digits, dashes"),
+    "workload_namespace": Moved(to="kuberay.namespace"),
+    "local_ckpt_dir": Moved(to="checkpoint.memory", note="a ramdisk"),
+    "local_ckpt_interval": Moved(to="checkpoint.local_interval.steps", convert=_number),
+    "persistent_ckpt_dir": Moved(to="checkpoint.persistent", note="gs://, a directory, or a URL"),
+    "persistent_ckpt_interval": Moved(to="checkpoint.persistent_interval.steps", convert=_number),
+    "checkpoint_interval": Moved(to="checkpoint.persistent_interval.steps", convert=_number),
+    "backup_interval_minutes": Moved(to="checkpoint.backup_interval_minutes"),
+    "peers_per_node": Moved(to="checkpoint.peers", convert=_number),
+    "topk_ckpt": Moved(to="checkpoint.keep", note="-1 (all) becomes `every: 1`", convert=_keep),
+    "enable_gcsfuse": Moved(to="kuberay.gcsfuse", note="off: the bucket is spoken to directly"),
+}
+
+# Why there is nothing to set, for keys that have no equivalent.
+_ADDRESS = "actors find each other by name; there are no ports or addresses to give"
+_ALWAYS = "that is how it always works here"
+_CODE = "of the training program, which stays the user's own"
+DROPPED: dict[str, str] = {
+    "port": _ADDRESS,
+    "host_daemon_port": _ADDRESS,
+    "sensor_address": _ADDRESS,
+    "actuator_address": _ADDRESS,
+    "controller_address": _ADDRESS,
+    "project": "no API of a project is called",
+    "watchdogs": "all of NVML and the kernel log is watched, and XIDs are told apart by a table",
+    "enable_topology_aware_scheduling": "there it fetches ids that nothing uses; here placement follows Ray's labels",
+    "enable_standalone_mode": "the supervisor is an actor of the run",
+    "enable_workload_scaling": "a pair of sizes in scaling.num_dp_replicas switches it on",
+    "log_to_stderr": "Ray keeps the logs, the journal the decisions",
+    "verbosity": "Ray keeps the logs, the journal the decisions",
+    "replicated_job_name": "there is no JobSet",
+    "workload_container_name": "there is no JobSet",
+    "container_name": "there is no JobSet",
+    "enable_async_ckpt": _ALWAYS,
+    "enable_optimized_async_ckpt": _ALWAYS,
+    "enable_dist_ckpt": _ALWAYS,
+    "enable_in_cluster_local_ckpt": _ALWAYS,
+    "enable_high_scale_ckpt": "kuberay.multi_tier mounts the same ramdisk; copies and uploads are this library's own",
+    "enable_ckpt_load_replication": _ALWAYS,
+    "ckpt_threads_per_rank": "one thread copies while the next step computes",
+    "profile_ckpt_interval": "`python -m benchmarks.checkpoint` measures",
+    "enable_fault_tolerance": _ALWAYS,
+    "use_supervisor": _ALWAYS,
+    "num_optimizer_replicas": "copies are made in host memory: checkpoint.peers",
+    "gcsfuse_bucket": "checkpoint.persistent names the bucket",
+    "pvc": "checkpoint.persistent may be any mounted directory",
+    "monitor_interval": "each worker is watched by its end (a pidfd), not by looks",
+    "term_timeout": "limits.freeze_timeout_s and pod_termination_threshold_s bound what is waited for",
+    "initial_rank_heartbeat_timeout": "limits.first_steps_timeout_s, learnt from the steps after that",
+    "rank_heartbeat_timeout": "limits.hang_floor_s, and two usual steps",
+    "model": _CODE,
+    "num_nodes": "follows from scaling and kuberay.gpus_per_node",
+    "num_gpus": "follows from scaling",
+    "max_steps": _CODE,
+    "global_bs": _CODE,
+    "tokenizer_path": _CODE,
+    "val_check_interval": _CODE,
+    "limit_val_batches": _CODE,
+    "enable_comm_overlap": _CODE,
+    "enable_gc": _CODE,
+    "log_dir": "run_dir, and checkpoint.persistent for the journal's copy",
+    "log_to_remote_storage": "the journal is copied to checkpoint.persistent",
+    "log_level": _CODE,
+    "enable_tensorboard": "callbacks=[elastic.sinks.TensorBoardText(...)] in the program",
+}
+
+
+def translate(values: Mapping[str, Any]) -> Translation:
+    """
+    Raises:
+        SettingError: two keys give one knob two values, or a value is none for it.
+    """
+    result = Translation()
+    sizes: dict[str, int] = {}
+    for path, value in _leaves(values, ""):
+        key = re.sub(r"[^a-z0-9]+", "_", path.rpartition(".")[2].lower()).strip("_")
+        if key.endswith("num_dp_replicas"):
+            sizes[key] = int(value)
+        elif key in MOVED:
+            _put(result, path, MOVED[key], value)
+        elif key in DROPPED:
+            result.dropped[path] = DROPPED[key]
+        else:
+            result.unknown.append(path)
+    if sizes:
+        high = sizes.get("max_num_dp_replicas", sizes.get("num_dp_replicas", 1))
+        _at(result.config, "scaling")["num_dp_replicas"] = [sizes.get("min_num_dp_replicas", high), high]
+    _gangs(result.config)
+    return result
+
+
+def _put(result: Translation, path: str, moved: Moved, value: Any) -> None:
+    try:
+        new = moved.convert(value)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"{path}={value!r} is no value for {moved.to}") from error
+    section, _, knob = moved.to.rpartition(".")
+    there = _at(result.config, section)
+    if there.get(knob, new) != new:
+        raise SettingError(f"{path}={value!r}: {moved.to} is {there[knob]!r} by another key of the file")
+    there[knob] = new
+
+
+def _gangs(config: Tree) -> None:
+    """A replica of several nodes has one worker on each; theirs had one for each GPU."""
+    scaling, nodes = config.get("scaling", {}), config.get("scaling", {}).get("num_nodes_per_dp", 1)
+    gpus = config.get("kuberay", {}).get("gpus_per_node", 8)
+    if nodes > 1:
+        scaling |= {"workers_per_replica": nodes, "resources_per_worker": {"GPU": gpus}}
+    elif scaling:
+        scaling |= {"workers_per_replica": gpus, "use_gpu": True}
+
+
+def _at(config: Tree, section: str) -> Tree:
+    for name in section.split(".") if section else ():
+        config = config.setdefault(name, {})
+    return config
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Values by dotted path; flags in lists or texts (`--topk-ckpt=-1`) count as keys."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _leaves(one, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(one, str) and one.startswith("--") for one in value):
+        for one in value:
+            yield from _flags(str(one), path)
+    elif isinstance(value, str) and value.lstrip().startswith("--"):
+        yield from _flags(value, path)
+    elif value is not None:
+        yield path, value
+
+
+def _flags(text: str, path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in re.findall(r"--([\w-]+)(?:[= ](?!--)(\S+))?", text):
+        yield f"{path}.{name}", _typed(value)
+
+
+def _typed(text: str) -> Any:
+    if not text or text.lower() in ("true", "false"):
+        return text.lower() != "false"
+    return int(text) if re.fullmatch(r"-?\d+", text) else text

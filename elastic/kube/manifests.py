@@ -1,0 +1,215 @@
+"""Pure. From the settings of a run to the objects that it consists of on Kubernetes."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import yaml
+
+from elastic.errors import SettingError
+from elastic.knobs import RunConfig
+from elastic.kube.pods import Object, cluster_spec, labels_of
+from elastic.kube.shape import TRAINER, adapted, shape
+from elastic.settings import KubeRay
+
+IMAGE = "ray-elastic"
+# RayJobs add eleven characters for their cluster, services some more; the operator allows 47.
+LONGEST_NAME = 47
+_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+_API = "rbac.authorization.k8s.io"
+
+
+def render(config: RunConfig, version: str) -> dict[str, Object]:
+    """All objects of a run, by the name of the file that each belongs into.
+
+    Args:
+        version: of this package, for the image where none is given.
+
+    Raises:
+        SettingError: a setting is missing, or cannot work on such machines.
+    """
+    kuberay = config.kuberay
+    if kuberay is None:
+        raise SettingError("there is no section `kuberay`: give it, with an entrypoint or `interactive: true`")
+    run = config.name or ""
+    if not _NAME.match(run) or len(run) > LONGEST_NAME:
+        raise SettingError(
+            f"name={run!r} must be lower case letters, digits and dashes, begin with a letter, and have at most "
+            f"{LONGEST_NAME} of them: objects on Kubernetes are named after it"
+        )
+    if not kuberay.entrypoint and not kuberay.interactive:
+        raise SettingError("KubeRay.entrypoint is empty: give the command to run, or `interactive: true`")
+    plan = shape(config, kuberay)
+    inside = adapted(config, kuberay, plan)
+    # Volumes are described by where the bucket is; what runs inside is told where it is mounted.
+    spec = cluster_spec(
+        replace(inside, checkpoint=config.checkpoint), kuberay, plan, kuberay.image or f"{IMAGE}:{version}"
+    )
+    objects = {
+        "config": _object("v1", "ConfigMap", f"{run}-config", config, data={"run.yaml": written(inside)}),
+        **_accounts(config, kuberay),
+        **_rights(config, kuberay),
+        "priority": _object(
+            "scheduling.k8s.io/v1",
+            "PriorityClass",
+            run,
+            config,
+            value=kuberay.priority,
+            description=f"Pods of the training run {run}",
+        ),
+        "disruption-budget": _object(
+            "policy/v1",
+            "PodDisruptionBudget",
+            f"{run}-workers",
+            config,
+            # A whole number of pods: for pods of a custom kind nothing else is allowed.
+            spec={"minAvailable": plan.low, "selector": {"matchLabels": labels_of(run, TRAINER)}},
+        ),
+    }
+    name = "raycluster" if kuberay.interactive else "rayjob"
+    return objects | {name: _cluster(config, spec) if kuberay.interactive else _job(config, kuberay, spec)}
+
+
+def documents(objects: Mapping[str, Object]) -> str:
+    """As YAML, one document for each."""
+    return "---\n".join(text(one) for one in objects.values())
+
+
+def text(one: Object) -> str:
+    """One object as YAML."""
+    return str(yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=120))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Files inside of an object are written as they are."""
+
+
+def _lines(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _lines)
+
+
+def written(config: RunConfig) -> str:
+    """The settings that differ from their defaults, as a file that `fit(config=...)` reads."""
+    return str(yaml.safe_dump(_plain(config), sort_keys=False, width=120))
+
+
+def variables(config: RunConfig) -> dict[str, str]:
+    """The same as variables of the environment, ELASTIC_<SECTION>__<KNOB>; the section `kuberay` is left out."""
+    return dict(_variables(replace(config, kuberay=None), "ELASTIC_"))
+
+
+def _variables(section: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    default = type(section)()
+    for one in fields(section):
+        value, where = getattr(section, one.name), f"{prefix}{one.name.upper()}"
+        if is_dataclass(value):
+            inner = list(_variables(value, f"{where}__"))
+            if not inner and getattr(default, one.name) is None:  # on, although all in it is as by default
+                first = fields(value)[0].name
+                inner = [(f"{where}__{first.upper()}", json.dumps(getattr(value, first)))]
+            yield from inner
+        elif value != getattr(default, one.name):
+            yield where, json.dumps(dict(value) if isinstance(value, Mapping) else value)
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    default = type(section)()
+    found: dict[str, Any] = {}
+    for one in fields(section):
+        value = getattr(section, one.name)
+        if value == getattr(default, one.name):
+            continue
+        if is_dataclass(value):
+            found[one.name] = _plain(value)
+        elif isinstance(value, Mapping):
+            found[one.name] = dict(value)
+        else:
+            found[one.name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _object(api: str, kind: str, name: str, config: RunConfig, **rest: Any) -> Object:
+    metadata: Object = {"name": name}
+    if kind not in ("ClusterRole", "ClusterRoleBinding", "PriorityClass") and config.kuberay is not None:
+        metadata["namespace"] = config.kuberay.namespace
+    return {"apiVersion": api, "kind": kind, "metadata": metadata | {"labels": labels_of(str(config.name))}, **rest}
+
+
+def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:
+    return _object(
+        "ray.io/v1",
+        "RayJob",
+        str(config.name),
+        config,
+        spec={
+            "entrypoint": kuberay.entrypoint,
+            "submissionMode": "K8sJobMode",
+            "submitterConfig": {"backoffLimit": 3},
+            "backoffLimit": kuberay.retries,
+            "preRunningDeadlineSeconds": 1800,
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": 600,
+            "rayClusterSpec": spec,
+        },
+    )
+
+
+def _cluster(config: RunConfig, spec: Object) -> Object:
+    return _object("ray.io/v1", "RayCluster", str(config.name), config, spec=spec)
+
+
+# --- who may do what --------------------------------------------------------------------------------------------------
+
+
+def _accounts(config: RunConfig, kuberay: KubeRay) -> dict[str, Object]:
+    found = {}
+    for who in ("head", "worker"):
+        account = _object("v1", "ServiceAccount", f"{config.name}-{who}", config)
+        if kuberay.service_account:
+            account["metadata"]["annotations"] = {"iam.gke.io/gcp-service-account": kuberay.service_account}
+        found[f"{who}-account"] = account
+    return found
+
+
+def _rights(config: RunConfig, kuberay: KubeRay) -> dict[str, Object]:
+    """What the head needs for remediation; pods of workers need nothing."""
+    run, subject = (
+        str(config.name),
+        {"kind": "ServiceAccount", "name": f"{config.name}-head", "namespace": kuberay.namespace},
+    )
+    objects = {
+        "role": _object(f"{_API}/v1", "Role", f"{run}-head", config, rules=POD_RULES),
+        "role-binding": _object(
+            f"{_API}/v1",
+            "RoleBinding",
+            f"{run}-head",
+            config,
+            roleRef={"apiGroup": _API, "kind": "Role", "name": f"{run}-head"},
+            subjects=[subject],
+        ),
+    }
+    if kuberay.node_rights:
+        name = f"{kuberay.namespace}-{run}-nodes"  # roles of the whole cluster share one space of names
+        objects["node-role"] = _object(f"{_API}/v1", "ClusterRole", name, config, rules=NODE_RULES)
+        objects["node-role-binding"] = _object(
+            f"{_API}/v1",
+            "ClusterRoleBinding",
+            name,
+            config,
+            roleRef={"apiGroup": _API, "kind": "ClusterRole", "name": name},
+            subjects=[subject],
+        )
+    return objects
+
+
+# What `elastic.actors.machines` calls, and no more; the operator gives Ray's autoscaler a role of its own.
+POD_RULES: list[Object] = [
+    {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": ["get", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+]
+NODE_RULES: list[Object] = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}]

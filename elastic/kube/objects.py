@@ -1,0 +1,136 @@
+"""Pure. What is read from Kubernetes: RayJobs, groups of RayClusters, pods, machines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class JobState(Enum):
+    """Where a RayJob stands."""
+
+    WAITING = "not running yet"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    SUCCEEDED = "succeeded"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    INVALID = "refused by the operator"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED, JobState.INVALID)
+
+
+# `Retrying` follows a failure that is not the end, so only `Complete`, `Failed` and `ValidationFailed` are.
+_BY_DEPLOYMENT = {
+    "Running": JobState.RUNNING,
+    "Failed": JobState.FAILED,
+    "ValidationFailed": JobState.INVALID,
+    "Suspending": JobState.SUSPENDED,
+    "Suspended": JobState.SUSPENDED,
+}
+_BY_JOB = {"SUCCEEDED": JobState.SUCCEEDED, "STOPPED": JobState.STOPPED, "FAILED": JobState.FAILED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """What the operator says of a RayJob.
+
+    Attributes:
+        cluster: RayCluster that it runs on, empty before. reason, message: the operator's own words.
+    """
+
+    state: JobState
+    cluster: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A worker group of a RayCluster."""
+
+    name: str
+    replicas: int
+    low: int
+    high: int
+    leaving: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of a cluster: `address` is its node's in Ray, `node` the machine's in Kubernetes."""
+
+    name: str
+    group: str
+    address: str
+    node: str
+    is_running: bool
+    is_leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A mark that keeps pods away from a node; without `effect`, of whatever effect."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A node of Kubernetes."""
+
+    name: str
+    is_cordoned: bool
+    taints: tuple[Taint, ...]
+
+
+def job_status(one: Mapping[str, Any]) -> JobStatus:
+    """Read a RayJob."""
+    status = one.get("status") or {}
+    deployed, job = str(status.get("jobDeploymentStatus", "")), str(status.get("jobStatus", ""))
+    state = _BY_DEPLOYMENT.get(deployed, JobState.WAITING)
+    if deployed == "Complete":
+        state = _BY_JOB.get(job, JobState.SUCCEEDED)
+    return JobStatus(
+        state=state,
+        cluster=str(status.get("rayClusterName", "")),
+        reason=str(status.get("reason", "")),
+        message=str(status.get("message", "")),
+    )
+
+
+def group_state(one: Mapping[str, Any], group: str) -> tuple[int, GroupState]:
+    """Where a group stands in the list, and how it is. Raises: LookupError: there is no such group."""
+    for number, spec in enumerate(one["spec"].get("workerGroupSpecs") or []):
+        if spec.get("groupName") == group:
+            leaving = (spec.get("scaleStrategy") or {}).get("workersToDelete") or ()
+            return number, GroupState(
+                name=group,
+                replicas=int(spec.get("replicas") or 0),
+                low=int(spec.get("minReplicas") or 0),
+                high=int(spec.get("maxReplicas", 2**31 - 1)),
+                leaving=tuple(leaving),
+            )
+    name = one["metadata"]["name"]
+    raise LookupError(f"RayCluster {name} has no worker group {group}")
+
+
+def machine_of(node: Mapping[str, Any]) -> Machine:
+    """Read a node."""
+    return Machine(
+        name=str(node["metadata"]["name"]),
+        is_cordoned=bool(node["spec"].get("unschedulable")),
+        taints=tuple(
+            Taint(key=one["key"], value=one.get("value") or "", effect=one.get("effect") or "")
+            for one in taints_of(node)
+        ),
+    )
+
+
+def taints_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The taints of a node, as Kubernetes writes them."""
+    return list(node["spec"].get("taints") or [])

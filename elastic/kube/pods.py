@@ -1,0 +1,203 @@
+"""Pure. The pods of a run: Ray's head, the supervisor's, and the workers'."""
+
+from typing import Any
+
+from elastic.knobs import RunConfig
+from elastic.kube.shape import BUCKET, RAMDISK, ROLE, SUPERVISOR, TRAINER, Shape, bucket_of
+from elastic.settings import KubeRay
+
+Object = dict[str, Any]
+
+CONFIG_PATH = "/etc/elastic/run.yaml"
+GROUP = "workers"
+_USER = 1000  # of the image
+_HOOK_S = 5  # the preStop hook: an interpreter that imports Ray
+_END_S = 5  # of a raylet, once its node is drained
+_SPOT = "cloud.google.com/gke-spot"
+# A node that is gone is found out about in 3 s, not in a minute (docs/faults.md).
+_HEALTH_CHECKS = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "500",
+    "RAY_health_check_failure_threshold": "3",
+}
+# GKE's sidecar for mounted buckets: without limits of its own, it takes what uploads need.
+_BUCKET_SIDECAR = {
+    "gke-gcsfuse/volumes": "true",
+    "gke-gcsfuse/cpu-limit": "0",
+    "gke-gcsfuse/memory-limit": "0",
+    "gke-gcsfuse/ephemeral-storage-limit": "0",
+}
+
+
+def cluster_spec(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -> Object:
+    """`spec` of a RayCluster, `rayClusterSpec` of a RayJob.
+
+    Args:
+        config: settings as they hold on the cluster. plan: see `shape`.
+    """
+    spec: Object = {
+        "rayVersion": kuberay.ray_version,
+        "authOptions": {"mode": "token"},
+        "enableInTreeAutoscaling": kuberay.autoscale,
+    }
+    if kuberay.autoscale:
+        spec["autoscalerOptions"] = {"version": "v2", "upscalingMode": "Default", "idleTimeoutSeconds": 300}
+    if kuberay.head_storage_gib:
+        volume = {"size": f"{kuberay.head_storage_gib}Gi", "deletionPolicy": "DeleteWithCluster"}
+        spec["gcsFaultToleranceOptions"] = {"backend": "rocksdb", "storage": volume}
+    spec["headGroupSpec"] = {
+        "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
+        "template": _head(config, kuberay, image),
+    }
+    spec["workerGroupSpecs"] = [
+        _group("supervisor", SUPERVISOR, 1, 1, _supervisor(config, kuberay, image)),
+        _group(GROUP, TRAINER, plan.low, plan.high, _trainer(config, kuberay, plan, image)),
+    ]
+    return spec
+
+
+def labels_of(run: str, component: str = "") -> dict[str, str]:
+    """What all objects of a run carry."""
+    labels = {"app.kubernetes.io/name": run, "app.kubernetes.io/managed-by": "elastic"}
+    return labels | ({"app.kubernetes.io/component": component} if component else {})
+
+
+def _group(name: str, role: str, low: int, high: int, template: Object) -> Object:
+    return {
+        "groupName": name,
+        "replicas": high,
+        "minReplicas": low,
+        "maxReplicas": high,
+        "labels": {ROLE: role},
+        "rayStartParams": {},
+        "template": template,
+    }
+
+
+def _head(config: RunConfig, kuberay: KubeRay, image: str) -> Object:
+    env = [{"name": name, "value": value} for name, value in _HEALTH_CHECKS.items()]
+    env.append({"name": "ELASTIC_CONFIG", "value": CONFIG_PATH})
+    container = {
+        "name": "ray-head",
+        "image": image,
+        "env": env,
+        "ports": [
+            {"containerPort": 6379, "name": "gcs-server"},
+            {"containerPort": 8265, "name": "dashboard"},
+            {"containerPort": 10001, "name": "client"},
+            {"containerPort": 8080, "name": "metrics"},
+        ],
+        "resources": _amounts({"cpu": str(kuberay.head_cpus), "memory": f"{kuberay.head_memory_gib}Gi"}),
+        "volumeMounts": [{"name": "config", "mountPath": CONFIG_PATH.rpartition("/")[0], "readOnly": True}],
+    }
+    volumes = [{"name": "config", "configMap": {"name": f"{config.name}-config"}}]
+    return _pod(config, kuberay, "head", container, volumes, _on_demand(kuberay))
+
+
+def _supervisor(config: RunConfig, kuberay: KubeRay, image: str) -> Object:
+    container = {
+        "name": "ray-worker",
+        "image": image,
+        "resources": _amounts({"cpu": f"{kuberay.head_cpus * 500}m", "memory": f"{kuberay.head_memory_gib * 512}Mi"}),
+        "volumeMounts": [],
+    }
+    return _pod(config, kuberay, SUPERVISOR, container, [], _on_demand(kuberay))
+
+
+def _trainer(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -> Object:
+    resources = {"cpu": str(kuberay.cpus_per_node), "memory": f"{kuberay.memory_gib_per_node}Gi"}
+    if kuberay.gpus_per_node:
+        resources["nvidia.com/gpu"] = str(kuberay.gpus_per_node)
+    volumes: list[Object] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{plan.shm_gib}Gi"}}]
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - where Linux keeps shared memory
+    if plan.ramdisk_gib is not None:
+        volumes.append({"name": "ramdisk", **_ramdisk(kuberay, plan.ramdisk_gib)})
+        mounts.append({"name": "ramdisk", "mountPath": RAMDISK})
+    drain_s = kuberay.grace_s - _HOOK_S - _END_S
+    container: Object = {
+        "name": "ray-worker",
+        "image": image,
+        "env": [
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            # After the hook: how long the raylet, told to end, leaves those that it runs.
+            {"name": "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "value": str(drain_s)},
+        ],
+        "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", _hook(kuberay)]}}},
+        "ports": [{"containerPort": 8080, "name": "metrics"}],
+        "resources": _amounts(resources),
+        "volumeMounts": mounts,
+    }
+    return _pod(config, kuberay, TRAINER, container, volumes, _of_pool(kuberay))
+
+
+def _hook(kuberay: KubeRay) -> str:
+    """Tell the run, through Ray, that the node leaves; whatever comes of it, the pod ends when it must."""
+    return f'elastic drain "$POD_IP" --deadline {kuberay.grace_s - _END_S} --reason "its pod is deleted" || true'
+
+
+def _ramdisk(kuberay: KubeRay, gib: int) -> Object:
+    if kuberay.multi_tier:
+        return {"csi": {"driver": "multitier-checkpoint.csi.storage.gke.io"}}
+    return {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}}
+
+
+def _amounts(amounts: dict[str, str]) -> Object:
+    """Asked for and never exceeded, so that the pod is the last to be evicted."""
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def _on_demand(kuberay: KubeRay) -> Object:
+    """For who must not be taken away: any machine but spot ones, of the pool that is named."""
+    never = {"key": _SPOT, "operator": "DoesNotExist"}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [never]}]}
+    place: Object = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    if kuberay.cpu_pool:
+        place["nodeSelector"] = {"cloud.google.com/gke-nodepool": kuberay.cpu_pool}
+    return place
+
+
+def _of_pool(kuberay: KubeRay) -> Object:
+    selector, tolerations = {}, []
+    if kuberay.accelerator:
+        selector["cloud.google.com/gke-accelerator"] = kuberay.accelerator
+    if kuberay.gpus_per_node:
+        tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
+    if kuberay.spot:
+        selector[_SPOT] = "true"
+        tolerations.append({"key": _SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"})
+    place: Object = {"nodeSelector": selector} if selector else {}
+    return place | ({"tolerations": tolerations} if tolerations else {})
+
+
+def _pod(
+    config: RunConfig, kuberay: KubeRay, component: str, container: Object, volumes: list[Object], place: Object
+) -> Object:
+    """A pod template with what all have in common."""
+    run = str(config.name)
+    metadata: Object = {"labels": labels_of(run, component)}
+    container = container | {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
+    bucket = bucket_of(config) if kuberay.gcsfuse else ""
+    if bucket and component != SUPERVISOR:
+        metadata["annotations"] = dict(_BUCKET_SIDECAR)
+        attributes = {"bucketName": bucket, "mountOptions": "implicit-dirs"}
+        volumes = [
+            *volumes,
+            {"name": "bucket", "csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}},
+        ]
+        mounts = [*container["volumeMounts"], {"name": "bucket", "mountPath": BUCKET}]
+        container = container | {"volumeMounts": mounts}
+    is_head = component == "head"
+    spec: Object = {
+        "serviceAccountName": f"{run}-head" if is_head else f"{run}-worker",
+        "restartPolicy": "Never",  # what the second autoscaler asks for
+        "priorityClassName": run,
+        "terminationGracePeriodSeconds": kuberay.grace_s,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
+        **place,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if not is_head:
+        spec["automountServiceAccountToken"] = False  # nothing there speaks to Kubernetes
+    return {"metadata": metadata, "spec": spec}

@@ -1,0 +1,205 @@
+"""Pure. What is to be done about the machines of a run on Kubernetes, from what is wanted and what is there.
+
+Nothing is remembered but how long machines have been missing: which of them this run has cordoned, and until when,
+stands on the machines themselves, as a taint. So a new driver, or an API server that was away, changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, isinf
+
+from elastic.kube.objects import GroupState, Machine, Pod, Taint
+
+QUARANTINE = "elastic.quarantine"  # key of our taint; its value names the run and the end
+_NEVER = "never"
+# Taints that say that a machine is about to go; the cloud's own, and Kubernetes' for machines that are shut down.
+LEAVING = {
+    "cloud.google.com/impending-node-termination": "the cloud takes the machine away",
+    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler removes the machine",
+    "DeletionCandidateOfClusterAutoscaler": "",  # only a thought
+    "node.kubernetes.io/out-of-service": "the machine is out of service",
+    "cloud.google.com/active-node-maintenance": "the machine is under maintenance",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the run wants of its machines.
+
+    Attributes:
+        quarantine: by Ray node, until when it gets no worker; infinite: it is to be replaced.
+        busy: Ray nodes on which workers still are.
+        addresses: of Ray nodes that are alive.
+        replicas: machines that the group should have; None: somebody else, such as the autoscaler, sees to that.
+    """
+
+    quarantine: Mapping[str, float] = field(default_factory=dict)
+    busy: frozenset[str] = frozenset()
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What Kubernetes has: the group, its pods, and machines by name (empty where they may not be looked at)."""
+
+    group: GroupState
+    pods: tuple[Pod, ...]
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """Keep pods away from a machine, and say for how long."""
+
+    machine: str
+    taint: Taint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A machine is free again."""
+
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """Delete pods; the operator starts others, elsewhere."""
+
+    pods: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Give the group so many machines."""
+
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """A Ray node will be taken away."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """So many machines have not come in time; 0: they have, after all."""
+
+    count: int
+    reason: str
+
+
+Order = Cordon | Release | Replace | Scale | Warn | Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What is known from before.
+
+    Attributes:
+        short_since_s: since when machines are missing, None if none are. told: how many were told of.
+        warned: Ray nodes.
+    """
+
+    short_since_s: float | None = None
+    told: int = 0
+    warned: frozenset[str] = frozenset()
+
+
+def reconcile(
+    run: str, wish: Wish, seen: Seen, memory: Memory, now_s: float, patience_s: float
+) -> tuple[tuple[Order, ...], Memory]:
+    """
+    Args:
+        now_s: of the wall clock, as the ends of quarantines are. patience_s: after which machines are missing.
+    """
+    orders: list[Order] = []
+    pods = {pod.address: pod for pod in seen.pods if pod.address}
+    at = {node: pods[address] for node, address in wish.addresses.items() if address in pods}
+    orders += _quarantined(run, wish, seen, at, now_s)
+    orders += _released(run, wish, seen, at, now_s)
+    gone = frozenset(
+        pod.name
+        for node, pod in at.items()
+        if isinf(wish.quarantine.get(node, 0.0)) and node not in wish.busy and not pod.is_leaving
+    )
+    if gone - set(seen.group.leaving):
+        orders.append(Replace(pods=gone - set(seen.group.leaving)))
+    if wish.replicas is not None:
+        wanted = min(max(wish.replicas, seen.group.low), seen.group.high)
+        if wanted != seen.group.replicas:
+            orders.append(Scale(replicas=wanted))
+    warnings = [one for one in _warnings(seen, at) if one.node not in memory.warned]
+    memory = replace(memory, warned=memory.warned | {one.node for one in warnings})
+    short, memory = _shortage(seen, memory, now_s, patience_s)
+    return (*orders, *warnings, *short), memory
+
+
+def mark(run: str, until_s: float) -> Taint:
+    """The taint of a machine in quarantine."""
+    end = _NEVER if isinf(until_s) else str(int(until_s) + 1)
+    return Taint(key=QUARANTINE, value=f"{run}.{end}", effect="NoSchedule")
+
+
+def marked_until_s(run: str, machine: Machine) -> float | None:
+    """Until when this run keeps pods away from a machine; None if it does not."""
+    for taint in machine.taints:
+        owner, _, end = taint.value.rpartition(".")
+        if taint.key == QUARANTINE and owner == run:
+            return inf if end == _NEVER else float(end)
+    return None
+
+
+def _quarantined(run: str, wish: Wish, seen: Seen, at: Mapping[str, Pod], now_s: float) -> list[Order]:
+    orders: list[Order] = []
+    for node, until_s in wish.quarantine.items():
+        machine = seen.machines.get(at[node].node) if node in at else None
+        if machine is None or until_s <= now_s:
+            continue
+        taint, marked_s = mark(run, until_s), marked_until_s(run, machine)
+        if (marked_s is None or marked_s < until_s) and taint not in machine.taints:
+            orders.append(Cordon(machine=machine.name, taint=taint))
+    return orders
+
+
+def _released(run: str, wish: Wish, seen: Seen, at: Mapping[str, Pod], now_s: float) -> list[Order]:
+    """Those whose time is over, and those that the run has given back before."""
+    free = {pod.node for node, pod in at.items() if node not in wish.quarantine}
+    held = {pod.node for node, pod in at.items() if node in wish.quarantine}
+    orders: list[Order] = []
+    for machine in seen.machines.values():
+        marked_s = marked_until_s(run, machine)
+        is_over = marked_s is not None and (marked_s <= now_s or (machine.name in free and not isinf(marked_s)))
+        if is_over and machine.name not in held:
+            orders.append(Release(machine=machine.name))
+    return orders
+
+
+def _warnings(seen: Seen, at: Mapping[str, Pod]) -> list[Warn]:
+    found = []
+    for node, pod in at.items():
+        machine = seen.machines.get(pod.node)
+        reasons = [LEAVING.get(taint.key, "") for taint in machine.taints] if machine is not None else []
+        if pod.is_leaving:
+            reasons.append("its pod is deleted")
+        if any(reasons):
+            found.append(Warn(node=node, reason=next(reason for reason in reasons if reason)))
+    return found
+
+
+def _shortage(seen: Seen, memory: Memory, now_s: float, patience_s: float) -> tuple[list[Order], Memory]:
+    """Pods that were asked for and do not run: told of once they have been missing for long, and when they are back."""
+    there = sum(pod.is_running and not pod.is_leaving for pod in seen.pods if pod.group == seen.group.name)
+    missing = max(0, seen.group.replicas - there)
+    if not missing:
+        back: list[Order] = [Missing(count=0, reason="all machines are there")] if memory.told else []
+        return back, replace(memory, short_since_s=None, told=0)
+    since_s = now_s if memory.short_since_s is None else memory.short_since_s
+    if now_s - since_s <= patience_s or missing == memory.told:
+        return [], replace(memory, short_since_s=since_s)
+    reason = f"{there} of {seen.group.replicas} pods of {seen.group.name} run, for {now_s - since_s:.0f} s"
+    return [Missing(count=missing, reason=reason)], replace(memory, short_since_s=since_s, told=missing)

@@ -1,0 +1,112 @@
+"""Pure. How many machines a run needs on Kubernetes, and how their memory is shared out."""
+
+import math
+from dataclasses import dataclass, replace
+
+from elastic.errors import SettingError
+from elastic.knobs import RunConfig
+from elastic.policies.sizing import sizing, slots_for
+from elastic.settings import Checkpoint, KubeRay, Scaling
+
+ROLE = "elastic-role"  # label of Ray nodes: what a group is for
+TRAINER, SUPERVISOR = "trainer", "supervisor"
+RAMDISK, BUCKET = "/ramdisk", "/gcs"  # where volumes are mounted
+_GIB = 1 << 30
+_SHM_SHARE = 0.4  # Ray's object store takes 0.3 of the memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Machines of the worker group, and volumes in the memory of each.
+
+    Attributes:
+        low, high: nodes, spares included in `high`. shm_gib: /dev/shm. ramdisk_gib: None without one.
+    """
+
+    low: int
+    high: int
+    shm_gib: int
+    ramdisk_gib: int | None
+
+
+def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
+    """What follows from the settings of a run.
+
+    Raises:
+        SettingError: a replica, or its snapshots, fit on no machine of the pool.
+    """
+    (low, high), slots = config.scaling.bounds, slots_per_node(config.scaling, kuberay)
+    ramdisk_gib = None
+    if kuberay.params is not None and config.checkpoint is not None:
+        # One worker holds one shard; those of a node keep their snapshots side by side.
+        of_one = sizing(
+            kuberay.params, config.scaling.workers_per_replica, copies=slots_for(config.checkpoint.peers)
+        ).ramdisk_bytes
+        ramdisk_gib = math.ceil(of_one * slots / _GIB)
+    shm_gib = max(1, int(kuberay.memory_gib_per_node * _SHM_SHARE))
+    inside_gib = shm_gib + (0 if kuberay.multi_tier else ramdisk_gib or 0)
+    if inside_gib > kuberay.memory_gib_per_node:
+        raise SettingError(
+            f"KubeRay.memory_gib_per_node={kuberay.memory_gib_per_node} holds no ramdisk of {ramdisk_gib} GiB beside "
+            f"{shm_gib} GiB of shared memory: raise it, or Scaling.workers_per_replica, or lower Checkpoint.peers"
+        )
+    return Shape(
+        low=nodes_for(config.scaling, low, slots),
+        high=nodes_for(config.scaling, high + config.scaling.spares, slots),
+        shm_gib=shm_gib,
+        ramdisk_gib=ramdisk_gib,
+    )
+
+
+def slots_per_node(scaling: Scaling, kuberay: KubeRay) -> int:
+    """Workers that a machine of the pool has room for. Raises: SettingError: none."""
+    of_node = {"GPU": kuberay.gpus_per_node, "CPU": kuberay.cpus_per_node}
+    rooms = [int(of_node[name] // amount) for name, amount in scaling.resources.items() if name in of_node]
+    slots = min(rooms, default=1)
+    on_one = scaling.workers_per_replica if scaling.num_nodes_per_dp == 1 else 1
+    if slots < on_one:
+        raise SettingError(
+            f"Scaling: {on_one} workers of {scaling.resources} need one node, and KubeRay.gpus_per_node="
+            f"{kuberay.gpus_per_node}, cpus_per_node={kuberay.cpus_per_node} has room for {slots}"
+        )
+    return slots
+
+
+def nodes_for(scaling: Scaling, replicas: int, slots: int) -> int:
+    """Machines for so many replicas, each with room for `slots` workers."""
+    width = scaling.workers_per_replica
+    if scaling.num_nodes_per_dp == 1:
+        return math.ceil(replicas / (slots // width))
+    return max(width, math.ceil(replicas * width / slots))
+
+
+def adapted(config: RunConfig, kuberay: KubeRay, plan: Shape) -> RunConfig:
+    """The run's settings as they hold on this cluster: where workers and supervisor are, where tiers are mounted."""
+    scaling = config.scaling
+    if scaling.resources_per_worker is None and not scaling.use_gpu and kuberay.gpus_per_node:
+        scaling = replace(scaling, use_gpu=True)
+    if scaling.label_selector is None:
+        scaling = replace(scaling, label_selector={ROLE: TRAINER})
+    if scaling.supervisor_labels is None and not scaling.supervisor_resource:
+        scaling = replace(scaling, supervisor_labels={ROLE: SUPERVISOR})
+    checkpoint = config.checkpoint
+    if checkpoint is not None:
+        checkpoint = _mounted(checkpoint, kuberay, plan)
+    health = config.health if plan.ramdisk_gib is None else replace(config.health, ramdisk=RAMDISK)
+    return replace(config, scaling=scaling, checkpoint=checkpoint, health=health, address=None)
+
+
+def bucket_of(config: RunConfig) -> str:
+    """The bucket of the persistent tier, empty where it is none."""
+    persistent = config.checkpoint.persistent if config.checkpoint is not None else None
+    return persistent.removeprefix("gs://").partition("/")[0] if persistent and persistent.startswith("gs://") else ""
+
+
+def _mounted(checkpoint: Checkpoint, kuberay: KubeRay, plan: Shape) -> Checkpoint:
+    if plan.ramdisk_gib is not None:
+        checkpoint = replace(checkpoint, memory=RAMDISK)
+    persistent = checkpoint.persistent
+    if kuberay.gcsfuse and persistent is not None and persistent.startswith("gs://"):
+        folder = persistent.removeprefix("gs://").partition("/")[2]
+        checkpoint = replace(checkpoint, persistent=f"{BUCKET}/{folder}".rstrip("/"))
+    return checkpoint

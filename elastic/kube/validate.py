@@ -1,0 +1,146 @@
+"""Effect. Whether manifests are what a cluster takes: schemas, rules in CEL, the operator's rules, built-in kinds."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from elastic.errors import SettingError
+from elastic.kube import builtin, operator_rules, schema
+from elastic.kube.schema import Problem, Schema
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NO_OBJECTS = ("kustomize.config.k8s.io",)  # what Kustomize reads itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was found in one file.
+
+    Attributes:
+        objects: that were judged. problems: with the object in front. unjudged: rules in CEL that nobody could judge.
+    """
+
+    objects: int
+    problems: tuple[str, ...]
+    unjudged: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Definitions:
+    """CustomResourceDefinitions by (kind, apiVersion)."""
+
+    crds: Iterable[Mapping[str, Any]]
+    _schemas: dict[tuple[str, str], Schema] = field(default_factory=dict)
+
+    def schema(self, kind: str, api: str) -> Schema | None:
+        """None where none of the definitions is of this kind."""
+        if (kind, api) not in self._schemas:
+            for crd in self.crds:
+                if crd["spec"]["names"]["kind"] == kind and crd["spec"]["group"] == api.partition("/")[0]:
+                    try:
+                        self._schemas[kind, api] = schema.schema_of(crd, api)[1]
+                    except LookupError:
+                        return None
+        return self._schemas.get((kind, api))
+
+
+def from_directory(folder: Path) -> Definitions:
+    """The definitions in the YAML files of a folder.
+
+    Raises:
+        SettingError: there is none.
+    """
+    found = [one for path in sorted(folder.glob("*.yaml")) for one in _read(path)]
+    crds = [one for one in found if isinstance(one, Mapping) and one.get("kind") == "CustomResourceDefinition"]
+    if not crds:
+        raise SettingError(f"--crds {folder}: no file there holds a CustomResourceDefinition")
+    return Definitions(crds)
+
+
+def from_cluster(kubeconfig: str | None) -> Definitions:
+    """The definitions of KubeRay that a cluster has.
+
+    Raises:
+        SettingError: no cluster is known here. KubeError: it refuses, or lacks them.
+    """
+    from elastic.kube.client import connect
+
+    client = connect("default", kubeconfig)
+    try:
+        return Definitions([client.definition(f"{name}.ray.io") for name in ("rayjobs", "rayclusters")])
+    finally:
+        client.close()
+
+
+def validate(path: Path, definitions: Definitions) -> Report:
+    """Judge the objects of a file.
+
+    Raises:
+        SettingError: it can not be read.
+    """
+    problems: list[str] = []
+    unjudged: list[str] = []
+    objects = 0
+    for one in _read(path):
+        if one is None or (isinstance(one, Mapping) and str(one.get("apiVersion")).startswith(_NO_OBJECTS)):
+            continue
+        if not isinstance(one, Mapping) or not one.get("apiVersion") or not one.get("kind"):
+            problems.append(f"{path}: holds something without apiVersion and kind: no object of Kubernetes")
+            continue
+        objects += 1
+        where = f"{path}: {one['kind']} {(one.get('metadata') or {}).get('name', '(without a name)')}"
+        problems += [f"{where}: {problem}" for problem in judged(one, definitions, unjudged)]
+    return Report(objects=objects, problems=tuple(problems), unjudged=tuple(unjudged))
+
+
+def judged(one: Mapping[str, Any], definitions: Definitions, unjudged: list[str]) -> Iterator[Problem]:
+    """What is wrong with an object; rules that nobody can judge go to `unjudged`."""
+    kind, api = str(one["kind"]), str(one["apiVersion"])
+    if not (one.get("metadata") or {}).get("name"):
+        yield Problem(path="metadata.name", what="is missing")
+    found = definitions.schema(kind, api)
+    if found is None:
+        if not builtin.is_known(one):
+            yield Problem(
+                path="kind", what=f"{api} {kind} is not defined: name the folder of its definition with --crds"
+            )
+            return
+        yield from builtin.problems(one)
+        return
+    filled = schema.with_defaults(found, one)
+    broken = list(schema.problems(found, filled))
+    yield from broken
+    if not broken:  # rules would stumble over what has no shape
+        yield from _by_rules(found, filled, unjudged)
+        # The operator's are about what is written: the schema's defaults are no wish of the user's.
+        yield from operator_rules.problems(one)
+
+
+def _by_rules(found: Schema, filled: Any, unjudged: list[str]) -> Iterator[Problem]:
+    for rule in schema.rules(found, filled):
+        if rule.is_about_change:
+            continue
+        holds = _holds(rule.rule, rule.value)
+        if holds is None:
+            unjudged.append(f"{rule.path}: {rule.message}")
+        elif not holds:
+            yield Problem(path=rule.path, what=rule.message)
+
+
+def _holds(rule: str, value: Any) -> bool | None:
+    """None where no interpreter of CEL is installed."""
+    try:
+        import cel
+    except ImportError:
+        return None
+    return bool(cel.evaluate(rule, {"self": value}))
+
+
+def _read(path: Path) -> list[Any]:
+    try:
+        return list(yaml.load_all(path.read_text(), Loader=_LOADER))  # noqa: S506 - safe loaders both
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingError(f"{path} cannot be read as YAML: {error}") from error

@@ -1,0 +1,277 @@
+"""Pure. What is written down while lines come in: lives, what went on when, steps, incidents. Nothing is judged yet.
+
+Reports of steps come late, and not in order; so what happened between two steps is decided only when somebody asks
+(`spans.py`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from elastic.ledger.model import Category, Injected
+from elastic.ledger.stretch import Shape, Step, Stretch, Usual
+
+_STRETCH_S = 10.0
+_STRETCHES = 1000  # about: with a run, its stretches grow longer
+_JOINED_S = 1e-3  # steps that are nearer follow each other
+
+RUN_START, DRIVER_LOST, RESUBMITTED = "run start", "driver lost", "resubmitted"
+PLANNED_STOP, INJECTED = "planned stop", "injected fault"
+STALLED_STEP, SLOW_STEPS, REPEATED_STEPS = "stalled step", "slow steps", "repeated steps"
+INFERRED = (STALLED_STEP, SLOW_STEPS, REPEATED_STEPS)  # no line tells of these
+
+_begin = attrgetter("begin_s")
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    """One life of the driver. `workers`: that it asked for; 0: no line has told. end_s: of what is known of it."""
+
+    incarnation: int
+    begin_s: float
+    end_s: float
+    workers: int = 0
+    width: int = 1
+    is_over: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Mark:
+    """From `at_s` on, this went on, where no step was computed; no category: steps were to be computed.
+
+    Attributes:
+        is_new: a member of the group had never computed a step. rung: that a checkpoint was waited for to come to.
+    """
+
+    at_s: float
+    category: Category | None
+    incident: int | None = None
+    is_new: bool = False
+    rung: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """An incident as it is told; see `model.Incident`."""
+
+    number: int
+    incarnation: int
+    kind: str
+    opened_s: float
+    its_number: int | None = None
+    is_planned: bool = False
+    decided_s: float | None = None
+    resumed_s: float | None = None
+    culprits: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    decision: str = ""
+    replicas_before: int = 0
+    replicas_after: int = 0
+    step: int | None = None
+
+
+@dataclass(slots=True)
+class Struck:
+    """An injected fault. until_s: when it is undone; `entry`: the incident that stands for it, if no other does."""
+
+    what: Injected
+    until_s: float
+    entry: int
+
+
+@dataclass(slots=True)
+class Book:
+    """See the module.
+
+    Attributes:
+        run: its name. seen_s: the last moment of which something is known.
+        marks: by time. stretches: by time; those of steps that the run went back behind are void.
+        usual: by shape of a step. nodes: of workers.
+        saved: the last step that a checkpoint tier held whole. loaded: steps that were restored from.
+        short_by: the incident since which replicas are missing. cause: the one that what goes on now follows from.
+        inferred: incidents that no line tells of, by what shows them.
+        groups: cause and short_by of each generation, by (incarnation, generation), for steps that are told late.
+    """
+
+    run: str = ""
+    begin_s: float | None = None
+    seen_s: float = 0.0
+    lives: list[Life] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    struck: list[Struck] = field(default_factory=list)
+    usual: dict[Shape, Usual] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    saved: int | None = None
+    loaded: list[int] = field(default_factory=list)
+    inferred: dict[tuple[str, float, float], int] = field(default_factory=dict)
+    groups: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
+    short_by: int | None = None
+    cause: int | None = None
+
+    # --- lives ---
+
+    def see(self, at_s: float) -> None:
+        """Something is known of this moment."""
+        self.begin_s = at_s if self.begin_s is None else self.begin_s
+        self.seen_s = max(self.seen_s, at_s)
+        if self.lives:
+            self.lives[-1].end_s = max(self.lives[-1].end_s, at_s)
+
+    def begin_life(self, at_s: float, incarnation: int, workers: int = 0, width: int = 1) -> None:
+        """A driver begins; what there was between the last one and it is nobody's."""
+        before = self.lives[-1] if self.lives else None
+        kind = RUN_START
+        if before is not None:
+            kind = RESUBMITTED if before.is_over else DRIVER_LOST
+            opened_s = before.end_s
+            self.cause = self.open(kind, opened_s, is_planned=before.is_over, incarnation=incarnation).number
+            self.mark(opened_s, Category.BETWEEN_INCARNATIONS, self.cause)
+        else:
+            self.cause = self.open(kind, at_s, is_planned=True, incarnation=incarnation).number
+        life = Life(incarnation=incarnation, begin_s=at_s, end_s=at_s, workers=workers, width=width)
+        self.lives.append(life)
+        self.see(at_s)
+        self.mark(at_s, Category.WORKER_START, self.cause)
+
+    def size(self, replicas: int) -> None:
+        """So many replicas are to train: at least so many were asked for."""
+        if self.lives:
+            self.lives[-1].workers = max(self.lives[-1].workers, replicas * self.lives[-1].width)
+
+    def life_at(self, at_s: float) -> Life | None:
+        """The last one that had begun by then; the first, before."""
+        found = None
+        for life in self.lives:
+            if found is None or life.begin_s <= at_s:
+                found = life
+        return found
+
+    # --- what went on ---
+
+    def mark(self, at_s: float, category: Category | None, incident: int | None = None, is_new: bool = False) -> None:
+        """From now on this goes on."""
+        at_s = max(at_s, self.marks[-1].at_s) if self.marks else at_s
+        self.marks.append(Mark(at_s=at_s, category=category, incident=incident, is_new=is_new))
+
+    def refine(self, marks: list[Mark]) -> None:
+        """What went on since the last mark is known better now; in order, the first at its time or later."""
+        if self.marks:
+            begin_s = self.marks[-1].at_s
+            for one in marks:
+                begin_s = one.at_s = max(begin_s, one.at_s)
+            self.marks += marks
+
+    # --- incidents ---
+
+    def open(
+        self,
+        kind: str,
+        at_s: float,
+        *,
+        is_planned: bool = False,
+        evidence: tuple[str, ...] = (),
+        culprits: tuple[str, ...] = (),
+        incarnation: int | None = None,
+    ) -> Entry:
+        """One more reason why time is lost."""
+        life = self.lives[-1].incarnation if self.lives else 0
+        entry = Entry(
+            number=len(self.entries),
+            incarnation=life if incarnation is None else incarnation,
+            kind=kind,
+            opened_s=at_s,
+            is_planned=is_planned,
+            evidence=evidence,
+            culprits=culprits,
+        )
+        self.entries.append(entry)
+        return entry
+
+    def strike(self, what: Injected, lasts_s: float) -> None:
+        """A fault was injected; it is an incident of its own until another turns out to be it."""
+        entry = self.open(INJECTED, what.at_s, evidence=(what.proof,), culprits=(what.target,) if what.target else ())
+        self.struck.append(Struck(what, what.at_s + lasts_s, entry.number))
+
+    # --- steps ---
+
+    def step(self, step: Step) -> None:
+        """A step was committed; told twice, it counts once."""
+        if self._is_known(step.number):
+            return
+        self.size(step.replicas)
+        last = self.stretches[-1] if self.stretches else None
+        if last is None or step.committed_s >= last.end_s:
+            since_s = step.since_s or step.started_s
+            begin_s = since_s if last is None or since_s > last.end_s + _JOINED_S else last.end_s
+            end_s = max(begin_s, step.committed_s)
+            if last is None or begin_s > last.end_s or not last.takes(step, self._longest_s()):
+                last = self._stretch(step, min(begin_s, end_s))
+                self.stretches.append(last)
+            took_s = last.add(step, last.end_s, end_s)
+        else:
+            took_s = self._insert(step)
+        if not step.is_first:
+            self.usual.setdefault(step.shape, Usual()).add(took_s)
+        self.see(step.committed_s)
+
+    def _longest_s(self) -> float:
+        return max(_STRETCH_S, (self.seen_s - (self.begin_s or 0.0)) / _STRETCHES)
+
+    def _stretch(self, step: Step, begin_s: float) -> Stretch:
+        group = (step.incarnation, step.generation)
+        cause, short_by = self.groups.get(group, (self.cause, self.short_by))
+        return Stretch(
+            begin_s=begin_s,
+            incarnation=step.incarnation,
+            generation=step.generation,
+            replicas=step.replicas,
+            shape=step.shape,
+            first=step.number,
+            has_newcomers=step.is_first,
+            cause=cause,
+            short_by=short_by,
+        )
+
+    def _insert(self, step: Step) -> float:
+        """A step that is told late: it goes where there is room."""
+        place = bisect_left(self.stretches, step.committed_s, key=_begin)
+        before_s = self.stretches[place - 1].end_s if place else 0.0
+        after_s = self.stretches[place].begin_s if place < len(self.stretches) else step.committed_s
+        end_s = max(before_s, min(step.committed_s, after_s))
+        new = self._stretch(step, min(end_s, max(before_s, step.since_s or step.started_s)))
+        took_s = new.add(step, new.begin_s, end_s)
+        self.stretches.insert(place, new)
+        return took_s
+
+    def _is_known(self, number: int) -> bool:
+        for stretch in reversed(self.stretches):
+            if not stretch.is_void and stretch.first <= number:
+                return number <= stretch.last
+        return False
+
+    def go_back(self, to_step: int, incident: int | None) -> None:
+        """The run goes on from an older step: what was done after it was done for nothing."""
+        for place in range(len(self.stretches) - 1, -1, -1):
+            stretch = self.stretches[place]
+            if stretch.is_void or stretch.last <= to_step:
+                continue
+            if stretch.first <= to_step:
+                rest = stretch.split(to_step + 1 - stretch.first)
+                self.stretches.insert(place + 1, rest)
+                stretch = rest
+            stretch.is_void, stretch.voided_by = True, incident
+
+    def kept(self) -> Iterator[Stretch]:
+        """Stretches that count."""
+        return (one for one in self.stretches if not one.is_void)
+
+    def usual_s(self, shape: Shape | None = None) -> float:
+        """How long a step of this shape takes; of the shape with the most steps, where it is not known; 0: none is."""
+        known = self.usual.get(shape) if shape is not None else None
+        if known is not None and known.steps >= 3:
+            return known.seconds
+        most = max(self.usual.values(), key=lambda one: one.steps, default=None)
+        return most.seconds if most is not None else 0.0

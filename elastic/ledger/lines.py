@@ -1,0 +1,54 @@
+"""Pure. The lines of a run's journal: what happened, as plain data with its time; `journal.py` reads them.
+
+Each has `t`, seconds of the driver's wall clock, and one of these names, which tells the kind of the line: `life`,
+`event`, `moment`, `phase`, `command`, `checkpoint`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from elastic.control import events as ev
+from elastic.control.moments import incident_moments
+from elastic.control.plain import plain
+from elastic.control.state import Phase, RunState
+
+Line = dict[str, Any]
+
+# Parked workers ask every few seconds; rungs are told by `checkpoint`, and logs have files of their own.
+_LEFT_OUT = ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue | ev.RungReached | ev.Logged
+
+
+def line_of(role: str, at_s: float, value: Any) -> Line:
+    """What such a value tells, under this role."""
+    return {"t": round(at_s, 6), role: type(value).__name__, **plain(value)}
+
+
+def happened(before: RunState | None, state: RunState, events: Sequence[tuple[float, ev.Event]]) -> Iterator[Line]:
+    """What a turn of the controller has taken in, and what became of it.
+
+    Args:
+        before: the state before the events; None: it is the first turn of this life.
+        events: with their times, without those that are written already.
+    """
+    at_s = round(state.seen_s or 0.0, 6)
+    if before is None:
+        yield {"t": at_s, "life": "Begun", "settings": plain(state.settings)}
+    for event_s, event in events:
+        if not isinstance(event, _LEFT_OUT):
+            yield line_of("event", event_s, event)
+    if before is not None:
+        for moment in incident_moments(before, state):
+            yield line_of("moment", at_s, moment)
+    if before is None or _stand(before) != _stand(state):
+        phase, waits_for, planned = _stand(state)
+        what = {"generation": state.generation, "replicas": state.replicas, "planned": planned, "waits_for": waits_for}
+        yield {"t": at_s, "phase": phase.value, **what}
+
+
+def _stand(state: RunState) -> tuple[Phase, str, bool]:
+    """The phase; where a run waits, what for: "restore", "hold" or "workers"; whether a stop was planned."""
+    if state.phase is not Phase.WAITING:
+        return state.phase, "", state.phase is Phase.FREEZING and state.planned
+    if state.restore is not None:
+        return state.phase, "restore", False
+    return state.phase, "hold" if state.care.hold is not None else "workers", False

@@ -1,0 +1,171 @@
+"""Pure. Steps that followed each other, kept together: what they took, and how long a step usually takes."""
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+_WINDOW_STEPS = 16
+_EVERY = 4  # a window is looked at after so many steps
+
+Shape = tuple[int, int]  # replicas, samples: steps of one shape take equally long, if nothing is in their way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step as it was told.
+
+    Attributes:
+        since_s: when it could begin: the commit of the one before, or the go. started_s: of the attempt that was kept.
+        data_s, stall_s, evaluation_s: of the time since then, waited for data, for snapshots, and spent on evaluation.
+        is_first: somebody in the group had never computed a step before.
+    """
+
+    number: int
+    incarnation: int = 0
+    generation: int = 0
+    attempt: int = 1
+    replicas: int = 1
+    samples: int = 0
+    since_s: float
+    started_s: float
+    committed_s: float
+    data_s: float = 0.0
+    stall_s: float = 0.0
+    evaluation_s: float = 0.0
+    is_first: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        return self.replicas, self.samples
+
+
+class Usual:
+    """How long a step of one shape takes at its best for a while: the smallest median of 16 in a row, so far.
+
+    With fewer steps it is the median of those there are. Neither a slow half of a run nor a lucky step moves it.
+    """
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=_WINDOW_STEPS)
+        self._count = 0
+        self.seconds = 0.0
+
+    @property
+    def steps(self) -> int:
+        return self._count
+
+    def add(self, took_s: float) -> None:
+        self._last.append(took_s)
+        self._count += 1
+        if self._count <= _WINDOW_STEPS:
+            self.seconds = median(self._last)
+        elif self._count % _EVERY == 0:
+            self.seconds = min(self.seconds, median(self._last))
+
+
+@dataclass(slots=True, kw_only=True)
+class Stretch:
+    """Steps of one generation, one after the other without a gap.
+
+    Attributes:
+        first: number of the first of them. ends_s: commit of each. cores_s: what each took, less what is in the sums.
+        data_s, stall_s, evaluation_s, repeated_s: sums; the last is of attempts within a generation that were not kept.
+        has_newcomers: the first of them was the first for somebody.
+        cause: number of the incident that its generation followed. short_by: of the one since which it is short.
+        voided_by: number of the incident for which the run went back behind them.
+    """
+
+    begin_s: float
+    incarnation: int
+    generation: int
+    replicas: int
+    shape: Shape
+    first: int
+    ends_s: "array[float]" = field(default_factory=lambda: array("d"))
+    cores_s: "array[float]" = field(default_factory=lambda: array("d"))
+    data_s: float = 0.0
+    stall_s: float = 0.0
+    evaluation_s: float = 0.0
+    repeated_s: float = 0.0
+    has_newcomers: bool = False
+    cause: int | None = None
+    short_by: int | None = None
+    voided_by: int | None = None
+    is_void: bool = False
+    judged: Any = None  # what `spans.py` made of it, and what of
+
+    @property
+    def end_s(self) -> float:
+        return self.ends_s[-1] if self.ends_s else self.begin_s
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.ends_s) - 1
+
+    @property
+    def steps(self) -> int:
+        return len(self.ends_s)
+
+    def takes(self, step: Step, longest_s: float) -> bool:
+        """Whether a step belongs to these."""
+        is_next = step.number == self.last + 1 and not step.is_first and not self.is_void
+        is_same = (step.incarnation, step.generation, step.shape) == (self.incarnation, self.generation, self.shape)
+        return is_next and is_same and self.end_s - self.begin_s < longest_s
+
+    def add(self, step: Step, begin_s: float, end_s: float) -> float:
+        """Take a step in that went from `begin_s` to `end_s`; returns what it took, less what is known of it."""
+        left_s = end_s - begin_s
+        repeated_s = 0.0
+        if step.attempt > 1:
+            repeated_s = max(0.0, step.started_s - begin_s - step.stall_s - step.evaluation_s)
+        taken = []
+        for told_s in (step.evaluation_s, step.stall_s, repeated_s, step.data_s):
+            taken.append(min(left_s, max(0.0, told_s)))
+            left_s -= taken[-1]
+        self.evaluation_s += taken[0]
+        self.stall_s += taken[1]
+        self.repeated_s += taken[2]
+        self.data_s += taken[3]
+        self.ends_s.append(end_s)
+        self.cores_s.append(left_s)
+        return left_s
+
+    def split(self, keep: int) -> "Stretch":
+        """Keep the first so many steps; returns the others. What only the sum of all is known of is shared evenly."""
+        share = (self.steps - keep) / self.steps
+        rest = Stretch(
+            begin_s=self.ends_s[keep - 1],
+            incarnation=self.incarnation,
+            generation=self.generation,
+            replicas=self.replicas,
+            shape=self.shape,
+            first=self.first + keep,
+            ends_s=self.ends_s[keep:],
+            cause=self.cause,
+            short_by=self.short_by,
+        )
+        for name in ("data_s", "stall_s", "evaluation_s", "repeated_s"):
+            whole_s = getattr(self, name)
+            setattr(rest, name, whole_s * share)
+            setattr(self, name, whole_s * (1 - share))
+        rest.cores_s, self.cores_s = self.cores_s[keep:], self.cores_s[:keep]
+        del self.ends_s[keep:]
+        rest.level()
+        self.level()
+        return rest
+
+    def level(self) -> None:
+        """After a split the sums are estimates: let the whole be right."""
+        known_s = self.data_s + self.stall_s + self.evaluation_s + self.repeated_s
+        whole_s, cores_s = self.end_s - self.begin_s, sum(self.cores_s)
+        if known_s > 0:
+            factor = max(0.0, whole_s - cores_s) / known_s
+            for name in ("data_s", "stall_s", "evaluation_s", "repeated_s"):
+                setattr(self, name, getattr(self, name) * factor)
+
+    def at(self, at_s: float) -> int:
+        """How many of the steps had ended by then."""
+        return bisect_right(self.ends_s, at_s)

@@ -1,0 +1,1 @@
+"""Effect. What people see of a run: a page, live or in a file, and a view for the terminal."""

@@ -1,0 +1,95 @@
+"""Pure. A run's journal, taken in a line at a time: what a report needs of it."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elastic.report.content.lanes import Lanes
+from elastic.report.content.model import Setting
+from elastic.report.content.safety import Safety
+from elastic.report.content.steps import Steps
+from elastic.report.content.words import sentence
+
+ROLES = ("event", "command", "checkpoint", "life", "moment", "phase")
+_MOST_TOLD = 20_000
+
+Handler = Callable[[float, Mapping[str, Any]], None]
+
+
+class Fold:
+    """What was taken in so far.
+
+    Attributes:
+        began_s, seen_s: first and last line, of the wall clock; None before any.
+        phase: in the controller's words. ending: see `Headline`.
+        told: (moment, sentence) of what stories are made of, the last ones.
+        settings: of the newest life, empty where its journal does not tell them.
+    """
+
+    def __init__(self) -> None:
+        self.lanes = Lanes()
+        self.steps = Steps(self.lanes)
+        self.safety = Safety()
+        self.run, self.phase, self.ending = "", "starting", ""
+        self.incarnation = self.generation = 0
+        self.began_s: float | None = None
+        self.seen_s: float | None = None
+        self.told: deque[tuple[float, str]] = deque(maxlen=_MOST_TOLD)
+        self.settings: tuple[Setting, ...] = ()
+        self._handlers: dict[str, list[Handler]] = {}
+        own: dict[str, Handler] = {
+            "RunStarted": self._started,
+            "RunTakenOver": self._taken_over,
+            "Form": self._formed,
+            "EndRun": self._ended,
+            "Settings": self._set,
+        }
+        # Lanes first: the others ask them who is who.
+        for handlers in (self.lanes.handlers, self.steps.handlers, self.safety.handlers, own):
+            for kind, handler in handlers.items():
+                self._handlers.setdefault(kind, []).append(handler)
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """A line of the journal, in its order."""
+        kind = next((str(line[role]) for role in ROLES if role in line), "")
+        at_s = float(line["t"])
+        self.began_s = at_s if self.began_s is None else self.began_s
+        self.seen_s = max(at_s, self.seen_s or at_s)
+        self.phase = line.get("phase", self.phase)
+        for handler in self._handlers.get(kind, ()):
+            handler(at_s, line)
+        text = sentence(kind, line)
+        if text:
+            self.told.append((at_s, text))
+
+    def _started(self, at_s: float, line: Mapping[str, Any]) -> None:
+        """A new life; whoever was there is gone with the last one."""
+        self.lanes.end_all(at_s, "ended with the last driver")
+        self.ending = ""
+
+    def _taken_over(self, at_s: float, line: Mapping[str, Any]) -> None:
+        self.ending = ""
+
+    def _formed(self, at_s: float, line: Mapping[str, Any]) -> None:
+        view = line["view"]
+        self.run, self.incarnation, self.generation = view["run"], view["incarnation"], view["generation"]
+
+    def _ended(self, at_s: float, line: Mapping[str, Any]) -> None:
+        outcome = line["outcome"]
+        message = str(outcome.get("message", "")).partition("\n")[0]
+        self.ending = outcome["ending"].replace("_", " ") + (f": {message}" if message else "")
+        self.lanes.end_all(at_s, "the run ended")
+
+    def _set(self, at_s: float, line: Mapping[str, Any]) -> None:
+        self.run, self.incarnation = line["run"], line["incarnation"]
+        self.settings = tuple(
+            Setting(path=path, value=_shown(one["value"]), source=one["source"]) for path, one in line["knobs"].items()
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={one}" for name, one in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return {None: "none", True: "yes", False: "no", "": "none"}.get(value, str(value))

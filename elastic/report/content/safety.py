@@ -1,0 +1,68 @@
+"""Pure. How safe steps were: the newest step on each rung of the checkpoint ladder over time, and what was decided."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from elastic.control.values import Rung
+from elastic.report.content.model import Decision
+from elastic.report.content.thinning import Curve
+
+RUNGS = tuple(rung.name.lower() for rung in Rung)
+COMMITTED = "committed"
+_MOST_DECISIONS = 200
+
+
+class Safety:
+    """Takes what the journal has of checkpoints."""
+
+    def __init__(self) -> None:
+        self.committed = Curve(COMMITTED)
+        self.curves = {rung: Curve(rung) for rung in RUNGS}
+        self.newest: dict[str, int] = {}
+        self.degraded = ""
+        self._decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
+        self.handlers = {
+            "Form": self._formed,
+            "StepStable": self._stable,
+            "ShardStaged": lambda at_s, line: self._reached(at_s, RUNGS[0], line["commit"]["step"]),
+            "CheckpointRung": self._rung,
+            "IntervalChosen": lambda at_s, line: self._decided(at_s, line["tier"], line["reason"]),
+            "UploadInterval": lambda at_s, line: self._decided(at_s, "persistent", line["reason"]),
+            "Degraded": self._degraded,
+            "TierDegraded": lambda at_s, line: self._decided(at_s, line["tier"], f"given up: {line['reason']}"),
+        }
+
+    def decisions(self, began_s: float) -> tuple[Decision, ...]:
+        """The last ones, with moments since then."""
+        return tuple(
+            Decision(at_s=round(one.at_s - began_s, 3), tier=one.tier, reason=one.reason) for one in self._decisions
+        )
+
+    def _formed(self, at_s: float, line: Mapping[str, Any]) -> None:
+        """Where history begins anew, later steps are void, however safe they are."""
+        resume = line["view"]["resume"]["step"]
+        for rung, step in self.newest.items():
+            if line["view"].get("restored") and step > resume:
+                self.newest[rung] = resume
+                self.curves[rung].put(at_s, resume)
+
+    def _stable(self, at_s: float, line: Mapping[str, Any]) -> None:
+        self.committed.put(line["report"]["committed_at_s"], line["report"]["commit"]["step"])
+
+    def _rung(self, at_s: float, line: Mapping[str, Any]) -> None:
+        step, rung = line["commit"]["step"], RUNGS.index(line["rung"])
+        for lower in RUNGS[: rung + 1]:
+            self._reached(at_s, lower, step)
+
+    def _reached(self, at_s: float, rung: str, step: int) -> None:
+        if step > self.newest.get(rung, -1):
+            self.newest[rung] = step
+            self.curves[rung].put(at_s, step)
+
+    def _degraded(self, at_s: float, line: Mapping[str, Any]) -> None:
+        self.degraded = line["reason"]
+        self._decided(at_s, "copies", self.degraded or "as many as asked for again")
+
+    def _decided(self, at_s: float, tier: str, reason: str) -> None:
+        self._decisions.append(Decision(at_s=at_s, tier=tier, reason=reason))

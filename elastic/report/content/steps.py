@@ -1,0 +1,123 @@
+"""Pure. What steps tell: world sizes, throughput, loss, retries, and who is slow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from elastic.report.content.lanes import Lanes
+from elastic.report.content.model import Retry, Slowness
+from elastic.report.content.thinning import Curve, Rate
+
+AGAIN, REDONE = "tried again", "redone"
+METRICS = ("loss", "train_loss")
+_MOST_RETRIES = 300
+_LOOK_S = 1.0  # times of micro-batches are smoothed, so that one look a second is enough
+_MOST_SLOW = 24
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Of one worker: how many times the median it took."""
+
+    looks: int = 0
+    total: float = 0.0
+    worst: float = 0.0
+    latest: float = 0.0
+    seconds: float = 0.0
+
+    def take(self, slowness: float, seconds: float) -> None:
+        self.looks += 1
+        self.total += slowness
+        self.worst = max(self.worst, slowness)
+        self.latest, self.seconds = slowness, seconds
+
+
+class Steps:
+    """Takes stable steps, and what happens between them. lanes: who is who."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self.step, self.most_replicas, self.replicas = -1, 0, 0
+        self.loss: float | None = None
+        self.metric = ""
+        self.sizes, self.losses = Curve("replicas"), Curve("loss")
+        self.samples, self.steps = Rate("samples a second"), Rate("steps a second")
+        self.retries: list[Retry] = []
+        self.retried = self.redone = 0
+        self._is_broken = False
+        self._furthest = self._redone_until = -1
+        self._paces: dict[str, _Pace] = {}
+        self._looked_s = float("-inf")
+        self.handlers = {
+            "Form": self._formed,
+            "Go": self._going,
+            "Freeze": self._frozen,
+            "StepStable": self._stable,
+        }
+
+    def stragglers(self) -> tuple[Slowness, ...]:
+        """The slowest of those that are there, then of those that were."""
+        found = [
+            Slowness(
+                worker=worker,
+                node=self._lanes.node_of(worker),
+                mean=round(pace.total / pace.looks, 3),
+                worst=round(pace.worst, 3),
+                latest=round(pace.latest, 3) if worker in self._lanes.members else None,
+                seconds=round(pace.seconds, 6),
+            )
+            for worker, pace in self._paces.items()
+        ]
+        return tuple(sorted(found, key=lambda one: (one.latest is None, -(one.latest or one.mean)))[:_MOST_SLOW])
+
+    def _formed(self, at_s: float, line: Mapping[str, Any]) -> None:
+        if line["view"].get("restored"):
+            self.step, self._redone_until = line["view"]["resume"]["step"], self._furthest
+
+    def _going(self, at_s: float, line: Mapping[str, Any]) -> None:
+        self.replicas = len(line["workers"]) // max(1, self._lanes.width)
+        self.most_replicas = max(self.most_replicas, self.replicas)
+        self.sizes.put(at_s, self.replicas)
+
+    def _frozen(self, at_s: float, line: Mapping[str, Any]) -> None:
+        self._is_broken = True
+
+    def _stable(self, at_s: float, line: Mapping[str, Any]) -> None:
+        report = line["report"]
+        commit, begin_s, end_s = report["commit"], report["started_at_s"], report["committed_at_s"]
+        step, value = commit["step"], self._loss_in(report["metrics"])
+        is_redone = step <= self._redone_until
+        if value is not None:
+            self.loss = value
+            self.losses.put(end_s, value)
+        if is_redone or self._is_broken or commit["attempt"] > 1:
+            self._retry(end_s, step, value, REDONE if is_redone else AGAIN)
+        self._is_broken = False
+        self.step, self._furthest = max(self.step, step), max(self._furthest, step)
+        self.samples.add(begin_s, end_s, report["samples"])
+        self.steps.add(begin_s, end_s, 1)
+        if end_s - self._looked_s >= _LOOK_S:
+            self._looked_s = end_s
+            self._look(report.get("seconds", ()))
+
+    def _retry(self, at_s: float, step: int, value: float | None, why: str) -> None:
+        self.retried += 1
+        self.redone += why == REDONE
+        if len(self.retries) < _MOST_RETRIES:
+            self.retries.append(Retry(at_s=at_s, step=step, value=value, why=why))
+
+    def _loss_in(self, metrics: Mapping[str, float]) -> float | None:
+        if not self.metric:
+            self.metric = next((name for name in (*METRICS, *metrics) if name in metrics), "")
+        value = metrics.get(self.metric)
+        return value if value is not None and value - value == 0 else None  # finite
+
+    def _look(self, seconds: Sequence[float]) -> None:
+        known = [one for one in seconds if one > 0]
+        if len(known) < 2:
+            return
+        middle = median(known)
+        for worker, took_s in zip(self._lanes.members, seconds, strict=False):
+            if took_s > 0:
+                self._paces.setdefault(worker, _Pace()).take(took_s / middle, took_s)

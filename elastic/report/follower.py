@@ -1,0 +1,91 @@
+"""Effect. Follows a journal: what was appended to it since the last look goes into the report and the ledger."""
+
+import json
+from pathlib import Path
+from typing import BinaryIO
+
+from elastic.ledger.ledger import Ledger
+from elastic.report.content.compose import report
+from elastic.report.content.fold import Fold
+from elastic.report.content.model import Report
+
+_CHUNK_BYTES = 8 << 20
+
+
+class Follower:
+    """The report of a journal that grows.
+
+    Args:
+        path: of the journal; it need not be there yet.
+
+    Attributes:
+        lines: of this journal, taken in so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._taken = path, 0
+        self._begin()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something was appended; cheap."""
+        try:
+            return self.path.stat().st_size != self._read_bytes
+        except OSError:
+            return False
+
+    def read(self, is_whole: bool = False) -> bool:
+        """Take in what was appended, up to some megabytes, or all of it; whether there was something."""
+        before = self._taken
+        while True:
+            try:
+                with self.path.open("rb") as journal:
+                    more = self._read(journal)
+            except FileNotFoundError:
+                break
+            if not (is_whole and more):
+                break
+        return self._taken > before
+
+    def report(self) -> Report:
+        """Of what was taken in; its time runs up to the last line."""
+        return report(self._fold, self._ledger.account())
+
+    @property
+    def seen_s(self) -> float | None:
+        """When the last line was written, of the wall clock; None before any."""
+        return self._fold.seen_s
+
+    @property
+    def is_over(self) -> bool:
+        """The last life has ended."""
+        return bool(self._fold.ending)
+
+    def _begin(self) -> None:
+        self._fold, self._ledger = Fold(), Ledger()
+        self._read_bytes, self._rest = 0, b""
+        self.lines = 0
+
+    def _read(self, journal: BinaryIO) -> bool:
+        size = journal.seek(0, 2)
+        if size < self._read_bytes:  # another journal has taken its place
+            self._begin()
+        journal.seek(self._read_bytes)
+        data = journal.read(_CHUNK_BYTES)
+        self._read_bytes += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for text in lines:
+            self._take(text)
+        return len(data) == _CHUNK_BYTES
+
+    def _take(self, text: bytes) -> None:
+        """A line that a driver was killed in the middle of says nothing."""
+        try:
+            line = json.loads(text)
+        except ValueError:
+            return
+        if isinstance(line, dict) and "t" in line:
+            self._fold.take(line)
+            self._ledger.feed(line)
+            self.lines += 1
+            self._taken += 1

@@ -1,0 +1,117 @@
+"""Effect. A report on a terminal: the same parts as on the page, as far as they fit."""
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from elastic.report.content.model import Headline, Lane, Report, Slowness
+from elastic.report.content.words import duration
+
+_BAR = 28
+_MOST_SPENT = 9
+_MOST_INCIDENTS = 6
+_MOST_WORKERS = 12
+_LOOKS = {"training": "blue", "ready": "cyan", "starting": "yellow", "gone": "dim"}
+
+
+def screen(report: Report) -> RenderableType:
+    """All of it, for a terminal of any width."""
+    return Group(
+        Panel(_head(report.headline, report.metric), title=escape(report.headline.run or "a run"), title_align="left"),
+        _spent(report),
+        _incidents(report),
+        _workers(report),
+        _safety(report),
+    )
+
+
+def _head(now: Headline, metric: str) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    is_bad = bool(now.open_incidents) and not now.ending
+    loss = "–" if now.loss is None else f"{now.loss:.4g}"
+    resumed = "–" if now.typical_resume_s is None else duration(now.typical_resume_s)
+    grid.add_row(
+        Text(now.ending or now.phase, style="bold red" if is_bad else "bold green"),
+        f"step {now.step}" if now.step >= 0 else "no step yet",
+        f"goodput {now.goodput:.1%}",
+        f"{metric or 'loss'} {loss}",
+    )
+    grid.add_row(
+        f"for {duration(now.wall_s)}",
+        f"replicas {now.replicas} of {now.most_replicas} (+{now.spares} spare)",
+        f"{now.samples_per_s:.4g} samples/s",
+        f"{now.steps_per_s:.4g} steps/s",
+    )
+    grid.add_row(
+        f"generation {now.generation}, life {now.incarnation}",
+        f"failures {now.incidents}, {now.open_incidents} open",
+        f"resumed after {resumed}",
+        "",
+    )
+    return grid
+
+
+def _spent(report: Report) -> Table:
+    table = _table("where the time went", "category", "wall time", "share", "")
+    whole_s = report.waterfall.wall_s
+    dearest = sorted(report.waterfall.spent, key=lambda one: (one.category != "productive", -one.wall_s))
+    for one in dearest[:_MOST_SPENT]:
+        share = one.wall_s / whole_s if whole_s > 0 else 0.0
+        look = "blue" if one.category == "productive" else "yellow"
+        bar = Text("█" * round(share * _BAR) or ("▏" if share > 0 else ""), style=look)
+        table.add_row(one.category, duration(one.wall_s), f"{share:.1%}", bar)
+    return table
+
+
+def _incidents(report: Report) -> RenderableType:
+    failures = [one for one in report.incidents if one.is_failure]
+    if not failures:
+        return Text("no failure so far", style="dim")
+    table = _table("last failures", "", "what", "who", "cost", "decision")
+    for one in failures[-_MOST_INCIDENTS:]:
+        state = duration(one.cost_s) if one.resumed_s is not None else "open"
+        who = ", ".join(one.culprits[:3])
+        table.add_row(one.label, one.kind, who, state, escape(one.decision))
+    return table
+
+
+def _workers(report: Report) -> RenderableType:
+    lanes, slow = report.timeline.lanes, {one.worker: one for one in report.stragglers}
+    if report.timeline.is_by_node:
+        table = _table("nodes", "node", "trains")
+        for lane in lanes[:_MOST_WORKERS]:
+            table.add_row(lane.name, f"{lane.shares[-1]:.0%}" if lane.shares else "–")
+    else:
+        table = _table("workers", "worker", "node", "state", "pace")
+        there = [lane for lane in lanes if not lane.end] or list(lanes)
+        for lane in there[:_MOST_WORKERS]:
+            table.add_row(lane.name, lane.node, _state(lane), _pace(slow.get(lane.name)))
+        lanes = tuple(there)
+    if len(lanes) > _MOST_WORKERS:
+        return Group(table, Text(f"and {len(lanes) - _MOST_WORKERS} more", style="dim"))
+    return table
+
+
+def _safety(report: Report) -> RenderableType:
+    if len(report.rungs) < 2:
+        return Text("")
+    return Text("newest step: " + ", ".join(f"{one.name} {one.values[-1]:.0f}" for one in report.rungs if one.values))
+
+
+def _state(lane: Lane) -> Text:
+    state = lane.end or (lane.segments[-1].state if lane.segments else "starting")
+    return Text(state, style=_LOOKS.get(state, "red" if lane.end.startswith(("dead", "lost")) else "dim"))
+
+
+def _pace(slowness: Slowness | None) -> str:
+    return "–" if slowness is None else f"{slowness.latest or slowness.mean:.2f} × median"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in columns:
+        is_number = name in ("wall time", "share", "cost", "pace", "trains")
+        table.add_column(name, justify="right" if is_number else "left", style=None, header_style="dim")
+    return table

@@ -1,0 +1,96 @@
+"""Pure. Where and on what a run lives on Kubernetes: what `elastic kuberay render` writes manifests from."""
+
+import re
+from dataclasses import dataclass
+
+from elastic.errors import SettingError
+
+_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+# What the provider leaves must hold the start of the hook (an interpreter that imports Ray) and the end of the raylet.
+SHORTEST_GRACE_S = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeRay:
+    """Where and on what a run lives on Kubernetes; how many nodes it needs follows from `Scaling`.
+
+    Attributes:
+        namespace: of all objects. (text; default default: every cluster has it)
+        image: of head and workers. (text; default none: ray-elastic at the version of this package)
+        entrypoint: the command of the job, run on the head; empty with `interactive`. (text; default none: nobody can
+            guess it)
+        interactive: a RayCluster to work on, instead of a RayJob. (yes or no; default no: a job frees what it used)
+        ray_version: of the image. (text; default 2.60.0: the one that this package is tested with)
+        retries: how often a RayJob that failed is started again, each time on a new cluster. (retries; default 3: the
+            run goes on from its tiers)
+        gpus_per_node: of a machine of the pool; 0: workers are placed by CPUs. (GPUs; default 8: of an A3)
+        cpus_per_node: that a worker's pod asks for. (CPUs; default 96: what an A3's pods may ask for, rounded down)
+        memory_gib_per_node: that a worker's pod asks for, volumes in memory included. (GiB; default 1500: the same)
+        accelerator: GPU model of the pool, as GKE names it, e.g. nvidia-h100-mega-80gb. (text; default none: any)
+        spot: workers on spot machines. (yes or no; default no: they may be taken away)
+        grace_s: that the provider leaves a pod between word and end; spot machines of GKE 15 of their 30 s, unless the
+            pool says more. (s; default 60: of machines that are drained)
+        head_cpus: that the head asks for; the supervisor asks for half. (CPUs; default 4: driver, dashboard, Ray's own)
+        head_memory_gib: the same, of memory. (GiB; default 16: an actor table of thousands of workers)
+        cpu_pool: node pool of head and supervisor, on demand. (text; default none: any node will do)
+        autoscale: Ray's autoscaler asks for nodes and gives idle ones back; else elastic sets the size of the group.
+            (yes or no; default yes: nobody pays for nodes that wait)
+        node_rights: the head may cordon nodes and evict pods. (yes or no; default yes: bad machines are replaced)
+        service_account: Google service account that all pods act as (workload identity). (text; default none: the
+            cluster's own)
+        gcsfuse: mount the bucket of `checkpoint.persistent` with the Cloud Storage FUSE driver; else it is spoken to
+            directly, which alone can compare before it commits. (yes or no; default no: the direct way promises more)
+        params: of the model, from which the ramdisk is sized. (parameters; default none: snapshots go to /dev/shm)
+        multi_tier: the ramdisk is the one of GKE's multi-tier checkpointing, which outlives pods; else a volume in the
+            memory of the pod. (yes or no; default no: clusters must be set up for it)
+        head_storage_gib: of the volume on which Ray's head keeps its state; 0: it dies with its pod. (GiB; default 10:
+            far more than it takes)
+        priority: of the pods among others on the cluster. (number; default 1000: before those that ask for nothing)
+    """
+
+    namespace: str = "default"
+    image: str = ""
+    entrypoint: str = ""
+    interactive: bool = False
+    ray_version: str = "2.60.0"
+    retries: int = 3
+    gpus_per_node: int = 8
+    cpus_per_node: int = 96
+    memory_gib_per_node: int = 1500
+    accelerator: str = ""
+    spot: bool = False
+    grace_s: int = 60
+    head_cpus: int = 4
+    head_memory_gib: int = 16
+    cpu_pool: str = ""
+    autoscale: bool = True
+    node_rights: bool = True
+    service_account: str = ""
+    gcsfuse: bool = False
+    params: float | None = None
+    multi_tier: bool = False
+    head_storage_gib: int = 10
+    priority: int = 1000
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.namespace) or len(self.namespace) > 63:
+            raise SettingError(f"KubeRay.namespace={self.namespace!r} must be a name of lower case letters and digits")
+        for name in ("retries", "gpus_per_node", "head_storage_gib"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"KubeRay.{name}={getattr(self, name)} must not be negative")
+        for name in ("cpus_per_node", "memory_gib_per_node", "head_cpus", "head_memory_gib"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"KubeRay.{name}={getattr(self, name)} must be positive")
+        if self.grace_s < SHORTEST_GRACE_S:
+            raise SettingError(
+                f"KubeRay.grace_s={self.grace_s} must be at least {SHORTEST_GRACE_S}: the hook that drains a node "
+                "takes seconds to start"
+            )
+        if self.params is not None and not self.params > 0:
+            raise SettingError(f"KubeRay.params={self.params} must be positive")
+        if self.multi_tier and self.params is None:
+            raise SettingError("KubeRay.multi_tier=True needs KubeRay.params, from which the ramdisk is sized")
+        if self.interactive and self.entrypoint:
+            raise SettingError(
+                "KubeRay.interactive=True takes no KubeRay.entrypoint: jobs are submitted to the cluster"
+            )

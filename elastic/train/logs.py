@@ -1,0 +1,76 @@
+"""Effect. What a worker's process logs, on its way to the driver."""
+
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+from elastic.control import events as ev
+from elastic.control.logs import LogLine
+from elastic.settings.logs import LEVELS, Logs
+
+KEPT = 1000  # lines that wait for the driver
+_TEXT = 4000  # characters of one
+
+
+def level_of(record: logging.LogRecord) -> str:
+    """In the words of `Logs`."""
+    if record.levelno >= logging.ERROR:
+        return "error"
+    return LEVELS[max(0, min(2, record.levelno // 10 - 1))]
+
+
+def line_of(record: logging.LogRecord, where: tuple[int, int, int] = (-1, -1, -1)) -> LogLine:
+    """A record in the one form; where: generation, step, rank."""
+    try:
+        text = record.getMessage()
+    except (TypeError, ValueError):  # values that do not fit the text
+        text = str(record.msg)
+    generation, step, rank = where
+    raised = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info and record.exc_info[0] else ""
+    return LogLine(
+        at_s=record.created,
+        level=level_of(record),
+        logger=record.name,
+        generation=generation,
+        step=step,
+        rank=rank,
+        text=text[:_TEXT],
+        kind=str(record.msg)[:_TEXT],
+        traceback=raised[-_TEXT:],
+    )
+
+
+class LogBuffer(logging.Handler):
+    """Keeps lines until the driver takes them; the oldest go first when it does not.
+
+    It has no lock: the training thread may log while it holds one that another thread, which logs, waits for.
+
+    Args:
+        where: generation, step and rank of this worker now.
+    """
+
+    def __init__(self, worker: str, logs: Logs, where: Callable[[], tuple[int, int, int]]) -> None:
+        super().__init__(getattr(logging, logs.level.upper()))
+        self._worker, self._where = worker, where
+        self._lines: deque[LogLine] = deque(maxlen=KEPT)
+
+    def createLock(self) -> None:  # noqa: N802 - logging's name
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(line_of(record, self._where()))
+
+    def attach(self) -> None:
+        """Take what all loggers of this process say from now on."""
+        root = logging.getLogger()
+        root.addHandler(self)
+        if root.level == logging.NOTSET or root.level > self.level:
+            root.setLevel(self.level)
+
+    def taken(self) -> list[ev.Event]:
+        """What has come since the last time, as one event; nothing if there is none."""
+        lines = []
+        while self._lines:
+            lines.append(self._lines.popleft())
+        return [ev.Logged(worker=self._worker, lines=tuple(lines))] if lines else []

@@ -1,0 +1,27 @@
+"""Effect. `elastic doctor` on a cluster of several nodes: each is looked at, and what lies between them is measured."""
+
+import json
+from typing import Any
+
+from click.testing import CliRunner
+
+from elastic.actors.surveying import survey_cluster
+from elastic.cli import cli
+
+
+def test_all_nodes_and_links_are_looked_at(hosts: Any) -> None:
+    found = survey_cluster(None, "/dev/shm")
+    assert found.trouble == "" and found.silent == ()
+    assert len(found.machines) == len(found.store_bytes) == 4
+    assert all(machine.versions["ray"] for machine in found.machines)
+    assert all(size > 0 for _, size in found.store_bytes)
+    assert len(found.bytes_per_s) == 4 and all(speed > 1e6 for _, speed in found.bytes_per_s)
+    assert all(abs(offset_s) < 0.5 for _, offset_s in found.clocks_s)
+
+
+def test_the_command_tells_of_them(hosts: Any) -> None:
+    done = CliRunner().invoke(cli, ["doctor", "--json", "--params", "1e15"])
+    assert done.exit_code == 3, done.output
+    found = json.loads(done.stdout)
+    assert len([row for row in found["findings"] if row["subject"] == "ramdisk"]) == 4
+    assert any(row["subject"] == "authentication" and row["verdict"] == "costs" for row in found["findings"])

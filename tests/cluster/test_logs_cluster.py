@@ -1,0 +1,61 @@
+"""Effect. What workers log comes to the driver's files through Ray, and is shown once."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import elastic
+from elastic.checkpoint.stores import open_store
+from tests.cluster.training import Numbers
+
+
+def talking(session: Any) -> None:
+    """Says the same on every worker, in the middle of a step."""
+    model = session.prepare(torch.nn.Linear(8, 1).double())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    session.track(model=model, optimizer=optimizer)
+    for step in session.steps(session.batches(Numbers(64), batch_size=16, micro_batch_size=4), max_steps=6):
+        with step:
+            for _, x, y in step:
+                step.backward(((model(x).squeeze(-1) - y) ** 2).mean())
+            step.apply(optimizer)
+            if step.index == 3:
+                logging.getLogger("train").warning("loss is %f here", step.loss)
+            logging.getLogger("train").info("step %d", step.index)
+
+
+def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path: Path, caplog: Any) -> None:
+    result = elastic.fit(
+        talking,
+        scaling=elastic.Scaling(num_dp_replicas=2),
+        callbacks=[],
+        limits=elastic.Limits(start_timeout_s=60),
+        checkpoint=elastic.Checkpoint(persistent=str(tmp_path / "store"), peers=0),
+        logs=elastic.Logs(persistent=True),
+        name="talking",
+        run_dir=tmp_path / "run",
+    )
+    assert result.steps == 6
+    shown = [one for one in caplog.records if "loss is" in one.getMessage()]
+    assert len(shown) == 2 and "1 more from 1 worker" in shown[1].getMessage()
+    for worker in ("w0", "w1"):
+        texts = (tmp_path / "run" / "logs" / f"{worker}.jsonl").read_text().splitlines()
+        lines = [json.loads(text) for text in texts if json.loads(text)["logger"] == "train"]
+        assert [line["text"] for line in lines if line["level"] == "info"] == [f"step {step}" for step in range(6)]
+        (warned,) = [line for line in lines if line["level"] == "warning"]
+        assert warned["step"] == 3 and warned["generation"] == 1 and warned["worker"] == worker and warned["node"]
+    assert "Logged" not in (tmp_path / "run" / "journal.jsonl").read_text()
+    store = open_store(str(tmp_path / "store"))
+    try:
+        assert {item.key.split("-")[-2] for item in store.list("talking/logs/")} >= {"w0", "w1"}
+    finally:
+        store.close()
+
+
+@pytest.fixture(autouse=True)
+def at_warning(caplog: Any) -> None:
+    caplog.set_level(logging.WARNING)

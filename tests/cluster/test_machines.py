@@ -1,0 +1,175 @@
+"""Effect. A run heals its machines on Kubernetes: a real API server, a stand-in operator, a raylet for each pod."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elastic
+from elastic.actors import machines
+from elastic.callbacks import Callback
+from elastic.control.remediation import ClusterView, Kind, Remediation
+from elastic.control.state import RunState
+from elastic.control.values import Incident
+from elastic.kube.manifests import render
+from elastic.kube.shape import ROLE, TRAINER
+from elastic.settings import KubeRay
+from tests.cluster.standin_operator import Operator
+from tests.cluster.test_fit import committed_samples
+from tests.cluster.training import At, regression
+from tests.effects.kube_parts import api_server, crds, create
+from tests.pure.test_kuberay_manifests import RunConfig
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytest.importorskip("kubernetes")
+
+RUN = """
+scaling: {num_dp_replicas: [1, 2], resources_per_worker: {CPU: 1}, label_selector: {elastic-role: trainer}}
+limits: {start_timeout_s: 10, hang_floor_s: 30, grow_after_s: 0.2}
+kuberay: {entrypoint: python x, gpus_per_node: 0, cpus_per_node: 1, memory_gib_per_node: 1, autoscale: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def kube() -> Iterator[Any]:
+    module = api_server("full")
+    with module.KubeApi(crds=sorted(crds().glob("*.yaml"))) as running:
+        yield running
+
+
+class World:
+    """A RayCluster of its own with two replicas, and what plays the operator."""
+
+    def __init__(self, kube: Any, hosts: Any, folder: Path, name: str, machines: int) -> None:
+        self.kube, self.folder, self.name = kube, folder, name
+        scaling = elastic.Scaling(
+            num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, label_selector={ROLE: TRAINER}
+        )
+        kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=1, autoscale=False)
+        objects = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")
+        status, answer = create(kube, objects["raycluster"])
+        assert status == 201, answer
+        self.operator = Operator(kube, hosts, name, [f"{name}-m{number}" for number in range(machines)])
+        self.operator.reconcile()
+        (folder / "run.yaml").write_text(RUN)
+
+    def fit(self, *callbacks: Callback, steps: int, policy: Any = None, pause_s: float = 0.01) -> Any:
+        return elastic.fit(
+            regression(self.folder, steps=steps, pause_s=pause_s),
+            config=self.folder / "run.yaml",
+            name=self.name,
+            callbacks=[self.operator, *callbacks],
+            policy=policy,
+            run_dir=self.folder / "run",
+        )
+
+    def journal(self, kind: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in (self.folder / "run" / "journal.jsonl").read_text().splitlines()]
+        return [line for line in lines if kind in json.dumps(line)]
+
+
+@pytest.fixture
+def world(kube, hosts, tmp_path, monkeypatch, request) -> Iterator[World]:
+    name = f"w{abs(hash(request.node.name)) % 10**6}"
+    made = World(kube, hosts, tmp_path, name, getattr(request, "param", 3))
+    monkeypatch.setattr(machines, "ray_addresses", lambda: dict(made.operator.addresses))
+    monkeypatch.setenv("KUBECONFIG", kube.kubeconfig)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "x")
+    monkeypatch.setenv("RAY_CLUSTER_NAME", name)
+    yield made
+    made.operator.close()
+
+
+def replace_node(incident: Incident, view: ClusterView) -> Remediation:
+    return Remediation(kind=Kind.REPLACE_NODE, reason="by choice")
+
+
+def kill_second(state: RunState) -> None:
+    os.kill(state.members[1].pid, signal.SIGKILL)
+
+
+def test_a_bad_machine_is_replaced_and_the_run_has_its_size_again(world):
+    seen: list[str] = []
+
+    def act(state: RunState) -> None:
+        seen.append(world.operator.machine_of(state.members[1].node))
+        kill_second(state)
+
+    result = world.fit(At(10, act), steps=700, policy=replace_node)
+    assert result.steps == 700 and result.world_sizes == [2, 1, 2]
+    bad = world.operator.machine(seen[0])["spec"]
+    assert bad["unschedulable"] and {"elastic.quarantine"} <= {taint["key"] for taint in bad["taints"]}
+    placed = {pod["spec"]["nodeName"] for pod in world.operator.pods()}
+    assert seen[0] not in placed and len(placed) == 2
+    assert world.operator.group()["replicas"] == 2
+    once = committed_samples(world.folder)
+    assert len(once) == 700 * 16 and set(once.values()) == {1}, "no step was lost or made twice"
+
+
+def test_an_api_server_that_is_away_costs_training_nothing(world):
+    away_s = 30.0
+    server = world.kube._procs[-1].pid
+    steps: list[float] = []
+
+    class Steps(Callback):
+        def on_step(self, report: Any, state: RunState, goodput: float) -> None:
+            steps.append(time.monotonic())
+
+    def back() -> None:
+        os.kill(server, signal.SIGCONT)
+        world.operator.is_away = False
+
+    def act(state: RunState) -> None:
+        world.operator.is_away = True
+        os.kill(server, signal.SIGSTOP)
+        timer = threading.Timer(away_s, back)
+        timer.daemon = True
+        timer.start()
+        kill_second(state)
+
+    try:
+        result = world.fit(At(10, act), Steps(), steps=900, policy=replace_node, pause_s=0.006)
+    finally:
+        back()
+    assert result.steps == 900 and result.world_sizes == [2, 1, 2], "remediation went on when it was back"
+    assert max(later - earlier for earlier, later in zip(steps, steps[1:], strict=False)) < away_s / 3
+
+
+@pytest.mark.parametrize("world", [1], indirect=True)
+def test_machines_that_do_not_come_are_told_of_and_taken_when_they_do(world):
+    def act(state: RunState) -> None:
+        world.operator.add_machine(f"{world.name}-late")
+
+    class Watch(Callback):
+        """Adds a machine once the run was told that one is missing."""
+
+        is_told = False
+
+        def on_state(self, state: RunState) -> None:
+            if state.care.nodes_missing and not self.is_told:
+                self.is_told = True
+                act(state)
+
+    watch = Watch()
+    result = world.fit(watch, steps=1500, pause_s=0.002)
+    assert watch.is_told and result.world_sizes == [1, 2]
+    assert len(world.journal("NodesMissing")) == 2
+
+
+def test_a_machine_that_is_about_to_go_is_left_between_two_steps(world):
+    def act(state: RunState) -> None:
+        machine = world.operator.machine_of(state.members[1].node)
+        taint = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
+        kind = "application/merge-patch+json"
+        world.kube.request("PATCH", f"/api/v1/nodes/{machine}", {"spec": {"taints": [taint]}}, content_type=kind)
+
+    result = world.fit(At(10, act), steps=400)
+    assert result.steps == 400 and result.world_sizes[:2] == [2, 1]
+    assert "the cloud takes the machine away" in json.dumps(world.journal("NodeNotice"))
+    assert result.incidents[0].kind.name == "DEPARTURE"

@@ -1,0 +1,267 @@
+"""Effect. The command line as a whole: walks all commands there are, so that none falls out of the one style."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from elastic.actors import asking, cluster, draining
+from elastic.cli import cli, main
+from elastic.commands.reference import exit_codes, leaves, render, takes_json
+from elastic.commands.style import CODES, UNSOUND
+from elastic.errors import SettingError
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = {" ".join(path): command for path, command in leaves(cli)}
+TESTS = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+BEGIN, END = "<!-- commands:begin -->\n", "<!-- commands:end -->"
+
+
+def elastic(*arguments: str):
+    return CliRunner().invoke(cli, arguments)
+
+
+def called(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    """As from a shell: code, stdout, stderr."""
+    monkeypatch.setattr(sys, "argv", ["elastic", *arguments])
+    code = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code or 0
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_that_is_not_there_is_wrong_use(name):
+    done = elastic(*name.split(), "--no-such-option")
+    assert done.exit_code == 2 and "No such option" in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if any(p.required for p in one.params)])
+def test_what_is_needed_and_missing_is_wrong_use(name):
+    done = elastic(*name.split())
+    assert done.exit_code == 2 and "Missing" in done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_says_what_it_is(name):
+    command = COMMANDS[name]
+    assert command.help and command.help.strip().endswith((".", ":", "`"))
+    for param in command.params:
+        if isinstance(param, click.Option):
+            assert param.name == "metric" or param.help or param.type.name == "choice", param.opts
+    assert all(code in CODES for code in exit_codes(command))
+
+
+@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if takes_json(one)])
+def test_the_json_form_has_one_name_and_a_test(name):
+    option = next(param for param in COMMANDS[name].params if "--json" in param.opts)
+    assert option.is_flag and option.name == "as_json"
+    word = re.compile(rf"""["']{re.escape(name.split()[-1])}["']""")
+    found = [path.name for path, text in TESTS.items() if word.search(text) and "--json" in text]
+    assert found, f"no test calls `elastic {name} --json`"
+
+
+def test_the_page_is_what_the_commands_say():
+    text = (ROOT / "docs" / "commands.md").read_text()
+    shown = text.partition(BEGIN)[2].partition(END)[0]
+    assert shown == f"\n{render(cli)}\n", "run `python tools/commands.py --write docs/commands.md`"
+
+
+def test_a_code_of_its_own_is_documented_where_it_is_used():
+    """Who imports UNSOUND says so in the help of some command."""
+    users = [path for path in (ROOT / "elastic" / "commands").glob("*.py") if "sys.exit(UNSOUND)" in path.read_text()]
+    for path in users:
+        assert f"Exit code {UNSOUND}:" in path.read_text(), path
+
+
+# --- as from a shell --------------------------------------------------------------------------------------------------
+
+
+def test_an_error_is_one_sentence_on_stderr(monkeypatch, capsys):
+    code, out, err = called(monkeypatch, capsys, "size", "--params", "-1", "--hosts", "1")
+    assert (code, out) == (1, "") and err == "error: --params=-1.0 must be a positive number\n"
+
+
+def test_wrong_use_shows_the_usage(monkeypatch, capsys):
+    code, out, err = called(monkeypatch, capsys, "size")
+    assert (code, out) == (2, "") and err.startswith("Usage: elastic size")
+
+
+def test_an_interruption_is_130(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asking, "resume", interrupted)
+    assert called(monkeypatch, capsys, "resume", "night")[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "wanted"),
+    [
+        ("bash", "elastic do", "doctor"),
+        ("zsh", "elastic do", "doctor"),
+        ("fish", "elastic do", "doctor"),
+        ("bash", "elastic completion z", "zsh"),
+        ("bash", "elastic doctor --pers", "--persistent"),
+    ],
+)
+def test_a_shell_completes(shell, words, wanted):
+    script = elastic("completion", shell)
+    assert script.exit_code == 0 and "_ELASTIC_COMPLETE" in script.stdout
+    environment = os.environ | {"_ELASTIC_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "PYTHONPATH": str(ROOT)}
+    environment |= {"COMP_CWORD": words.split()[-1] if shell == "fish" else str(len(words.split()) - 1)}
+    code = "import sys; sys.argv = ['elastic']; from elastic.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert wanted in done.stdout, done.stderr
+
+
+def test_a_shell_that_is_none_is_refused():
+    done = elastic("completion", "csh")
+    assert done.exit_code == 2 and "'csh' is not one of" in done.stderr
+
+
+# --- the --json form of those that ask a run --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answering(monkeypatch):
+    """A run that does as it is told."""
+    monkeypatch.setattr(asking, "tune", lambda run, **_: 12)
+    monkeypatch.setattr(asking, "rewind", lambda run, to_step, **_: to_step - 1)
+    monkeypatch.setattr(asking, "resume", lambda run, **_: None)
+    monkeypatch.setattr(asking, "pause", lambda run, **_: None)
+    monkeypatch.setattr(draining, "drain_node", lambda node, reason, deadline: f"{node}full")
+
+    class Connected:
+        def __init__(self, address):
+            pass
+
+        def __enter__(self):
+            return None
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(cluster, "connected", Connected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted", "line"),
+    [
+        (["tune", "night", "--lr-factor", "0.5"], {"run": "night", "step": 12}, "night is tuned from step 12 on"),
+        (["rewind", "night", "--to-step", "9"], {"run": "night", "step": 8}, "night goes on after step 8"),
+        (["resume", "night"], {"run": "night", "resumed": True}, "night goes on"),
+        (["pause", "night"], {"run": "night", "paused": True}, "night is paused; `elastic resume night` has it go on"),
+        (["drain", "ab", "--deadline", "5"], {"node": "abfull", "deadline_s": 5.0}, "draining abfull"),
+    ],
+)
+def test_what_came_of_it_is_told_to_people_and_to_programs(answering, arguments, wanted, line):
+    told = elastic(*arguments, "--json")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout) == wanted
+    assert elastic(*arguments).stdout == f"{line}\n"
+
+
+def test_a_size_is_told_to_a_program():
+    told = elastic("size", "--params", "1e9", "--hosts", "2", "--copies", "3", "--json")
+    assert json.loads(told.stdout)["shard_bytes"] == 6 * 10**9
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["rewind", "night", "--to-step", "9", "--skip-batches", "7:3"], ["size", "--params", "lots", "--hosts", "1"]],
+)
+def test_values_of_the_wrong_kind_are_wrong_use(arguments):
+    assert elastic(*arguments).exit_code == 2
+
+
+# --- elastic run ------------------------------------------------------------------------------------------------------
+
+SOURCE = """
+import beside
+
+def train_fn(session):
+    return beside.VALUE
+
+def other(session):
+    return "other"
+"""
+
+
+@pytest.fixture
+def fitted(monkeypatch, tmp_path):
+    """What `fit` would be called with; it trains nothing."""
+    from elastic import api
+    from elastic.control.outcome import Result
+
+    calls = []
+
+    def fit(train_fn, **arguments):
+        calls.append((train_fn, arguments))
+        facts = {"value": None, "world_sizes": [2], "incidents": [], "goodput": 1.0, "run_dir": "runs/night"}
+        return Result(steps=3, last_report={"loss": 0.5}, **facts)
+
+    monkeypatch.setattr(api, "fit", fit)
+    (tmp_path / "train.py").write_text(SOURCE)
+    (tmp_path / "beside.py").write_text("VALUE = 'beside'\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield calls
+    sys.modules.pop("beside", None)
+
+
+def test_a_file_is_trained_with_what_else_is_said(fitted, tmp_path):
+    done = elastic("run", str(tmp_path / "train.py"), "--set", "scaling.spares=2", "--name", "night", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {
+        "run_dir": "runs/night",
+        "steps": 3,
+        "last_report": {"loss": 0.5},
+        "world_sizes": [2],
+        "incidents": 0,
+        "goodput": 1.0,
+    }
+    ((train_fn, arguments),) = fitted
+    assert train_fn(None) == "beside"
+    assert arguments["scaling"].spares == 2 and arguments["name"] == "night" and arguments["chaos"] is None
+
+
+def test_a_configuration_may_name_it(fitted, tmp_path):
+    (tmp_path / "run.yaml").write_text(f"train_fn: {tmp_path}/train.py:other\nseed: 5\n")
+    done = elastic("run", str(tmp_path / "run.yaml"), "--chaos", "every 60 kill")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "3 steps, 0 incidents, goodput 100.0%; loss 0.5\njournal in runs/night\n"
+    ((train_fn, arguments),) = fitted
+    assert train_fn(None) == "other" and arguments["seed"] == 5
+    assert arguments["chaos"].enable_fault_injection and arguments["chaos"].schedule == "every 60 kill"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["{0}/gone.py"], "there is no such file"),
+        (["{0}/train.py:third"], "has no third"),
+        (["nonsense"], "must be file.py:function"),
+        (["{0}/empty.yaml"], "names no train_fn"),
+        (["{0}/empty.yaml", "--config", "{0}/empty.yaml"], "give one of them"),
+        (["{0}/train.py", "--set", "limits.lease=5"], "did you mean limits.lease_s"),
+    ],
+)
+def test_what_can_not_be_trained_is_refused(fitted, tmp_path, arguments, told):
+    (tmp_path / "empty.yaml").write_text("seed: 1\n")
+    done = elastic("run", *(one.format(tmp_path) for one in arguments))
+    assert done.exit_code == 1 and isinstance(done.exception, SettingError) and told in str(done.exception)
+    assert fitted == []

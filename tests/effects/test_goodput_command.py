@@ -1,0 +1,111 @@
+"""Effect. `elastic goodput`: from a run directory, a trainer's events, a persistent tier."""
+
+import csv
+import io
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from elastic.actors.journal import Journal
+from elastic.actors.journal_copy import JournalCopy
+from elastic.checkpoint.stores.directory import DirectoryStore
+from elastic.cli import cli
+from elastic.errors import ElasticError, RefusedError
+from elastic.ledger.model import Category
+from elastic.sim.parts import Plan
+from tests.pure.ledger_world import JournalledWorld
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[dict[str, Any]]:
+    """The journal of a world with failures."""
+    plan = Plan(replicas=(1, 3), spares=1, steps=8, crash=0.01)
+    worlds = (JournalledWorld(seed, plan).play() for seed in range(50))
+    return next(world.lines for world in worlds if world.ws.state.failures)
+
+
+def run_dir(folder: Path, lines: list[dict[str, Any]]) -> Path:
+    with closing(Journal(folder)) as journal:
+        journal.write(lines)
+    return folder
+
+
+def told(*arguments: str) -> str:
+    answer = CliRunner().invoke(cli, ["goodput", *arguments], catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    return answer.output
+
+
+def test_json_holds_all_that_is_known_and_adds_up(lines, tmp_path):
+    got = json.loads(told(str(run_dir(tmp_path / "run", lines)), "--json"))
+    assert set(got["wall_seconds"]) == set(got["worker_seconds"]) == {category.value for category in Category}
+    assert sum(got["wall_seconds"].values()) == pytest.approx(got["wall_s"], rel=1e-3)
+    assert sum(got["worker_seconds"].values()) == pytest.approx(got["workers_s"], rel=1e-3)
+    assert got["wall_s"] == pytest.approx(got["end_s"] - got["begin_s"])
+    failures = [incident for incident in got["incidents"] if incident["kind"] == "worker lost"]
+    assert failures and all(one["evidence"] and one["decision"] and one["culprits"] for one in failures)
+    assert [one["name"] for one in got["definitions"]][0] == "goodput"
+
+
+def test_people_and_spreadsheets_get_the_same_seconds(lines, tmp_path):
+    folder = str(run_dir(tmp_path / "run", lines))
+    got = json.loads(told(folder, "--json"))
+    table = {row["category"]: row for row in csv.DictReader(io.StringIO(told(folder, "--csv")))}
+    assert float(table["productive"]["wall_s"]) == pytest.approx(got["wall_seconds"]["productive"])
+    assert float(table["all"]["worker_s"]) == pytest.approx(got["workers_s"])
+    page = told(folder)
+    assert f"goodput {got['goodput']:.1%}" in page and "ETTR" in page and "worker lost" in page
+
+
+def test_only_a_part_of_the_run(lines, tmp_path):
+    folder = str(run_dir(tmp_path / "run", lines))
+    whole = json.loads(told(folder, "--json"))["wall_s"]
+    early = json.loads(told(folder, "--json", "--between", "0", "3"))
+    late = json.loads(told(folder, "--json", "--between", "3", "1e9"))
+    assert early["wall_s"] == pytest.approx(3.0) and early["wall_s"] + late["wall_s"] == pytest.approx(whole)
+    iso = ("1970-01-01T00:00:01+00:00", "1970-01-01T00:00:03+00:00")
+    assert json.loads(told(folder, "--json", "--between", *iso))["wall_s"] == pytest.approx(2.0)
+
+
+def test_the_journal_in_the_persistent_tier(lines, tmp_path):
+    path = run_dir(tmp_path / "run", lines) / "journal.jsonl"
+    with closing(JournalCopy(path, DirectoryStore(tmp_path / "tier"), "night", 1)):
+        pass
+    for place in (f"file://{tmp_path}/tier/night", f"{tmp_path}/tier/night"):
+        assert told(place, "--csv") == told(str(path.parent), "--csv")
+
+
+def test_the_events_of_another_trainer(tmp_path):
+    events = [{"t": 0.0, "trainer": "job_started"}]
+    events += [{"t": 10.0 + step, "trainer": "step_started", "step": step} for step in range(10)]
+    events += [{"t": 20.0, "trainer": "job_ended"}]
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"t": 2')
+    got = json.loads(told(str(path), "--json"))
+    assert got["goodput"] == pytest.approx(0.5) and got["steps"]["kept"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "what"),
+    [
+        (["{folder}"], RefusedError, "holds no journal.jsonl"),
+        (["{folder}/empty.jsonl"], RefusedError, "docs/goodput.md"),
+        (["file://{folder}/tier/night"], RefusedError, "holds no journal of a run night"),
+        (["{folder}/run", "--json", "--csv"], SystemExit, "exclude each other"),
+        (["{folder}/run", "--between", "5", "1"], SystemExit, "B must come after A"),
+        (["{folder}/run", "--between", "now", "1"], SystemExit, "seconds since the run began"),
+    ],
+)
+def test_wrong_use_is_one_sentence(arguments, error, what, lines, tmp_path):
+    run_dir(tmp_path / "run", lines)
+    (tmp_path / "empty.jsonl").write_text("nothing\n")
+    answer = CliRunner().invoke(cli, ["goodput", *(one.format(folder=tmp_path) for one in arguments)])
+    if error is SystemExit:
+        assert answer.exit_code == 2 and what in answer.output
+    else:
+        assert isinstance(answer.exception, error) and what in str(answer.exception)
+        assert issubclass(error, ElasticError)

@@ -1,0 +1,149 @@
+"""`elastic kuberay`, `elastic config --from-google`, from the command line to what it prints."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from elastic.cli import cli
+from elastic.errors import ElasticError, SettingError
+from elastic.kube import validate
+from elastic.kube.google_values import DROPPED, MOVED, translate
+from tests.effects.kube_parts import ROOT, crds, definitions
+
+RUN = """
+name: llama
+scaling: {num_dp_replicas: [2, 4], workers_per_replica: 8}
+checkpoint: {persistent: gs://bucket/llama}
+kuberay: {entrypoint: python train.py, spot: true, grace_s: 15}
+"""
+
+
+@pytest.fixture
+def run_yaml(tmp_path: Path) -> Path:
+    (tmp_path / "run.yaml").write_text(RUN)
+    return tmp_path / "run.yaml"
+
+
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the definitions, which are large."""
+    folder = crds()
+    monkeypatch.setattr(validate, "from_directory", lambda _: definitions())
+    return folder
+
+
+def elastic(*arguments: object) -> str:
+    found = CliRunner().invoke(cli, [str(one) for one in arguments], catch_exceptions=False, standalone_mode=False)
+    return found.output
+
+
+def test_what_is_rendered_is_valid(run_yaml, tmp_path):
+    """The newcomer's path: render, validate."""
+    pytest.importorskip("kubernetes")
+    told = elastic("kuberay", "render", "--config", run_yaml, "--out", tmp_path / "k8s")
+    assert "rayjob.yaml" in told
+    assert "10 objects are valid" in elastic("kuberay", "validate", tmp_path / "k8s", "--crds", crds())
+
+
+def test_without_a_folder_all_is_printed(run_yaml):
+    objects = list(yaml.safe_load_all(elastic("kuberay", "render", "--config", run_yaml)))
+    assert [one["kind"] for one in objects][-1] == "RayJob"
+    changed = elastic("kuberay", "render", "--config", run_yaml, "--set", "kuberay.spot=false")
+    assert "gke-spot" in str(objects[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][1])
+    job = list(yaml.safe_load_all(changed))[-1]
+    assert "tolerations" in str(job) and "nodeSelector" not in job["spec"]["rayClusterSpec"]["workerGroupSpecs"][1]
+
+
+def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, read_once):
+    pytest.importorskip("kubernetes")
+    elastic("kuberay", "render", "--config", run_yaml, "--out", tmp_path / "k8s")
+    job = tmp_path / "k8s" / "rayjob.yaml"
+    job.write_text(job.read_text().replace("backoffLimit: 3", "backofLimit: 3", 1))
+    with pytest.raises(ElasticError, match="1 problems in 10 objects"):
+        elastic("kuberay", "validate", tmp_path / "k8s", "--crds", read_once)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a: [", "cannot be read as YAML"), ("- op: add", "no object of Kubernetes|no object was found")],
+)
+def test_what_is_no_manifest_is_refused(tmp_path, read_once, text, said):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ElasticError, match=f"{said}|problems in 0 objects"):
+        elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
+
+
+def test_a_folder_without_definitions_is_refused(tmp_path):
+    with pytest.raises(SettingError, match="no file there holds a CustomResourceDefinition"):
+        elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", tmp_path)
+
+
+# --- values of Google's supervisor ------------------------------------------------------------------------------------
+
+VALUES = """
+sensor: {port: 60081}
+controller: {port: 60082}
+host_daemon: {port: 60010, watchdogs: [ecc, xid], watchdog_cooldown_s: 10, workers_per_host: 8}
+supervisor: {heartbeat_polling_period_s: 15, heartbeat_timeout_s: 30, log_to_stderr: "1"}
+workload:
+  max_in_job_restarts: 0
+  max_workload_restarts: 20
+  min_num_dp_replicas: 2
+  max_num_dp_replicas: 4
+  num_nodes_per_dp: 4
+  container_termination_threshold_s: 60
+  workload_downtime_threshold_s: 180
+  flags: ["--topk-ckpt=-1", "--checkpoint-interval=25", "--enable-async-ckpt", "--frobnicate=3"]
+"""
+
+
+def test_values_of_the_supervisor_are_translated(tmp_path):
+    (tmp_path / "values.yaml").write_text(VALUES)
+    command = [sys.executable, "-c", "from elastic.cli import main; main()", "config", "--from-google"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "values.yaml")], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert yaml.safe_load(done.stdout) == {
+        "health": {"cooldown_s": 10.0},
+        "kuberay": {"gpus_per_node": 8},
+        "limits": {
+            "heartbeat_polling_period_s": 15,
+            "heartbeat_timeout_s": 30,
+            "max_in_job_restarts": 0,
+            "max_workload_restarts": 20,
+            "pod_termination_threshold_s": 60,
+            "jobset_downtime_threshold_s": 180,
+        },
+        "scaling": {
+            "num_nodes_per_dp": 4,
+            "num_dp_replicas": [2, 4],
+            "workers_per_replica": 4,
+            "resources_per_worker": {"GPU": 8},
+        },
+        "checkpoint": {"keep": {"every": 1}, "persistent_interval": {"steps": 25}},
+    }
+    assert "not needed: sensor.port: actors find each other by name" in done.stderr
+    assert "not known: workload.flags.frobnicate" in done.stderr
+
+
+def test_two_keys_for_one_knob_must_agree():
+    with pytest.raises(SettingError, match="pod_termination_threshold_s is 60 by another key"):
+        translate({"a": {"pod_termination_threshold_s": 60, "container_termination_threshold_s": 61}})
+    translate({"a": {"pod_termination_threshold_s": 60, "container_termination_threshold_s": 60}})
+
+
+def test_a_value_that_cannot_work_here_is_refused(tmp_path):
+    (tmp_path / "values.yaml").write_text("heartbeat_timeout_s: 0.1\n")
+    with pytest.raises(SettingError, match="Limits.heartbeat_timeout_s=0.1 must be longer"):
+        elastic("config", "--from-google", tmp_path / "values.yaml")
+
+
+def test_the_page_has_a_row_for_each_key():
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    rows = {key: f"| `{key}` | `{moved.to}` | {moved.note} |" for key, moved in MOVED.items()}
+    rows |= {key: f"| `{key}` | {why} |" for key, why in DROPPED.items()}
+    assert [key for key, row in rows.items() if row not in page] == []

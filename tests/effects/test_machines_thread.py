@@ -1,0 +1,194 @@
+"""The thread that keeps machines: what it does about rights it lacks, and about a server that is away."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from elastic.actors.machines import Machines, NoMachines, machines_of
+from elastic.control import events as ev
+from elastic.control.care import Care
+from elastic.control.state import RunState
+from elastic.kube.client import KubeError, Why
+from elastic.kube.objects import GroupState, Machine, Pod, Taint
+from elastic.settings import KubeRay, Limits, RunSettings
+
+SETTINGS = RunSettings(run="llama", limits=Limits(start_timeout_s=0.2))
+STATE = RunState(settings=SETTINGS)
+BAD = replace(STATE, care=Care(quarantine={"n0": inf}))
+LOOK_S, WAIT_S = 0.02, 10.0
+
+
+@dataclass
+class Server:
+    """Stands in for the client; `fails` maps a method to what it raises."""
+
+    replicas: int = 1
+    fails: dict[str, Why] = field(default_factory=dict)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    taints: tuple[Taint, ...] = ()
+
+    def _called(self, name: str, *arguments: Any) -> None:
+        self.calls.append((name, *arguments))
+        if name in self.fails:
+            why = self.fails[name]
+            raise KubeError(f"{name}: {why.value}", why=why, status=0)
+
+    def group(self, cluster: str, group: str) -> GroupState:
+        self._called("group")
+        return GroupState(name=group, replicas=self.replicas, low=0, high=5, leaving=())
+
+    def pods(self, cluster: str) -> tuple[Pod, ...]:
+        self._called("pods")
+        return (Pod(name="p0", group="workers", address="a0", node="m0", is_running=True, is_leaving=False),)
+
+    def machines(self) -> tuple[Machine, ...]:
+        self._called("machines")
+        return (Machine(name="m0", is_cordoned=False, taints=self.taints),)
+
+    def taint(self, name: str, taint: Taint) -> None:
+        self._called("taint", name)
+        self.taints = (taint,)
+
+    def cordon(self, name: str) -> None:
+        self._called("cordon", name)
+
+    def uncordon(self, name: str) -> None:
+        self._called("uncordon", name)
+
+    def untaint(self, name: str, key: str) -> None:
+        self._called("untaint", name)
+        self.taints = ()
+
+    def replace_pods(self, cluster: str, group: str, pods: frozenset[str]) -> None:
+        self._called("replace_pods", pods)
+
+    def scale(self, cluster: str, group: str, replicas: int) -> None:
+        self._called("scale", replicas)
+        self.replicas = replicas
+
+    def close(self) -> None:
+        self._called("close")
+
+    def names(self) -> set[str]:
+        return {call[0] for call in self.calls}
+
+
+class Kept:
+    """A thread with a server, and what it emits."""
+
+    def __init__(self, server: Server, **kuberay: Any) -> None:
+        self.server, self.events, self.crashes = server, [], []  # type: ignore[var-annotated]
+        settings = KubeRay(gpus_per_node=0, **kuberay)
+        self.machines = Machines(
+            server,  # type: ignore[arg-type]
+            "c",
+            SETTINGS,
+            settings,
+            self.events.append,
+            self.crashes.append,
+            lambda: {"n0": "a0"},
+            LOOK_S,
+        )
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline_s, (self.server.calls[-5:], self.events, self.crashes)
+            time.sleep(LOOK_S)
+
+
+@pytest.fixture
+def keep() -> Iterator[Callable[..., Kept]]:
+    made: list[Kept] = []
+
+    def start(server: Server, state: RunState, **kuberay: Any) -> Kept:
+        made.append(Kept(server, **kuberay))
+        made[-1].machines.follow(state)
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.machines.close()
+        assert one.server.calls[-1] == ("close",) and not one.crashes
+
+
+def test_a_bad_machine_is_cordoned_and_its_pod_replaced(keep):
+    kept = keep(Server(), BAD)
+    kept.until(lambda: "replace_pods" in kept.server.names())
+    assert [call for call in kept.server.calls if call[0] in ("taint", "cordon", "replace_pods")][:3] == [
+        ("taint", "m0"),
+        ("cordon", "m0"),
+        ("replace_pods", frozenset({"p0"})),
+    ]
+
+
+def test_a_server_that_is_away_is_asked_again_and_told_of_once(keep, caplog):
+    caplog.set_level(logging.WARNING, "elastic")
+    kept = keep(Server(fails={"group": Why.UNREACHABLE}), BAD)
+    kept.until(lambda: len(kept.server.calls) > 5)
+    assert kept.server.names() == {"group"}
+    assert len([line for line in caplog.messages if "training goes on" in line]) == 1
+    kept.server.fails.clear()
+    kept.until(lambda: "replace_pods" in kept.server.names())
+
+
+def test_what_fails_half_way_is_done_by_the_next_look(keep):
+    kept = keep(Server(fails={"replace_pods": Why.UNREACHABLE}), BAD)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("replace_pods") > 2)
+    kept.server.fails.clear()
+
+
+def test_without_rights_on_nodes_it_says_so_once_and_works_on(keep, caplog):
+    caplog.set_level(logging.WARNING, "elastic")
+    kept = keep(Server(fails={"machines": Why.FORBIDDEN}), BAD)
+    kept.until(lambda: "replace_pods" in kept.server.names())
+    kept.until(lambda: len(kept.server.calls) > 20)
+    assert [call[0] for call in kept.server.calls].count("machines") == 1
+    assert len([line for line in caplog.messages if "kept out by Ray alone" in line]) == 1
+
+
+def test_where_rights_were_not_given_nodes_are_not_even_asked_for(keep):
+    kept = keep(Server(), BAD, node_rights=False)
+    kept.until(lambda: "replace_pods" in kept.server.names())
+    assert "machines" not in kept.server.names()
+
+
+def test_the_group_has_the_size_that_the_run_needs_unless_the_autoscaler_sees_to_it(keep):
+    alone = keep(Server(replicas=4), STATE, autoscale=False)
+    alone.until(lambda: ("scale", 1) in alone.server.calls)
+    beside = keep(Server(replicas=4), STATE)
+    beside.until(lambda: len(beside.server.calls) > 10)
+    assert "scale" not in beside.server.names()
+
+
+def test_missing_machines_become_an_event_and_so_does_their_coming(keep):
+    kept = keep(Server(replicas=3), STATE)
+    kept.until(lambda: bool(kept.events))
+    assert isinstance(kept.events[0], ev.NodesMissing) and kept.events[0].missing == 2
+    kept.server.replicas = 1
+    kept.until(lambda: len(kept.events) > 1)
+    assert kept.events[1].missing == 0
+
+
+def test_taints_become_notices(keep):
+    leaving = (Taint(key="cloud.google.com/impending-node-termination"),)
+    kept = keep(Server(taints=leaving), STATE)
+    kept.until(lambda: bool(kept.events))
+    assert kept.events == [ev.NodeNotice(node="n0", reason="the cloud takes the machine away")]
+
+
+@pytest.mark.parametrize(("kuberay", "host"), [(None, "x"), (KubeRay(), None)])
+def test_elsewhere_there_is_nothing_to_keep(monkeypatch, kuberay, host):
+    monkeypatch.setenv("RAY_CLUSTER_NAME", "c")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    if host is not None:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    kept = machines_of(kuberay, SETTINGS, print, print)
+    assert isinstance(kept, NoMachines)
+    kept.follow(STATE)
+    kept.close()

@@ -1,0 +1,189 @@
+"""Effect. The alert rules, as Prometheus' own tool reads them, and stories in which they must, and must not, go off."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from elastic.actors.ray_metrics import RayMetrics
+from elastic.control.metrics import METRICS
+from elastic.control.moments import IncidentOpened, IncidentResolved
+from elastic.control.state import RunState, WorkerRecord
+from elastic.control.values import NOTHING_COMMITTED, CommitId, Incident, IncidentClass, Member, StepReport, View
+from elastic.settings import RunSettings
+
+MONITORING = Path(__file__).parents[2] / "kuberay" / "monitoring"
+RULES = MONITORING / "elastic-rules.yaml"
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (apt install prometheus)")
+
+
+def promtool(*arguments: object) -> str:
+    done = subprocess.run([PROMTOOL, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def alerts() -> list[str]:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule["alert"] for rule in group["rules"]]
+
+
+# What is seen each minute, from minute 0 on, in the notation of promtool: start+step x times. `on` goes off, `off` not.
+STORIES: dict[str, dict[str, dict[str, str]]] = {
+    "ElasticNoProgress": {
+        "on": {'steps_total{run="r"}': "50x60", 'phase{run="r",phase="running"}': "1x60"},
+        "off": {'steps_total{run="r"}': "50+1x60", 'phase{run="r",phase="running"}': "1x60"},
+        "off, since it waits": {'steps_total{run="r"}': "50x60", 'phase{run="r",phase="running"}': "0x60"},
+    },
+    "ElasticBelowMinimum": {
+        "on": {'phase{run="r",phase="waiting"}': "1x60"},
+        "off": {'phase{run="r",phase="waiting"}': "0x60"},
+    },
+    "ElasticGoodputLow": {"on": {'goodput{run="r"}': "0.8x60"}, "off": {'goodput{run="r"}': "0.95x60"}},
+    "ElasticIncidentStorm": {
+        "on": {'incidents_total{run="r",class="worker lost"}': "0+1x60"},
+        "off": {'incidents_total{run="r",class="worker lost"}': "3x60"},
+    },
+    "ElasticResumeSlow": {
+        "on": {
+            'resume_seconds_bucket{run="r",class="node lost",le="60"}': "0x60",
+            'resume_seconds_bucket{run="r",class="node lost",le="120"}': "0+1x60",
+            'resume_seconds_bucket{run="r",class="node lost",le="+Inf"}': "0+1x60",
+        },
+        "off": {
+            'resume_seconds_bucket{run="r",class="node lost",le="0.5"}': "0+1x60",
+            'resume_seconds_bucket{run="r",class="node lost",le="120"}': "0+1x60",
+            'resume_seconds_bucket{run="r",class="node lost",le="+Inf"}': "0+1x60",
+        },
+    },
+    "ElasticBudgetLow": {
+        "on": {'budget_left{run="r",class="worker lost"}': "1x60"},
+        "off": {'budget_left{run="r",class="worker lost"}': "10x60"},
+    },
+    "ElasticCheckpointDegraded": {"on": {'rung_degraded{run="r"}': "1x60"}, "off": {'rung_degraded{run="r"}': "0x60"}},
+    "ElasticDurableStale": {
+        "on": {'rung_step{run="r",rung="durable"}': "7x240", 'steps_total{run="r"}': "0+9x240"},
+        "off": {'rung_step{run="r",rung="durable"}': "7+1x240", 'steps_total{run="r"}': "0+9x240"},
+    },
+    "ElasticStraggler": {
+        "on": {'straggler_score{run="r",worker="w3"}': "2x60"},
+        "off": {'straggler_score{run="r",worker="w3"}': "1.2x60"},
+    },
+}
+
+
+@needs_promtool
+def test_the_rules_are_rules():
+    assert f"{len(alerts())} rules found" in promtool("check", "rules", RULES)
+
+
+def test_every_alert_has_its_stories():
+    assert set(STORIES) == set(alerts())
+    page = (MONITORING.parents[1] / "docs" / "metrics.md").read_text()
+    assert all(f"| `{name}` |" in page for name in alerts())
+
+
+@needs_promtool
+@pytest.mark.parametrize("name", STORIES)
+def test_an_alert_goes_off_when_it_must_and_not_else(name, tmp_path):
+    (rule,) = [one for one in yaml.safe_load(RULES.read_text())["groups"][0]["rules"] if one["alert"] == name]
+    stories = []
+    for kind, series in STORIES[name].items():
+        minutes = 240 if any("x240" in values for values in series.values()) else 59
+        # Only that it goes off is asked for: labels and sentences are the rule's own.
+        query = f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)'
+        stories.append(
+            {
+                "interval": "1m",
+                "input_series": [{"series": f"ray_elastic_{key}", "values": value} for key, value in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": query,
+                        "eval_time": f"{minutes}m",
+                        "exp_samples": [{"labels": "{}", "value": float(kind == "on")}],
+                    }
+                ],
+            }
+        )
+    assert rule["annotations"]["summary"] and rule["annotations"]["description"]
+    story = tmp_path / "story.yaml"
+    story.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": stories}))
+    promtool("test", "rules", story)
+
+
+# --- what is handed to Ray --------------------------------------------------------------------------------------------
+
+
+class Recorded:
+    """Stands for a metric of Ray's."""
+
+    def __init__(self, metric) -> None:
+        self.metric, self.values = metric, {}
+
+    def _key(self, tags):
+        assert set(tags) == {"run", *self.metric.tags}
+        return tuple(tags.values())
+
+    def set(self, value, tags):
+        self.values[self._key(tags)] = value
+
+    def inc(self, value, tags):
+        assert value > 0, "Ray refuses to add nothing"
+        self.values[self._key(tags)] = self.values.get(self._key(tags), 0) + value
+
+    def observe(self, value, tags):
+        self.values.setdefault(self._key(tags), []).append(value)
+
+
+@pytest.fixture
+def recorded():
+    made = {}
+
+    def make(metric):
+        made[metric.name] = Recorded(metric)
+        return made[metric.name]
+
+    return RayMetrics("night", make), made
+
+
+def state(**slowness: float) -> RunState:
+    members = tuple(Member(name, "h", 1) for name in slowness)
+    view = View(run="r", incarnation=1, generation=1, members=members, resume=NOTHING_COMMITTED, donors=(0,), behind=())
+    workers = {name: WorkerRecord(name=name, slowness=score) for name, score in slowness.items()}
+    return RunState(settings=RunSettings(run="night"), view=view, workers=workers)
+
+
+def report(step: int) -> StepReport:
+    when = {"started_at_s": 1.0, "committed_at_s": 1.5}
+    return StepReport(commit=CommitId(1, 1, 1, step, "s"), metrics={}, replicas=1, samples=4, **when)
+
+
+def test_what_happens_between_two_looks_is_not_lost(recorded):
+    metrics, made = recorded
+    for step in range(5):
+        metrics.on_step(report(step), state(w0=1.0), 0.5)
+    lost = Incident(number=0, kind=IncidentClass.NODE_LOST, opened_at_s=1.0)
+    metrics.on_moment(IncidentOpened(run="night", at_s=1.0, step=3, incident=lost))
+    metrics.on_moment(IncidentResolved(run="night", at_s=1.0, step=3, incident=lost, seconds=2.0))
+    metrics.on_end()
+    assert made["steps_total"].values == {("night",): 5} and made["samples_total"].values == {("night",): 20}
+    assert made["step_seconds"].values == {("night",): [0.5] * 5}
+    assert made["incidents_total"].values == {("night", "node lost"): 1}
+    assert made["resume_seconds"].values == {("night", "node lost"): [2.0]}
+    assert made["goodput"].values == {("night",): 0.5}
+
+
+def test_a_series_that_is_not_told_any_more_goes_to_zero(recorded):
+    metrics, made = recorded
+    metrics.on_state(state(w0=1.0, w1=3.0))
+    assert made["straggler_score"].values == {("night", "w1"): 3.0}
+    metrics.on_state(state(w0=1.0, w1=1.0))
+    metrics.on_end()
+    assert made["straggler_score"].values == {("night", "w1"): 0.0}
+
+
+def test_all_metrics_are_made_once(recorded):
+    assert set(recorded[1]) == {one.name for one in METRICS}

@@ -1,0 +1,103 @@
+"""`elastic report`, `top` and `status`: their forms for people and programs, and their wrong uses."""
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from elastic.actors.journal_copy import JournalCopy
+from elastic.checkpoint.stores.directory import DirectoryStore
+from elastic.cli import cli
+from elastic.errors import ElasticError
+from tests.pure.report_lines import a_night, written
+
+HEADLINE = {"run", "phase", "ending", "step", "replicas", "goodput", "wall_s", "incidents", "open_incidents"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return written(a_night().lines, tmp_path / "runs" / "night")
+
+
+def elastic(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(one) for one in arguments], catch_exceptions=False)
+
+
+def test_a_report_is_one_file(run: Path, tmp_path: Path) -> None:
+    result = elastic("report", run, "-o", tmp_path / "r.html")
+    assert result.exit_code == 0 and "opens in any browser" in result.output
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    told = json.loads(elastic("report", run, "--json").output)
+    assert told["headline"]["run"] == "night" and len(told["timeline"]["lanes"]) == 5
+
+
+def test_status_for_programs_and_for_people(run: Path) -> None:
+    facts = json.loads(elastic("status", run, "--json").output)
+    assert set(facts) >= HEADLINE
+    assert (facts["phase"], facts["ending"], facts["step"]) == ("ended", "succeeded", 79)
+    assert facts["safe_steps"] == {"committed": 79, "staged": 10, "local": 10, "replicated": 10, "durable": 8}
+    assert facts["silent_s"] == 0.0 and facts["page"] == ""
+    lines = elastic("status", run).output.splitlines()
+    assert any(line.split() == ["step", "79"] for line in lines)
+
+
+def test_status_of_a_run_that_goes_on_says_for_how_long_it_is_silent_and_where_its_page_is(run: Path) -> None:
+    scribe = a_night()
+    written(scribe.lines[:-2], run)
+    (run / "page.url").write_text("http://127.0.0.1:1234/\n")
+    facts = json.loads(elastic("status", run, "--json").output)
+    assert facts["phase"] == "running" and facts["page"] == "http://127.0.0.1:1234/"
+    assert facts["silent_s"] == pytest.approx(max(0.0, time.time() - scribe.lines[-3]["t"]), abs=30)
+
+
+def test_top_once(run: Path) -> None:
+    text = elastic("top", run, "--once").output
+    assert "night" in text and "where the time went" in text and "productive" in text
+    assert "w2" in text and "step 79" in text
+
+
+def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
+    scribe = a_night()
+    written(scribe.lines[:-2], run)
+    code = "from elastic.cli import main; main()"
+    command = f"{sys.executable} -c '{code}' top {run} --interval 0.1"
+    environment = ["env", "TERM=xterm", "COLUMNS=100", "LINES=60"]
+    watching = subprocess.Popen(
+        [*environment, "script", "-qefc", command, "/dev/null"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    try:
+        time.sleep(2.0)
+        assert watching.poll() is None, "the run goes on, and so does it"
+        written(scribe.lines, run)
+        shown, _ = watching.communicate(timeout=60)
+    finally:
+        watching.kill()
+        watching.wait()
+    assert watching.returncode == 0
+    assert b"running" in shown and b"succeeded" in shown
+
+
+def test_a_name_under_runs(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(elastic("status", "night", "--json").output)["step"] == 79
+
+
+def test_a_run_in_the_persistent_tier(run: Path, tmp_path: Path) -> None:
+    with closing(JournalCopy(run / "journal.jsonl", DirectoryStore(tmp_path / "store"), "night", 1)):
+        pass
+    url = (tmp_path / "store").as_uri()
+    assert json.loads(elastic("status", f"{url}/night", "--json").output)["step"] == 79
+    with pytest.raises(ElasticError, match="holds no journal of a run day"):
+        elastic("status", f"{url}/day")
+
+
+def test_wrong_uses(tmp_path: Path) -> None:
+    with pytest.raises(ElasticError, match=r"holds no journal.jsonl: name the directory"):
+        elastic("report", tmp_path)
+    assert elastic("top", tmp_path, "--interval", "0").exit_code == 2
+    assert elastic("status").exit_code == 2

@@ -1,0 +1,205 @@
+"""Effect. A worker's lines on their way to files, the terminal, and the persistent tier."""
+
+import io
+import json
+import logging
+import os
+import threading
+
+import pytest
+
+from elastic.actors.logs_copy import LogsCopy
+from elastic.actors.run_logs import RunLogs
+from elastic.checkpoint.records import opened
+from elastic.checkpoint.stores.directory import DirectoryStore
+from elastic.control import events as ev
+from elastic.control.logs import LogLine
+from elastic.settings import Logs, RunSettings
+from elastic.train.host import WorkerHost, WorkerSpec
+from elastic.train.logs import KEPT, LogBuffer
+from tests.effects.helpers import HOST, LONG_S, Running, child, eventually, hear
+
+LINE = LogLine(at_s=1.0, level="warning", logger="train", generation=3, step=9, rank=2, text="hot 91", kind="hot %d")
+SETTINGS = RunSettings(run="night", logs=Logs(level="info"))
+
+
+@pytest.fixture
+def logger():
+    """One of its own, so that nobody else's lines come along."""
+    made = logging.getLogger("test.run.logs")
+    made.propagate, before = False, made.level
+    made.setLevel(logging.DEBUG)
+    yield made
+    made.handlers.clear()
+    made.propagate = True
+    made.setLevel(before)
+
+
+@pytest.fixture
+def buffer(logger):
+    made = LogBuffer("w4", Logs(level="info"), lambda: (3, 9, 2))
+    logger.addHandler(made)
+    return made
+
+
+def lines_of(buffer: LogBuffer) -> list[LogLine]:
+    return [line for event in buffer.taken() for line in event.lines]
+
+
+def test_what_is_logged_is_kept_with_where_the_worker_stood(logger, buffer):
+    logger.warning("hot %d", 91)
+    logger.debug("not this")
+    try:
+        1 / 0  # noqa: B018 - the point
+    except ZeroDivisionError:
+        logger.exception("it broke")
+    one, two = lines_of(buffer)
+    assert (one.level, one.text, one.kind, one.logger) == ("warning", "hot 91", "hot %d", "test.run.logs")
+    assert (one.generation, one.step, one.rank) == (3, 9, 2)
+    assert two.level == "error" and "ZeroDivisionError" in two.traceback
+    assert lines_of(buffer) == [] and buffer.taken() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "level"), [(5, "debug"), (10, "debug"), (20, "info"), (35, "warning"), (50, "error")]
+)
+def test_levels_between_are_rounded_down(logger, number, level):
+    made = LogBuffer("w4", Logs(level="debug"), lambda: (0, 0, 0))
+    made.setLevel(1)
+    logger.setLevel(1)
+    logger.addHandler(made)
+    logger.log(number, "x")
+    assert [line.level for line in lines_of(made)] == [level]
+
+
+def test_values_that_do_not_fit_their_text_break_nothing(logger, buffer):
+    buffer.handle(logging.LogRecord("train", logging.WARNING, __file__, 1, "%d sheep", ("many",), None))
+    assert [line.text for line in lines_of(buffer)] == ["%d sheep"]
+
+
+def test_the_oldest_go_when_nobody_takes_them(logger, buffer):
+    for number in range(KEPT + 5):
+        logger.info("line %d", number)
+    lines = lines_of(buffer)
+    assert len(lines) == KEPT and lines[0].text == "line 5"
+
+
+def test_who_logs_waits_for_no_lock_of_others(logger):
+    """The training thread logs while it holds a lock, and a thread that logs waits for that lock."""
+    lock, is_held, is_waiting = threading.Lock(), threading.Event(), threading.Event()
+
+    def where():
+        if threading.current_thread() is not threading.main_thread():
+            is_waiting.set()
+            with lock:
+                pass
+        return 0, 0, 0
+
+    made = LogBuffer("w0", Logs(), where)
+    logger.addHandler(made)
+    with lock:
+        is_held.set()
+        other = Running(lambda: logger.warning("from the other"))
+        assert is_waiting.wait(10)
+        logger.warning("from the one that holds it")
+    other.result()
+    assert len(lines_of(made)) == 2
+
+
+def talk_once(session) -> None:
+    """A train_fn that says something and leaves."""
+    logging.getLogger("train").warning("on %s", session.worker)
+    raise SystemExit("enough")
+
+
+def serve_worker(pipe) -> None:
+    """A child's main: a worker's process, as a driver finds it."""
+    settings = RunSettings(run=f"logs-{os.getpid()}")
+    host = WorkerHost(WorkerSpec(worker="w7", seed=0, settings=settings, train_fn=talk_once), host=HOST)
+    told = []
+    while not any(isinstance(event, ev.WorkerDeparted) for event in told):
+        told += host.events(LONG_S)
+    told += host.events(0)
+    host.end()
+    pipe.send([line for event in told if isinstance(event, ev.Logged) for line in event.lines])
+
+
+def test_a_worker_hands_its_lines_over_with_its_news():
+    with child(serve_worker) as (_, pipe):
+        said = [line for line in hear(pipe) if line.logger == "train"]
+    assert [(line.text, line.level, line.generation, line.rank) for line in said] == [("on w7", "warning", 0, -1)]
+
+
+# --- in the driver ----------------------------------------------------------------------------------------------------
+
+
+def read(folder, name):
+    return [json.loads(text) for text in (folder / "logs" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_each_worker_has_a_file_and_the_driver_too(tmp_path):
+    with RunLogs(tmp_path, SETTINGS, io.StringIO()) as logs:
+        assert not logs.heed(ev.WorkerPlaced(worker="w4", node="n1"))
+        assert logs.heed(ev.Logged(worker="w4", lines=(LINE, LINE)))
+        assert not logs.heed(ev.Tick())
+        logging.getLogger("elastic").info("the driver says")
+    one, two = read(tmp_path, "w4")
+    assert one == two == LINE.facts("night", 1, "w4", "n1")
+    assert "the driver says" in [line["text"] for line in read(tmp_path, "driver")]
+
+
+def test_the_same_of_many_workers_is_shown_once(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    with RunLogs(tmp_path, SETTINGS, io.StringIO()) as logs:
+        for number in range(4):
+            logs.heed(ev.Logged(worker=f"w{number}", lines=(LINE,)))
+    assert [one.getMessage() for one in caplog.records] == [
+        "w0 (rank 2, step 9): hot 91",
+        "3 more from 3 workers: hot 91",
+    ]
+    assert [one.levelname for one in caplog.records] == ["WARNING", "WARNING"]
+
+
+def test_where_nobody_else_shows_them_lines_go_to_the_stream(tmp_path, monkeypatch):
+    root, log, stream = logging.getLogger(), logging.getLogger("elastic"), io.StringIO()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(log, "level", logging.NOTSET)
+    with RunLogs(tmp_path, SETTINGS, stream) as logs:
+        log.info("a line for people")
+        logs.heed(ev.Logged(worker="w4", lines=(LINE,)))
+    log.info("afterwards")
+    shown = stream.getvalue().splitlines()
+    assert [line.split(" ", 1)[1] for line in shown] == [
+        "INFO a line for people",
+        "WARNING w4 (rank 2, step 9): hot 91",
+    ]
+    assert log.handlers == [] and log.level == logging.NOTSET
+
+
+def test_a_full_disk_ends_nothing_and_is_told_once(tmp_path):
+    (tmp_path / "logs").write_text("a file")
+    stream = io.StringIO()
+    with RunLogs(tmp_path, SETTINGS, stream) as logs:
+        for _ in range(3):
+            assert logs.heed(ev.Logged(worker="w4", lines=(LINE,)))
+    assert stream.getvalue().count("logs are not written to") == 1
+
+
+def test_lines_are_copied_to_the_persistent_tier_in_order(tmp_path):
+    folder, store = tmp_path / "logs", DirectoryStore(tmp_path / "store")
+    folder.mkdir()
+    (folder / "w0.jsonl").write_text("of an earlier life\n")
+    copy = LogsCopy(folder, store, "night", 2, period_s=0.02)
+    with (folder / "w0.jsonl").open("a") as file:
+        file.write("one\ntwo\nhalf a li")
+    eventually(lambda: list(store.list("night/logs/")), "something is copied")
+    with (folder / "w0.jsonl").open("a") as file:
+        file.write("ne\n")
+    (folder / "w1.jsonl").write_text("other\n")
+    copy.close()
+    found: dict[str, str] = {}
+    for item in store.list("night/logs/"):
+        name = item.key.split("/")[-1].split("-")[1]
+        found[name] = found.get(name, "") + str(opened("log", store.read(item.key))["text"])
+    assert found == {"w0": "one\ntwo\nhalf a line\n", "w1": "other\n"}
+    store.close()

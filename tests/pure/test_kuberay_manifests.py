@@ -1,0 +1,312 @@
+"""From a run's settings to manifests: sizes, places, rights; and the same settings come out again inside."""
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from elastic.config import from_environment
+from elastic.errors import SettingError
+from elastic.knobs import Given, RunConfig, configured
+from elastic.kube.kustomize import base, json_patch, overlay
+from elastic.kube.manifests import NODE_RULES, documents, render, variables, written
+from elastic.kube.shape import nodes_for, shape, slots_per_node
+from elastic.policies.sizing import sizing, slots_for
+from elastic.settings import Chaos, Checkpoint, Interval, Keep, KubeRay, Limits, Scaling
+
+SCALING = Scaling(num_dp_replicas=(4, 8), spares=1, workers_per_replica=8, use_gpu=True)
+KUBERAY = KubeRay(entrypoint="python train.py")
+CONFIG = RunConfig(name="llama", scaling=SCALING, checkpoint=Checkpoint(persistent="gs://b/runs"), kuberay=KUBERAY)
+
+
+def with_kuberay(**changes: Any) -> RunConfig:
+    return replace(CONFIG, kuberay=replace(KUBERAY, **changes))
+
+
+def cluster(config: RunConfig) -> dict[str, Any]:
+    objects = render(config, "1.2.3")
+    return objects["rayjob"]["spec"]["rayClusterSpec"] if "rayjob" in objects else objects["raycluster"]["spec"]
+
+
+def trainer(config: RunConfig) -> dict[str, Any]:
+    return cluster(config)["workerGroupSpecs"][1]["template"]["spec"]
+
+
+def inside(config: RunConfig) -> RunConfig:
+    """What `fit` reads in the cluster."""
+    return configured(tree(yaml.safe_load(render(config, "1")["config"]["data"]["run.yaml"])))
+
+
+def tree(section: dict[str, Any]) -> dict[str, Any]:
+    return {key: tree(one) if isinstance(one, dict) else Given(one, "x") for key, one in section.items()}
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scaling", "replicas", "slots", "nodes"),
+    [
+        (Scaling(), 5, 8, 1),
+        (Scaling(), 9, 8, 2),
+        (Scaling(workers_per_replica=3), 4, 8, 2),  # two replicas fit a node, not two and two thirds
+        (Scaling(workers_per_replica=8), 4, 8, 4),
+        (Scaling(workers_per_replica=4, num_nodes_per_dp=4), 2, 1, 8),
+        (Scaling(workers_per_replica=4, num_nodes_per_dp=4), 2, 8, 4),  # each worker on another node, two to a node
+    ],
+)
+def test_nodes_follow_from_replicas(scaling, replicas, slots, nodes):
+    assert nodes_for(scaling, replicas, slots) == nodes
+
+
+def test_the_group_has_the_bounds_of_the_run_and_room_for_spares():
+    group = cluster(CONFIG)["workerGroupSpecs"][1]
+    assert (group["minReplicas"], group["maxReplicas"], group["replicas"]) == (4, 9, 9)
+
+
+def test_a_replica_that_fits_no_node_is_refused():
+    config = replace(CONFIG, scaling=replace(SCALING, workers_per_replica=16))
+    with pytest.raises(SettingError, match="16 workers of .* need one node, and KubeRay.gpus_per_node=8"):
+        render(config, "1")
+
+
+def test_slots_are_what_every_resource_allows():
+    scaling = Scaling(resources_per_worker={"CPU": 24, "GPU": 1, "special": 3})
+    assert slots_per_node(scaling, KUBERAY) == 4
+
+
+def test_the_ramdisk_holds_the_snapshots_of_all_workers_of_a_node():
+    config = with_kuberay(params=7e9)
+    of_one = sizing(7e9, 8, copies=slots_for(1)).ramdisk_bytes
+    gib = -(-8 * of_one // 2**30)
+    assert shape(config, config.kuberay).ramdisk_gib == gib
+    volumes = {one["name"]: one for one in trainer(config)["volumes"]}
+    assert volumes["ramdisk"]["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{gib}Gi"}
+    assert inside(config).checkpoint.memory == "/ramdisk" == inside(config).health.ramdisk
+
+
+def test_a_ramdisk_that_does_not_fit_is_refused():
+    with pytest.raises(SettingError, match="holds no ramdisk of 360 GiB beside 80 GiB"):
+        render(with_kuberay(params=7e9, memory_gib_per_node=200), "1")
+
+
+def test_without_a_model_size_snapshots_stay_in_shared_memory():
+    assert "ramdisk" not in {one["name"] for one in trainer(CONFIG)["volumes"]}
+    assert inside(CONFIG).checkpoint.memory == "/dev/shm"
+
+
+def test_multi_tier_checkpointing_brings_its_own_ramdisk():
+    volumes = {one["name"]: one for one in trainer(with_kuberay(params=7e9, multi_tier=True))["volumes"]}
+    assert volumes["ramdisk"]["csi"]["driver"] == "multitier-checkpoint.csi.storage.gke.io"
+    small = with_kuberay(params=7e9, multi_tier=True, memory_gib_per_node=200)
+    assert shape(small, small.kuberay).ramdisk_gib == 360, "it is not in the memory of the pod"
+
+
+# --- places and ends --------------------------------------------------------------------------------------------------
+
+
+def test_spot_machines_are_for_workers_only():
+    spec = cluster(with_kuberay(spot=True, cpu_pool="cpu"))
+    head, workers = spec["headGroupSpec"]["template"]["spec"], trainer(with_kuberay(spot=True))
+    supervisor = spec["workerGroupSpecs"][0]["template"]["spec"]
+    assert workers["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert {"cloud.google.com/gke-spot", "nvidia.com/gpu"} == {one["key"] for one in workers["tolerations"]}
+    for pod in (head, supervisor):
+        terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert terms[0]["matchExpressions"] == [{"key": "cloud.google.com/gke-spot", "operator": "DoesNotExist"}]
+        assert pod["nodeSelector"] == {"cloud.google.com/gke-nodepool": "cpu"} and "tolerations" not in pod
+
+
+@pytest.mark.parametrize("grace_s", [12, 15, 60])
+def test_hook_drain_and_end_fit_into_the_grace_time(grace_s):
+    pod = trainer(with_kuberay(grace_s=grace_s))
+    container = pod["containers"][0]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    drain_s = int(env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
+    assert pod["terminationGracePeriodSeconds"] == grace_s and 0 < drain_s <= grace_s - 10
+    hook = container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    assert f"--deadline {grace_s - 5} " in hook and hook.endswith("|| true")
+
+
+def test_too_short_a_grace_time_is_refused():
+    with pytest.raises(SettingError, match="KubeRay.grace_s=5 must be at least 12"):
+        KubeRay(grace_s=5)
+
+
+def test_workers_and_supervisor_find_their_group_by_label():
+    config = inside(CONFIG)
+    groups = {group["groupName"]: group["labels"] for group in cluster(CONFIG)["workerGroupSpecs"]}
+    assert config.scaling.label_selector == groups["workers"]
+    assert config.scaling.supervisor_labels == groups["supervisor"]
+
+
+def test_labels_that_the_user_gives_stay():
+    config = replace(CONFIG, scaling=replace(SCALING, label_selector={"a": "b"}, supervisor_resource="cpu"))
+    assert inside(config).scaling.label_selector == {"a": "b"}
+    assert inside(config).scaling.supervisor_labels is None
+
+
+def test_a_mounted_bucket_is_a_directory_inside():
+    config = with_kuberay(gcsfuse=True)
+    assert inside(config).checkpoint.persistent == "/gcs/runs"
+    volumes = {one["name"]: one for one in trainer(config)["volumes"]}
+    assert volumes["bucket"]["csi"]["volumeAttributes"]["bucketName"] == "b"
+    head = cluster(config)["headGroupSpec"]["template"]
+    assert head["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    assert {"name": "bucket", "mountPath": "/gcs"} in head["spec"]["containers"][0]["volumeMounts"]
+    assert "annotations" not in cluster(config)["workerGroupSpecs"][0]["template"]["metadata"], "it needs none"
+
+
+def test_the_bucket_is_spoken_to_directly_otherwise():
+    assert inside(CONFIG).checkpoint.persistent == "gs://b/runs"
+    assert "bucket" not in {one["name"] for one in trainer(CONFIG)["volumes"]}
+
+
+def test_the_head_keeps_its_state_on_a_volume_if_it_has_one():
+    assert cluster(CONFIG)["gcsFaultToleranceOptions"]["backend"] == "rocksdb"
+    assert "gcsFaultToleranceOptions" not in cluster(with_kuberay(head_storage_gib=0))
+
+
+def test_interactive_work_gets_a_cluster():
+    config = with_kuberay(interactive=True, entrypoint="")
+    assert "rayjob" not in render(config, "1") and render(config, "1")["raycluster"]["kind"] == "RayCluster"
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+def test_rights_on_nodes_are_left_out_on_request():
+    assert render(CONFIG, "1")["node-role"]["rules"] == NODE_RULES
+    assert not any("node-role" in name for name in render(with_kuberay(node_rights=False), "1"))
+
+
+def test_what_belongs_to_the_whole_cluster_is_in_no_namespace():
+    objects = render(with_kuberay(namespace="ml"), "1")
+    without = {one["kind"] for one in objects.values() if "namespace" not in one["metadata"]}
+    assert without == {"ClusterRole", "ClusterRoleBinding", "PriorityClass"}
+    assert {one["metadata"].get("namespace", "ml") for one in objects.values()} == {"ml"}
+
+
+def test_workers_get_no_token_and_no_pod_runs_as_root():
+    spec = cluster(CONFIG)
+    pods = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    assert [one["template"]["spec"].get("automountServiceAccountToken", True) for one in pods] == [True, False, False]
+    assert all(one["template"]["spec"]["securityContext"]["runAsNonRoot"] for one in pods)
+    assert spec["authOptions"] == {"mode": "token"}
+
+
+def test_a_google_account_is_named_on_both_service_accounts():
+    objects = render(with_kuberay(service_account="t@p.iam"), "1")
+    for who in ("head-account", "worker-account"):
+        assert objects[who]["metadata"]["annotations"] == {"iam.gke.io/gcp-service-account": "t@p.iam"}
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": None}, "name='' must be lower case"),
+        ({"name": "Llama"}, "name='Llama' must be lower case"),
+        ({"name": "a" * 48}, "at most 47"),
+        ({"kuberay": None}, "there is no section `kuberay`"),
+        ({"kuberay": KubeRay()}, "KubeRay.entrypoint is empty"),
+    ],
+)
+def test_what_cannot_be_rendered_is_refused(changes, said):
+    with pytest.raises(SettingError, match=said):
+        render(replace(CONFIG, **changes), "1")
+
+
+RICH = RunConfig(
+    name="rich",
+    seed=3,
+    scaling=Scaling(
+        num_dp_replicas=(1, 3), resources_per_worker={"CPU": 2, "GPU": 0.5}, label_selector={"ray.io/x": "Y"}
+    ),
+    limits=Limits(lease_s=60.0),
+    checkpoint=Checkpoint(keep=Keep(last=5), local_interval=Interval(steps=7), persistent="gs://b/x"),
+    chaos=Chaos(enable_fault_injection=True),
+)
+
+
+@pytest.mark.parametrize(
+    "config", [RICH, RunConfig(), RunConfig(checkpoint=Checkpoint()), replace(RICH, kuberay=KUBERAY)]
+)
+def test_settings_survive_being_written(config):
+    assert configured(tree(yaml.safe_load(written(config)))) == config
+    assert configured(from_environment(variables(config))) == replace(config, kuberay=None)
+
+
+# --- Kustomize --------------------------------------------------------------------------------------------------------
+
+keys = st.sampled_from(["a", "b/c", "~1", "e"])
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(["", "a", "b/c", "~"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b/c", "~d", "e"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def patched(value: Any, steps: list[dict[str, Any]]) -> Any:
+    """What RFC 6902 says, for the operations in use."""
+    root = {"": deepcopy(value)}
+    for step in steps:
+        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")]
+        at: Any = root
+        for part in way:
+            at = at[int(part)] if isinstance(at, list) else at[part]
+        key = int(last) if isinstance(at, list) else last
+        if step["op"] == "remove":
+            del at[key]
+        else:
+            assert step["op"] == "add" or isinstance(at, list) or key in at
+            at[key] = step["value"]
+    return root[""]
+
+
+@given(plain, plain)
+@example(True, 1)
+@example({"~1": 1}, {"~1": 2})
+def test_a_patch_leads_from_one_to_the_other(old, new):
+    assert json.dumps(patched(old, json_patch(old, new)), sort_keys=True) == json.dumps(new, sort_keys=True)
+
+
+def test_an_overlay_holds_the_difference_only():
+    ground = render(with_kuberay(node_rights=False), "1")
+    files = overlay(render(with_kuberay(spot=True), "1"), ground, "../../base")
+    assert set(files) == {
+        "kustomization.yaml",
+        "rayjob-patch.yaml",
+        "config-patch.yaml",
+        "node-role.yaml",
+        "node-role-binding.yaml",
+    }
+    assert overlay(ground, ground, "../../base").keys() == {"kustomization.yaml"}
+    assert len(base(ground)) == len(ground) + 1
+
+
+def test_what_the_overlay_lacks_is_deleted():
+    kustomization = yaml.safe_load(
+        overlay(render(with_kuberay(node_rights=False), "1"), render(CONFIG, "1"), "x")["kustomization.yaml"]
+    )
+    deleted = [one["target"]["kind"] for one in kustomization["patches"] if "$patch: delete" in one.get("patch", "")]
+    assert deleted == ["ClusterRole", "ClusterRoleBinding"]
+
+
+def test_objects_of_another_name_are_no_overlay():
+    with pytest.raises(ValueError, match="of the overlay is"):
+        overlay(render(CONFIG, "1"), render(replace(CONFIG, name="other"), "1"), "x")
+
+
+def test_documents_are_read_back_as_they_were():
+    objects = render(CONFIG, "1")
+    assert list(yaml.safe_load_all(documents(objects))) == list(objects.values())

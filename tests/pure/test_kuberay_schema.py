@@ -1,0 +1,208 @@
+"""Manifests against a schema, as strictly as the API server; and what only the operator knows."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from elastic.kube import operator_rules
+from elastic.kube.manifests import render
+from elastic.kube.schema import problems, rules, schema_of, with_defaults
+from tests.pure.test_kuberay_manifests import CONFIG, with_kuberay
+
+PARTS = {
+    "type": "object",
+    "properties": {"id": {"type": "string"}, "n": {"type": "number", "default": 1}},
+    "x-kubernetes-validations": [{"rule": "self == oldSelf"}],
+}
+FIELDS = {
+    "size": {"type": "integer", "minimum": 1, "maximum": 9},
+    "port": {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]},
+    "mode": {"type": "string", "enum": ["a", "b"], "default": "a"},
+    "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 4},
+    "on": {"type": "boolean", "nullable": True},
+    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    "parts": {
+        "type": "array",
+        "maxItems": 3,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["id"],
+        "items": PARTS,
+    },
+    "some": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+    "either": {"oneOf": [{"type": "string"}, {"type": "integer"}], "not": {"enum": [7]}},
+}
+SPEC = {
+    "type": "object",
+    "required": ["size"],
+    "x-kubernetes-validations": [{"rule": "self.size > 1", "message": "too small"}],
+    "properties": FIELDS,
+}
+VERSION = {"name": "v1", "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": SPEC}}}}
+CRD = {"spec": {"group": "x.io", "names": {"kind": "Thing"}, "versions": [VERSION]}}
+KIND, SCHEMA = schema_of(CRD, "x.io/v1")
+
+
+def thing(**spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "x.io/v1", "kind": KIND, "metadata": {"name": "t", "labels": {}}, "spec": {"size": 2} | spec}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"port": 80},
+        {"port": "http"},
+        {"on": None},
+        {"labels": {"a": "b"}},
+        {"free": {"any": [1, {"thing": None}]}},
+        {"parts": [{"id": "a"}, {"id": "b", "n": 0.5}]},
+        {"either": 3},
+    ],
+)
+def test_what_is_allowed(spec):
+    assert not list(problems(SCHEMA, with_defaults(SCHEMA, thing(**spec))))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"sise": 1}, "spec.sise: there is no such field"),
+        ({"size": "2"}, "spec.size: '2' must be an integer"),
+        ({"size": True}, "spec.size: True must be an integer"),
+        ({"size": 0}, "spec.size: 0 breaks minimum 1"),
+        ({"size": 10}, "spec.size: 10 breaks maximum 9"),
+        ({"port": True}, "spec.port: True must be an integer or string"),
+        ({"some": 1}, "spec.some: 1 must be exactly one of what it may be, and is 2"),
+        ({"port": 1.5}, "spec.port: 1.5 must be an integer or string"),
+        ({"mode": "c"}, "spec.mode: 'c' must be one of 'a', 'b'"),
+        ({"name": "A"}, "spec.name: 'A' must match ^[a-z]+$"),
+        ({"name": "abcde"}, "spec.name: 'abcde' breaks maxLength 4"),
+        ({"mode": None}, "spec.mode: None must be a string"),
+        ({"labels": {"a": 1}}, "spec.labels.a: 1 must be a string"),
+        ({"parts": {}}, "spec.parts: {} must be an array"),
+        ({"parts": [{"id": "a", "x": 1}]}, "spec.parts[0].x: there is no such field"),
+        ({"parts": [{"id": "a"}, {"id": "a"}]}, "spec.parts[1]: is there twice: ['a']"),
+        ({"either": 1.5}, "spec.either: 1.5 must be exactly one of what it may be, and is 0"),
+        ({"either": 7}, "spec.either: 7 is what it must not be"),
+    ],
+)
+def test_what_is_not(spec, said):
+    assert [str(one) for one in problems(SCHEMA, with_defaults(SCHEMA, thing(**spec)))] == [said]
+
+
+def test_what_is_missing_is_told():
+    one = thing()
+    del one["spec"]["size"]
+    assert [str(problem) for problem in problems(SCHEMA, one)] == ["spec.size: is missing"]
+
+
+def test_defaults_are_filled_in_and_nothing_else_is_changed():
+    given = thing(parts=[{"id": "a"}])
+    before = deepcopy(given)
+    filled = with_defaults(SCHEMA, given)
+    assert filled["spec"]["mode"] == "a" and filled["spec"]["parts"] == [{"id": "a", "n": 1}]
+    assert given == before
+
+
+def test_rules_are_found_with_what_they_are_about():
+    found = list(rules(SCHEMA, thing(parts=[{"id": "a"}])))
+    assert [(one.path, one.message, one.is_about_change) for one in found] == [
+        ("spec", "too small", False),
+        ("spec.parts[0]", "self == oldSelf", True),
+    ]
+    assert found[0].value["size"] == 2
+
+
+def test_another_version_is_not_known():
+    with pytest.raises(LookupError, match=r"x.io has no Thing of x.io/v2"):
+        schema_of(CRD, "x.io/v2")
+
+
+# --- what the operator refuses ----------------------------------------------------------------------------------------
+
+
+def job() -> dict[str, Any]:
+    return deepcopy(render(CONFIG, "1")["rayjob"])
+
+
+def said(one: dict[str, Any]) -> list[str]:
+    return [problem.path for problem in operator_rules.problems(one)]
+
+
+def put(one: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    *way, last = path.split(".")
+    at: Any = one
+    for part in way:
+        at = at[int(part)] if part.isdigit() else at.setdefault(part, {})
+    at[last] = value
+    return one
+
+
+CLUSTER = "spec.rayClusterSpec"
+GROUP = f"{CLUSTER}.workerGroupSpecs.1"
+FIRST = f"{CLUSTER}.workerGroupSpecs[1]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"metadata.name": "Upper"}, "metadata.name"),
+        ({"metadata.name": "9lives"}, "metadata.name"),
+        ({"metadata.name": "a" * 48}, "metadata.name"),
+        ({"spec.entrypoint": ""}, "spec.entrypoint"),
+        (
+            {"spec.suspend": True, "spec.shutdownAfterJobFinishes": False, "spec.ttlSecondsAfterFinished": 0},
+            "spec.suspend",
+        ),
+        ({"spec.shutdownAfterJobFinishes": False}, "spec.ttlSecondsAfterFinished"),
+        ({"spec.deletionStrategy": {"deletionRules": [{}]}}, "spec.deletionStrategy"),
+        ({"spec.backoffLimit": -1}, "spec.backoffLimit"),
+        ({"spec.clusterSelector": {"a": "b"}}, "spec.clusterSelector"),
+        ({"spec.activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds"),
+        ({"spec.submissionMode": "SidecarMode"}, "spec.submitterConfig"),
+        ({f"{CLUSTER}.authOptions.enableK8sTokenAuth": True}, f"{CLUSTER}.authOptions.enableK8sTokenAuth"),
+        ({f"{CLUSTER}.rayVersion": "2.51.0"}, f"{CLUSTER}.rayVersion"),
+        ({f"{GROUP}.template.spec.restartPolicy": "Always"}, f"{FIRST}.template.spec.restartPolicy"),
+        ({f"{GROUP}.minReplicas": 99}, f"{FIRST}.minReplicas"),
+        ({f"{GROUP}.replicas": 99}, f"{FIRST}.replicas"),
+        ({f"{GROUP}.groupName": "supervisor"}, f"{FIRST}.groupName"),
+        ({f"{GROUP}.rayStartParams.labels": "a=b"}, f"{FIRST}.rayStartParams.labels"),
+        ({f"{GROUP}.template.spec.containers": []}, f"{FIRST}.template.spec.containers"),
+        ({f"{GROUP}.suspend": True}, f"{FIRST}.suspend"),
+        ({f"{GROUP}.resources": {"CPU": "1"}, f"{GROUP}.rayStartParams": {"num-cpus": "1"}}, f"{FIRST}.resources"),
+        ({f"{CLUSTER}.gcsFaultToleranceOptions.redisAddress": "x"}, f"{CLUSTER}.gcsFaultToleranceOptions.redisAddress"),
+        ({f"{CLUSTER}.gcsFaultToleranceOptions.backend": "redis"}, f"{CLUSTER}.gcsFaultToleranceOptions.storage"),
+    ],
+)
+def test_the_operator_refuses(changes, where):
+    one = job()
+    for path, value in changes.items():
+        put(one, path, value)
+    assert where in said(one)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"spot": True}, {"autoscale": False}, {"head_storage_gib": 0}, {"params": 7e9}]
+)
+def test_the_operator_takes_what_is_rendered(changes):
+    assert said(render(with_kuberay(**changes), "1")["rayjob"]) == []
+    assert said(render(with_kuberay(interactive=True, entrypoint="", **changes), "1")["raycluster"]) == []
+
+
+def test_without_autoscaling_the_bounds_must_be_given():
+    one = render(with_kuberay(autoscale=False), "1")["rayjob"]
+    del one["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["minReplicas"]
+    assert said(one) == [f"{CLUSTER}.workerGroupSpecs[0]"]
+
+
+def test_the_head_says_which_autoscaler_once():
+    one = job()
+    env = one["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["env"]
+    env.append({"name": "RAY_enable_autoscaler_v2", "value": "1"})
+    assert said(one) == [f"{CLUSTER}.autoscalerOptions.version"]
+
+
+def test_other_kinds_are_not_the_operators():
+    assert said(render(CONFIG, "1")["role"]) == []

@@ -1,0 +1,288 @@
+"""The ledger on journals written by hand: what each second is called, and whose it is."""
+
+from typing import Any
+
+import pytest
+
+from elastic.ledger.ledger import Ledger, ledger_of
+from elastic.ledger.model import Account, Category, Incident
+
+C = Category
+STEP_S = 0.5
+
+
+class Journal:
+    """Lines of a run with two replicas, as its driver would write them; its clock goes on with `sleep`."""
+
+    def __init__(self, replicas: int = 2) -> None:
+        self.ledger, self.at_s = Ledger(), 100.0
+        self.replicas, self.generation, self.incarnation = replicas, 0, 0
+        self.step, self.since_s, self.opened = -1, 0.0, 0
+        self.forks: list[dict[str, int]] = []
+
+    def write(self, **line: Any) -> None:
+        assert self.ledger.feed({"t": self.at_s, **line})
+
+    def sleep(self, seconds: float) -> "Journal":
+        self.at_s += seconds
+        return self
+
+    def begin(self, opening: str = "RunStarted") -> "Journal":
+        self.incarnation += 1
+        scaling = {"num_dp_replicas": [1, self.replicas], "workers_per_replica": 1}
+        self.write(life="Begun", settings={"run": "r", "incarnation": self.incarnation, "scaling": scaling})
+        self.write(event=opening)
+        self.phase("starting" if opening == "RunStarted" else "freezing")
+        return self
+
+    def phase(self, phase: str, **more: Any) -> "Journal":
+        self.write(phase=phase, **more)
+        return self
+
+    def park(self, worker: str, entered_after_s: float, parked_after_s: float) -> "Journal":
+        begun_s = self.at_s
+        self.sleep(parked_after_s)
+        self.write(event="WorkerParked", worker=worker, entered_s=begun_s + entered_after_s)
+        return self
+
+    def form(self, members: int, *, took_s: float, healing_s: float = 0.0, back_to: int | None = None) -> "Journal":
+        """A generation of so many is formed, and goes."""
+        self.generation += 1
+        names = [{"worker": f"w{number}"} for number in range(members)]
+        resume = {"step": self.step if back_to is None else back_to}
+        if back_to is not None:
+            self.forks.append({"incarnation": self.incarnation, "generation": self.generation, "step": back_to})
+            self.step = back_to
+        is_new = self.generation == 1
+        about = {"bootstrap": is_new, "restored": back_to is not None, "forks": list(self.forks), "width": 1}
+        view = {"incarnation": self.incarnation, "generation": self.generation, "members": names, "resume": resume}
+        self.phase("forming")
+        self.write(command="Form", reason="because", view={**view, **about})
+        self.sleep(took_s)
+        for name in names:
+            self.write(event="Formed", worker=name["worker"], generation=self.generation, healing_s=healing_s)
+        self.phase("running")
+        self.since_s = self.at_s
+        return self
+
+    def steps(self, count: int, seconds: float = STEP_S, replicas: int | None = None, **times: float) -> "Journal":
+        for _ in range(count):
+            self.sleep(seconds + sum(times.values()))
+            self.step += 1
+            self.told(self.step, self.since_s, self.at_s, replicas, **times)
+            self.since_s = self.at_s
+        return self
+
+    def told(
+        self, step: int, since_s: float, until_s: float, replicas: int | None, attempt: int = 1, **times: float
+    ) -> None:
+        place = {"incarnation": self.incarnation, "generation": self.generation, "attempt": attempt}
+        size = {"replicas": replicas or self.replicas, "samples": 8}
+        began_s = times.pop("started_at_s", since_s)
+        spent = {"times": {"since_s": since_s, **times}, "started_at_s": began_s, "committed_at_s": until_s}
+        self.write(event="StepStable", worker="w0", report={"commit": {"step": step, **place}, **size, **spent})
+
+    def incident(self, kind: str, moment: str = "IncidentOpened", resumed_s: float | None = None, **more: Any) -> None:
+        told = {"number": self.opened, "kind": kind, "opened_at_s": self.at_s, "culprits": ["w1"], "decision": "swap"}
+        told |= {"evidence": ["gone"], "replicas_before": self.replicas, "replicas_after": self.replicas}
+        self.write(moment=moment, incident={**told, "resumed_at_s": resumed_s, "step": None, **more})
+
+    def account(self) -> Account:
+        account = self.ledger.account()
+        assert sum(account.wall_seconds.values()) == pytest.approx(account.wall_s)
+        assert sum(account.worker_seconds.values()) == pytest.approx(account.workers_s)
+        assert C.UNKNOWN not in account.wall_seconds
+        return account
+
+
+def started(replicas: int = 2) -> Journal:
+    """A run after 10 s of start, 20 steps in."""
+    journal = Journal(replicas).begin().park("w0", 3.0, 5.0).park("w1", 1.0, 4.0).sleep(0.5)
+    return journal.form(replicas, took_s=0.5, healing_s=0.2).steps(20)
+
+
+def only(account: Account, kind: str) -> Incident:
+    (found,) = [one for one in account.incidents if one.kind == kind]
+    return found
+
+
+def near(seconds: float) -> Any:
+    return pytest.approx(seconds, abs=1e-6)
+
+
+def test_the_start_is_told_by_the_worker_that_came_last():
+    account = started().account()
+    assert only(account, "run start").wall_seconds == {
+        C.WORKER_START: near(6.0),
+        C.INITIALIZATION: near(3.0),
+        C.DECIDING: near(0.5),
+        C.FORMING: near(0.3),
+        C.HEALING: near(0.2),
+    }
+    assert account.wall_seconds[C.PRODUCTIVE] == near(10.0)
+
+
+def test_a_failure_is_redone_detected_decided_formed_and_healed():
+    """It comes 0.2 s into a step that would take 0.5 s, and is noticed 2 s later."""
+    journal = started().sleep(2.2)
+    journal.incident("worker_lost")
+    journal.phase("freezing").sleep(0.1).form(2, took_s=0.6, healing_s=0.4)
+    journal.steps(1)
+    journal.incident("worker_lost", "IncidentResolved", resumed_s=journal.at_s)
+    incident = only(journal.steps(10).account(), "worker lost")
+    assert incident.wall_seconds == {
+        C.REDONE: near(0.5),
+        C.DETECTING: near(1.7),
+        C.DECIDING: near(0.1),
+        C.FORMING: near(0.2),
+        C.HEALING: near(0.4),
+    }
+    assert incident.cost_s == near(2.9) and incident.opened_s - incident.began_s == near(1.7)
+    assert (incident.culprits, incident.evidence, incident.decision) == (("w1",), ("gone",), "swap")
+
+
+def test_steps_that_are_told_late_are_not_taken_for_lost():
+    """Two steps were committed before the failure, and are told after it."""
+    journal = started()
+    begun_s, generation = journal.at_s, journal.generation
+    journal.sleep(1.2)
+    journal.incident("worker_lost")
+    journal.phase("freezing").form(2, took_s=0.3)
+    forming_s, journal.generation = journal.generation, generation
+    for number in range(2):
+        journal.step += 1
+        journal.told(journal.step, begun_s + number * STEP_S, begun_s + (number + 1) * STEP_S, None)
+    journal.generation = forming_s
+    account = journal.steps(5).account()
+    assert account.wall_seconds[C.PRODUCTIVE] == near(10.0 + 1.0 + 2.5)
+    assert only(account, "worker lost").wall_seconds == {C.REDONE: near(0.2), C.FORMING: near(0.3)}
+
+
+def test_steps_that_nobody_could_tell_of_any_more_are_productive():
+    """The leader died with its reports; the run goes on behind them, so they were committed."""
+    journal = started().sleep(1.2)
+    journal.incident("worker_lost")
+    journal.phase("freezing").form(2, took_s=0.3)
+    journal.step += 2
+    account = journal.steps(5).account()
+    assert account.wall_seconds[C.PRODUCTIVE] == near(10.0 + 1.0 + 2.5)
+    assert only(account, "worker lost").wall_seconds == {C.REDONE: near(0.2), C.FORMING: near(0.3)}
+
+
+def test_a_smaller_group_is_charged_to_whoever_made_it_small_until_it_is_back():
+    journal = started()
+    journal.incident("worker_lost", replicas_after=1)
+    journal.phase("freezing").form(1, took_s=0.1).steps(8, replicas=1)
+    journal.incident("worker_lost", "IncidentResolved", resumed_s=journal.at_s)
+    journal.phase("freezing", planned=True).form(2, took_s=0.1).steps(8)
+    account = journal.account()
+    lost = only(account, "worker lost")
+    assert lost.wall_seconds[C.REDUCED_CAPACITY] == near(2.0)
+    assert lost.worker_seconds[C.REDUCED_CAPACITY] == near(4.0)
+    assert lost.cost_s == near(0.1), "what it cost to break off and go on; the size is told apart"
+    assert only(account, "planned stop").cost_s == near(0.1)
+    assert account.worker_seconds[C.PRODUCTIVE] == near(20.0 + 4.0 + 8.0)
+
+
+def test_a_run_that_goes_back_has_done_those_steps_for_nothing():
+    journal = started().steps(5, data_s=0.1).steps(5, data_s=0.3)
+    journal.incident("silent_corruption")
+    journal.phase("waiting", waits_for="restore").sleep(1.0).form(2, took_s=0.0, back_to=24).steps(5)
+    account = journal.account()
+    assert only(account, "silent corruption").wall_seconds == {C.REDONE: near(5 * 0.8), C.RESTORE: near(1.0)}
+    assert account.wall_seconds[C.PRODUCTIVE] == near(10.0 + 2.5 + 2.5)
+    assert account.wall_seconds[C.DATA_WAIT] == near(0.5)
+    assert (account.steps.kept, account.steps.redone, account.steps.last) == (30, 5, 29)
+
+
+def test_a_step_that_several_tell_of_counts_once():
+    journal = started()
+    for step in (18, 19, 5):
+        journal.told(step, journal.since_s - STEP_S, journal.since_s, None)
+    account = journal.steps(3).account()
+    assert account.steps.kept == 23 and account.wall_seconds[C.PRODUCTIVE] == near(11.5)
+
+
+def test_waiting_below_the_minimum_is_paused():
+    journal = started()
+    journal.incident("node_lost")
+    journal.phase("freezing").phase("waiting", waits_for="workers").sleep(7.0).form(2, took_s=0.0).steps(3)
+    assert only(journal.account(), "node lost").wall_seconds == {C.PAUSED: near(7.0)}
+
+
+def test_a_driver_that_dies_leaves_a_gap_but_for_what_its_workers_did():
+    journal = started()
+    died_s = journal.at_s
+    journal.sleep(4.0).begin("RunTakenOver").sleep(0.5)
+    journal.form(2, took_s=0.5)
+    generation, journal.generation, journal.incarnation = journal.generation, 1, 1
+    for number in range(4):  # trained while nobody listened
+        journal.step += 1
+        journal.told(journal.step, died_s + number * STEP_S, died_s + (number + 1) * STEP_S, None)
+    journal.generation, journal.incarnation = generation, 2
+    account = journal.steps(2).account()
+    assert account.incarnations == 2
+    assert only(account, "driver lost").wall_seconds == {
+        C.BETWEEN_INCARNATIONS: near(2.0),
+        C.DECIDING: near(0.5),
+        C.FORMING: near(0.5),
+    }
+    assert account.wall_seconds[C.PRODUCTIVE] == near(10.0 + 2.0 + 1.0)
+
+
+def test_what_steps_waited_for_and_what_came_after_the_last_one():
+    journal = started().steps(4, data_s=0.1, stall_s=0.2, evaluation_s=0.3)
+    times = {"since_s": journal.at_s, "evaluation_s": 1.0, "stall_s": 0.5}
+    journal.sleep(2.0).write(event="LoopEnded", worker="w0", generation=journal.generation, times=times)
+    journal.phase("finishing").sleep(1.0).phase("ended").write(command="EndRun", reason="done")
+    journal.sleep(3.0).write(checkpoint="CheckpointRung", commit={"step": journal.step}, rung="durable")
+    account = journal.account()
+    assert account.wall_seconds[C.DATA_WAIT] == near(0.4)
+    assert account.wall_seconds[C.EVALUATION] == near(1.2 + 1.0)
+    assert account.wall_seconds[C.CHECKPOINT_STALL] == near(0.8 + 0.5 + 3.0)
+    assert account.stall_seconds == {"staged": near(0.8), "local": near(0.5), "durable": near(3.0)}
+    assert account.wall_seconds[C.FINISHING] == near(0.5 + 1.0)
+    assert account.steps.saved == journal.step and not account.is_live
+
+
+def test_a_first_step_beyond_the_usual_is_compilation():
+    journal = Journal().begin().sleep(1.0).form(2, took_s=0.0).steps(1, 4.0).steps(20)
+    account = journal.account()
+    assert account.wall_seconds[C.COMPILATION] == near(3.5)
+    assert only(account, "run start").wall_seconds[C.COMPILATION] == near(3.5)
+
+
+def test_an_attempt_that_was_made_again_is_redone():
+    journal = started()
+    journal.sleep(1.2)
+    journal.step += 1
+    journal.told(journal.step, journal.since_s, journal.at_s, None, attempt=2, started_at_s=journal.at_s - 0.5)
+    account = journal.account()
+    assert only(account, "repeated steps").wall_seconds == {C.REDONE: near(0.7)}
+    assert account.wall_seconds[C.PRODUCTIVE] == near(10.5)
+
+
+def test_a_live_run_is_believed_for_a_moment():
+    journal = started()
+    soon, late = journal.ledger.account(journal.at_s + 1.0), journal.ledger.account(journal.at_s + 60.0)
+    assert C.DETECTING not in soon.wall_seconds and soon.is_live
+    assert late.wall_seconds[C.DETECTING] == near(60.0 - 2 * STEP_S - 1.0)
+
+
+def test_goodput_of_the_progress_line_is_that_of_the_account():
+    journal = started()
+    assert journal.ledger.goodput == pytest.approx(journal.account().goodput)
+    journal.steps(1)
+    assert journal.ledger.goodput <= journal.account().goodput, "up to a second old"
+
+
+def test_a_journal_that_was_cut_in_the_middle_of_a_line():
+    texts = ['{"t": 1.0, "event": "RunStarted"}\n', '{"t": 2.0, "phase": "star', "\n"]
+    assert ledger_of(texts).account().wall_s == 0.0
+
+
+def test_a_line_of_another_version_is_passed_over():
+    ledger = Ledger()
+    assert not ledger.feed({"t": 1.0, "event": "StepStable", "report": {"step": 3}})
+    assert not ledger.feed({"t": 1.0, "moment": "IncidentOpened", "incident": {"number": 0, "kind": "unheard_of"}})
+    assert ledger.feed({"t": 1.0, "event": "SomethingNew"})

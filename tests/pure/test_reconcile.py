@@ -1,0 +1,209 @@
+"""Machines on Kubernetes: from what is wanted and what is there to what is done."""
+
+from dataclasses import replace
+from math import inf
+
+from elastic.kube.objects import GroupState, JobState, Machine, Pod, Taint, job_status
+from elastic.kube.reconcile import Cordon, Memory, Missing, Release, Replace, Scale, Seen, Warn, Wish, mark, reconcile
+
+NOW_S = 1000.0
+PODS = tuple(
+    Pod(name=f"p{i}", group="workers", address=f"10.0.0.{i}", node=f"m{i}", is_running=True, is_leaving=False)
+    for i in range(3)
+)
+MACHINES = {f"m{i}": Machine(name=f"m{i}", is_cordoned=False, taints=()) for i in range(4)}
+GROUP = GroupState(name="workers", replicas=3, low=1, high=4, leaving=())
+SEEN = Seen(group=GROUP, pods=PODS, machines=MACHINES)
+ADDRESSES = {f"n{i}": f"10.0.0.{i}" for i in range(3)}
+CALM = Wish(addresses=ADDRESSES, busy=frozenset(ADDRESSES))
+
+
+def orders(wish=CALM, seen=SEEN, memory=Memory(), now_s=NOW_S):  # noqa: B008 - frozen
+    return reconcile("llama", wish, seen, memory, now_s, 60.0)[0]
+
+
+def marked(name: str, until_s: float, run: str = "llama") -> Machine:
+    return Machine(name=name, is_cordoned=True, taints=(mark(run, until_s),))
+
+
+def with_machine(machine: Machine) -> Seen:
+    return replace(SEEN, machines={**MACHINES, machine.name: machine})
+
+
+def test_all_is_well():
+    assert orders() == ()
+
+
+# --- quarantine -------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_in_quarantine_is_cordoned_and_keeps_its_pod():
+    wish = replace(CALM, quarantine={"n1": NOW_S + 300}, busy=frozenset({"n0", "n2"}))
+    taint = Taint(key="elastic.quarantine", value="llama.1301", effect="NoSchedule")
+    assert orders(wish) == (Cordon(machine="m1", taint=taint),)
+
+
+def test_a_node_that_is_cordoned_already_is_left_alone():
+    wish = replace(CALM, quarantine={"n1": NOW_S + 300})
+    assert orders(wish, with_machine(marked("m1", NOW_S + 300))) == ()
+
+
+def test_a_longer_quarantine_is_written_down():
+    wish = replace(CALM, quarantine={"n1": NOW_S + 900})
+    assert orders(wish, with_machine(marked("m1", NOW_S + 300))) == (
+        Cordon(machine="m1", taint=mark("llama", NOW_S + 900)),
+    )
+
+
+def test_a_longer_one_that_is_written_down_stays():
+    wish = replace(CALM, quarantine={"n1": NOW_S + 300})
+    assert orders(wish, with_machine(marked("m1", NOW_S + 900))) == ()
+
+
+def test_a_quarantine_that_is_over_begins_no_more():
+    assert orders(replace(CALM, quarantine={"n1": NOW_S - 1})) == ()
+
+
+def test_one_that_begins_anew_is_not_ended_for_the_old_ones_sake():
+    wish, anew = replace(CALM, quarantine={"n1": NOW_S + 300}), mark("llama", NOW_S + 300)
+    assert orders(wish, with_machine(marked("m1", NOW_S - 5))) == (Cordon(machine="m1", taint=anew),)
+
+
+def test_a_node_that_is_given_back_is_free_again():
+    seen = with_machine(marked("m1", NOW_S + 300))
+    assert orders(CALM, seen) == (Release(machine="m1"),)
+
+
+def test_a_quarantine_that_is_over_ends_whoever_drives():
+    """The pod may be gone, and the driver a new one that knows nothing."""
+    seen = with_machine(marked("m3", NOW_S - 5))
+    assert orders(CALM, seen) == (Release(machine="m3"),)
+
+
+def test_what_another_run_or_a_person_has_cordoned_stays():
+    theirs = with_machine(marked("m1", NOW_S - 5, run="other"))
+    by_hand = with_machine(
+        Machine(name="m1", is_cordoned=True, taints=(Taint(key="node.kubernetes.io/unschedulable"),))
+    )
+    assert orders(CALM, theirs) == () == orders(CALM, by_hand)
+
+
+def test_a_machine_that_was_replaced_stays_out_for_good():
+    assert orders(CALM, with_machine(marked("m1", inf))) == ()
+
+
+# --- replacement ------------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_node_is_replaced_once_its_workers_have_left():
+    wish = replace(CALM, quarantine={"n1": inf})
+    cordon = Cordon(machine="m1", taint=mark("llama", inf))
+    assert orders(wish) == (cordon,)
+    left = replace(wish, busy=frozenset({"n0", "n2"}))
+    assert orders(left) == (cordon, Replace(pods=frozenset({"p1"})))
+
+
+def test_a_pod_is_named_once():
+    wish = replace(CALM, quarantine={"n1": inf}, busy=frozenset())
+    seen = replace(with_machine(marked("m1", inf)), group=replace(GROUP, leaving=("p1",)))
+    assert orders(wish, seen) == ()
+
+
+def test_a_pod_that_is_on_its_way_out_is_not_named_again():
+    wish = replace(CALM, quarantine={"n1": inf}, busy=frozenset())
+    seen = with_machine(marked("m1", inf))
+    leaving = replace(seen, pods=(PODS[0], replace(PODS[1], is_leaving=True), PODS[2]))
+    assert orders(wish, leaving, Memory(warned=frozenset({"n1"}))) == ()
+
+
+def test_without_rights_on_nodes_pods_are_replaced_all_the_same():
+    wish = replace(CALM, quarantine={"n1": inf}, busy=frozenset())
+    assert orders(wish, replace(SEEN, machines={})) == (Replace(pods=frozenset({"p1"})),)
+
+
+# --- size -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_group_grows_to_what_is_wanted_within_its_bounds():
+    assert orders(replace(CALM, replicas=4)) == (Scale(replicas=4),)
+    assert orders(replace(CALM, replicas=9)) == (Scale(replicas=4),)
+    assert orders(replace(CALM, replicas=0)) == (Scale(replicas=1),)
+    assert orders(replace(CALM, replicas=3)) == ()
+
+
+def test_where_the_autoscaler_sees_to_the_size_nobody_else_does():
+    assert orders(replace(CALM, replicas=None), replace(SEEN, group=replace(GROUP, replicas=1))) == ()
+
+
+# --- notices ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_is_about_to_go_is_told_of_once():
+    leaving = Machine(name="m2", is_cordoned=False, taints=(Taint(key="cloud.google.com/impending-node-termination"),))
+    found, memory = reconcile("llama", CALM, with_machine(leaving), Memory(), NOW_S, 60.0)
+    assert found == (Warn(node="n2", reason="the cloud takes the machine away"),)
+    assert reconcile("llama", CALM, with_machine(leaving), memory, NOW_S, 60.0)[0] == ()
+
+
+def test_a_pod_that_is_being_deleted_is_a_notice():
+    pods = (PODS[0], replace(PODS[1], is_leaving=True), PODS[2])
+    assert orders(seen=replace(SEEN, pods=pods)) == (Warn(node="n1", reason="its pod is deleted"),)
+
+
+def test_a_taint_that_is_only_a_thought_is_none():
+    thought = Machine(name="m2", is_cordoned=False, taints=(Taint(key="DeletionCandidateOfClusterAutoscaler"),))
+    assert orders(seen=with_machine(thought)) == ()
+
+
+# --- capacity ---------------------------------------------------------------------------------------------------------
+
+
+def test_machines_that_do_not_come_are_told_of_after_some_time_and_when_they_are_there():
+    short = replace(SEEN, pods=(PODS[0], replace(PODS[1], is_running=False), PODS[2]))
+    found, memory = reconcile("llama", CALM, short, Memory(), NOW_S, 60.0)
+    assert found == () and memory.short_since_s == NOW_S
+    found, memory = reconcile("llama", CALM, short, memory, NOW_S + 61, 60.0)
+    assert found == (Missing(count=1, reason="2 of 3 pods of workers run, for 61 s"),)
+    assert reconcile("llama", CALM, short, memory, NOW_S + 99, 60.0)[0] == (), "it was told"
+    found, memory = reconcile("llama", CALM, SEEN, memory, NOW_S + 120, 60.0)
+    assert found == (Missing(count=0, reason="all machines are there"),)
+    assert memory.short_since_s is None and reconcile("llama", CALM, SEEN, memory, NOW_S + 121, 60.0)[0] == ()
+
+
+def test_pods_of_other_groups_stand_in_for_nobody():
+    pods = (PODS[0], PODS[1], replace(PODS[2], group="supervisor"))
+    assert orders(seen=replace(SEEN, pods=pods), memory=Memory(short_since_s=NOW_S - 100))[0].count == 1
+
+
+def test_more_that_are_missing_are_told_of_again():
+    memory = Memory(short_since_s=NOW_S - 100, told=1)
+    assert orders(seen=replace(SEEN, pods=PODS[:1]), memory=memory)[0].count == 2
+
+
+# --- RayJobs ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_state_of_a_job_is_known():
+    states = {
+        ("", ""): JobState.WAITING,
+        ("Initializing", ""): JobState.WAITING,
+        ("Running", "RUNNING"): JobState.RUNNING,
+        ("Complete", "SUCCEEDED"): JobState.SUCCEEDED,
+        ("Complete", "STOPPED"): JobState.STOPPED,
+        ("Complete", "FAILED"): JobState.FAILED,
+        ("Failed", "FAILED"): JobState.FAILED,
+        ("Failed", ""): JobState.FAILED,
+        ("ValidationFailed", ""): JobState.INVALID,
+        ("Suspended", "STOPPED"): JobState.SUSPENDED,
+        ("Retrying", "FAILED"): JobState.WAITING,
+        ("Waiting", ""): JobState.WAITING,
+    }
+    for (deployed, job), state in states.items():
+        found = job_status({"status": {"jobDeploymentStatus": deployed, "jobStatus": job, "rayClusterName": "c"}})
+        assert (found.state, found.cluster) == (state, "c")
+    assert {state for state in JobState if state.is_over} == {
+        JobState.SUCCEEDED,
+        JobState.STOPPED,
+        JobState.FAILED,
+        JobState.INVALID,
+    }

@@ -1,0 +1,229 @@
+"""What a report shows of a run, from the lines of its journal."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic.ledger.ledger import Ledger
+from elastic.report.content.compose import report
+from elastic.report.content.fold import Fold
+from elastic.report.content.lanes import _covered
+from elastic.report.content.words import duration, sentence, several
+from elastic.sim.parts import Plan
+from tests.pure.ledger_world import JournalledWorld
+from tests.pure.report_lines import BEGAN_S, Scribe, a_long_day, a_night
+
+
+def made(lines):
+    fold, ledger = Fold(), Ledger()
+    for line in lines:
+        fold.take(line)
+        ledger.feed(line)
+    return report(fold, ledger.account())
+
+
+@pytest.fixture(scope="module")
+def night():
+    return made(a_night().lines)
+
+
+def test_the_headline(night):
+    now = night.headline
+    assert (now.run, now.phase, now.ending) == ("night", "ended", "succeeded")
+    assert (now.step, now.generation, now.incarnation, now.replicas, now.most_replicas) == (79, 2, 1, 4, 4)
+    assert (now.workers, now.spares) == (0, 0), "all have left with the run"
+    assert now.began_s == BEGAN_S
+    assert now.wall_s == pytest.approx(a_night().now_s - BEGAN_S, abs=1e-3)
+    assert now.steps_per_s == pytest.approx(10, rel=0.2) and now.samples_per_s == pytest.approx(320, rel=0.2)
+    assert now.loss == pytest.approx(4 / 80)
+    assert 0 < now.goodput < 1
+
+
+def test_the_waterfall_adds_up_to_the_wall_time_in_both_views(night):
+    whole = night.waterfall
+    assert sum(one.wall_s for one in whole.spent) == pytest.approx(whole.wall_s, rel=1e-3)
+    assert sum(one.worker_s for one in whole.spent) == pytest.approx(whole.worker_s, rel=1e-3)
+    assert whole.wall_s == night.headline.wall_s
+    assert all(one.meaning for one in whole.spent)
+    (productive,) = [one for one in whole.spent if one.category == "productive"]
+    assert productive.wall_s == pytest.approx(8.0, rel=0.1), "80 steps of 0.1 s"
+
+
+def test_a_lane_for_each_worker_by_node(night):
+    lanes = night.timeline.lanes
+    assert not night.timeline.is_by_node
+    assert [lane.name for lane in lanes] == ["w0", "w2", "w4", "w1", "w3"]
+    assert {lane.name: lane.node for lane in lanes}["w0"] == "node-a-01234"
+    spare = next(lane for lane in lanes if lane.name == "w4")
+    assert [one.state for one in spare.segments] == ["starting", "ready", "training"]
+    assert spare.segments[0].end_s == spare.segments[1].begin_s == pytest.approx(3.0)
+    dead = next(lane for lane in lanes if lane.name == "w2")
+    assert dead.end.startswith("dead") and dead.ended_s == pytest.approx(3.05 + 3.0)
+    assert dead.segments[-1].end_s == dead.ended_s
+
+
+def test_the_incident_has_its_story(night):
+    failures = [one for one in night.incidents if one.is_failure]
+    assert len(failures) == night.headline.incidents == 1
+    (story,) = failures
+    assert (story.number, story.label) == (1, "0"), "the label is what logs say"
+    assert story.opened_s == pytest.approx(6.05, abs=0.2)
+    texts = [one.text for one in story.told]
+    assert "w2 is dead: its process is gone" in texts
+    assert any(text.startswith("generation 2 is formed by 4 workers, to go on from step 30") for text in texts)
+    assert not any("the run starts" in text for text in texts), "what was long before is another story"
+
+
+def test_sizes_throughput_and_losses_with_the_step_that_was_tried_again(night):
+    assert set(night.sizes.values) == {4.0}
+    assert night.sizes.at_s[-1] == pytest.approx(night.headline.wall_s, abs=0.01), "what holds, holds until now"
+    assert max(night.throughput.values) == pytest.approx(320, rel=0.05)
+    assert len(night.losses.values) == 80 and night.metric == "loss"
+    (again,) = night.retries
+    assert (again.step, again.why) == (30, "tried again") and again.value == pytest.approx(4 / 31)
+
+
+def test_rungs_hold_those_below_them_and_decisions_are_told(night):
+    newest = {one.name: one.values[-1] for one in night.rungs}
+    assert newest == {"committed": 79, "staged": 10, "local": 10, "replicated": 10, "durable": 8}
+    assert [one.tier for one in night.decisions] == ["memory"]
+    assert "a failure every 1000 s" in night.summaries["checkpoints"]
+
+
+def test_who_is_slow(night):
+    slowest = night.stragglers[0]
+    assert slowest.worst == max(one.worst for one in night.stragglers) or slowest.latest is not None
+    gone = next(one for one in night.stragglers if one.worker == "w2")
+    assert gone.latest is None and gone.mean == pytest.approx(2.0)
+
+
+def test_settings_and_where_each_came_from(night):
+    assert [(one.path, one.value, one.source) for one in night.settings] == [
+        ("scaling.num_dp_replicas", "2, 4", "run.yaml:3"),
+        ("limits.lease_s", "120.0", "default"),
+    ]
+    assert night.summaries["settings"] == "1 of 2 were given; the others are defaults."
+
+
+def test_every_part_has_its_sentence(night):
+    assert all(text.endswith(".") and len(text) > 10 for text in night.summaries.values())
+
+
+@pytest.mark.parametrize("lines", [[], [{"t": 5.0, "event": "RunStarted"}], [{"t": 5.0}]], ids=["none", "one", "odd"])
+def test_a_run_that_has_hardly_begun_has_a_report(lines):
+    now = made(lines)
+    assert now.headline.step == -1 and now.incidents == tuple(one for one in now.incidents if one.is_planned)
+    assert all(now.summaries.values())
+    assert asdict(now)
+
+
+def test_steps_behind_a_checkpoint_are_redone_and_rungs_fall_back():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.start(["w0", "w1"], ["a"])
+    scribe.form(["w0", "w1"])
+    scribe.steps(10, replicas=2)
+    scribe.rung("durable", 4)
+    scribe.rung("local", 8)
+    scribe.kill("w0", ["w1"])
+    scribe.form(["w1"], restored_step=4)
+    scribe.steps(2, replicas=1)
+    now = made(scribe.lines)
+    assert [(one.step, one.why) for one in now.retries] == [(5, "redone"), (6, "redone")]
+    assert now.summaries["losses"].endswith("Steps redone from a checkpoint: 2.")
+    newest = {one.name: one.values[-1] for one in now.rungs}
+    assert newest["local"] == newest["durable"] == 4
+    assert now.headline.step == 6 and now.headline.phase == "running"
+    assert now.sizes.values[0] == 2 and now.sizes.values[-1] == 1
+
+
+def test_a_new_life_ends_the_lanes_of_the_last_one():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.start(["w0", "w1"], ["a"])
+    scribe.form(["w0", "w1"])
+    scribe.steps(5, replicas=2)
+    scribe.now_s += 60
+    scribe.incarnation, scribe.generation = 2, 0
+    scribe.begin()
+    scribe.start(["w2", "w3"], ["a"])
+    now = made(scribe.lines)
+    ends = {lane.name: lane.end for lane in now.timeline.lanes}
+    assert ends["w0"] == "ended with the last driver" and ends["w2"] == ""
+    assert now.headline.workers == 2
+
+
+def test_a_worker_that_was_thought_lost_goes_on():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.start(["w0", "w1"], ["a"])
+    scribe.form(["w0", "w1"])
+    scribe.event("WorkerLost", worker="w1", evidence="silent")
+    scribe.now_s += 1
+    scribe.form(["w0", "w1"])
+    scribe.steps(3, replicas=2)
+    lane = made(scribe.lines).timeline.lanes[1]
+    assert (lane.name, lane.end) == ("w1", "")
+    assert [one.state for one in lane.segments] == ["starting", "ready", "training", "training"]
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)).map(sorted), max_size=20))
+def test_bins_hold_all_of_the_stretches(stretches):
+    covered = _covered([(begin, end) for begin, end in stretches], bin_s=7.0, bins=15)
+    expected = [
+        sum(max(0.0, min(end, 7.0 * number + 7) - max(begin, 7.0 * number)) for begin, end in stretches)
+        for number in range(15)
+    ]
+    assert covered == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_thousand_workers_for_a_day_are_lanes_of_nodes_in_bounded_size():
+    now = made(a_long_day(workers=1000, step_s=600.0, failures=60))
+    assert now.timeline.is_by_node and len(now.timeline.lanes) == 125
+    shares = [share for lane in now.timeline.lanes for share in lane.shares]
+    assert len(shares) <= 120_000 and min(shares) >= 0 and max(shares) <= 1
+    lane = now.timeline.lanes[50]
+    assert sum(lane.shares) / len(lane.shares) > 0.7
+    assert now.headline.incidents == 60
+    assert len(now.losses.values) <= 1200 and len(now.stragglers) <= 24
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_a_run_goes_through_its_report_adds_up(seed):
+    world = JournalledWorld(seed, Plan(replicas=(1, 3), spares=1, steps=8, crash=0.02)).play()
+    now = made(world.lines)
+    whole = now.waterfall
+    assert sum(one.wall_s for one in whole.spent) == pytest.approx(whole.wall_s, rel=1e-3, abs=1e-4)
+    assert sum(one.worker_s for one in whole.spent) == pytest.approx(whole.worker_s, rel=1e-3, abs=1e-4)
+    assert now.headline.incidents == world.ws.state.failures
+    assert now.headline.phase == world.ws.state.phase.value
+    assert {lane.name for lane in now.timeline.lanes} == set(world.ws.state.workers) | {
+        line["worker"] for line in world.lines if line.get("command") == "StartWorker"
+    }
+    for lane in now.timeline.lanes:
+        ends = [edge for one in lane.segments for edge in (one.begin_s, one.end_s)]
+        assert ends == sorted(ends), lane
+    assert all(now.summaries.values()) and json.dumps(asdict(now))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.131, "0.13 s"), (64.2, "64.2 s"), (125, "2 min 5 s"), (12_000, "3 h 20 min"), (200_000, "2 d 7 h")],
+)
+def test_durations_as_people_read_them(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_many_names_are_a_few_and_how_many_more():
+    assert several([]) == "nobody"
+    assert several(["w1", "w2"]) == "w1, w2"
+    assert several([f"w{n}" for n in range(1000)]) == "w0, w1, w2, w3, w4 and 995 others"
+
+
+def test_a_sentence_is_one_line_of_bounded_length():
+    text = sentence("WorkerLost", {"worker": "w1", "evidence": "a\n" + "b" * 1000})
+    assert text.startswith("contact with w1 is lost: a b") and len(text) <= 240 and "\n" not in text
+    assert sentence("StepStable", {}) == ""
