@@ -310,6 +310,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
         replaced=tuple([worker.name for worker in ranked if worker.replaced]),
         failures=turn.state.failures,
         watched_s=turn.now_s - began_s,
+        restores=turn.state.restores,
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew

@@ -191,8 +191,9 @@ def _new_generation(before: RunState, event: ev.Event, after: RunState, view: Vi
 
 
 def _is_fork(before: RunState, after: RunState) -> bool:
-    """A restore ended, and with the new generation a new line of history begins."""
-    return before.restore is not None and after.restore is None and after.forks[:-1] == before.forks != after.forks
+    """A restore ended, and with the new generation a new line of history begins; not one that begins with nothing."""
+    is_new = after.forks[:-1] == before.forks != after.forks and after.forks[-1].step >= 0
+    return before.restore is not None and after.restore is None and is_new
 
 
 def _exiled(before: RunState, event: ev.Event, after: RunState) -> Iterator[str]:

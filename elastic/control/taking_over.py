@@ -70,7 +70,8 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
         while told + 1 in event.ahead:
             told += 1
         ahead = frozenset(step for step in event.ahead if step > told)
-        oldest = max(told, view.resume.step, *ahead)
+        # Of a generation that never formed, members may be one update behind what it resumes from.
+        oldest = max(told, view.resume.step - 1, *ahead)
         workers |= {one.worker: _member(one, oldest, now_s) for one in event.found if one.worker in members}
         workers |= _missing(view, workers, max(event.next_gang, _first_free(one.gang for one in event.found)), now_s)
         changes |= {

@@ -82,6 +82,7 @@ class View:
         tuning: what was asked to be changed since the run, or its incarnation, began.
         replaced: members whose last applied update was lost with the rest of their replica, and done again by others.
         failures: incidents of this life of the driver so far. watched_s: for how long it has lasted.
+        restores: orders to load a commit up to this number are over: whoever gets one of them late does not obey.
     """
 
     run: str
@@ -102,6 +103,7 @@ class View:
     replaced: tuple[str, ...] = ()
     failures: int = 0
     watched_s: float = 0.0
+    restores: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its members by column: they are most of it."""

@@ -111,6 +111,10 @@ class TierWorld(World):
     def obey(self, worker: SimWorker, command: Any) -> None:
         if not isinstance(command, cmd.Restore):
             super().obey(worker, command)
+            if isinstance(command, cmd.Form) and worker.view is command.view:
+                number = self.answers.get(worker.name, (0, None))[0]
+                if number < command.view.restores:
+                    self.answers[worker.name] = command.view.restores, None
         elif self.is_cut(worker, "in"):
             self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
         elif worker.is_alive and not worker.is_hung and worker.state.stage in (Stage.PARKED, Stage.FROZEN):
@@ -129,7 +133,7 @@ class TierWorld(World):
         if command.number == number and answer is not None:
             self.tell(worker, answer[0], **answer[1])
             return
-        if command.number < number:
+        if command.number <= number:
             return
         commit = command.commit
         worker.since_s = worker.moved_s = self.now_s

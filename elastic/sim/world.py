@@ -169,7 +169,8 @@ class World(Crew):
         """Nothing was ever reported, and nobody in reach holds anything: the history begins anew."""
         for worker in self.workers.values():
             if worker.state.healed and worker.state.commit.step >= 0:
-                if self.ws.state.workers[worker.name].left_with is not None:
+                record = self.ws.state.workers.get(worker.name)
+                if record is not None and record.left_with is not None:
                     continue  # the run went on without it, and it is dismissed
                 must(not self.could_give(worker), Law.NOTHING_LOST, lambda: "the state was thrown away")
                 worker.is_alive = False

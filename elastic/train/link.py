@@ -162,6 +162,8 @@ class Link:
                 return False
             self._is_asked_to_save = False
             self._view = view
+            if self._restore_number < view.restores:
+                self._restore_number, self._restore_answer = view.restores, None
             self._mail.publish(view.published)
             return True
 

@@ -1,6 +1,8 @@
 """Effect. The link: a worker's two threads meet under one lock, and what was answered holds."""
 
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 
@@ -392,3 +394,15 @@ def test_a_worker_that_left_answers_no_freeze(link):
     link.leave(ev.WorkerDeparted(worker="w0", reason="SystemExit"))
     assert link.take_events(0) == [ev.WorkerDeparted(worker="w0", reason="SystemExit")]
     assert link.freeze(1) is None and not link.form(view(2))
+
+
+def test_a_restore_that_comes_after_its_worker_has_formed_is_not_obeyed(link):
+    """It would take a member that has trained since back to the checkpoint, and nobody would know."""
+    link.freeze(1)
+    assert link.form(replace(view(2), restores=3))
+    link.freeze(2)
+    waiting = Running(link.wait_for_orders)
+    link.restore(commit(0), 3)
+    time.sleep(MOMENT_S)
+    link.restore(commit(5), 4)
+    assert waiting.result() == commit(5)
