@@ -46,7 +46,7 @@ def test_whenever_drivers_die_no_stable_step_is_lost_and_the_run_ends(seeds):
 def test_the_worlds_hold_what_they_are_meant_to():
     worlds = [play(seed) for seed in range(0, SEEDS, 2) if seed not in KNOWN]
     assert sum("driver" in world.faults for world in worlds) > len(worlds) * 0.6
-    assert sum(world.stale > 0 for world in worlds) > 4, "orders of dead drivers arrive late"
+    assert sum(world.stale > 0 for world in worlds) > 2, "orders of dead drivers arrive late"
     assert sum(len(world.faults) > 2 for world in worlds) > 40, "other faults come beside"
     assert max(world.life for world in worlds) >= 4
     endings = [world.ws.state.outcome.ending for world in worlds]
