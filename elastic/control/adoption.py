@@ -21,6 +21,7 @@ class Adopted:
         was: its stage before it was adopted. state: after that; FROZEN wherever it could have stepped.
         view: the last one that it was to form, None if none.
         restores: the last order to load a checkpoint that it had. notice: why it will be lost soon, if it will.
+        is_dismissed: it was told to leave before, and its process is still there.
     """
 
     worker: str
@@ -37,6 +38,7 @@ class Adopted:
     view: View | None = None
     restores: int = 0
     notice: str = ""
+    is_dismissed: bool = False
 
 
 def newest_view(found: Sequence[Adopted]) -> View | None:

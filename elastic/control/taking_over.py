@@ -117,7 +117,8 @@ def _member(one: Adopted, oldest: int, now_s: float) -> WorkerRecord:
     last = one.state.prepared or one.state.commit
     return WorkerRecord(
         **_place(one, now_s),
-        standing=Standing.MEMBER,
+        standing=Standing.GONE if one.is_dismissed else Standing.MEMBER,
+        is_dismissed=one.is_dismissed,
         answer=one.state.commit if is_frozen else None,
         prepared=one.state.prepared if is_frozen else None,
         healed=one.state.healed and last.step >= oldest,

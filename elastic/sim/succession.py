@@ -15,7 +15,7 @@ from elastic.control import events as ev
 from elastic.control.adoption import Adopted, newest_view, who_goes_on
 from elastic.control.state import Phase, RunState
 from elastic.control.values import CommitId
-from elastic.control.worker_protocol import Signal, Verdict
+from elastic.control.worker_protocol import Signal, Stage, Verdict
 from elastic.sim.gangs import GangWorld
 from elastic.sim.laws import Law, must
 from elastic.sim.parts import SimWorker
@@ -49,7 +49,7 @@ class Succession(World):
         self.waiting: list[tuple[Any, ...]] = []
         self.journal: list[int] = []
         self.stale = 0
-        self.abandoned = False
+        self.abandoned = self.is_sent_back = False
         super().__init__(*arguments, **options)
         for at_s in deaths_s:
             self.later(at_s, self.die)
@@ -138,8 +138,11 @@ class Succession(World):
             "layout": "l",
             "restores": number,
         }
-        notice = "SIGTERM" if any(kind is ev.WorkerNotice for kind, _ in self.facts[worker.name]) else ""
-        found.append(Adopted(worker=worker.name, notice=notice, **place, **told))
+        facts = self.facts[worker.name]
+        notice = "SIGTERM" if any(kind is ev.WorkerNotice for kind, _ in facts) else ""
+        has_ended = any(kind is ev.TrainFnReturned and not details["dismissed"] for kind, details in facts)
+        told |= {"notice": notice, "is_dismissed": was is Stage.GONE and not has_ended}
+        found.append(Adopted(worker=worker.name, **place, **told))
 
     def begin(self, life: int, found: list[Adopted]) -> None:
         """As `fit` does: who is not wanted, or has not answered, is ended."""
@@ -160,6 +163,7 @@ class Succession(World):
         self.ws = copy.copy(self.ws)
         self.ws.state = RunState(settings=replace(before.settings, incarnation=life), forks=before.forks)
         self.is_headless, self.stalled_until_s = False, 0.0
+        self.is_sent_back = before.restore is not None and before.restore.at_most is not None
         told: dict[str, Any] = {"published": before.published, "ahead": tuple(before.published_ahead)}
         if before.generation == 0:
             told = {}
@@ -258,3 +262,10 @@ class DriverGangWorld(Succession, GangWorld):
 
 class DriverTierWorld(Succession, TierWorld):
     """Checkpoints below the live workers."""
+
+    def carry_out(self, command: cmd.Command) -> None:
+        """Where a rewind was under way, the next driver goes on with what workers have loaded for it."""
+        if isinstance(command, cmd.Form) and self.is_sent_back:
+            self.is_sent_back = False
+            del self.stable[command.view.resume.step + 1 :]
+        super().carry_out(command)

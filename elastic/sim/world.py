@@ -17,6 +17,7 @@ from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker, reading_of
 
 WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
+_ROUNDING_S = 1e-9  # of sums of times: what waits for a moment is not put off at it, past what came after
 _SOUND_S = 3.0  # a host monitor that was replaced lives at least that long
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
 HARMLESS = frozenset(
@@ -71,7 +72,7 @@ class World(Crew):
 
     def control(self, event: ev.Event) -> None:
         """The controller may stand still with a decision made and not told; then it hears all that came meanwhile."""
-        if self.now_s < self.stalled_until_s:
+        if self.stalled_until_s - self.now_s > _ROUNDING_S:
             self.later(self.stalled_until_s - self.now_s, self.control, event)
             return
         self.ws.now_s = self.now_s + self.clock_error_s

@@ -123,7 +123,8 @@ class Link:
             told: dict[str, Any] = {"view": self._view, "restores": self._restore_number, **place}
             if door is not None:
                 told |= {"host": door.host, "port": door.port, "layout": door.layout, "plan": door.plan}
-            adopted = Adopted(worker=self.worker, was=was, state=self._state, notice=self._mail.notice, **told)
+            told |= {"notice": self._mail.notice, "is_dismissed": was is Stage.GONE and not self._mail.has_ended}
+            adopted = Adopted(worker=self.worker, was=was, state=self._state, **told)
             cut = self.cut if self._state.stage is Stage.FROZEN else (lambda: None)
         cut()
         return adopted

@@ -30,6 +30,12 @@ class Mailbox:
         """Why this process will be ended soon; empty if it will not."""
         return next((fact.reason for fact in self._facts if isinstance(fact, ev.WorkerNotice)), "")
 
+    @property
+    def has_ended(self) -> bool:
+        """train_fn is over, and not because it was told to leave."""
+        is_over = (isinstance(fact, ev.TrainFnReturned) and not fact.dismissed for fact in self._facts)
+        return any(is_over) or any(isinstance(fact, ev.TrainFnRaised) for fact in self._facts)
+
     def put(self, event: ev.Event) -> None:
         self._waiting.append(event)
         if isinstance(event, ev.StepStable):
