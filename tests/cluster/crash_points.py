@@ -143,6 +143,18 @@ def hold(strike: Strike | None, step: int) -> None:
         strike.wait(strike.mark.exists, f"the strike at {strike.point}")
 
 
+class HomeSlots(MemorySource):
+    """The slots of one node: all nodes share this machine's, and with another's in sight nothing would be pulled."""
+
+    def __init__(self, strike: Strike, directory: Path, run: str, node: str) -> None:
+        super().__init__(directory, run, f"memory of node {node[:12]}")
+        self._home, self._node = strike.folder / "trainer.node", node
+
+    def manifests(self, step: int | None = None) -> Any:
+        is_home = self._home.exists() and self._home.read_text() == self._node
+        return super().manifests(step) if is_home else []
+
+
 def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
     """What a replica actor calls when it starts: the place to put its points."""
     verify, upload, commit = Node._verify, Vault.upload, Vault.commit
@@ -164,7 +176,7 @@ def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
 
     Node._verify, Vault.upload, Vault.commit = verifying, uploading, committing  # type: ignore[method-assign]
     strike.note(f"replica-{node}", os.getpid())
-    return MemorySource(directory, run, f"memory of node {node[:12]}")
+    return HomeSlots(strike, directory, run, node)
 
 
 def keep_with_points(strike: Strike) -> Callable[..., Any]:
