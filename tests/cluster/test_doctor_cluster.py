@@ -3,19 +3,28 @@
 import json
 from typing import Any
 
+import ray
 from click.testing import CliRunner
 
 from elastic.actors.surveying import survey_cluster
 from elastic.cli import cli
+from tests.effects.helpers import eventually
+
+NODES = 4
+
+
+def living_nodes() -> list[Any]:
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def test_all_nodes_and_links_are_looked_at(hosts: Any) -> None:
+    eventually(lambda: len(living_nodes()) == NODES, "Ray knows that nodes of other tests are gone")
     found = survey_cluster(None, "/dev/shm")
     assert found.trouble == "" and found.silent == ()
-    assert len(found.machines) == len(found.store_bytes) == 4
+    assert len(found.machines) == len(found.store_bytes) == NODES
     assert all(machine.versions["ray"] for machine in found.machines)
     assert all(size > 0 for _, size in found.store_bytes)
-    assert len(found.bytes_per_s) == 4 and all(speed > 1e6 for _, speed in found.bytes_per_s)
+    assert len(found.bytes_per_s) == NODES and all(speed > 1e6 for _, speed in found.bytes_per_s)
     assert all(abs(offset_s) < 0.5 for _, offset_s in found.clocks_s)
 
 
@@ -23,5 +32,5 @@ def test_the_command_tells_of_them(hosts: Any) -> None:
     done = CliRunner().invoke(cli, ["doctor", "--json", "--params", "1e15"])
     assert done.exit_code == 3, done.output
     found = json.loads(done.stdout)
-    assert len([row for row in found["findings"] if row["subject"] == "ramdisk"]) == 4
+    assert len([row for row in found["findings"] if row["subject"] == "ramdisk"]) == NODES
     assert any(row["subject"] == "authentication" and row["verdict"] == "costs" for row in found["findings"])
