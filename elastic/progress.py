@@ -55,7 +55,7 @@ class Progress(Callback):
 
     def on_incident_opened(self, moment: IncidentOpened) -> None:
         incident = moment.incident
-        who = ", ".join(incident.culprits) or "a collective"
+        who = ", ".join(incident.culprits) or "nobody to blame yet"
         self.say(f"incident {incident.number}: {incident.kind.value}: {who}")
 
     def on_incident_resolved(self, moment: IncidentResolved) -> None:

@@ -286,4 +286,4 @@ def _ends(told: _Told, before: RunState, state: RunState) -> Iterator[Moment]:
 
 
 def _whom(incident: Incident) -> str:
-    return ", ".join(incident.culprits) or "a collective"
+    return ", ".join(incident.culprits) or "nobody to blame yet"
