@@ -105,7 +105,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         server.wait(_END_S)
     except subprocess.TimeoutExpired:
         server.kill()
-        server.wait()
+        server.wait(_END_S)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -61,6 +61,18 @@ def test_who_is_adopted_has_stopped_and_says_what_it_holds() -> None:
     assert not link.is_stepping()
 
 
+def test_who_was_told_to_leave_is_told_from_who_has_ended() -> None:
+    told_to, left, ended, raised = (stepping() for _ in range(4))
+    for link in (told_to, left):
+        link.dismiss(1)
+    left.leave(ev.TrainFnReturned(worker="w0", dismissed=True))
+    ended.leave(ev.TrainFnReturned(worker="w0"))
+    raised.leave(ev.TrainFnRaised(worker="w0", summary="ValueError: no", traceback="line 1"))
+    found = [link.adopt(2, **PLACE) for link in (told_to, left, ended, raised, stepping())]
+    assert [one.is_dismissed for one in found] == [True, True, False, False, False]
+    assert [one.was for one in found] == [Stage.GONE] * 4 + [Stage.STEPPING]
+
+
 def test_the_old_driver_is_heeded_no_more() -> None:
     link = stepping()
     link.adopt(2, **PLACE)

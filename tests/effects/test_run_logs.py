@@ -203,3 +203,14 @@ def test_lines_are_copied_to_the_persistent_tier_in_order(tmp_path):
         found[name] = found.get(name, "") + str(opened("log", store.read(item.key))["text"])
     assert found == {"w0": "one\ntwo\nhalf a line\n", "w1": "other\n"}
     store.close()
+
+
+def test_a_line_longer_than_a_segment_holds_nothing_up(tmp_path):
+    folder, store = tmp_path / "logs", DirectoryStore(tmp_path / "store")
+    folder.mkdir()
+    copy = LogsCopy(folder, store, "night", 2, period_s=LONG_S)
+    (folder / "w0.jsonl").write_text("x" * (3 << 20) + "\nnext\n" + "y" * (2 << 20))
+    copy.close()
+    texts = [str(opened("log", store.read(item.key))["text"]) for item in store.list("night/logs/")]
+    assert "".join(texts) == "x" * (3 << 20) + "\nnext\n", "the last line is not whole yet"
+    store.close()
