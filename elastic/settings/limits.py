@@ -46,8 +46,8 @@ class Limits:
         hosts_per_relay: how many monitors a relay hears. (hosts; default 64: a relay is lost with few of them)
         exile_after_s: members out of reach that have not answered a freeze by then are left behind. (s; default 0.3:
             an answer takes milliseconds, and a loaded driver some tenths of a second)
-        doubt_after_s: a member that has not answered a freeze by then is probed for a sign of death. (s; default 0.03:
-            a probe harms nobody, an answer takes milliseconds)
+        doubt_after_s: a member that has not answered a freeze by then, or a joiner for which the others wait at the
+            door, is probed for a sign of death. (s; default 0.03: a probe harms nobody, an answer takes milliseconds)
         freeze_timeout_s: a member that has not answered a freeze by then is fenced, that is, killed by its host
             monitor. (s; default 10: who lives answers, unless its machine is overloaded)
         pause_timeout_s: members still busy after the step at whose end all should stop are frozen where they are. (s;
