@@ -5,7 +5,7 @@ one worker after another is lost does not get its next one in before it has show
 """
 
 from elastic.control.care import HARMLESS
-from elastic.control.state import OVER, Gang, RunState
+from elastic.control.state import OVER, Gang, RunState, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import Incident
 
@@ -23,9 +23,10 @@ def consider_growth(turn: Turn) -> None:
 
 
 def _is_patient(turn: Turn, gang: Gang) -> bool:
-    """Others may come soon, or its node may lose it soon."""
-    is_new = any(turn.attended_s - worker.since_s < turn.settings.limits.grow_after_s for worker in gang)
-    return is_new or any(is_doubtful(turn, worker.node) for worker in gang)
+    """Others are on their way, or it failed to join a moment ago, or its node may lose it soon."""
+    others_load = bool(turn.tally.standings[Standing.LOADING])
+    new = [worker for worker in gang if turn.attended_s - worker.since_s < turn.settings.limits.grow_after_s]
+    return any(others_load or worker.tries for worker in new) or any(is_doubtful(turn, worker.node) for worker in gang)
 
 
 def is_doubtful(turn: Turn, node: str) -> bool:

@@ -16,8 +16,8 @@ class Limits:
             autoscaler brings a node in one to two minutes)
         load_timeout_s: from a worker's start until it stands at its first step: imports, model building. (s;
             default 600: large models are built in minutes)
-        grow_after_s: a joiner waits this long at the door, so that those who come soon after join with it. (s;
-            default 0.5: workers that were asked for together come within that)
+        grow_after_s: a joiner waits this long at the door while others load, so that those who come soon after join
+            with it. (s; default 0.5: workers that were asked for together come within that)
         flap_cost_s: a worker was lost too soon if it was a member for less than so many seconds for each replica of the
             group: it had not done as much as all miss by a join and a loss. (s; default 1: both together stop everybody
             for some tenths of a second, and its start takes processors)

@@ -54,7 +54,6 @@ def test_a_spare_on_the_culprits_node_is_not_trusted_yet():
     ws.answer("w2", 1)
     assert ws.members == ["w1", "w2"]
     ws.form()
-    ws.tick(GROW_S)
     assert ws.addressees(cmd.Pause) == {"w1"}, "it joins at the end of a later step"
 
 
