@@ -19,7 +19,7 @@ from elastic.actors.calls import Calls
 from elastic.actors.disk_keeper import DiskKeeper
 from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim, Prefetcher
-from elastic.actors.replica import Equipment, PullAnswer, end_replica, equipment_for, start_replica
+from elastic.actors.replica import Equipment, PullAnswer, end_replicas, equipment_for, start_replica
 from elastic.checkpoint import rungs
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.ladder import Ladder
@@ -149,8 +149,8 @@ class Keeper:
         self._is_closed.set()
         self._inbox.put(lambda: None)
         self._thread.join(_END_S)
-        for hand in self._hands.values() if not keep else ():
-            end_replica(hand.actor)
+        if not keep:
+            end_replicas(self._run, self._incarnation)
 
     # --- the thread ---
 

@@ -10,7 +10,7 @@ from typing import Any
 from elastic.actors.keeper import Keeper
 from elastic.actors.peer_source import peer_sources
 from elastic.actors.prefetcher import Aim
-from elastic.actors.replica import end_replica, wake
+from elastic.actors.replica import end_replicas, wake
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.reach import Reach
@@ -59,14 +59,13 @@ class RayTiers(Tiers):
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
         self._staged = self._durable = self._on_disk = -1
         self._homes: Mapping[str, set[int]] = {}
-        self._woken: list[Any] = []  # actors on nodes that had a disk to be looked at, whether or not they are needed
         self._worry = ""
         self._state: RunState | None = None  # as last seen
         self._changed = threading.Condition()
 
     def begin(self, at_least: int = 1) -> tuple[int, tuple[Fork, ...]]:
         if self._has_disks:
-            self._woken = wake(self._settings)
+            wake(self._settings)
         return super().begin(at_least)
 
     def start(self, settings: RunSettings) -> None:
@@ -164,8 +163,8 @@ class RayTiers(Tiers):
     def close(self, keep: bool) -> None:
         if self._keeper is not None:
             self._keeper.close(keep)
-        for actor in self._woken if not keep else ():
-            end_replica(actor)
+        elif not keep:
+            end_replicas(self._settings.run, incarnation=0)  # those that were woken
         super().close(keep)
 
     def _told(self, told: Any) -> None:

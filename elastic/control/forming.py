@@ -24,8 +24,8 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     """End the current generation: every member must answer, be proven dead, or outlive its lease."""
     if survivors_only:
         turn.blame_joiners()
-    tally = turn.tally  # who was at the door, and has formed, the next forming forgets
-    turn.set_workers(list(tally.answered), answer=None, prepared=None, missed=(), doubted=False)
+    tally = turn.tally  # who was at the door, and has formed, the next forming forgets; older answers do not count
+    turn.set_workers(list(tally.doubted), doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     # A suspect is asked too: it may be alive, and its answer is as good as another's.
     there, suspects = tally.standings[Standing.MEMBER], tally.standings[Standing.SUSPECT]

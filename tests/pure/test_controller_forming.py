@@ -227,6 +227,22 @@ def test_a_member_lost_while_forming_is_no_fault_of_the_survivors():
     assert len(ws.state.incidents) == 2
 
 
+def test_what_was_answered_before_a_forming_that_failed_does_not_count():
+    """Whoever does not answer again may have gone on: nothing is decided by what it held then."""
+    ws = BareController((1, 3)).run()
+    ws.break_("w0")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 4)
+    ws.form("w0")
+    ws.fail_forming("w2")
+    assert ws.phase is Phase.FREEZING and not ws.state.tally.holders.names
+    ws.answer("w0", 4)
+    ws.answer("w2", 4)
+    assert (ws.phase, ws.generation) == (Phase.FREEZING, 2)
+    ws.die("w1")
+    assert (ws.phase, ws.generation, ws.members) == (Phase.FORMING, 3, ["w0", "w2"])
+
+
 def test_a_joiner_that_fails_too_often_is_dismissed():
     ws = BareController((1, 2), spares=1, joiner_tries=2).run()
     ws.die("w1")
