@@ -25,6 +25,7 @@ from elastic.sim.study import simulate
 
 FLEETS = {"fleet_1k": (5.0, 500), "llama3": (120.0, 2048), "fleet_100k": (600.0, 6144)}  # goals: seconds, MiB
 SIZES = (32, 64, 128, 256)
+CAMPAIGN_S = 120.0  # no world is begun after that
 MIB = 2**20
 
 
@@ -57,19 +58,28 @@ def _fleet(name: str) -> dict[str, Any]:
     }
 
 
-def campaign(worlds: int, jobs: int) -> dict[str, Any]:
-    """Worlds of 200 steps a second, on all processors."""
+def campaign(worlds: int, jobs: int, within_s: float = CAMPAIGN_S) -> dict[str, Any]:
+    """Worlds of 200 steps a second, on all processors; those for which there was time."""
     with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_world, range(jobs)))  # imports are no part of it
+        for warm in [pool.submit(_share, seed, seed + 1, 1, math.inf) for seed in range(jobs)]:
+            warm.result()  # imports are no part of it
         begun_s = time.perf_counter()
-        sound = list(pool.map(_world, range(worlds), chunksize=4))
+        shares = [pool.submit(_share, first, worlds, jobs, within_s) for first in range(jobs)]
+        sound = [is_sound for share in shares for is_sound in share.result()]
         seconds = time.perf_counter() - begun_s
-    found = {"worlds": worlds, "steps": STEPS, "processes": jobs, "seconds": seconds, "violations": sound.count(False)}
-    return {**found, "worlds_per_s": worlds / seconds, "goal_worlds_per_s": 5.0}
+    found = {"worlds": len(sound), "asked": worlds, "steps": STEPS, "processes": jobs, "seconds": seconds}
+    found |= {"violations": sound.count(False), "worlds_per_s": len(sound) / seconds, "goal_worlds_per_s": 5.0}
+    return found
 
 
-def _world(seed: int) -> bool:
-    return play(case_of(seed, STEPS)).is_sound
+def _share(first: int, worlds: int, every: int, within_s: float) -> list[bool]:
+    """Every so manieth world, from the first, is sound; none is begun after the deadline."""
+    until_s, sound = time.perf_counter() + within_s, []
+    for seed in range(first, worlds, every):
+        if time.perf_counter() > until_s:
+            break
+        sound.append(play(case_of(seed, STEPS)).is_sound)
+    return sound
 
 
 def exponents() -> dict[str, Any]:
@@ -133,7 +143,8 @@ def main(arguments: list[str]) -> None:
     for row in found["fleets"]:
         print(f"{row['name']}: {row['seconds']:.1f} s, {row['rss_mib']:.0f} MiB, goodput {row['goodput']:.4f}")
     if "campaign" in found:
-        print(f"campaign: {found['campaign']['worlds_per_s']:.1f} worlds/s")
+        told = found["campaign"]
+        print(f"campaign: {told['worlds_per_s']:.1f} worlds/s, {told['worlds']} of {told['asked']} worlds")
     for name, grown in found.get("growth", {}).items():
         print(f"growth with {name}: exponent {grown['exponent']:.2f}")
 

@@ -9,7 +9,7 @@ copies (one, where a node has no room), and nobody may be reading it. So a node 
 keeps the first one, and says so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from elastic.checkpoint import rungs
 from elastic.checkpoint.manifest import ShardKey
@@ -45,11 +45,7 @@ class Ladder:
     def pins(self, node: str) -> frozenset[ShardKey]:
         """What a node should keep pinned now."""
         site = self._now.sites.get(node)
-        if site is None:
-            return frozenset()
-        return frozenset(
-            step.key(shard) for step in self._active() for shard in step.all if step.copy(shard) in site.slots
-        )
+        return _pins(site, self._active()) if site is not None else frozenset()
 
     def rung(self, commit: CommitId, shards: int) -> rungs.Rung | None:
         """Where a step stands; None: nobody has anything of it."""
@@ -164,8 +160,9 @@ class Ladder:
         self._candidate = next((step for step in newer if self._now.is_whole(step)), None)
 
     def _pin(self) -> Iterator[rungs.Order]:
+        active = self._active()
         for node, site in self._now.sites.items():
-            keys = self.pins(node)
+            keys = _pins(site, active)
             if keys != site.ordered:
                 site.ordered = keys
                 yield rungs.Pin(node=node, keys=keys)
@@ -213,7 +210,7 @@ class Ladder:
                 continue
             copy = step.copy(shard)
             load = {node: sum(at == node for at in step.uploads.values()) for node in sources}
-            node = min(sources, key=lambda node: (load[node], copy not in self._now.sites[node].kept))
+            node = min(sources, key=lambda node: (load[node], not self._now.sites[node].keeps(copy)))
             step.uploads[shard] = node
             yield rungs.Upload(key=step.key(shard), node=node, reason=f"try {step.upload_tries + 1}")
         if len(step.uploaded) == step.shards and not step.committer and self._now.sites:
@@ -284,3 +281,8 @@ class Ladder:
             is_used = step.is_uploading or step.pulling or step.readers > 0 or step is durable
             if not is_used and self._now.rung(step) in (None, rungs.Rung.DURABLE) and not self._now.has_any(step):
                 del self._now.steps[of]
+
+
+def _pins(site: Site, active: Iterable[Step]) -> frozenset[ShardKey]:
+    """The slots of these steps that are there."""
+    return frozenset(step.key(shard) for step in active for shard in step.all if step.copy(shard) in site.slots)

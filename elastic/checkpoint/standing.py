@@ -24,14 +24,13 @@ class Site:
     ordered: frozenset[ShardKey] = frozenset()  # pins, as last ordered
     leaving: str = ""
 
-    @property
-    def kept(self) -> set[Copy]:
-        """What is here until this ladder says otherwise."""
-        return self.pinned | self.copies
+    def keeps(self, copy: Copy) -> bool:
+        """It is here until this ladder says otherwise."""
+        return copy in self.pinned or copy in self.copies
 
-    @property
-    def readable(self) -> set[Copy]:
-        return self.slots | self.copies
+    def has(self, copy: Copy) -> bool:
+        """It can be read here."""
+        return copy in self.slots or copy in self.copies
 
 
 @dataclass(slots=True)
@@ -130,19 +129,25 @@ class Standing:
         return [node for node, site in self.sites.items() if not site.leaving] or list(self.sites)
 
     def keepers(self, step: Step, shard: int) -> list[str]:
-        return [node for node in self.staying() if step.copy(shard) in self.sites[node].kept]
+        copy = step.copy(shard)
+        return [node for node in self.staying() if self.sites[node].keeps(copy)]
 
     def sources(self, step: Step, shard: int) -> list[str]:
         """Copies first: slots are the trainer's, and a leaving node last of all."""
         copy = step.copy(shard)
-        found = ranked(f"source {shard}", (node for node, site in self.sites.items() if copy in site.readable))
+        found = ranked(f"source {shard}", (node for node, site in self.sites.items() if site.has(copy)))
         return sorted(found, key=lambda node: (bool(self.sites[node].leaving), copy not in self.sites[node].copies))
 
+    def is_somewhere(self, step: Step, shard: int) -> bool:
+        copy = step.copy(shard)
+        return any(site.has(copy) for site in self.sites.values())
+
     def fewest(self, step: Step) -> int:
-        return min(len(self.keepers(step, shard)) for shard in step.all)
+        staying = [self.sites[node] for node in self.staying()]
+        return min(sum(site.keeps(copy) for site in staying) for copy in map(step.copy, step.all))
 
     def is_whole(self, step: Step) -> bool:
-        return all(self.sources(step, shard) for shard in step.all)
+        return all(self.is_somewhere(step, shard) for shard in step.all)
 
     def is_replicated(self, step: Step) -> bool:
         def is_enough(shard: int) -> bool:
@@ -167,4 +172,4 @@ class Standing:
         return max(found, key=lambda step: (min(self.fewest(step), self.copies), step.order), default=None)
 
     def has_any(self, step: Step) -> bool:
-        return any(self.sources(step, shard) for shard in step.all)
+        return any(self.is_somewhere(step, shard) for shard in step.all)
