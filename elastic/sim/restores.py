@@ -4,6 +4,7 @@ A run may lose all its workers and go on from what was saved, or be sent back on
 """
 
 from abc import abstractmethod
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -92,12 +93,16 @@ class Restores(World):
         del self.stable[resume.step + 1 :]
 
     def check_nobody_holds(self) -> None:
-        for member in self.ws.state.members:
-            worker = self.workers[member.name]
-            in_reach = worker.is_alive and not worker.is_hung and not worker.muted_until_s
-            held = worker.state.commit.step if worker.state.healed else -1
-            holds = in_reach and held >= max(0, len(self.stable) - 1)
-            must(not holds, Law.NOTHING_LOST, lambda: f"{member.name} holds it")  # noqa: B023
+        """No state as new as the last stable step is held in every shard by members in reach."""
+        newest = max(0, len(self.stable) - 1)
+        held: dict[tuple[int, str], set[int]] = defaultdict(set)
+        for worker in (self.workers[member.name] for member in self.ws.state.members):
+            state, in_reach = worker.state, worker.is_alive and not worker.is_hung and not worker.muted_until_s
+            for commit in (state.commit, state.prepared) if in_reach and state.healed else ():
+                if commit is not None and commit.step >= newest:
+                    held[commit.step, commit.lineage].add(self.shard(worker))
+        whole = [commit for commit, shards in held.items() if len(shards) == self.width]
+        must(not whole, Law.NOTHING_LOST, lambda: f"members hold {whole}")
 
     # --- the workers' side ---
 
