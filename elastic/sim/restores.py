@@ -146,8 +146,8 @@ class Restores(World):
             return
         commit = command.commit
         worker.since_s = worker.moved_s = self.now_s
-        worker.pending, worker.unpublished = None, []
         if self.can_read(worker, commit):
+            worker.pending, worker.unpublished = None, []
             self.done(worker, Signal.RESTORED, commit=commit)
             worker.bits = 0  # what a vote has not verified may be saved too, but then nobody knows of it
             answer = ev.Restored, {"commit": commit}
