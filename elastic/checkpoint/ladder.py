@@ -45,7 +45,7 @@ class Ladder:
     def pins(self, node: str) -> frozenset[ShardKey]:
         """What a node should keep pinned now."""
         site = self._now.sites.get(node)
-        return _pins(site, self._active()) if site is not None else frozenset()
+        return _pins(site, self._wanted()) if site is not None else frozenset()
 
     def rung(self, commit: CommitId, shards: int) -> rungs.Rung | None:
         """Where a step stands; None: nobody has anything of it."""
@@ -136,6 +136,11 @@ class Ladder:
         """The steps whose slots are pinned and whose copies are made good: what is safe, and what is to be."""
         return [step for step in (self._candidate, self._now.safe()) if step is not None]
 
+    def _wanted(self) -> list[Step]:
+        """The steps whose slots are pinned: those, and what somebody is about to read."""
+        active = self._active()
+        return active + [step for step in self._now.steps.values() if step.readers > 0 and step not in active]
+
     # --- what follows ---
 
     def _orders(self) -> Iterator[rungs.Order]:
@@ -160,9 +165,9 @@ class Ladder:
         self._candidate = next((step for step in newer if self._now.is_whole(step)), None)
 
     def _pin(self) -> Iterator[rungs.Order]:
-        active = self._active()
+        wanted = self._wanted()
         for node, site in self._now.sites.items():
-            keys = _pins(site, active)
+            keys = _pins(site, wanted)
             if keys != site.ordered:
                 site.ordered = keys
                 yield rungs.Pin(node=node, keys=keys)

@@ -9,6 +9,7 @@ from typing import Any
 from elastic.checkpoint import rungs
 from elastic.checkpoint.catalog import Candidate, Holder, candidates, next_candidate
 from elastic.checkpoint.manifest import ShardKey, is_visible
+from elastic.checkpoint.records import name_of
 from elastic.checkpoint.retention import judged
 from elastic.checkpoint.rungs import Rung, copy_of
 from elastic.control import commands as cmd
@@ -37,7 +38,7 @@ class DepotWorld(KeptWorld):
 
     Attributes:
         safe: the newest step that was told to be on several nodes. ghosts: nodes that were lost, and when.
-        waited: lineages of steps that survivors have saved while the run waited.
+        waited: lineages of steps that survivors have saved while the run waited. leased: what is about to be restored.
     """
 
     def __init__(self, seed: int, plan: Plan, *, outage: float, node_loss: float, **options: Any) -> None:
@@ -45,6 +46,7 @@ class DepotWorld(KeptWorld):
         self.safe: CommitId | None = None
         self.ghosts: list[tuple[float, Host]] = []
         self.waited: set[str] = set()
+        self.leased: CommitId | None = None
         self.collected = 0
         super().__init__(seed, plan, **options)
 
@@ -92,6 +94,8 @@ class DepotWorld(KeptWorld):
         """Something as new as the step that was told to be safe is as safe, as far as the keeper can know."""
         why, safe = f"{host.name} dropped {order.key}, since {order.reason}", self.safe
         self.check_restorable(why)
+        is_wanted = self.leased is not None and self.leased.same_state(order.key.commit)
+        must(not is_wanted, Law.COLLECTED, lambda: f"{why}, and it is about to be restored")
         if safe is None:
             return
         there = [*self.hosts.values(), *(one for at_s, one in self.ghosts if self.now_s - at_s < _GHOST_S)]
@@ -110,7 +114,8 @@ class DepotWorld(KeptWorld):
 
     def collect(self) -> None:
         before, forks = list(self.store.committed.values()), self.ws.state.forks
-        for verdict in judged(before, KEEP, forks=forks):
+        leased = [name_of(self.leased)] if self.leased is not None else []
+        for verdict in judged(before, KEEP, forks=forks, leased=leased):
             if not verdict.is_kept:
                 self.store.delete(verdict.record)
                 self.collected += 1
@@ -140,7 +145,19 @@ class DepotWorld(KeptWorld):
         else:
             super().answer_find(command)
 
+    def lease(self, wanted: CommitId | None) -> None:
+        """It is not collected until something else is wanted, or nothing."""
+        before, self.leased = self.leased, wanted
+        for commit, is_over in ((before, True), (wanted, False)):
+            if commit is not None:
+                self.heed(self.ladder, rungs.Leased(commit=commit, shards=self.width, is_over=is_over))
+
     def find(self, command: cmd.FindRestore) -> ev.RestoreFound:
+        found = self.found(command)
+        self.lease(found.commit)
+        return found
+
+    def found(self, command: cmd.FindRestore) -> ev.RestoreFound:
         bound = command.at_most if command.at_most is not None else 1 << 30
         those = [one for one in self.whole(also_silent=False) if one.commit.step <= bound]
         those = [one for one in those if not any(one.commit.same_state(bad) for bad in command.without)]
@@ -176,6 +193,8 @@ class DepotWorld(KeptWorld):
                     self.stage(worker, command.commit)
         super().carry_out(command)
         if isinstance(command, cmd.Form):
+            if command.view.restored:
+                self.lease(None)
             if self.safe is not None and self.is_void(self.safe):
                 self.safe = None
             homes: dict[int, set[str]] = {}
