@@ -91,18 +91,23 @@ class DepotWorld(KeptWorld):
         return min(sum(copy_of(key) in host.kept for host in hosts) for key in keys_of(commit, self.width))
 
     def dropped_from(self, host: Host, order: rungs.Drop) -> None:
-        """Something as new as the step that was told to be safe is as safe, as far as the keeper can know."""
-        why, safe = f"{host.name} dropped {order.key}, since {order.reason}", self.safe
-        self.check_restorable(why)
-        is_wanted = self.leased is not None and self.leased.same_state(order.key.commit)
+        """What was kept in full makes room for something newer that is kept as well, as far as one can know."""
+        why, commit = f"{host.name} dropped {order.key}, since {order.reason}", order.key.commit
+        is_wanted = self.leased is not None and self.leased.same_state(commit)
         must(not is_wanted, Law.COLLECTED, lambda: f"{why}, and it is about to be restored")
-        if safe is None:
+        self.check_restorable(why)
+        host.copies[copy_of(order.key)] = order.key
+        kept = self.keepers(commit, list(self.hosts.values()))
+        del host.copies[copy_of(order.key)]
+        if not kept or self.is_void(commit):
             return
         there = [*self.hosts.values(), *(one for at_s, one in self.ghosts if self.now_s - at_s < _GHOST_S)]
-        newer = {key.commit for one in there for key in one.readable.values() if _order(key.commit) >= _order(safe)}
-        durable = [record.commit for record in self.store.committed.values() if _order(record.commit) >= _order(safe)]
-        most = max((self.keepers(commit, there) for commit in newer), default=0)
-        must(most > 1 or bool(durable), Law.COLLECTED, lambda: f"{why}: {safe} was safe, and nothing is any more")
+        known = {key.commit for one in there for key in one.readable.values()}
+        newer = [one for one in known if _order(one) > _order(commit) and not self.is_void(one)]
+        durable = [one.commit for one in self.store.committed.values() if not self.is_void(one.commit)]
+        is_replaced = max((self.keepers(one, there) for one in newer), default=0) >= kept
+        is_replaced = is_replaced or any(_order(one) >= _order(commit) for one in durable)
+        must(is_replaced, Law.COLLECTED, lambda: f"{why}: nothing newer is kept by {kept} nodes")
 
     def check_restorable(self, why: str) -> None:
         """Whatever was dropped or lost: a step as new as the one that was told to be safe can be restored."""
