@@ -73,6 +73,7 @@ class RayTiers(Tiers):
     def start(self, settings: RunSettings) -> None:
         """Begin to keep; `settings` name this life."""
         self._keeper = Keeper(settings, self._told, self._crash, self._metrics_of)
+        self._keeper.forked(self._forks)
 
     def heed(self, event: ev.Event, state: RunState) -> None:
         super().heed(event, state)
@@ -108,9 +109,11 @@ class RayTiers(Tiers):
         if view.restored:
             self._staged = self._durable = self._on_disk = view.resume.step
             if self._keeper is not None:
+                self._keeper.forked(self._forks)  # before the lease is over
                 self._keeper.restored(view.generation)
                 self._lease(self._keeper, None)
         if self._keeper is not None:
+            self._keeper.forked(self._forks)
             homes: dict[int, set[str]] = {}
             for member in state.members:
                 homes.setdefault(member.shard, set()).add(member.node)

@@ -5,7 +5,8 @@ faster than they can be pulled are left out. A slot counts as a copy only once i
 one is overwritten in time, and two nodes' slots of a step may go one after the other.
 
 What is dropped depends on nothing but the ladder: two newer steps must have reached REPLICATED with at least as many
-copies (one, where a node has no room), and nobody may be reading it. So a node without room for a second generation
+copies (one, where a node has no room), and nobody may be reading it. Steps that history has left behind do not count.
+So a node without room for a second generation
 keeps the first one, and says so.
 """
 
@@ -65,6 +66,8 @@ class Ladder:
             case rungs.Beat():
                 for step in self._now.steps.values():
                     step.beat()
+            case rungs.Forked():
+                self._now.forks, self._candidate = event.forks, None
             case rungs.Leased():
                 step = self._now.see(event.commit, event.shards)
                 step.readers += -1 if event.is_over else 1

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.manifest import ShardKey, is_visible
 from elastic.checkpoint.placement import ranked
 from elastic.checkpoint.rungs import Copy, Rung, StepId
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 
 TRIES = 3  # of a pull at one node, of an upload, of a commit
 
@@ -113,12 +113,13 @@ class Step:
 
 
 class Standing:
-    """All nodes and all steps. copies: nodes that should hold each shard."""
+    """All nodes and all steps. copies: nodes that should hold each shard. forks: where the history began anew."""
 
     def __init__(self, copies: int) -> None:
         self.copies = copies
         self.sites: dict[str, Site] = {}
         self.steps: dict[StepId, Step] = {}
+        self.forks: tuple[Fork, ...] = ()
 
     def see(self, commit: CommitId, shards: int) -> Step:
         """A step, known from now on."""
@@ -164,11 +165,15 @@ class Standing:
         return Rung.STAGED if self.has_any(step) else None
 
     def newest_first(self) -> list[Step]:
-        return sorted(self.steps.values(), key=lambda step: step.order, reverse=True)
+        """Those that history has not left behind."""
+        return sorted(self._visible(), key=lambda step: step.order, reverse=True)
+
+    def _visible(self) -> list[Step]:
+        return [step for step in self.steps.values() if is_visible(step.commit, self.forks)]
 
     def safe(self) -> Step | None:
         """The step to fall back to: of those that were REPLICATED and are whole, the newest of the best kept."""
-        found = (step for step in self.steps.values() if step.was_replicated and self.is_whole(step))
+        found = (step for step in self._visible() if step.was_replicated and self.is_whole(step))
         return max(found, key=lambda step: (min(self.fewest(step), self.copies), step.order), default=None)
 
     def has_any(self, step: Step) -> bool:

@@ -198,6 +198,7 @@ class DepotWorld(KeptWorld):
                     self.stage(worker, command.commit)
         super().carry_out(command)
         if isinstance(command, cmd.Form):
+            self.heed(self.ladder, rungs.Forked(forks=self.ws.state.forks))
             if command.view.restored:
                 self.lease(None)
             if self.safe is not None and self.is_void(self.safe):
