@@ -11,7 +11,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-hosts diagram clean
+.PHONY: help venv demo test test-pure test-all branches check fmt lock bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-hosts diagram clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ test-pure: $(READY) ## the pure tests but the slow ones: seconds, no Ray, no tor
 
 test-all: $(READY) ## every test, slow ones included
 	$(BIN)/python -m pytest $(ARGS)
+
+branches: $(READY) ## lines and branches of the pure half that no pure test takes: there are to be none
+	$(BIN)/python tools/branches.py $(ARGS)
 
 check: $(READY) ## style, types, import contracts
 	$(BIN)/ruff check .
