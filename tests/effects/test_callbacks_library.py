@@ -55,8 +55,11 @@ def test_a_cost_belongs_to_its_step_alone(solo):
         def on_step_end(self, step):
             time.sleep(0.05 * (step.index == 1))
 
-    costs = [report.costs["Slow"] for report in solo.run(with_callbacks(trained(), [Slow()])).reports]
+    reports = solo.run(with_callbacks(trained(), [Slow()])).reports
+    costs = [report.costs["Slow"] for report in reports]
     assert costs[1] >= 0.05 and max(costs[0], *costs[2:]) < 0.05
+    waited_s = [report.times.callback_s for report in reports]
+    assert waited_s[2] >= 0.05 > max(*waited_s[:2], waited_s[3]), "the time from its commit on is the next step's"
 
 
 def test_without_callbacks_a_step_costs_nothing_of_them(solo):
