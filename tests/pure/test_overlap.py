@@ -137,6 +137,8 @@ def test_steps_that_were_skipped_and_the_rest_of_an_epoch_do_not_count():
     run = Run(lambda size: next(took_s)).steps(3).steps(1, skipped="no").steps(1, samples=3)
     assert run.search.tried == {}
     assert run.steps(3).search.tried == {64: 1.0}
+    single = Search(replace(TRIALS, steps=1, settle_steps=0))
+    assert Run(lambda size: 1.0, single).steps(1, skipped="no").steps(1).search.tried == {64: 1.0}
 
 
 def test_a_failure_in_the_middle_of_a_trial_begins_the_trial_anew():
