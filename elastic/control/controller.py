@@ -257,7 +257,7 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    turn.set_worker(event.worker, at_door=True)
+    turn.set_worker(event.worker, at_door=True, doubted=False)
     if not turn.tally.away:
         turn.enter(Phase.FORMING)
 
