@@ -57,7 +57,7 @@ class Stage:
     long_s: float = 600.0
     watch: Watch = field(init=False)
     spoiled: set[str] = field(default_factory=set)
-    _told: str = ""
+    _told: str = field(default="", init=False)
     _driver: subprocess.Popen[bytes] = field(init=False)
 
     def __enter__(self) -> Self:
