@@ -70,7 +70,7 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
         t_full_s: until `full_size` members had committed a new one.
         steps_lost: steps that survivors had committed, or anybody if none is left, and that were done again.
         longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end.
-        hit, survivors, survivors_kept: how many it hit, and not; how many of the latter's processes committed a new one.
+        hit, survivors, survivors_kept: how many it hit, and not; processes of the latter that committed a new one.
     """
     by_attempt: dict[Attempt, list[Commit]] = {}
     for commit in log.commits:

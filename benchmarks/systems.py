@@ -110,7 +110,7 @@ SYSTEMS = {
         cannot=_RESTARTS,
         default={"collective_timeout_s": 1800.0, "resize_s": 60.0, "checkpoint_steps": 10},
         tuned={
-            "collective_timeout_s": 5.0,
+            "collective_timeout_s": 2.0,
             "resize_s": 1.0,
             "checkpoint_steps": 1,
             "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
@@ -132,7 +132,7 @@ SYSTEMS = {
             "checkpoint_steps": 10,
         },
         tuned={
-            "collective_timeout_s": 5.0,
+            "collective_timeout_s": 2.0,
             "last_call_timeout_s": 1,
             "keep_alive_interval_s": 1,
             "shutdown_timeout_s": 1,
@@ -162,7 +162,7 @@ SYSTEMS = {
             "heartbeat_timeout_s": 3.0,
             "interval_s": 0.25,
             "last_call_wait_s": 0.25,
-            "collective_timeout_s": 5.0,
+            "collective_timeout_s": 2.0,
             "checkpoint_steps": 1,
         },
     ),

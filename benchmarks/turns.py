@@ -86,10 +86,7 @@ def _misfired_silence(log: StepLog, fault: Fault, after_s: float) -> str:
 def _misfired_parting(log: StepLog, fault: Fault) -> str:
     from_s, until_s = fault.at_s + _CUT_GRACE_S, fault.at_s + _PARTED_S
     done = {commit.attempt for commit in log.commits}
-    soon = [
-        pids for attempt, pids in log.takers.items() if attempt in done and from_s < log.begun_s[attempt] < until_s
-    ]
+    soon = [pids for attempt, pids in log.takers.items() if attempt in done and from_s < log.begun_s[attempt] < until_s]
     if any(pids & fault.victims and pids & fault.survivors for pids in soon):
         return "who was cut off trained on with the others"
     return ""
-

@@ -56,6 +56,8 @@ def work(path: str) -> None:
         train(replica, DistributedDataParallel(replica.model, process_group=group), checkpoint)
         dist.destroy_process_group()
 
+    import torch._dynamo  # noqa: F401 - the optimizer would do it, seconds long, while the timeouts run
+
     train_fn()
 
 

@@ -1,7 +1,8 @@
 """The recovery benchmark's training under torchrun (torchelastic); a group that lost somebody starts anew.
 
-`python -m benchmarks.peers.torchrun_job JOB.json` starts an agent on each host, `torchrun --nnodes=1:2
---nproc-per-node=2`, and the store they meet at. The third agent is one too many, and stands by until a node is missing.
+`python -m benchmarks.peers.torchrun_job JOB.json` starts agents on two hosts, `torchrun --nnodes=1:2 --nproc-per-node=2`,
+and the store they meet at. An agent that is lost is started again where there is room. A third one that stands by is no
+help: after a failure the three push each other out of the rounds, and all workers start again, for ever.
 Rank 0 writes a checkpoint into a folder that all hosts share; every start reads it.
 
 Workarounds for torch 2.13:
@@ -19,7 +20,6 @@ from pathlib import Path
 from benchmarks.peers.launch import GLOO, Host, Launcher, Part, free_port, job_facts, module
 
 _NAME = "benchmarks.peers.torchrun_job"
-_HOSTS = 3
 _PER_HOST = 2
 _RESTARTS = 1000
 _NO_STORE_OF_AGENTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -81,8 +81,10 @@ def work(path: str) -> None:
 
 
 def drive(path: str) -> int:
-    """Keep a store and an agent on each host running."""
-    address, port = job_facts(path)["address"].rpartition(":")[0], free_port()
+    """Keep a store and as many agents as it takes running."""
+    facts = job_facts(path)
+    address, port = facts["address"].rpartition(":")[0], free_port()
+    agents = facts["workers"][1] // _PER_HOST
 
     def store(_host: Host) -> list[str]:
         return module(_NAME, path, "--store", address, str(port))
@@ -91,7 +93,7 @@ def drive(path: str) -> int:
         return agent(host, f"{address}:{port}", path)
 
     parts = [Part(name="store", command=store, slots=0)]
-    parts += [Part(name=f"agent-{number}", command=command, slots=_PER_HOST) for number in range(_HOSTS)]
+    parts += [Part(name=f"agent-{number}", command=command, slots=_PER_HOST) for number in range(agents)]
     return Launcher(Path(path).parent, parts, GLOO | _NO_STORE_OF_AGENTS).run()
 
 

@@ -1,4 +1,4 @@
-"""Effect. Peers of the recovery benchmark: how their processes are kept running, and each of them once, on real hosts."""
+"""Effect. Peers of the recovery benchmark: how their processes are kept running, and each of them once."""
 
 import json
 import math

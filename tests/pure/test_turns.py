@@ -34,7 +34,9 @@ TURN = Turn(scenario="kill", settings=DEFAULT, system="a", number=0)
 
 
 @pytest.mark.parametrize(("misfires", "counted", "thrown_away"), [(0, 1, 0), (2, 1, 2), (TRIES, 0, TRIES)])
-def test_a_run_whose_fault_did_not_fire_is_discarded_and_repeated(misfires: int, counted: int, thrown_away: int) -> None:
+def test_a_run_whose_fault_did_not_fire_is_discarded_and_repeated(
+    misfires: int, counted: int, thrown_away: int
+) -> None:
     tries = iter(range(TRIES))
 
     def play(turn: Turn) -> dict[str, Any]:
