@@ -92,6 +92,7 @@ SYSTEMS = {
         default={
             "collective_timeout_s": 60.0,  # of Manager and of ProcessGroupGloo
             "quorum_timeout_s": 60.0,
+            "quorum_retries": 0,
             "heartbeat_timeout_ms": 5000,
             "join_timeout_ms": 60000,
             "checkpoint_steps": 10,
@@ -99,6 +100,7 @@ SYSTEMS = {
         tuned={
             "collective_timeout_s": 1.0,
             "heartbeat_timeout_ms": 1000,
+            "quorum_retries": 60,  # or a lighthouse that is away ends its replicas
             "join_timeout_ms": 1000,
             "checkpoint_steps": 1,
         },

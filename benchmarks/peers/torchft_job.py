@@ -49,6 +49,7 @@ def work(path: str, number: int, lighthouse: str) -> None:
         min_replica_size=job.workers[0],
         timeout=timeout,
         quorum_timeout=datetime.timedelta(seconds=job.knobs["quorum_timeout_s"]),
+        quorum_retries=job.knobs["quorum_retries"],
         rank=0,
         world_size=1,
         store_addr=here,
