@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.peers.launch import GLOO, Host, Launcher, Part, free_port, job_facts, module, read_hosts
+from benchmarks.peers.launch import Host, Launcher, Part, free_port, job_facts, module, read_hosts
 
 NAME = "benchmarks.peers.ddp_job"
 
@@ -51,7 +51,7 @@ def main() -> None:
     if "RANK" in os.environ:
         work(path)
     else:
-        sys.exit(Launcher(Path(path).parent, fixed_group(NAME, path), GLOO).run())
+        sys.exit(Launcher(Path(path).parent, fixed_group(NAME, path)).run())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 MARK = "ELASTIC_BENCH_JOB"  # in the environment of every process of a run
-GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}  # a host's one cable: gloo would take what its name leads to
+GLOO = "GLOO_SOCKET_IFNAME"
+CABLE = "eth0"  # of every host; gloo would take what its name leads to
 _LOOK_S = 0.05
 _LAST_S = 5.0  # for the others to end, once the run's result is there
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -71,13 +72,15 @@ def read_hosts(path: Path) -> list[Host]:
 class Launcher:
     """Starts all parts, in their order, and starts those again that return, until the run's result is there.
 
+    A host without a name is this machine itself.
+
     Args:
         folder: of the job. parts: with different names.
         environment: set for all of them.
     """
 
-    def __init__(self, folder: Path, parts: Sequence[Part], environment: Mapping[str, str]) -> None:
-        self._folder, self._parts, self._environment = folder, parts, environment
+    def __init__(self, folder: Path, parts: Sequence[Part], environment: Mapping[str, str] | None = None) -> None:
+        self._folder, self._parts, self._environment = folder, parts, dict(environment or {})
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._places: dict[str, Host] = {}
         self._codes: dict[str, int] = {}  # of those who ended for good
@@ -124,13 +127,13 @@ class Launcher:
         with (self._folder / f"{part.name}.txt").open("ab") as out:
             self._running[part.name] = subprocess.Popen(
                 [*inside, *part.command(host)],
-                env=os.environ | self._environment | {MARK: self._mark(part)},
+                env=os.environ | self._environment | {MARK: self._mark(part), GLOO: CABLE if host.name else "lo"},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd=_ROOT,
                 start_new_session=True,
             )
-        if host.name:
+        if part.slots:
             self._places[part.name] = host
 
     def _mark(self, part: Part) -> str:

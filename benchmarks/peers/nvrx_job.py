@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.ddp_job import fixed_group
-from benchmarks.peers.launch import GLOO, Launcher
+from benchmarks.peers.launch import Launcher
 
 _NAME = "benchmarks.peers.nvrx_job"
 
@@ -84,7 +84,7 @@ def main() -> None:
     if "RANK" in os.environ:
         work(path)
     else:
-        sys.exit(Launcher(Path(path).parent, fixed_group(_NAME, path), GLOO).run())
+        sys.exit(Launcher(Path(path).parent, fixed_group(_NAME, path)).run())
 
 
 if __name__ == "__main__":

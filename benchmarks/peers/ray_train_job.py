@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.launch import GLOO, job_facts
+from benchmarks.peers.launch import CABLE, GLOO, job_facts
 
 
 def train_fn(config: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def main() -> None:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    ray.init(address=facts["address"], runtime_env={"env_vars": GLOO})
+    ray.init(address=facts["address"], runtime_env={"env_vars": {GLOO: CABLE}})
     trainer = TorchTrainer(
         train_fn,
         train_loop_config={"path": path},

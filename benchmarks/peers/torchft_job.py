@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.launch import GLOO, Host, Launcher, Part, free_port, job_facts, module
+from benchmarks.peers.launch import Host, Launcher, Part, free_port, job_facts, module
 
 _NAME = "benchmarks.peers.torchft_job"
 
@@ -125,7 +125,7 @@ def drive(path: str) -> int:
         return Part(name=f"group-{number}", command=command)
 
     parts = [Part(name="lighthouse", command=watch, slots=0), *map(group, range(workers[1]))]
-    return Launcher(Path(path).parent, parts, GLOO).run()
+    return Launcher(Path(path).parent, parts).run()
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """The recovery benchmark's training under torchrun (torchelastic); a group that lost somebody starts anew.
 
-`python -m benchmarks.peers.torchrun_job JOB.json` starts agents on two hosts, `torchrun --nnodes=1:2 --nproc-per-node=2`,
-and the store they meet at. An agent that is lost is started again where there is room. A third one that stands by is no
-help: after a failure the three push each other out of the rounds, and all workers start again, for ever.
+`python -m benchmarks.peers.torchrun_job JOB.json` starts agents on two hosts, `torchrun --nnodes=1:2
+--nproc-per-node=2`, and the store they meet at. An agent that is lost is started again where there is room. A third one
+that stands by is no help: after a failure the three push each other out of the rounds, and all workers start again, for
+ever.
 Rank 0 writes a checkpoint into a folder that all hosts share; every start reads it.
 
 Workarounds for torch 2.13:
@@ -17,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.peers.launch import GLOO, Host, Launcher, Part, free_port, job_facts, module
+from benchmarks.peers.launch import Host, Launcher, Part, free_port, job_facts, module
 
 _NAME = "benchmarks.peers.torchrun_job"
 _PER_HOST = 2
@@ -94,7 +95,7 @@ def drive(path: str) -> int:
 
     parts = [Part(name="store", command=store, slots=0)]
     parts += [Part(name=f"agent-{number}", command=command, slots=_PER_HOST) for number in range(agents)]
-    return Launcher(Path(path).parent, parts, GLOO | _NO_STORE_OF_AGENTS).run()
+    return Launcher(Path(path).parent, parts, _NO_STORE_OF_AGENTS).run()
 
 
 def main() -> None:
