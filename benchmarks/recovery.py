@@ -106,7 +106,7 @@ class Bench:
         except LateError as error:
             late = str(error)
         before = stage.watch.log(fault.at_s)
-        figures = {"step_s": step_time_s(before), "seen": fault.note}
+        figures = {"step_s": step_time_s(before), "seen": fault.note, "remark": stage.system.why_small(scenario)}
         try:
             code = stage.finish()
             late = late or (f"the run ended with code {code}" if code else "")
@@ -121,7 +121,8 @@ class Bench:
 
     def _wait_until_whole(self, stage: Stage, fault: Fault) -> None:
         """As the row will have it, looked at from time to time; or it has gone on for long enough without being so."""
-        looked_s, patience_s = 0.0, self._settings.patience_s or math.inf
+        looked_s = 0.0
+        patience_s = 1.0 if stage.system.why_small(fault.kind) else self._settings.patience_s or math.inf
 
         def is_whole() -> bool:
             nonlocal looked_s

@@ -27,6 +27,7 @@ class System:
         on_ray: its workers belong to the Ray cluster, not to the driver.
         has_spares: it can keep workers that stand ready.
         cannot: scenarios that mean nothing to it, with the reason; "*" for all others.
+        stays_small: scenarios after which it is never whole again, with the reason; "*" for all.
         default, tuned: what is set.
     """
 
@@ -37,6 +38,7 @@ class System:
     on_ray: bool = False
     has_spares: bool = False
     cannot: Mapping[str, str] = field(default_factory=dict)
+    stays_small: Mapping[str, str] = field(default_factory=dict)
     default: Mapping[str, Any] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
@@ -48,6 +50,10 @@ class System:
     def knobs(self, settings: str) -> dict[str, Any]:
         """What is set, by name."""
         return dict(self.default) | (dict(self.tuned) if settings == TUNED else {})
+
+    def why_small(self, scenario: str) -> str:
+        """Why it will not be whole again after this; empty if it may be."""
+        return self.stays_small.get(scenario, self.stays_small.get("*", ""))
 
     def why_not(self, scenario: str) -> str:
         """Why it cannot be measured here; empty if it can."""
@@ -89,6 +95,7 @@ SYSTEMS = {
         environment="torchft",
         supervisor="torchft_lighthouse",
         cannot={"swap": _NO_SPARES, "straggler": _SLOW},
+        stays_small={"stop": "nobody ends a process that is stopped"},
         default={
             "collective_timeout_s": 60.0,  # of Manager and of ProcessGroupGloo
             "quorum_timeout_s": 60.0,
@@ -149,6 +156,7 @@ SYSTEMS = {
             **{"storm": _FIXED_SIZE, "coordinator": "has no process of its own that coordinates"},
             "everyone": "restarts functions within processes, and nobody is left",
         },
+        stays_small={"*": _FIXED_SIZE},
         default={
             "soft_timeout_s": 60.0,
             "hard_timeout_s": 90.0,

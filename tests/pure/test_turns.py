@@ -131,3 +131,9 @@ def test_parts_fill_the_hosts_in_order() -> None:
     assert place(2, hosts, {"x": 1, "y": 1}) == hosts[2]
     assert place(2, hosts, {"x": 1, "y": 1, "z": 1}) is None
     assert place(1, [], {}) is None
+
+
+def test_who_never_is_whole_again_says_why() -> None:
+    assert "admits nobody" in SYSTEMS["nvrx-inprocess"].why_small("kill")
+    assert "stopped" in SYSTEMS["torchft"].why_small("stop")
+    assert SYSTEMS["torchft"].why_small("kill") == SYSTEMS["elastic"].why_small("stop") == ""
