@@ -28,11 +28,14 @@ class Turn:
 
 
 def turns(scenarios: Sequence[str], settings: Sequence[str], systems: Sequence[str], repeats: int) -> Iterator[Turn]:
-    """All runs in their order: within each repetition every system once, and each time another one begins."""
-    for scenario in scenarios:
-        for setting in settings:
-            for number in range(repeats):
-                first = number % len(systems)
+    """All runs in their order: in each repetition every scenario, in that every system, and each time another begins.
+
+    Settings come one after the other, since each has a cluster of its own.
+    """
+    for setting in settings:
+        for number in range(repeats):
+            first = number % len(systems)
+            for scenario in scenarios:
                 for system in (*systems[first:], *systems[:first]):
                     yield Turn(scenario=scenario, settings=setting, system=system, number=number)
 
