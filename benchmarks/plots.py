@@ -232,8 +232,9 @@ def _goodput(result: Mapping[str, Any], theme: Theme) -> Any:
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(78, 100)
+    axes.set_xticks(range(80, 101, 5))
     axes.set_xlabel(
-        "goodput, % of the wall time; the axis begins at 78 %. Thin grey: published gain on top of the row above"
+        "goodput, % of the wall time; the axis begins at 78 %. Grey: gain as published, on top of the row above"
     )
     axes.set_title("1,024 GPUs, 40 h, five interruptions a day, simulated", loc="left", fontsize=9.5)
     axes.grid(axis="x", linewidth=0.7)

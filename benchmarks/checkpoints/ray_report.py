@@ -69,7 +69,7 @@ def train_fn(config: dict[str, Any]) -> None:
 
 def main() -> None:
     task = task_from_arguments()
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
     run = ray.train.RunConfig(
         name="benchmark",
         storage_path=str(task.ramdisk),
