@@ -99,26 +99,25 @@ def _figure(name: str, found: Any, theme: Theme) -> Any:
         return _goodput(result, theme)
     if name == "checkpoint":
         (result,) = found["checkpoint_systems"]
-        panels = {"A checkpoint, in seconds": tables.checkpoint_samples(result)}
-        return _marks(panels, theme, "seconds, logarithmic; less is better")
+        return _lines(tables.checkpoint_samples(result), theme)
     settings = name.removeprefix("recovery-")
-    figures = {"t_resume_s": "survivors' next new commit", "t_full_s": "full size again"}
+    figures = {"t_resume_s": "the survivors' next new commit", "t_full_s": "full size again"}
     panels = {
         f"From the fault to {title} ({settings})": tables.recovery_samples(found["recovery"], figure, settings)
         for figure, title in figures.items()
     }
-    return _marks({title: s for title, s in panels.items() if s}, theme, "seconds, logarithmic; less is better")
+    return _marks({title: s for title, s in panels.items() if s}, theme)
 
 
-def _marks(panels: Mapping[str, Sequence[Sample]], theme: Theme, label: str) -> Any:
-    """Panels side by side: a line for each sample, groups of lines, the median as a mark, each repetition as a tick."""
+def _marks(panels: Mapping[str, Sequence[Sample]], theme: Theme) -> Any:
+    """Panels side by side, with a legend for all: few names in many groups."""
     from matplotlib.figure import Figure
 
     everything = [sample for samples in panels.values() for sample in samples]
     groups = list(dict.fromkeys(sample.group for sample in everything))
     names = list(dict.fromkeys(sample.name for sample in everything))
     looks = {name: (MARKS[at % len(MARKS)], theme.colours[HUES[at % len(HUES)]]) for at, name in enumerate(names)}
-    places, edges, height = _places(everything, groups, names)
+    places, edges, height = _places(everything, groups, names, head=0.0)
     legend_rows = -(-len(names) // 4)
     tall_in = HEAD_IN + 0.22 * legend_rows + ROW_IN * height
     figure = Figure(figsize=(WIDTH_IN, tall_in), layout="constrained")
@@ -128,24 +127,53 @@ def _marks(panels: Mapping[str, Sequence[Sample]], theme: Theme, label: str) -> 
         for sample in samples:
             at, (mark, colour) = places[sample.group, sample.name], looks[sample.name]
             _one(axes, sample.values, at, mark, colour)
-        axes.set_xscale("log")
         axes.set_title(title, loc="left", fontsize=9.5)
-        axes.set_xlabel(label)
         _ground(axes, edges, height, theme)
     all_axes[0].set_yticks([(a + b) / 2 for a, b in edges], groups)
     _legend(figure, names, looks)
     return figure
 
 
+def _lines(samples: Sequence[Sample], theme: Theme) -> Any:
+    """One panel whose lines bear their names: many names in few groups. Colour and mark are the family's."""
+    from matplotlib.figure import Figure
+
+    groups = list(dict.fromkeys(sample.group for sample in samples))
+    groups.sort(key=list(tables.KEPT.values()).index)
+    names = list(dict.fromkeys(sample.name for sample in samples))
+    families = list(dict.fromkeys(map(_family, names)))
+    places, edges, height = _places(samples, groups, names, head=1.1)
+    figure = Figure(figsize=(WIDTH_IN, HEAD_IN - 0.5 + ROW_IN * height), layout="constrained")
+    axes = figure.subplots()
+    for sample in samples:
+        at = families.index(_family(sample.name))
+        _one(axes, sample.values, places[sample.group, sample.name], MARKS[at], theme.colours[HUES[at]])
+    _ground(axes, edges, height, theme)
+    axes.set_yticks(list(places.values()), [name for _, name in places], fontsize=8)
+    for group, (begin, _) in zip(groups, edges, strict=True):
+        place = (0.008, begin + GROUP_IN / ROW_IN + 0.5)
+        axes.text(*place, group, transform=axes.get_yaxis_transform(), va="center", fontsize=9, fontweight="bold")
+    return figure
+
+
+def _family(name: str) -> str:
+    """Who made it: the first word."""
+    return name.replace(".", " ").split()[0].strip(":,")
+
+
 def _places(
-    samples: Sequence[Sample], groups: Sequence[str], names: Sequence[str]
+    samples: Sequence[Sample], groups: Sequence[str], names: Sequence[str], head: float
 ) -> tuple[dict[tuple[str, str], float], list[tuple[float, float]], float]:
-    """Where each (group, name) stands, where each group begins and ends, and how many lines there are in all."""
+    """Where each (group, name) stands, where each group begins and ends, and how many lines there are in all.
+
+    Args:
+        head: lines that a group's title takes.
+    """
     places, edges, at = {}, [], 0.0
     has = {(sample.group, sample.name) for sample in samples}
     for group in groups:
         begin = at
-        at += GROUP_IN / ROW_IN
+        at += GROUP_IN / ROW_IN + head
         for name in names:
             if (group, name) in has:
                 places[group, name] = at + 0.5
@@ -171,6 +199,8 @@ def _ground(axes: Any, edges: Sequence[tuple[float, float]], height: float, them
     """Every other group lies on a band."""
     from matplotlib.ticker import LogLocator
 
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds, logarithmic; less is better")
     for begin, end in edges[::2]:
         axes.axhspan(begin, end, color=theme.colours["panel"], zorder=0, linewidth=0)
     axes.set_ylim(height, 0)

@@ -55,7 +55,7 @@ def number(value: float) -> str:
 
 
 def spread(values: Sequence[float], tried: int) -> str:
-    """Median, range where there are several, and how many came to it where not all did.
+    """Median, range where they differ, and how many came to it where not all did.
 
     Args:
         tried: repetitions, with those that did not come to it.
@@ -63,7 +63,7 @@ def spread(values: Sequence[float], tried: int) -> str:
     if not values:
         return f"none of {tried}" if tried else ""
     text = number(median(values))
-    if len(values) > 1:
+    if min(values) < max(values):
         text += f" [{number(min(values))}, {number(max(values))}]"
     return text if len(values) == tried else f"{text}, {len(values)} of {tried}"
 
@@ -135,9 +135,9 @@ def matrix(rows: Sequence[Mapping[str, Any]], figure: str, title: str, settings:
 
 
 def _best(cells: Sequence[str], values: Sequence[float | None], pick: Callable[..., float] = min) -> list[str]:
-    """The best cells bold, if there is somebody to be better than."""
+    """The best cells bold, if there is somebody to be better than, and a difference."""
     known = [value for value in values if value is not None]
-    if len(known) < 2:
+    if len({*known}) < 2:
         return list(cells)
     best = pick(known)
     return [f"**{cell}**" if value == best else cell for cell, value in zip(cells, values, strict=True)]
