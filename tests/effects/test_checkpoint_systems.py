@@ -69,25 +69,24 @@ def test_so_does_this_library(task: Task) -> None:
 
 
 def test_a_step_between_does_not_count_as_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [0.0]
+    now_s, done = [0.0], list[str]()
 
-    def passes(seconds: float) -> None:
+    def passes(seconds: float, what: str) -> None:
         now_s[0] += seconds
+        done.append(what)
 
     class Clocked(Keeper):
         has = ("stall_s", "process_s", "node_s", "restore_s", "durable_s")
-        begin = lambda self: passes(1)  # noqa: E731
-        fence = lambda self: passes(2)  # noqa: E731
-        process = lambda self: passes(4)  # noqa: E731
-        node = lambda self: passes(8)  # noqa: E731
-        restore = lambda self: passes(16)  # noqa: E731
-        durable = lambda self: passes(32)  # noqa: E731
-        clear = lambda self: passes(100)  # noqa: E731
 
+    takes_s = {"begin": 1, "fence": 2, "process": 4, "node": 8, "restore": 16, "durable": 32, "clear": 100}
+    for name, seconds in takes_s.items():
+        setattr(Clocked, name, lambda self, name=name, seconds=seconds: passes(seconds, name))
     for module in (serving, state):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
-    told = measured(Clocked(), lambda: passes(64))
+    told = measured(Clocked(), lambda: passes(64, "a step"))
     assert told == {"stall_s": 3, "process_s": 7, "node_s": 15, "restore_s": 16, "durable_s": 32}
+    assert done[:5] == ["begin", "a step", "fence", "process", "clear"]
+    assert done[5:] == ["begin", "fence", "process", "node", "restore", "clear", "durable", "clear"]
 
 
 @pytest.mark.parametrize("name", corruption_torch.FORMATS)
