@@ -11,7 +11,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-pure test-all branches check fmt lock bench-env bench-quick bench bench-full bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-hosts diagram clean
+.PHONY: help venv demo test test-pure test-all branches check fmt lock bench-env bench-quick bench bench-full bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-checkpoint-systems bench-hosts bench-gpu bench-tables diagram clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -94,8 +94,17 @@ bench-reproducible: $(READY) ## what a step costs with sums in one fixed order
 bench-checkpoint: $(READY) ## what a snapshot costs
 	$(BIN)/python -m benchmarks.checkpoint --out runs/checkpoint.json $(ARGS)
 
+bench-checkpoint-systems: $(READY) ## what a checkpoint costs, beside other ways to keep one
+	$(BIN)/python -m benchmarks.checkpoint_systems --out runs/checkpoint_systems.json $(ARGS)
+
 bench-hosts: $(READY) ## what a host monitor costs
 	$(BIN)/python -m benchmarks.host_monitor --out runs/host_monitor.json $(ARGS)
+
+bench-gpu: $(READY) ## what this library costs on a GPU; needs one
+	$(BIN)/python -m benchmarks.gpu --out runs/gpu.json $(ARGS)
+
+bench-tables: $(READY) ## tables, plots and the README's section from benchmarks/results; needs matplotlib
+	$(BIN)/python -m benchmarks.render $(ARGS)
 
 diagram: $(READY) ## write the state diagram into ARCHITECTURE.md, the tables of policies, knobs and commands into their pages
 	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md

@@ -133,7 +133,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--skip", action="append", default=[], choices=[*FLEETS, "campaign", "growth", "case-study"])
     parser.add_argument("--worlds", type=int, default=100)
     given = parser.parse_args(arguments)
-    found: dict[str, Any] = {"provenance": provenance()}
+    found: dict[str, Any] = {"benchmark": "simulator", "provenance": provenance()}
     found["fleets"] = [fleet(name) for name in FLEETS if name not in given.skip]
     if "campaign" not in given.skip:
         found["campaign"] = campaign(given.worlds, processors())
