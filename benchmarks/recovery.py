@@ -211,7 +211,7 @@ class Bench:
             self.close()
         if self._hosts is None:
             self._ray = ray
-            self._hosts = Hosts(slots, ray).__enter__()
+            self._hosts = Hosts(slots, environment=ray).__enter__()
             return self._hosts
         missing, surplus = list(slots), []
         for name, have in self._hosts.slots.items():

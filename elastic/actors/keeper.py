@@ -23,6 +23,7 @@ from elastic.actors.replica import Equipment, PullAnswer, end_replicas, equipmen
 from elastic.checkpoint import rungs
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.ladder import Ladder
+from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
@@ -88,6 +89,8 @@ class Keeper:
         # Uploads stop nobody: where the interval is measured, the next one begins when the last has arrived.
         self._uploads = Schedule(checkpoint.upload_interval, checkpoint.overhead, Measured(stall_s=0.0))
         self._upload_began_s = 0.0
+        self._uploading: dict[ShardKey, rungs.Upload] = {}
+        self._is_leaving = False
         self._newest: int | None = None  # step that is staged
         self._urgent: dict[str, tuple[int, str]] = {}  # by node: what it has staged, and why that goes down at once
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -139,6 +142,10 @@ class Keeper:
     def forked(self, forks: tuple[Fork, ...]) -> None:
         """Where the history began anew, oldest first."""
         self._inbox.put(lambda: self._heed(rungs.Forked(forks=forks)))
+
+    def hand_over(self, reason: str) -> None:
+        """This process may end at any moment: actors upload what is newest, and commit it, with it or without."""
+        self._inbox.put(lambda: self._hand_over(reason))
 
     def lease(self, commit: CommitId, shards: int, is_over: bool = False) -> None:
         """Somebody reads this step: nothing of it is dropped until this is called again with is_over."""
@@ -344,12 +351,22 @@ class Keeper:
 
         def ended(answer: tuple[str, str]) -> None:
             digest, reason = answer
+            self._uploading.pop(order.key, None)
             if reason:
                 log.warning("checkpoints: not uploaded: %s", reason)
             self._heed(rungs.Uploaded(key=order.key, node=order.node, digest=digest, reason=reason))
 
-        call = hand.actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key)
+        self._uploading[order.key] = order
+        metrics = dict(self._metrics(order.key.commit)) if self._is_leaving else None
+        call = hand.actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key, metrics)
         self._then(call, _UPLOAD_S, ended, lambda reason: ended(("", reason)))
+
+    def _hand_over(self, reason: str) -> None:
+        self._is_leaving = True
+        for order in list(self._uploading.values()):  # once more: they were not told that they may be left alone
+            if order.node in self._hands:
+                self._upload(order, self._hands[order.node])
+        self._heed(rungs.RedundancyLost(reason=reason))
 
     def _is_uploaded(self) -> None:
         now_s = time.monotonic()

@@ -218,6 +218,8 @@ class RayFleet:
 
         Of a driver that was superseded: leave the workers to the newer one.
         """
+        if self._is_down.is_set():
+            return
         self._is_down.set()
         self._answers.close(_END_S)
         self._keeping.join(_END_S)

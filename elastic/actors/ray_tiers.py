@@ -150,6 +150,11 @@ class RayTiers(Tiers):
         keeper.prefetch(Aim(candidate=candidate, width=state.width, homes=homes), told.set)
         told.wait(_ANNOUNCE_S)
 
+    def hand_over(self) -> None:
+        """The run exits, and this process may be killed before `flush` has ended: actors do what is left without it."""
+        if self._keeper is not None and self._staged >= 0:
+            self._keeper.hand_over("the run exits")
+
     def flush(self) -> None:
         """Wait until the last staged step is durable, and on the disks, where there are such tiers; tell on the way."""
         if self._keeper is None or self._staged < 0:

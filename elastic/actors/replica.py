@@ -96,6 +96,7 @@ class CheckpointReplica:
         self._where = node
         self._use_disk(equipment)
         self._vault_lock = threading.Lock()
+        self._uploading: set[ShardKey] = set()
         self._heard_s = time.monotonic()
         self._self = ray.get_runtime_context().current_actor
         threading.Thread(target=self._expire, name="elastic-lease", daemon=True).start()
@@ -175,14 +176,24 @@ class CheckpointReplica:
             log.warning("an old step stays on the disk: %s", error)
         return self._node.holding()
 
-    def upload(self, incarnation: int, key: ShardKey) -> tuple[str, str]:
-        """Write a shard to the persistent tier; returns (digest of its manifest, why it is not there)."""
+    def upload(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float] | None = None) -> tuple[str, str]:
+        """Write a shard to the persistent tier; returns (digest of its manifest, why it is not there).
+
+        Args:
+            metrics: given where no driver may be left by then: whoever finds all shards of the step there commits it.
+        """
         self._obey(incarnation)
+        self._uploading.add(key)
         try:
             with self._node.lent(key) as (manifest, read):
-                return self._opened().upload(manifest, read), ""
+                digest = self._opened().upload(manifest, read)
+            if metrics is not None and (reason := self._commit_if_whole(incarnation, key, metrics)):
+                log.warning("step %d is not durable yet: %s", key.commit.step, reason)
+            return digest, ""
         except ElasticError as error:
             return "", f"node {self._node.name}: {error}"
+        finally:
+            self._uploading.discard(key)
 
     def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str], metrics: Mapping[str, float]) -> str:
         """Make a step durable and delete what nobody wants any more; returns why it is not durable, empty if it is."""
@@ -200,15 +211,17 @@ class CheckpointReplica:
     def make_durable(self, incarnation: int, key: ShardKey) -> str:
         """No driver is left: upload a shard, and commit its step if all shards are there; returns why it is not."""
         _, reason = self.upload(incarnation, key)
-        if reason:
-            return reason
+        return reason or self._commit_if_whole(incarnation, key, {})
+
+    def _commit_if_whole(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float]) -> str:
+        """Commit a step if all its shards are uploaded; returns why it is not durable, empty if it is."""
         try:
             digests = self._opened().uploaded(key.commit, key.shards)
         except ElasticError as error:
             return f"node {self._node.name}: {error}"
         if len(digests) < key.shards:
             return f"of {key.shards} shards {len(digests)} are uploaded so far"
-        return self.commit(incarnation, key.commit, digests, {})
+        return self.commit(incarnation, key.commit, digests, metrics)
 
     def clear(self, incarnation: int) -> None:
         """The run is over: take away what its lives have left in the memory of this node."""
@@ -254,12 +267,13 @@ class CheckpointReplica:
             return self._vault
 
     def _expire(self) -> None:
-        while time.monotonic() - self._heard_s < self._equipment.lease_s:
+        while self._uploading or time.monotonic() - self._heard_s < self._equipment.lease_s:
             time.sleep(min(_LEASE_LOOK_S, self._equipment.lease_s / 4))
         log.warning(
             "no driver for %.0f s: the copies on node %s are given up", self._equipment.lease_s, self._node.name
         )
-        self._clear()
+        if self._equipment.incarnation:  # who was only woken to be asked has no say in what stays
+            self._clear()
         ray.kill(self._self, no_restart=True)
 
 

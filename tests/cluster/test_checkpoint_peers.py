@@ -20,6 +20,7 @@ from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.memory import MemorySource, scan
 from elastic.checkpoint.reader import take_inventory
+from elastic.checkpoint.records import parse_name
 from elastic.checkpoint.rungs import Rung
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.vault import open_vault
@@ -254,6 +255,39 @@ def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(
     read = np.frombuffer(bytes(source.read(newest.key, 0, newest.nbytes)), dtype=np.uint8)
     assert np.array_equal(read, data[5, newest.shard])
     source.close()
+
+
+@pytest.mark.parametrize("is_under_way", [True, False], ids=["its upload has begun", "its upload is not due"])
+def test_what_is_handed_over_becomes_durable_without_a_keeper(crew: Crew, tmp_path: Path, is_under_way: bool) -> None:
+    url, run = str(tmp_path / "store"), tmp_path.name
+    vault = open_vault(url, run)
+    vault.register("test")
+    keeper = crew.keeper(persistent=url, persistent_interval=Interval(steps=1000), upload_bytes_per_s=2 << 20)
+
+    def has_begun(step: int) -> bool:
+        names = (parse_name(path.name) for path in (tmp_path / "store" / run / "leases").glob("*"))
+        return any(commit is not None and commit.step == step for commit in names)
+
+    def is_durable(step: int) -> bool:
+        return any(one.commit.step == step for one in vault.commits())
+
+    def seal(step: int) -> None:
+        crew.seal(key(step, 0, 2), "x")
+        crew.seal(key(step, 1, 2), "y")
+
+    seal(1)
+    wait_until(lambda: has_begun(1), "the first step is uploaded at once")
+    if not is_under_way:
+        wait_until(lambda: is_durable(1), "the first step is not uploaded")
+        seal(2)
+        wait_until(lambda: crew.rung(2) is not None, "step 2 is not seen")
+    last = 1 if is_under_way else 2
+    keeper.hand_over("the run exits")
+    wait_until(lambda: has_begun(last), "it is not uploaded")
+    time.sleep(0.5)  # until actors have been asked
+    keeper.close(keep=True)
+    assert not is_durable(last), "it was durable before the keeper had left"
+    wait_until(lambda: is_durable(last), "nobody commits it")
 
 
 def test_what_is_restored_is_waited_for_while_it_comes_and_passed_on(crew: Crew, tmp_path: Path) -> None:
