@@ -196,15 +196,16 @@ class Hosts(Network):
 
     Args:
         slots: of each host that is there from the start.
+        ray: variables for every process of the cluster, such as RAY_health_check_period_ms.
 
     Attributes:
         slots: by name of the host.
         ray_address: for drivers, which must run in the root namespace with `environment`.
     """
 
-    def __init__(self, slots: tuple[int, ...]) -> None:
+    def __init__(self, slots: tuple[int, ...], ray: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._first = slots
+        self._first, self._ray = slots, dict(ray or {})
         self.slots: dict[str, int] = {}
         self._folder = Path("/tmp") / self.name  # short: sockets lie below it
         self._raylets: list[subprocess.Popen[bytes]] = []
@@ -214,13 +215,14 @@ class Hosts(Network):
     def environment(self) -> Mapping[str, str]:
         """What every process of the cluster is started with."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        return plain | {
+        ours = {
             _MARK: self.name,
             "PYTHONPATH": str(_ROOT),
             "RAY_TMPDIR": str(self._folder),
             "RAY_AUTH_MODE": "disabled",
             "RAY_USAGE_STATS_ENABLED": "0",
         }
+        return plain | ours | self._ray
 
     def close(self) -> None:
         super().close()
@@ -309,7 +311,7 @@ def _kill_all(find: Callable[[], set[int]], whose: str) -> list[int]:
     """
     killed: set[int] = set()
     deadline_s = time.monotonic() + _END_S
-    while pids := {pid for pid in find() if not _is_zombie(pid)}:
+    while pids := {pid for pid in find() if not is_zombie(pid)}:
         if time.monotonic() > deadline_s:
             raise HostsError(f"processes of {whose} would not die within {_END_S:.0f} s: {sorted(pids)}")
         for pid in pids:
@@ -346,7 +348,8 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _is_zombie(pid: int) -> bool:
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended, or is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:

@@ -26,7 +26,7 @@ from elastic.checkpoint.ladder import Ladder
 from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint, RunSettings
 
@@ -135,6 +135,10 @@ class Keeper:
     def redundancy_lost(self, reason: str) -> None:
         """Live workers hold the newest state once only."""
         self._inbox.put(lambda: self._heed(rungs.RedundancyLost(reason=reason)))
+
+    def forked(self, forks: tuple[Fork, ...]) -> None:
+        """Where the history began anew, oldest first."""
+        self._inbox.put(lambda: self._heed(rungs.Forked(forks=forks)))
 
     def lease(self, commit: CommitId, shards: int, is_over: bool = False) -> None:
         """Somebody reads this step: nothing of it is dropped until this is called again with is_over."""
