@@ -6,8 +6,7 @@ one is overwritten in time, and two nodes' slots of a step may go one after the 
 
 What is dropped depends on nothing but the ladder: two newer steps must have reached REPLICATED with at least as many
 copies (one, where a node has no room), and nobody may be reading it. Steps that history has left behind do not count.
-So a node without room for a second generation
-keeps the first one, and says so.
+So a node without room for a second generation keeps the first one, and says so.
 """
 
 from collections.abc import Iterable, Iterator
