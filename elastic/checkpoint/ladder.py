@@ -95,7 +95,7 @@ class Ladder:
         if site.life != holding.life:
             site.ordered = frozenset()
             self._forget_work(node)
-        for key in holding.slots | holding.copies:
+        for key in sorted(holding.slots | holding.copies, key=rungs.copy_of):  # a set has no order that repeats itself
             self._now.see(key.commit, key.shards)
         site.life, site.number = holding.life, holding.number
         site.slots = {rungs.copy_of(key) for key in holding.slots}
@@ -257,7 +257,7 @@ class Ladder:
 
     def _drop(self) -> Iterator[rungs.Order]:
         active = self._active()
-        for step in list(self._now.steps.values()):
+        for step in [one for one in self._now.steps.values() if self._now.is_copied(one)]:
             if step.readers > 0 or step.is_uploading or step in active:
                 continue
             reason = self._why_not_needed(step, is_pressed=any(one.full for one in active))
