@@ -164,13 +164,15 @@ def test_ways_of_keeping_that_lack_a_figure_have_an_empty_cell() -> None:
         {"system": "dcp-async", "repetition": 1, "note": ""} | figures | {"stall_s": 0.01},
         {"system": "nvrx-local", "repetition": 0, "note": "no environment"} | figures,
     ]
-    kept = result(*rows, benchmark="checkpoint_systems", titles={"dcp-async": "DCP"}, settings={"nbytes": 1 << 20})
+    titles = {"elastic": "elastic", "nvrx-local": "NVRx", "dcp-async": "`DCP`"}
+    kept = result(*rows, benchmark="checkpoint_systems", titles=titles, settings={"nbytes": 1 << 20})
     table = tables.checkpoint_systems(kept)
     stall, survives, *rest = tables.KEPT.values()
     told = cells(table)
     assert told["elastic"] == {stall: "0.02", survives: "0.1"} | dict.fromkeys(rest, "")
-    assert told["DCP"] == {stall: "**0.01**", survives: ""} | dict.fromkeys(rest, "")
-    assert table.notes == ("Not measured: nvrx-local: no environment.",)
+    assert told["`DCP`"] == {stall: "**0.01**", survives: ""} | dict.fromkeys(rest, "")
+    assert table.notes == ("Not measured: NVRx: no environment.",)
+    assert list(told) == list(titles.values()), "in the order of the titles, whoever had the first turn"
     assert {(sample.group, sample.name) for sample in tables.checkpoint_samples(kept)} == {
         (stall, "elastic"),
         (survives, "elastic"),
