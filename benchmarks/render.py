@@ -36,7 +36,8 @@ CHECKPOINT = """\
 
 The ways to keep a checkpoint take turns within each repetition, each with a state in host memory, in a process of its
 own. torchft's transports keep nothing: they carry live state to a joiner, and sum nothing; that is how it outlives a
-process there. Empty: it has no such thing, or it was not measured. [What each figure and each way is](docs/benchmarks.md#checkpoints-beside-other-ways-to-keep-one).
+process there. Empty: it has no such thing, or it was not measured. What each figure and each way is:
+[benchmarks](docs/benchmarks.md#checkpoints-beside-other-ways-to-keep-one).
 """
 SIMULATED = """\
 ### At sizes that nobody can rent

@@ -293,10 +293,9 @@ def checkpoint_samples(result: Result) -> list[Sample]:
         for figure, title in KEPT.items():
             if row.get(figure) is not None:
                 groups.setdefault((title, row["system"]), []).append(row[figure])
-    titles = result.get("titles", {})
+    titles = result["titles"]
     return [
-        Sample(group=group, name=titles.get(name, name).replace("`", ""), values=tuple(v))
-        for (group, name), v in groups.items()
+        Sample(group=group, name=titles[name].replace("`", ""), values=tuple(v)) for (group, name), v in groups.items()
     ]
 
 
