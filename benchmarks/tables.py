@@ -72,13 +72,13 @@ def origin(result: Result, wanted: str = "") -> str:
     """One sentence: what was measured, when, on what, how busy that was."""
     of = result["provenance"]
     versions, machine = of["versions"], of["machine"]
-    commit = (of["commit"] or "unknown")[:7] + (", with uncommitted changes" if of["dirty"] else "")
+    commit = f"commit `{(of['commit'] or 'unknown')[:7]}`" + (" with uncommitted changes" if of["dirty"] else "")
     used = [f"Python {versions['python']}"]
     used += [f"{name} {versions[name]}" for name in ("torch", "ray") if versions[name]]
     used += [f"{name} {version}" for name, version in of.get("peers", {}).items() if version]
     busy = f"load {machine['load_average_1min']:.1f} at the start"
     place = f"{machine['cores']} cores of {machine['processor']}"
-    told = f"{of['date'][:10]}, commit `{commit}`, {place}, {', '.join(used)}, {busy}."
+    told = f"{of['date'][:10]}, {commit}, {place}, {', '.join(used)}, {busy}."
     return " ".join(filter(None, [wanted, told, f"`{of['command']}`" if of.get("command") else ""]))
 
 

@@ -190,8 +190,16 @@ def test_a_gpu_that_was_not_there_leaves_its_rows_empty() -> None:
 
 
 def test_an_origin_says_what_was_measured_on_what() -> None:
-    told = tables.origin({"provenance": PROVENANCE | {"dirty": True}}, "Measured")
-    for part in ("2026-01-02", "`0123456`", "uncommitted changes", "2 cores of AMD EPYC", "torch 2.13.0", "load 0.5"):
+    told = tables.origin({"provenance": PROVENANCE | {"dirty": True, "peers": {"torchft": "0.2"}}}, "Measured")
+    for part in (
+        "2026-01-02",
+        "`0123456`",
+        "uncommitted changes",
+        "2 cores of AMD EPYC",
+        "torch 2.13.0",
+        "torchft 0.2",
+        "load 0.5",
+    ):
         assert part in told or part.strip("`") in told, part
 
 
