@@ -36,6 +36,8 @@ _END_S = 20.0
 _OBJECT_STORE_BYTES = 80 << 20
 _ROOT = Path(__file__).resolve().parent.parent
 _NOBODY = "02:00:00:00:00:00"  # a link-layer address that no cable has: what is sent there gets lost
+# `ip netns exec` has unshared the mounts already, so this is the host's alone, and goes with its last process.
+_OWN_MEMORY = ("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
 HEAD = ""  # stands for the root namespace among the names of hosts
 
 
@@ -196,15 +198,22 @@ class Hosts(Network):
 
     Args:
         slots: of each host that is there from the start.
+        head: options of the head's `ray start`.
+        environment: more of it, for each process of the cluster.
 
     Attributes:
         slots: by name of the host.
         ray_address: for drivers, which must run in the root namespace with `environment`.
     """
 
-    def __init__(self, slots: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        slots: tuple[int, ...],
+        head: tuple[str, ...] = ("--include-dashboard=false",),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__()
-        self._first = slots
+        self._first, self._head, self._more = slots, head, dict(environment or {})
         self.slots: dict[str, int] = {}
         self._folder = Path("/tmp") / self.name  # short: sockets lie below it
         self._raylets: list[subprocess.Popen[bytes]] = []
@@ -214,13 +223,15 @@ class Hosts(Network):
     def environment(self) -> Mapping[str, str]:
         """What every process of the cluster is started with."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        return plain | {
+        ours = {
             _MARK: self.name,
             "PYTHONPATH": str(_ROOT),
             "RAY_TMPDIR": str(self._folder),
             "RAY_AUTH_MODE": "disabled",
             "RAY_USAGE_STATS_ENABLED": "0",
+            **self._more,
         }
+        return plain | ours
 
     def close(self) -> None:
         super().close()
@@ -228,12 +239,17 @@ class Hosts(Network):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 raylet.wait(_END_S)
 
-    def add(self, slots: int) -> str:
-        """A new host with so many slots; one at a time, since raylets that start together fight over files."""
+    def add(self, slots: int, *options: str, has_own_memory: bool = False, **environment: str) -> str:
+        """A new host with so many slots; one at a time, since raylets that start together fight over files.
+
+        Args:
+            options: of `ray start`. has_own_memory: it has a /dev/shm of its own. environment: of its processes alone.
+        """
         host = self.add_host()
         self.slots[host.name] = slots
-        inside = ("ip", "netns", "exec", host.name)
-        self._start(*inside, *_ray_start(host.address, slots), f"--address={self.ray_address}")
+        inside = ("ip", "netns", "exec", host.name, *(_OWN_MEMORY if has_own_memory else ()))
+        command = (*inside, *_ray_start(host.address, slots), f"--address={self.ray_address}", *options)
+        self._start(*command, **environment)
         return host.name
 
     def lose(self, name: str) -> list[int]:
@@ -256,16 +272,16 @@ class Hosts(Network):
         self.ray_address = f"{self.address}:{port}"
         # Its own ports are drawn by chance: other clusters of this machine share the root namespace.
         ports = (f"--port={port}", f"--ray-client-server-port={_free_port(self.address)}", "--min-worker-port=0")
-        head = (*_ray_start(self.address, 0), "--head", "--include-dashboard=false", "--max-worker-port=0")
+        head = (*_ray_start(self.address, 0), "--head", "--max-worker-port=0", *self._head)
         self._start(*head, *ports, f"--temp-dir={self._folder}")
         for slots in self._first:
             self.add(slots)
 
-    def _start(self, *command: str) -> None:
+    def _start(self, *command: str, **environment: str) -> None:
         """Start a raylet and wait until it says that it runs."""
-        said = self._folder / f"start-{len(self._raylets)}.txt"
+        said, env = self._folder / f"start-{len(self._raylets)}.txt", {**self.environment, **environment}
         with said.open("wb") as out:
-            raylet = subprocess.Popen(command, env=self.environment, stdout=out, stderr=subprocess.STDOUT, cwd=_ROOT)
+            raylet = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=_ROOT)
         self._raylets.append(raylet)
         deadline_s = time.monotonic() + _START_S
         while b"Ray runtime started" not in said.read_bytes():
@@ -309,7 +325,7 @@ def _kill_all(find: Callable[[], set[int]], whose: str) -> list[int]:
     """
     killed: set[int] = set()
     deadline_s = time.monotonic() + _END_S
-    while pids := {pid for pid in find() if not _is_zombie(pid)}:
+    while pids := {pid for pid in find() if not is_zombie(pid)}:
         if time.monotonic() > deadline_s:
             raise HostsError(f"processes of {whose} would not die within {_END_S:.0f} s: {sorted(pids)}")
         for pid in pids:
@@ -346,7 +362,8 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _is_zombie(pid: int) -> bool:
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended, or is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:

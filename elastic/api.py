@@ -1,5 +1,6 @@
 """Effect. `elastic.fit`: from a train_fn and settings to a result."""
 
+import logging
 import os
 import signal
 import threading
@@ -51,6 +52,8 @@ from elastic.progress import Progress
 from elastic.report.window import window
 from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Page, RunSettings, Scaling
 from elastic.train.runner import with_callbacks
+
+log = logging.getLogger("elastic")
 
 
 def fit(  # noqa: PLR0913 - each has a default, and is named by who gives it
@@ -209,6 +212,8 @@ def _drive(
             finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machine_keeper)
             metrics.on_end()
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
+            if finished.outcome.ending is Ending.EXITED:
+                _hand_over(finished, fleet, tiers, is_kept=is_kept)
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
                 tiers.flush()
                 driver.tell_late()
@@ -217,6 +222,18 @@ def _drive(
         fleet.shutdown(keep_memory=is_kept)
         brain.close()
         tiers.close(keep=is_kept or fleet.is_superseded)
+
+
+def _hand_over(finished: Finished, fleet: RayFleet, tiers: RayTiers | NoTiers, is_kept: bool) -> None:
+    """Whoever had the run exit may kill this process at any moment: nothing that must be done waits for it.
+
+    Args:
+        is_kept: what is in the memory of nodes stays, so that its workers need not.
+    """
+    log.warning("%s", finished.outcome.message)
+    tiers.hand_over()
+    if is_kept:
+        fleet.shutdown(keep_memory=True)
 
 
 def _number(tiers: RayTiers | NoTiers, run: str, heeded: int) -> tuple[int, tuple[Fork, ...]]:

@@ -19,14 +19,15 @@ from elastic.actors.calls import Calls
 from elastic.actors.disk_keeper import DiskKeeper
 from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim, Prefetcher
-from elastic.actors.replica import Equipment, PullAnswer, end_replica, equipment_for, start_replica
+from elastic.actors.replica import Equipment, PullAnswer, end_replicas, equipment_for, start_replica
 from elastic.checkpoint import rungs
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.ladder import Ladder
+from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint, RunSettings
 
@@ -88,6 +89,8 @@ class Keeper:
         # Uploads stop nobody: where the interval is measured, the next one begins when the last has arrived.
         self._uploads = Schedule(checkpoint.upload_interval, checkpoint.overhead, Measured(stall_s=0.0))
         self._upload_began_s = 0.0
+        self._uploading: dict[ShardKey, rungs.Upload] = {}
+        self._is_leaving = False
         self._newest: int | None = None  # step that is staged
         self._urgent: dict[str, tuple[int, str]] = {}  # by node: what it has staged, and why that goes down at once
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -136,6 +139,14 @@ class Keeper:
         """Live workers hold the newest state once only."""
         self._inbox.put(lambda: self._heed(rungs.RedundancyLost(reason=reason)))
 
+    def forked(self, forks: tuple[Fork, ...]) -> None:
+        """Where the history began anew, oldest first."""
+        self._inbox.put(lambda: self._heed(rungs.Forked(forks=forks)))
+
+    def hand_over(self, reason: str) -> None:
+        """This process may end at any moment: actors upload what is newest, and commit it, with it or without."""
+        self._inbox.put(lambda: self._hand_over(reason))
+
     def lease(self, commit: CommitId, shards: int, is_over: bool = False) -> None:
         """Somebody reads this step: nothing of it is dropped until this is called again with is_over."""
         self._inbox.put(lambda: self._heed(rungs.Leased(commit=commit, shards=shards, is_over=is_over)))
@@ -149,8 +160,8 @@ class Keeper:
         self._is_closed.set()
         self._inbox.put(lambda: None)
         self._thread.join(_END_S)
-        for hand in self._hands.values() if not keep else ():
-            end_replica(hand.actor)
+        if not keep:
+            end_replicas(self._run, self._incarnation)
 
     # --- the thread ---
 
@@ -340,12 +351,22 @@ class Keeper:
 
         def ended(answer: tuple[str, str]) -> None:
             digest, reason = answer
+            self._uploading.pop(order.key, None)
             if reason:
                 log.warning("checkpoints: not uploaded: %s", reason)
             self._heed(rungs.Uploaded(key=order.key, node=order.node, digest=digest, reason=reason))
 
-        call = hand.actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key)
+        self._uploading[order.key] = order
+        metrics = dict(self._metrics(order.key.commit)) if self._is_leaving else None
+        call = hand.actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key, metrics)
         self._then(call, _UPLOAD_S, ended, lambda reason: ended(("", reason)))
+
+    def _hand_over(self, reason: str) -> None:
+        self._is_leaving = True
+        for order in list(self._uploading.values()):  # once more: they were not told that they may be left alone
+            if order.node in self._hands:
+                self._upload(order, self._hands[order.node])
+        self._heed(rungs.RedundancyLost(reason=reason))
 
     def _is_uploaded(self) -> None:
         now_s = time.monotonic()

@@ -13,7 +13,7 @@ from typing import Any
 
 from elastic.actors.fleet import Emit
 from elastic.control import events as ev
-from elastic.control.state import OVER, RunState
+from elastic.control.state import OVER, RunState, Standing
 from elastic.errors import SettingError
 from elastic.kube.client import KubeClient, KubeError, Why, connect
 from elastic.kube.pods import GROUP
@@ -102,11 +102,13 @@ class Machines:
 
     def _look(self, state: RunState) -> None:
         try:
+            alive = [one for one in state.workers.values() if one.standing not in OVER]
             wish = Wish(
                 quarantine=state.care.quarantine,
-                busy=frozenset(one.node for one in state.workers.values() if one.standing not in OVER),
+                busy=frozenset(one.node for one in alive),
                 addresses=self._addresses(),
                 replicas=self._replicas,
+                is_settled=bool(alive) and all(one.standing is not Standing.REQUESTED for one in alive),
             )
             orders, self._memory = reconcile(
                 self._run, wish, self._seen(), self._memory, time.time(), self._limits.start_timeout_s
@@ -151,7 +153,7 @@ class Machines:
                 log.warning("machines: replaced: %s", ", ".join(sorted(order.pods)))
                 self._client.replace_pods(self._cluster, GROUP, order.pods)
             case Scale():
-                self._client.scale(self._cluster, GROUP, order.replicas)
+                self._client.scale(self._cluster, GROUP, order.replicas, order.leave)
             case Warn():
                 self._emit(ev.NodeNotice(node=order.node, reason=order.reason))
             case Missing():

@@ -218,6 +218,8 @@ class RayFleet:
 
         Of a driver that was superseded: leave the workers to the newer one.
         """
+        if self._is_down.is_set():
+            return
         self._is_down.set()
         self._answers.close(_END_S)
         self._keeping.join(_END_S)
@@ -254,7 +256,7 @@ class RayFleet:
             if self._monitors.admission.must_wait(self._node(event.worker), event):
                 return
         self._monitors.admission.heed(event)
-        if isinstance(event, ev.FreezeAnswered):
+        if isinstance(event, (ev.FreezeAnswered, ev.AtDoor)):
             self._probes.end(event.worker)
         self._emit_event(event)
         match event:

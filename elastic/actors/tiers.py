@@ -198,6 +198,9 @@ class NoTiers:
     def start(self, settings: RunSettings) -> None:
         pass
 
+    def hand_over(self) -> None:
+        pass
+
     def flush(self) -> None:
         pass
 

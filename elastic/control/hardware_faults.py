@@ -1,5 +1,7 @@
 """Pure. What follows from a finding on a host: nothing, evidence, a worker replaced, a node that leaves."""
 
+from math import inf
+
 from elastic.control import events as ev
 from elastic.control.departing import node_noticed
 from elastic.control.forming import freeze, harden
@@ -25,6 +27,8 @@ def hardware_found(turn: Turn, event: ev.HardwareFinding) -> None:
     _explain(turn, harmed, event)
     if event.severity is Severity.NODE_MUST_GO:
         is_check = event.kind is FindingKind.HEALTH
+        if not is_check:  # whoever is blamed, and if nobody is; a check may be passed next time
+            turn.change(care=turn.state.care.quarantined(event.node, inf))
         turn.set_workers(list(turn.tally.nodes.get(event.node, ())), severity=event.severity)
         node_noticed(turn, ev.NodeNotice(node=event.node, reason=f"{UNHEALTHY if is_check else ''}{event.detail}"))
     elif event.kind is FindingKind.HEALTH:

@@ -186,12 +186,15 @@ class KubeClient:
         """Raises: KubeError: MISSING too where the cluster has no such group."""
         return _group(self._get("rayclusters", cluster), group)[1]
 
-    def scale(self, cluster: str, group: str, replicas: int) -> GroupState:
-        """Set the replicas of a group, within its bounds. Raises: KubeError."""
+    def scale(self, cluster: str, group: str, replicas: int, leave: frozenset[str] = frozenset()) -> GroupState:
+        """Set the replicas of a group, within its bounds, and name pods that go. Raises: KubeError."""
 
         def change(one: dict[str, Any]) -> None:
             number, now = _group(one, group)
-            one["spec"]["workerGroupSpecs"][number]["replicas"] = min(max(replicas, now.low), now.high)
+            spec = one["spec"]["workerGroupSpecs"][number]
+            spec["replicas"] = min(max(replicas, now.low), now.high)
+            if leave:  # in the same write: the operator deletes any where a lower number comes alone
+                spec.setdefault("scaleStrategy", {})["workersToDelete"] = sorted({*now.leaving, *leave})
 
         return _group(self._change_cluster(cluster, change), group)[1]
 

@@ -31,12 +31,14 @@ class Wish:
         busy: Ray nodes on which workers still are.
         addresses: of Ray nodes that are alive.
         replicas: machines that the group should have; None: somebody else, such as the autoscaler, sees to that.
+        is_settled: no worker waits for a place, so that machines without one are too many.
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
     busy: frozenset[str] = frozenset()
     addresses: Mapping[str, str] = field(default_factory=dict)
     replicas: int | None = None
+    is_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +74,10 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Give the group so many machines."""
+    """Give the group so many machines; `leave`: pods that go first, where there are too many."""
 
     replicas: int
+    leave: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +133,7 @@ def reconcile(
     if gone - set(seen.group.leaving):
         orders.append(Replace(pods=gone - set(seen.group.leaving)))
     if wish.replicas is not None:
-        wanted = min(max(wish.replicas, seen.group.low), seen.group.high)
-        if wanted != seen.group.replicas:
-            orders.append(Scale(replicas=wanted))
+        orders += _sized(wish, wish.replicas, seen, at)
     warnings = [one for one in _warnings(seen, at) if one.node not in memory.warned]
     memory = replace(memory, warned=memory.warned | {one.node for one in warnings})
     short, memory = _shortage(seen, memory, now_s, patience_s)
@@ -152,6 +153,22 @@ def marked_until_s(run: str, machine: Machine) -> float | None:
         if taint.key == QUARANTINE and owner == run:
             return inf if end == _NEVER else float(end)
     return None
+
+
+def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list[Order]:
+    """Growing asks for machines; shrinking gives up those that no worker is on, and names them: else any may go."""
+    group = seen.group
+    wanted = min(max(replicas, group.low), group.high)
+    if wanted >= group.replicas or not wish.is_settled:
+        return [Scale(replicas=wanted)] if wanted > group.replicas else []
+    used = {pod.name for node, pod in at.items() if node in wish.busy}
+    theirs = [pod for pod in seen.pods if pod.group == group.name]
+    # Those that do not run yet first; those that others have named are gone already.
+    idle = [pod for pod in theirs if pod.name not in used and not pod.is_leaving and pod.name not in group.leaving]
+    unmade = max(0, group.replicas - len(theirs))  # replicas without a pod cost nobody anything
+    leave = sorted(idle, key=lambda pod: (pod.is_running, pod.name))[: max(0, group.replicas - wanted - unmade)]
+    left = max(wanted, group.replicas - unmade - len(leave))
+    return [Scale(replicas=left, leave=frozenset(pod.name for pod in leave))] if left < group.replicas else []
 
 
 def _quarantined(run: str, wish: Wish, seen: Seen, at: Mapping[str, Pod], now_s: float) -> list[Order]:

@@ -68,7 +68,11 @@ def from_cluster(kubeconfig: str | None) -> Definitions:
     """
     from elastic.kube.client import connect
 
-    client = connect("default", kubeconfig)
+    try:
+        client = connect("default", kubeconfig)
+    except SettingError as error:
+        where = "ray-operator/config/crd/bases of its repository"
+        raise SettingError(f"{error}, or name a folder of KubeRay's definitions with --crds: {where}") from error
     try:
         return Definitions([client.definition(f"{name}.ray.io") for name in ("rayjobs", "rayclusters")])
     finally:

@@ -20,6 +20,7 @@ from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.memory import MemorySource, scan
 from elastic.checkpoint.reader import take_inventory
+from elastic.checkpoint.records import parse_name
 from elastic.checkpoint.rungs import Rung
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.vault import open_vault
@@ -55,7 +56,7 @@ class Crew:
     def id(self, name: str) -> str:
         return self.nodes[name].node_id
 
-    def keeper(self, incarnation: int = 1, has_disks: bool = False, **checkpoint: Any) -> Any:
+    def keeper(self, incarnation: int = 1, has_disks: bool = False, on: str = "xy", **checkpoint: Any) -> Any:
         from elastic.actors.keeper import Keeper
 
         tiers = Checkpoint(memory=str(self._root), **checkpoint)
@@ -64,7 +65,7 @@ class Crew:
         disk = functools.partial(disk_of, self._root, self._root.name) if has_disks else None
         keeper = Keeper(settings, self.told.append, self.crashes.append, memory=memory, disk=disk, beat_s=BEAT_S)
         self.keepers.append(keeper)
-        keeper.homes({0: {self.id("x")}, 1: {self.id("y")}})
+        keeper.homes({shard: {self.id(name)} for shard, name in enumerate("xy") if name in on})
         return keeper
 
     def arena(self, name: str) -> Arena:
@@ -188,10 +189,22 @@ def test_a_full_store_refuses_and_says_so_and_nothing_is_spilled(crew: Crew) -> 
     assert spilled_bytes(crew.id("y")) == 0
 
 
-def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew) -> None:
+def left_behind(root: Path) -> Path:
+    """A sealed slot of a worker that is gone, where the settings say that slots are."""
+    arena, data = Arena(root, root.name, 1, "gone"), shards.payload(key(1), CHUNK_BYTES)
+    slot = arena.begin(len(data))
+    assert slot is not None
+    slot.payload[: len(data)] = data
+    arena.seal(slot, shards.manifest(key(1), data, CHUNK_BYTES, root.name))
+    arena.close()
+    (path,) = root.glob("*.slot")
+    return path
+
+
+def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew, tmp_path: Path) -> None:
     import ray
 
-    keeper = crew.keeper(memory_lease_s=2.0)
+    keeper, left = crew.keeper(memory_lease_s=2.0), left_behind(tmp_path)
     crew.seal(key(1, 0, 2), "x")
     crew.seal(key(1, 1, 2), "y")
     wait_until(lambda: crew.is_replicated(1), "not replicated")
@@ -205,8 +218,23 @@ def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew
     source = later.inventory("")[0]
     with pytest.raises(ray.exceptions.RayTaskError, match="incarnation 1 is not obeyed: one of 2 took over"):
         ray.get(source._actor.beat.options(concurrency_group="control").remote(1, []), timeout=30)
+    keeper.close(keep=False)
+    assert left.exists() and len(later.inventory("")) == 2, "they obey the newer driver"
     later.close(keep=True)
     wait_until(lambda: keeper.inventory("") == [], "they outlived their lease", within_s=30)
+    assert not left.exists(), "it has outlived its lease"
+
+
+def test_what_an_earlier_life_has_left_on_other_nodes_goes_with_the_run(crew: Crew, tmp_path: Path) -> None:
+    """The driver of the first one was killed; the second one needs one of its two nodes."""
+    first, left = crew.keeper(peers=0), left_behind(tmp_path)
+    wait_until(lambda: len(first.inventory("")) == 2, "no actors")
+    first.close(keep=True)
+    second = crew.keeper(incarnation=2, peers=0, on="x")
+    assert left.exists()
+    second.close(keep=False)
+    wait_until(lambda: second.inventory("") == [], "an actor of the first life lives")
+    assert not left.exists()
 
 
 def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(crew: Crew, tmp_path: Path) -> None:
@@ -227,6 +255,39 @@ def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(
     read = np.frombuffer(bytes(source.read(newest.key, 0, newest.nbytes)), dtype=np.uint8)
     assert np.array_equal(read, data[5, newest.shard])
     source.close()
+
+
+@pytest.mark.parametrize("is_under_way", [True, False], ids=["its upload has begun", "its upload is not due"])
+def test_what_is_handed_over_becomes_durable_without_a_keeper(crew: Crew, tmp_path: Path, is_under_way: bool) -> None:
+    url, run = str(tmp_path / "store"), tmp_path.name
+    vault = open_vault(url, run)
+    vault.register("test")
+    keeper = crew.keeper(persistent=url, persistent_interval=Interval(steps=1000), upload_bytes_per_s=2 << 20)
+
+    def has_begun(step: int) -> bool:
+        names = (parse_name(path.name) for path in (tmp_path / "store" / run / "leases").glob("*"))
+        return any(commit is not None and commit.step == step for commit in names)
+
+    def is_durable(step: int) -> bool:
+        return any(one.commit.step == step for one in vault.commits())
+
+    def seal(step: int) -> None:
+        crew.seal(key(step, 0, 2), "x")
+        crew.seal(key(step, 1, 2), "y")
+
+    seal(1)
+    wait_until(lambda: has_begun(1), "the first step is uploaded at once")
+    if not is_under_way:
+        wait_until(lambda: is_durable(1), "the first step is not uploaded")
+        seal(2)
+        wait_until(lambda: crew.rung(2) is not None, "step 2 is not seen")
+    last = 1 if is_under_way else 2
+    keeper.hand_over("the run exits")
+    wait_until(lambda: has_begun(last), "it is not uploaded")
+    time.sleep(0.5)  # until actors have been asked
+    keeper.close(keep=True)
+    assert not is_durable(last), "it was durable before the keeper had left"
+    wait_until(lambda: is_durable(last), "nobody commits it")
 
 
 def test_what_is_restored_is_waited_for_while_it_comes_and_passed_on(crew: Crew, tmp_path: Path) -> None:

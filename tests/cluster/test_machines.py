@@ -20,7 +20,7 @@ from elastic.control.values import Incident
 from elastic.kube.manifests import render
 from elastic.kube.shape import ROLE, TRAINER
 from elastic.settings import KubeRay
-from tests.cluster.standin_operator import Operator
+from tests.cluster.standin_operator import Operator, SharedAddress
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, regression
 from tests.effects.kube_parts import api_server, crds, create
@@ -44,18 +44,20 @@ def kube() -> Iterator[Any]:
 
 
 class World:
-    """A RayCluster of its own with two replicas, and what plays the operator."""
+    """A RayCluster of its own with two replicas, and what plays the operator; `pods` is what its group begins with."""
 
-    def __init__(self, kube: Any, hosts: Any, folder: Path, name: str, machines: int) -> None:
+    def __init__(self, kube: Any, hosts: Any, folder: Path, name: str, machines: int, pods: int = 2) -> None:
         self.kube, self.folder, self.name = kube, folder, name
         scaling = elastic.Scaling(
             num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, label_selector={ROLE: TRAINER}
         )
         kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=1, autoscale=False)
-        objects = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")
-        status, answer = create(kube, objects["raycluster"])
+        cluster = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")["raycluster"]
+        group = next(one for one in cluster["spec"]["workerGroupSpecs"] if one["groupName"] == "workers")
+        group |= {"replicas": pods, "maxReplicas": max(pods, group["maxReplicas"])}
+        status, answer = create(kube, cluster)
         assert status == 201, answer
-        self.operator = Operator(kube, hosts, name, [f"{name}-m{number}" for number in range(machines)])
+        self.operator = Operator(kube, SharedAddress(hosts), name, [f"{name}-m{number}" for number in range(machines)])
         self.operator.reconcile()
         (folder / "run.yaml").write_text(RUN)
 
@@ -77,8 +79,8 @@ class World:
 @pytest.fixture
 def world(kube, hosts, tmp_path, monkeypatch, request) -> Iterator[World]:
     name = f"w{abs(hash(request.node.name)) % 10**6}"
-    made = World(kube, hosts, tmp_path, name, getattr(request, "param", 3))
-    monkeypatch.setattr(machines, "ray_addresses", lambda: dict(made.operator.addresses))
+    made = World(kube, hosts, tmp_path, name, *getattr(request, "param", (3,)))
+    monkeypatch.setattr(machines, "ray_addresses", lambda: made.operator.addresses)
     monkeypatch.setenv("KUBECONFIG", kube.kubeconfig)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "x")
     monkeypatch.setenv("RAY_CLUSTER_NAME", name)
@@ -141,7 +143,36 @@ def test_an_api_server_that_is_away_costs_training_nothing(world):
     assert max(later - earlier for earlier, later in zip(steps, steps[1:], strict=False)) < away_s / 3
 
 
-@pytest.mark.parametrize("world", [1], indirect=True)
+@pytest.mark.parametrize("world", [(3, 1)], indirect=True)
+def test_a_group_that_is_too_small_grows(world):
+    result = world.fit(steps=1200, pause_s=0.004)
+    assert world.operator.group()["replicas"] == 2 == len(world.operator.running)
+    assert result.world_sizes[-1] == 2 and result.incidents == []
+
+
+@pytest.mark.parametrize("world", [(3, 3)], indirect=True)
+def test_a_group_that_is_too_large_shrinks_by_the_machine_that_has_no_worker(world):
+    """The operator would delete any, and the oldest first, which have work."""
+
+    class Watch(Callback):
+        """Ends the run soon after the group has shrunk."""
+
+        shrunk_at = 0
+
+        def on_step(self, report: Any, state: RunState, goodput: float) -> None:
+            if not self.shrunk_at and len(world.operator.running) == 2:
+                self.shrunk_at = report.commit.step
+
+    watch = Watch()
+    result = world.fit(watch, steps=600, pause_s=0.006)
+    assert 0 < watch.shrunk_at < 590, "it shrank while the run trained"
+    assert result.world_sizes == [2] and result.incidents == [], "no worker was there"
+    assert world.operator.group()["replicas"] == 2 and len(world.operator.running) == 2
+    named = world.operator.group()["scaleStrategy"]["workersToDelete"]
+    assert len(named) == 1 and named[0] not in world.operator.running, named
+
+
+@pytest.mark.parametrize("world", [(1,)], indirect=True)
 def test_machines_that_do_not_come_are_told_of_and_taken_when_they_do(world):
     def act(state: RunState) -> None:
         world.operator.add_machine(f"{world.name}-late")
@@ -165,9 +196,7 @@ def test_machines_that_do_not_come_are_told_of_and_taken_when_they_do(world):
 def test_a_machine_that_is_about_to_go_is_left_between_two_steps(world):
     def act(state: RunState) -> None:
         machine = world.operator.machine_of(state.members[1].node)
-        taint = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
-        kind = "application/merge-patch+json"
-        world.kube.request("PATCH", f"/api/v1/nodes/{machine}", {"spec": {"taints": [taint]}}, content_type=kind)
+        world.operator.taint(machine, "cloud.google.com/impending-node-termination")
 
     result = world.fit(At(10, act), steps=400)
     assert result.steps == 400 and result.world_sizes[:2] == [2, 1]

@@ -1,5 +1,6 @@
 """Effect. Jobs, on a head with dashboard and agent that asks for a token: logs, stop, and another try that goes on."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -148,6 +149,28 @@ def test_who_has_no_token_submits_nothing(head: Head) -> None:
     stranger = Head(head.dashboard, head.environment | {"RAY_AUTH_TOKEN_PATH": str(head.folder / "other")}, head.folder)
     done = stranger.submit("stranger", 3)
     assert done.returncode == 1 and not list((head.folder / "stranger").iterdir()), done.stdout + done.stderr
+
+
+def test_what_a_stopped_job_leaves_in_memory_goes_by_itself(head: Head) -> None:
+    job = head.submit("brief", 4000, "--set", "checkpoint.memory_lease_s=4", "--no-wait").stdout.split()[-1]
+    wait_for(lambda: max(steps_of(head.folder / "brief"), default=0) >= 20, "the job does not train")
+    head.job("stop", job)
+    assert "is saved" in head.job("logs", job)
+    slots = list(Path("/dev/shm").glob("elastic-brief@*.slot"))
+    assert slots, "nothing was left, so nothing can go"
+    wait_for(lambda: not any(slot.exists() for slot in slots), "slots stay although nobody comes", 60)
+    titles = "ray::CheckpointReplica", "ray::RayWorkerHost"
+    wait_for(lambda: not any(running(title) for title in titles), "actors stay although nobody comes", 60)
+
+
+def running(title: str) -> list[int]:
+    """Processes whose command line begins so."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().startswith(title.encode()):
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_a_stopped_job_saves_and_the_next_one_goes_on(head: Head) -> None:

@@ -372,6 +372,22 @@ def test_what_has_an_owner_is_not_reclaimed(arena: Arena, tmp_path: Path) -> Non
     assert memory.reclaim(tmp_path, RUN, kept=0) == []
 
 
+def test_what_nobody_has_goes_when_nobody_comes(tmp_path: Path) -> None:
+    owned, left, read = (Arena(tmp_path, RUN, 1, name) for name in ("w0", "w1", "w2"))
+    for step, one in enumerate((owned, left, read)):
+        stage(one, step)
+    source = memory.MemorySource(tmp_path, RUN)
+    array = source.read(source.manifests()[0].key, 0, 8)
+    left.close()
+    read.close()
+    memory.reclaim(tmp_path, RUN, kept=0)
+    assert steps_in(tmp_path) == [2, 0]
+    del array
+    memory.reclaim(tmp_path, RUN, kept=0)
+    assert steps_in(tmp_path) == [0]
+    owned.close()
+
+
 def test_sealed_slots_of_the_dead_go_when_newer_ones_are_here(tmp_path: Path) -> None:
     first, second = Arena(tmp_path, RUN, 1, "w0"), Arena(tmp_path, RUN, 1, "w1")
     for step in (0, 1, 2):

@@ -1,24 +1,54 @@
 """The deploy guide's commands can be parsed, those of `elastic` exist; the image installs what the tests pin."""
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
+from ray.scripts.scripts import cli as ray_cli
 
 from elastic.cli import cli
-from tests.effects.kube_parts import ROOT
+from elastic.errors import SettingError
+from elastic.kube import validate as judge
+from tests.effects.kube_parts import ROOT, api_server, crds, definitions
 
 GUIDE = (ROOT / "docs" / "deploying.md").read_text()
+README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
-COMMANDS = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-INSTALL_S = 1500.0
+INSTALL_S, TOOL_S = 1500.0, 120.0
+# Of programs that are not to be had where tests run, as their manuals have them.
+OPTIONS = {
+    "docker build": {"--target", "-t"},
+    "docker push": set(),
+    "helm repo": set(),
+    "helm install": {"--version", "--set"},
+    "pip install": set(),
+}
+
+
+def commands() -> Iterator[str]:
+    """Each by itself: lines that go on are joined, loops and assignments taken apart."""
+    for block in BLOCKS:
+        for line in block.replace("\\\n", " ").splitlines():
+            yield from re.findall(r"\$\((\w[^|)]*)", line)
+            if not line.startswith(("export ", "for ", "done")):
+                yield line.strip().removesuffix("&").strip()
+
+
+COMMANDS = [line for line in commands() if line]
+
+
+def of(*programs: str) -> list[str]:
+    return [line for line in COMMANDS if line.split()[0] in programs]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split("\n", 1)[0][:40])
@@ -26,20 +56,126 @@ def test_a_block_is_what_a_shell_can_read(block):
     subprocess.run(["bash", "-n"], input=block, text=True, check=True, timeout=30)
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("elastic ")])
-def test_a_command_of_elastic_has_these_options(line):
-    words = shlex.split(line)[1:]
-    command: click.Command = cli
+def options(words: list[str]) -> set[str]:
+    ours = words[: words.index("--")] if "--" in words else words
+    return {word.partition("=")[0] for word in ours if word.startswith("-")}
+
+
+@pytest.mark.parametrize("line", of("elastic", "ray"))
+def test_a_command_of_elastic_and_of_ray_has_these_options(line):
+    program, *words = shlex.split(line)
+    command: click.Command = cli if program == "elastic" else ray_cli
     while isinstance(command, click.Group):
         command = command.commands[words.pop(0)]
     known = {name for parameter in command.params for name in parameter.opts}
-    ours = words[: words.index("--")] if "--" in words else words
-    assert {word.partition("=")[0] for word in ours if word.startswith("--")} <= known
+    assert options(words) <= known
+
+
+@pytest.mark.parametrize("line", of("docker", "helm", "pip"))
+def test_a_command_of_another_program_has_options_that_its_manual_has(line):
+    words = shlex.split(line)
+    assert options(words) <= OPTIONS[" ".join(words[:2])]
+
+
+@pytest.mark.parametrize("line", of("kubectl"))
+def test_a_command_of_kubectl_is_one_that_it_knows(line):
+    """With --help it says how a command is used, but not before it has read all of it."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not there")
+    done = subprocess.run([*shlex.split(line), "--help"], capture_output=True, text=True, timeout=TOOL_S, check=False)
+    assert done.returncode == 0 and "Usage:\n  kubectl " + line.split()[1] in done.stdout, done.stderr
+
+
+def test_kubectl_would_say_so():
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not there")
+    wrong = subprocess.run(["kubectl", "get", "nodes", "--frobnicate", "--help"], capture_output=True, timeout=TOOL_S)
+    assert wrong.returncode != 0 and b"frobnicate" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_gcloud_are_some_that_it_knows(tmp_path):
+    """It compares commands with the tree of those it has, and calls nobody."""
+    if shutil.which("gcloud") is None:
+        pytest.skip("gcloud is not there")
+    lines = [*of("gcloud"), "gcloud container clusters create x --frobnicate"]
+    (tmp_path / "commands.json").write_text(json.dumps([{"command_string": plain(line)} for line in lines]))
+    done = subprocess.run(
+        ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={tmp_path / 'commands.json'}"],
+        env=os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TOOL_S,
+        check=False,
+    )
+    found = {one["command_string"]: one for one in json.loads(done.stdout)}
+    assert len(found) == len(lines), done.stderr
+    assert [one for line, one in found.items() if not one["success"] and "frobnicate" not in line] == []
+    assert not found[lines[-1]]["success"]
+
+
+def plain(line: str) -> str:
+    """With values in place of variables."""
+    return " ".join(shlex.split(re.sub(r"\$\{?\w+\}?", "x", line)))
 
 
 def test_programs_are_those_that_the_guide_is_about():
-    first = {shlex.split(line)[0] for line in COMMANDS if not line.startswith((" ", "export", "for", "done"))}
+    first = {shlex.split(line)[0] for line in COMMANDS}
     assert first == {"docker", "elastic", "gcloud", "helm", "kubectl", "pip", "ray"}
+
+
+# --- from the first page to manifests ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of somebody who has just made one, and has no cluster."""
+    pytest.importorskip("kubernetes")
+    shutil.copytree(ROOT / "kuberay", tmp_path / "kuberay")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    return tmp_path
+
+
+def first_page() -> tuple[str, str]:
+    """Its commands; the one before them installs, which another test does."""
+    (block,) = re.findall(r"^```\n([^`]*elastic kuberay validate[^`]*)^```", README, flags=re.MULTILINE)
+    install, render, validate = block.splitlines()
+    assert install == "pip install '.[kubernetes]'"
+    return render, validate
+
+
+def run(line: str, *more: str) -> str:
+    program, *words = shlex.split(line)
+    assert program == "elastic"
+    return CliRunner().invoke(cli, [*words, *more], catch_exceptions=False, standalone_mode=False).output
+
+
+def test_three_commands_lead_to_a_valid_job(clone, monkeypatch):
+    render, validate = first_page()
+    assert "k8s/rayjob.yaml" in run(render)
+    with pytest.raises(SettingError, match=r"--crds: ray-operator/config/crd/bases"):
+        run(validate)
+    assert "`--crds FOLDER`" in README and "`ray-operator/config/crd/bases`" in README
+    folder = crds()
+    monkeypatch.setattr(judge, "from_directory", lambda _: definitions())  # which are large, and read once
+    assert "8 objects are valid" in run(validate, "--crds", str(folder))
+
+
+@pytest.mark.slow
+def test_three_commands_lead_to_a_valid_job_by_a_clusters_own_definitions(clone):
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    with api_server("full").KubeApi(crds=sorted(crds().glob("*.yaml"))) as kube:
+        done = subprocess.run(
+            ["bash", "-ec", "\n".join(first_page())],
+            env=os.environ | environment | {"KUBECONFIG": kube.kubeconfig},
+            capture_output=True,
+            text=True,
+            timeout=TOOL_S,
+            check=False,
+        )
+    assert done.returncode == 0 and "8 objects are valid" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", re.findall(r"`(tests/[\w/]+\.py|kuberay/[\w/-]+)`", GUIDE))

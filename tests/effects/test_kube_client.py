@@ -182,6 +182,9 @@ def test_a_group_is_scaled_within_its_bounds(kube, client, named):
     assert client.scale(cluster, "workers", 6).replicas == 6
     assert client.scale(cluster, "workers", 99).replicas == 9
     assert client.scale(cluster, "workers", 0).replicas == 4
+    client.replace_pods(cluster, "workers", frozenset({"p1"}))
+    shrunk = client.scale(cluster, "workers", 5, frozenset({"p2"}))
+    assert (shrunk.replicas, shrunk.leaving) == (5, ("p1", "p2"))
     with pytest.raises(KubeError, match="no worker group other"):
         client.scale(cluster, "other", 1)
     assert client.group(cluster, "supervisor").replicas == 1, "other groups stay as they were"

@@ -12,7 +12,7 @@ import pytest
 from elastic.actors.machines import Machines, NoMachines, machines_of
 from elastic.control import events as ev
 from elastic.control.care import Care
-from elastic.control.state import RunState
+from elastic.control.state import RunState, Standing, WorkerRecord
 from elastic.kube.client import KubeError, Why
 from elastic.kube.objects import GroupState, Machine, Pod, Taint
 from elastic.settings import KubeRay, Limits, RunSettings
@@ -20,6 +20,7 @@ from elastic.settings import KubeRay, Limits, RunSettings
 SETTINGS = RunSettings(run="llama", limits=Limits(start_timeout_s=0.2))
 STATE = RunState(settings=SETTINGS)
 BAD = replace(STATE, care=Care(quarantine={"n0": inf}))
+TRAINS = replace(STATE, workers={"w0": WorkerRecord(name="w0", standing=Standing.MEMBER, node="n0")})
 LOOK_S, WAIT_S = 0.02, 10.0
 
 
@@ -67,8 +68,8 @@ class Server:
     def replace_pods(self, cluster: str, group: str, pods: frozenset[str]) -> None:
         self._called("replace_pods", pods)
 
-    def scale(self, cluster: str, group: str, replicas: int) -> None:
-        self._called("scale", replicas)
+    def scale(self, cluster: str, group: str, replicas: int, leave: frozenset[str]) -> None:
+        self._called("scale", replicas, leave)
         self.replicas = replicas
 
     def close(self) -> None:
@@ -159,9 +160,14 @@ def test_where_rights_were_not_given_nodes_are_not_even_asked_for(keep):
 
 
 def test_the_group_has_the_size_that_the_run_needs_unless_the_autoscaler_sees_to_it(keep):
-    alone = keep(Server(replicas=4), STATE, autoscale=False)
-    alone.until(lambda: ("scale", 1) in alone.server.calls)
-    beside = keep(Server(replicas=4), STATE)
+    alone = keep(Server(replicas=0), STATE, autoscale=False)
+    alone.until(lambda: ("scale", 1, frozenset()) in alone.server.calls)
+    unborn = keep(Server(replicas=4), STATE, autoscale=False)
+    unborn.until(lambda: len(unborn.server.calls) > 10)
+    assert "scale" not in unborn.server.names(), "before there is a worker nobody can say which machines are too many"
+    settled = keep(Server(replicas=4), TRAINS, autoscale=False)
+    settled.until(lambda: ("scale", 1, frozenset()) in settled.server.calls)
+    beside = keep(Server(replicas=0), STATE)
     beside.until(lambda: len(beside.server.calls) > 10)
     assert "scale" not in beside.server.names()
 

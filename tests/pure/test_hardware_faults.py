@@ -1,5 +1,7 @@
 """Findings on hosts: what is only told, what is evidence, who is replaced, and which nodes leave."""
 
+from math import inf
+
 import pytest
 
 from elastic.control import commands as cmd
@@ -233,6 +235,7 @@ def test_a_node_that_must_go_leaves_at_the_end_of_a_step():
     assert ws.members == ["w0"]
     assert ws.state.incidents[0].kind is IncidentClass.DEPARTURE
     assert ws.state.leaving == {"b": "the driver hangs"}
+    assert ws.state.care.quarantine == {"b": inf}, "as if a policy had wanted it replaced"
 
 
 def test_a_worker_on_a_lost_gpu_does_not_wait_for_the_end_of_a_step():
@@ -268,6 +271,7 @@ def test_workers_on_a_node_that_fails_its_check_are_not_admitted_until_it_passes
     find(ws, Severity.NODE_MUST_GO, detail="0.1% of /tmp is free", **failed)
     assert ws.standing("w1") is Standing.GONE and ws.addressees(cmd.StartWorker) == {"w2"}
     assert "it fails its health check: 0.1% of /tmp is free" in ws.state.leaving["b"]
+    assert ws.state.care.quarantine == {}, "it may pass the next one"
     ws.park("w1", "w0")
     ws.form()
     assert ws.members == ["w0"]

@@ -127,8 +127,30 @@ def test_without_rights_on_nodes_pods_are_replaced_all_the_same():
 def test_the_group_grows_to_what_is_wanted_within_its_bounds():
     assert orders(replace(CALM, replicas=4)) == (Scale(replicas=4),)
     assert orders(replace(CALM, replicas=9)) == (Scale(replicas=4),)
-    assert orders(replace(CALM, replicas=0)) == (Scale(replicas=1),)
     assert orders(replace(CALM, replicas=3)) == ()
+
+
+def test_the_group_shrinks_by_machines_that_no_worker_is_on_and_names_them():
+    fewer = replace(CALM, replicas=2)
+    assert orders(fewer) == (), "all have workers"
+    idle = replace(fewer, busy=frozenset({"n0", "n2"}))
+    assert orders(idle) == (Scale(replicas=2, leave=frozenset({"p1"})),)
+    assert orders(replace(idle, replicas=0)) == (Scale(replicas=2, leave=frozenset({"p1"})),), "no more than are idle"
+    assert orders(replace(idle, replicas=0, busy=frozenset())) == (Scale(replicas=1, leave=frozenset({"p0", "p1"})),)
+    assert orders(replace(idle, is_settled=False)) == (), "a worker may be about to be placed there"
+
+
+def test_pods_that_do_not_run_are_given_up_before_machines_are():
+    fewer = replace(CALM, replicas=2, busy=frozenset({"n0"}))
+    pending = replace(SEEN, pods=(*PODS[:2], replace(PODS[2], address="", node="", is_running=False)))
+    assert orders(fewer, pending, Memory(told=1)) == (Scale(replicas=2, leave=frozenset({"p2"})),)
+    unmade = replace(SEEN, pods=PODS[:2])
+    assert orders(replace(fewer, busy=frozenset({"n0", "n1"})), unmade, Memory(told=1)) == (Scale(replicas=2),)
+
+
+def test_a_pod_that_has_been_named_counts_as_gone():
+    seen = replace(SEEN, group=replace(GROUP, leaving=("p1",)))
+    assert orders(replace(CALM, replicas=2, busy=frozenset({"n0", "n2"})), seen) == ()
 
 
 def test_where_the_autoscaler_sees_to_the_size_nobody_else_does():

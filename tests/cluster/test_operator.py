@@ -1,0 +1,224 @@
+"""Effect. From a fault on a machine to full size again, through Kubernetes: an API server, pods with own addresses.
+
+The driver is a process that knows of the cluster what a head's pod does; a stand-in plays operator, scheduler, kubelet.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elastic
+from benchmarks.hosts import Hosts, why_not
+from elastic.kube.manifests import render
+from elastic.kube.shape import ROLE, TRAINER
+from elastic.settings import KubeRay
+from tests.cluster.standin_operator import Namespaces, Operator
+from tests.cluster.test_fit import committed_samples
+from tests.cluster.training import read_lines
+from tests.effects.kube_parts import api_server, crds, create
+from tests.effects.nvml_standin import compiled
+from tests.pure.test_kuberay_manifests import RunConfig
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(500),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
+pytest.importorskip("kubernetes")
+
+STEPS = 2000
+WAIT_S = 150.0
+END_S = 200.0
+RUN = f"""
+scaling: {{num_dp_replicas: [1, 2], resources_per_worker: {{CPU: 1}}, label_selector: {{{ROLE}: {TRAINER}}}}}
+limits: {{start_timeout_s: 30, hang_floor_s: 30, grow_after_s: 0.2}}
+kuberay: {{entrypoint: python x, gpus_per_node: 0, cpus_per_node: 1, memory_gib_per_node: 1, autoscale: false}}
+"""
+DRIVER = """
+import json, sys
+from pathlib import Path
+from ray import cloudpickle
+import elastic
+from tests.cluster import training
+cloudpickle.register_pickle_by_value(training)
+folder, name, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+result = elastic.fit(
+    training.regression(folder, steps=steps, pause_s=0.02, until=folder / "enough"),
+    config=folder / "run.yaml",
+    name=name,
+    run_dir=folder / "run",
+)
+incidents = [(one.kind.name, list(one.culprits), one.decision, list(one.evidence)) for one in result.incidents]
+print(json.dumps({"steps": result.steps, "world_sizes": result.world_sizes, "incidents": incidents}))
+"""
+
+
+@pytest.fixture(scope="module")
+def kube() -> Iterator[Any]:
+    module = api_server("full")
+    with module.KubeApi(crds=sorted(crds().glob("*.yaml"))) as running:
+        yield running
+
+
+class Site:
+    """A RayCluster with two replicas on machines of its own, the run on it, and what plays the rest of Kubernetes."""
+
+    def __init__(self, kube: Any, hosts: Hosts, folder: Path, cluster: dict[str, Any], machines: int) -> None:
+        self.kube, self.hosts, self.folder = kube, hosts, folder
+        self.name = str(cluster["metadata"]["name"])
+        status, answer = create(kube, cluster)
+        assert status == 201, answer
+        self.kubelet = Namespaces(hosts, compiled(folder), folder)
+        self.operator = Operator(
+            kube, self.kubelet, self.name, [f"{self.name}-m{number}" for number in range(machines)]
+        )
+        self.operator.reconcile()
+        (folder / "run.yaml").write_text(RUN)
+        (folder / "driver.py").write_text(DRIVER)
+        environment = {**hosts.environment, "RAY_ADDRESS": hosts.ray_address, "KUBECONFIG": kube.kubeconfig}
+        environment |= {"KUBERNETES_SERVICE_HOST": "x", "RAY_CLUSTER_NAME": self.name}  # as in the head's pod
+        with (folder / "driver.log").open("w") as log:
+            self.driver = subprocess.Popen(
+                [sys.executable, str(folder / "driver.py"), str(folder), self.name, str(STEPS)],
+                env=environment,
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def until(self, condition: Callable[[], bool], why: str) -> None:
+        """Play Kubernetes until it holds."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not condition():
+            assert self.driver.poll() is None, (self.folder / "driver.log").read_text()[-4000:]
+            assert time.monotonic() < deadline_s, f"{why}: {self.operator.running}, {self.lines()[-3:]}"
+            self.operator.now_and_then()
+            time.sleep(0.1)
+
+    def lines(self) -> list[dict[str, Any]]:
+        try:
+            return read_lines(self.folder)
+        except ValueError:  # a line is being written
+            return []
+
+    def train(self, replicas: int, why: str) -> None:
+        """Play Kubernetes until so many processes, each alive, have committed some of the last steps."""
+
+        def do() -> bool:
+            last = [line for line in self.lines() if line["event"] == "committed"][-4 * replicas :]
+            alive = {line["pid"] for line in last if Path(f"/proc/{line['pid']}").exists()}
+            return len(alive) == replicas and min(line["step"] for line in last) >= 10
+
+        self.until(do, f"{replicas} replicas do not train {why}")
+
+    def pod_of(self, pid: int) -> str:
+        return next(pod for pod in self.operator.running if pid in self.kubelet.pids(pod))
+
+    def victim(self) -> tuple[int, str]:
+        """A worker that trains, and the machine it is on."""
+        pid = next(line["pid"] for line in reversed(self.lines()) if line["event"] == "committed")
+        return pid, self.operator.running[self.pod_of(pid)].machine
+
+    def end(self) -> dict[str, Any]:
+        """Train the rest quickly; how the run ended."""
+        (self.folder / "enough").touch()
+        said, _ = self.driver.communicate(timeout=END_S)
+        assert self.driver.returncode == 0, (self.folder / "driver.log").read_text()[-4000:]
+        result: dict[str, Any] = json.loads(said.splitlines()[-1])
+        assert result["steps"] == STEPS
+        once = committed_samples(self.folder)
+        assert len(once) == STEPS * 16 and set(once.values()) == {1}, "a sample was skipped, or repeated"
+        return result
+
+    def journal(self, event: str) -> list[dict[str, Any]]:
+        whole = (self.folder / "run" / "journal.jsonl").read_text().rpartition("\n")[0]
+        return [line for line in map(json.loads, whole.splitlines()) if line.get("event") == event]
+
+    def close(self) -> None:
+        if self.driver.poll() is None:
+            self.driver.kill()
+        self.driver.communicate()
+
+
+@pytest.fixture
+def site(kube: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    name = f"s{abs(hash(request.node.name)) % 10**6}"
+    scaling = elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, label_selector={ROLE: TRAINER})
+    kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=1, autoscale=False)
+    cluster = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")["raycluster"]
+    head = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    environment = {one["name"]: one["value"] for one in head["env"] if one["name"].startswith("RAY_health")}
+    assert environment
+    with Hosts((), environment=environment) as hosts:
+        made = Site(kube, hosts, tmp_path, cluster, getattr(request, "param", 3))
+        try:
+            made.train(2, "at first")
+            yield made
+        finally:
+            made.close()
+
+
+def test_a_gpu_that_fails_costs_its_machine_and_no_step(site: Site) -> None:
+    pid, machine = site.victim()
+    gpu = site.kubelet.gpus[machine]
+    gpu["gpu0.pid"] = pid
+    gpu.xid(79)
+    began_s = time.time()
+    site.until(lambda: machine not in {one.machine for one in site.operator.running.values()}, "it is not replaced")
+    site.until(lambda: len(site.operator.running) == 2, "the new pod does not run")
+    site.train(2, "again")
+
+    result = site.end()
+    assert result["world_sizes"] == [2, 1, 2]
+    ((kind, culprits, decision, evidence),) = result["incidents"]
+    assert kind == "GPU_FAULT" and len(culprits) == 1 and decision.startswith("replace the node"), result
+    assert "XID 79" in evidence[0]
+    spec = site.operator.machine(machine)["spec"]
+    assert spec["unschedulable"] and [one["value"] for one in spec["taints"]] == [f"{site.name}.never"]
+    assert site.operator.group()["replicas"] == 2, "the number of machines stays"
+    named = site.operator.group()["scaleStrategy"]["workersToDelete"]
+    assert len(named) == 1 and named[0] not in site.operator.running
+    started = [line for line in site.lines() if line["event"] == "started"]
+    assert len(started) == 3 and started[-1]["t"] > began_s, "the survivor did not start anew"
+
+
+def test_a_spot_machine_is_left_before_it_goes_and_another_takes_its_place(site: Site) -> None:
+    _, machine = site.victim()
+    site.operator.taint(machine, "cloud.google.com/impending-node-termination")
+    site.train(1, "on the machine that stays")
+    assert "the cloud takes the machine away" in site.journal("NodeNotice")[0]["reason"]
+    assert not site.journal("CollectiveBroken") and not site.journal("WorkerLost"), "nobody had to stop"
+    site.operator.lose_machine(machine)
+    site.train(2, "with a new machine")
+
+    result = site.end()
+    assert result["world_sizes"] == [2, 1, 2]
+    assert [kind for kind, *_ in result["incidents"]] == ["DEPARTURE"]
+    consumed = Counter(
+        sample for line in site.lines() if line["event"] == "consumed" for sample in [(line["step"], *line["ids"])]
+    )
+    assert set(consumed.values()) == {1}, "no attempt was lost"
+
+
+@pytest.mark.parametrize("site", [2], indirect=True)
+def test_without_capacity_the_run_shrinks_and_with_it_it_grows_back(site: Site) -> None:
+    _, machine = site.victim()
+    site.operator.lose_machine(machine)
+    site.train(1, "on the machine that is left")
+    site.until(lambda: bool(site.journal("NodesMissing")), "it is not told that a machine is missing")
+    assert len(site.operator.pods()) == 2 and len(site.operator.running) == 1, "a pod waits for a machine"
+    site.operator.add_machine(f"{site.name}-late")
+    site.train(2, "with capacity")
+    site.until(lambda: len(site.journal("NodesMissing")) == 2, "it is not told that all are there")
+
+    result = site.end()
+    assert result["world_sizes"] == [2, 1, 2]
+    assert [line["missing"] for line in site.journal("NodesMissing")] == [1, 0]
