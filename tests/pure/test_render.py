@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import render, tables
-from benchmarks.checkpoint_systems import WAYS, order
+from benchmarks.checkpoint_systems import WAYS, left_out, order
 
 ROOT = Path(__file__).resolve().parents[2]
 PROVENANCE = {
@@ -244,3 +244,9 @@ def test_a_peer_without_its_environment_says_what_makes_it() -> None:
     for way in WAYS.values():
         reason = way.why_not()
         assert way.python.exists() or ("make bench-env" in reason and way.environment in reason)
+
+
+def test_a_way_that_was_left_out_has_a_row_that_says_so() -> None:
+    rows = left_out(list(WAYS)[1:])
+    assert [(row["system"], row["note"]) for row in rows] == [(next(iter(WAYS)), "left out of this run")]
+    assert all(row[figure] is None for row in rows for figure in tables.KEPT)
