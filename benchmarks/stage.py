@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from benchmarks.hosts import Hosts, pids_on
+from benchmarks.hosts import Hosts
+from benchmarks.remains import pids_on
 from benchmarks.rows import Fault
 from benchmarks.training import Job
 from benchmarks.watch import Watch
