@@ -11,7 +11,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-pure test-all check fmt lock bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-hosts diagram clean
+.PHONY: help venv demo test test-pure test-all branches check fmt lock bench-env bench-quick bench bench-full bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-checkpoint-systems bench-hosts bench-gpu bench-tables diagram clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,9 @@ test-pure: $(READY) ## the pure tests but the slow ones: seconds, no Ray, no tor
 test-all: $(READY) ## every test, slow ones included
 	$(BIN)/python -m pytest $(ARGS)
 
+branches: $(READY) ## lines and branches of the pure half that no pure test takes: there are to be none
+	$(BIN)/python tools/branches.py $(ARGS)
+
 check: $(READY) ## style, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,6 +58,30 @@ fmt: $(READY) ## put the code into shape
 lock: $(READY) ## resolve the newest dependencies into requirements/test.lock
 	$(BIN)/python requirements/lock.py
 
+PEERS := torchft nvrx
+FAULTS := $(BIN)/python -m benchmarks.recovery --settings tuned --deadline-s 90 --patience-s 20
+FIVE := --systems elastic,torchft,ray-train,torchrun,nvrx-inprocess
+
+bench-env: $(patsubst %,.bench/%/.ready,$(PEERS)) ## environments of the peers in the recovery benchmark, each from requirements/bench-PEER.txt
+
+.bench/%/.ready: requirements/bench-%.txt
+	$(PYTHON) -m venv .bench/$*
+	.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+bench-quick: $(READY) bench-env ## the peers side by side, one kill and one hang each, under 8 min; needs root and ip
+	$(FAULTS) $(FIVE) --scenario kill,stop --repeats 1 --out runs/bench/recovery_quick.json $(ARGS)
+
+bench: STORM_S := 120
+bench: $(READY) bench-env ## the peers side by side, under 60 min; needs root and ip
+	$(FAULTS) $(FIVE) --scenario kill,stop --repeats 3 --out runs/bench/recovery_kill_stop.json $(ARGS)
+	$(FAULTS) $(FIVE) --scenario notice,node,partition,coordinator,everyone --repeats 1 --out runs/bench/recovery_more.json $(ARGS)
+	$(FAULTS) $(FIVE),ddp --scenario clean --repeats 1 --out runs/bench/recovery_clean.json $(ARGS)
+	$(FAULTS) $(FIVE) --scenario storm --repeats 1 --storm-s $(STORM_S) --out runs/bench/recovery_storm.json $(ARGS)
+
+bench-full: STORM_S := 600
+bench-full: bench ## the same with storms of ten minutes
+
 bench-overhead: $(READY) ## what a step costs with and without this library
 	$(BIN)/python -m benchmarks.overhead --out runs/overhead.json $(ARGS)
 
@@ -67,8 +94,17 @@ bench-reproducible: $(READY) ## what a step costs with sums in one fixed order
 bench-checkpoint: $(READY) ## what a snapshot costs
 	$(BIN)/python -m benchmarks.checkpoint --out runs/checkpoint.json $(ARGS)
 
+bench-checkpoint-systems: $(READY) ## what a checkpoint costs, beside other ways to keep one
+	$(BIN)/python -m benchmarks.checkpoint_systems --out runs/checkpoint_systems.json $(ARGS)
+
 bench-hosts: $(READY) ## what a host monitor costs
 	$(BIN)/python -m benchmarks.host_monitor --out runs/host_monitor.json $(ARGS)
+
+bench-gpu: $(READY) ## what this library costs on a GPU; needs one
+	$(BIN)/python -m benchmarks.gpu --out runs/gpu.json $(ARGS)
+
+bench-tables: $(READY) ## tables, plots and the README's section from benchmarks/results; needs matplotlib
+	$(BIN)/python -m benchmarks.render $(ARGS)
 
 diagram: $(READY) ## write the state diagram into ARCHITECTURE.md, the tables of policies, knobs and commands into their pages
 	$(BIN)/python tools/diagram.py --write ARCHITECTURE.md
@@ -76,6 +112,6 @@ diagram: $(READY) ## write the state diagram into ARCHITECTURE.md, the tables of
 	$(BIN)/python tools/knobs.py --write docs/configuration.md
 	$(BIN)/python tools/commands.py --write docs/commands.md
 
-clean: ## remove .venv, build products and caches (runs/ stays)
-	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+clean: ## remove .venv, .bench, build products and caches (runs/ stays)
+	rm -rf $(VENV) .bench build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

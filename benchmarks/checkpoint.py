@@ -16,7 +16,7 @@ around it that multiplies small matrices.
     dcp           torch.distributed.checkpoint.async_save, one stager with all options False, until its files are there
 
 What restores, uploads, restarts and other nodes cost comes from `checkpoint_tiers.py`, `restart.py` and, where Ray is
-installed, `checkpoint_peers.py`.
+installed, `checkpoint_peers.py`; how many damaged checkpoints were taken for right, from `corruption.py`.
 """
 
 import argparse
@@ -37,7 +37,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from benchmarks import checkpoint_tiers, restart
+from benchmarks import checkpoint_tiers, corruption, restart
+from benchmarks.checkpoints.state import as_dict, new_state, timed
 from benchmarks.provenance import provenance
 from elastic.checkpoint import memory
 from elastic.checkpoint.arena import free_bytes, needed_bytes
@@ -52,7 +53,6 @@ from elastic.train.surroundings import Surroundings
 from elastic.train.tracked import Tracked
 
 RUN = "benchmark-checkpoint"
-TENSORS = 16
 DEADLINE_S = 60.0
 GOALS = {
     "stall_blocking_vs_memcpy": ("<=", 1.15),
@@ -101,17 +101,15 @@ class Measured(snapshot.Snapshots):
 
 
 class Bench:
-    """A state, and one worker's snapshots of it."""
+    """A state, and one worker's snapshots of it.
 
-    def __init__(self, settings: Settings, scratch: Path) -> None:
-        self.settings, self.scratch = settings, scratch
-        elements = settings.nbytes // 3 // 4 // TENSORS
-        self.model = torch.nn.ParameterList(torch.ones(elements) for _ in range(TENSORS))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
-        for param in self.model:
-            param.grad = torch.zeros_like(param)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+    Args:
+        run: its slots have names with it. device: where the state is.
+    """
+
+    def __init__(self, settings: Settings, scratch: Path, run: str = RUN, device: str = "cpu") -> None:
+        self.settings, self.scratch, self.run, self.device = settings, scratch, run, device
+        self.model, self.optimizer = new_state(settings.nbytes, device)
         self.tracked = Tracked()
         self.tracked.add({"model": self.model, "optimizer": self.optimizer})
         self.tensors = self.tracked.flatten().tensors
@@ -140,10 +138,10 @@ class Bench:
         page = FlightPage(self.scratch / "page")
         checkpoint = Checkpoint(local_interval=Interval(steps=1), memory=self.settings.directory)
         around = Surroundings(
-            run=RUN,
+            run=self.run,
             worker="w0",
             host="127.0.0.1",
-            device=torch.device("cpu"),
+            device=torch.device(self.device),
             seed=0,
             limits=limits,
             link=link,
@@ -165,7 +163,9 @@ class Bench:
         made.expect(self.tensors, [self.optimizer])
         start = CommitId(1, 1, 1, -1, "")
         members = (Member("w0", "127.0.0.1", 1),)
-        made.joined(View(run=RUN, incarnation=1, generation=1, members=members, resume=start, donors=(0,), behind=()))
+        made.joined(
+            View(run=self.run, incarnation=1, generation=1, members=members, resume=start, donors=(0,), behind=())
+        )
         made.flush()
         return made
 
@@ -212,7 +212,7 @@ class Bench:
     def dcp(self) -> float:
         folder = self.scratch / "dcp"
         shutil.rmtree(folder, ignore_errors=True)
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = as_dict(self.model, self.optimizer)
         writer = dcp.FileSystemWriter(folder, sync_files=False)
         started_s = time.perf_counter()
         saving: Any = dcp.async_save(state, storage_writer=writer, async_stager=self.stager, no_dist=True)
@@ -243,12 +243,6 @@ class Bench:
         snapshots.flush()
         snapshots.has_sums = True
         return step_s
-
-
-def timed(act: Callable[[], Any]) -> float:
-    started_s = time.perf_counter()
-    act()
-    return time.perf_counter() - started_s
 
 
 def measure(settings: Settings) -> list[dict[str, float]]:
@@ -330,6 +324,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=size, default=usual.nbytes, help="of the state, e.g. 64MiB")
     parser.add_argument("--repeats", type=int, default=usual.repeats)
     parser.add_argument("--restarts", type=int, default=3, help="of a whole job")
+    parser.add_argument("--trials", type=int, default=corruption.TRIALS, help="damaged checkpoints")
     parser.add_argument("--step", type=float, default=usual.step_memcpys, help="length of a step, in memcpys")
     parser.add_argument("--directory", default=usual.directory, help="a ramdisk")
     parser.add_argument("--disk", type=Path, help="where durable files go; default: where temporary files do")
@@ -339,7 +334,8 @@ def main() -> None:
     rows = measure(settings)
     summary = summarize(rows) | tiers(settings, args.disk, args.restarts)
     told = {name: getattr(settings, name) for name in settings.__slots__}
-    result = {"benchmark": "checkpoint", **summary, "repetitions": rows, "settings": told, "provenance": origin}
+    details = {"goals": GOALS, "repetitions": rows, "settings": told, "provenance": origin}
+    result = {"benchmark": "checkpoint", **summary, "corruption": corruption.counts(args.trials)} | details
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=2) + "\n")
     quartiles = summary.pop("quartiles")

@@ -256,6 +256,27 @@ def _spoiling(spot: Spot, after: bytes) -> Callable[[ShardKey, int, Any], Any]:
     return spoil
 
 
+def played(count: int, seed: int = 0) -> list[Result]:
+    """So many trials, on a world of their own in shared memory and in a directory."""
+    logging.getLogger("elastic").setLevel(logging.ERROR)  # each damaged slot is told of
+    with tempfile.TemporaryDirectory(prefix="bench-corruption-", dir="/dev/shm") as folder:
+        slots = Path(folder) / "slots"
+        slots.mkdir()
+        matrix = Matrix(World(slots, open_store(f"{folder}/store")), Path(folder), seed)
+        return [matrix.play(trial) for trial in trials(count, seed)]
+
+
+def counted(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """tried, and how many of each outcome."""
+    counts = Counter(outcomes)
+    return {"tried": counts.total(), **{one.value: counts[one] for one in Outcome}}
+
+
+def counts(count: int, seed: int = 0) -> dict[str, int]:
+    """What came of so many trials."""
+    return counted(one.outcome for one in played(count, seed))
+
+
 def main() -> None:
     """Play all trials, print the table, write the counts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -263,17 +284,11 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    logging.getLogger("elastic").setLevel(logging.ERROR)  # each damaged slot is told of
     origin = provenance()
-    with tempfile.TemporaryDirectory(prefix="bench-corruption-", dir="/dev/shm") as folder:
-        slots = Path(folder) / "slots"
-        slots.mkdir()
-        matrix = Matrix(World(slots, open_store(f"{folder}/store")), Path(folder), args.seed)
-        results = [matrix.play(trial) for trial in trials(args.trials, args.seed)]
-    counts = Counter(one.outcome for one in results)
+    results = played(args.trials, args.seed)
     result = {
         "benchmark": "corruption",
-        "corruption": {"tried": len(results), **{one.value: counts[one] for one in Outcome}},
+        "corruption": counted(one.outcome for one in results),
         "silent": [str(one) for one in results if one.outcome is Outcome.SILENT],
         "seed": args.seed,
         "provenance": origin,

@@ -39,7 +39,7 @@ def make_train_fn(job: Job) -> Callable[[Any], None]:
                 log.write("committed", **place, rank=session.rank, loss=float(step.loss))
         log.write("finished", digest=digest(model))
         if session.is_leader:
-            torch.save(model.state_dict(), Path(job.folder) / "final.pt")
+            torch.save(model.state_dict(), job.final_file)
 
     return train_fn
 

@@ -213,7 +213,7 @@ class Hosts(Network):
     def environment(self) -> Mapping[str, str]:
         """What every process of the cluster is started with."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        return plain | {
+        ours = {
             MARK: self.name,
             "PYTHONPATH": str(_ROOT),
             "RAY_TMPDIR": str(self._folder),
@@ -221,6 +221,7 @@ class Hosts(Network):
             "RAY_USAGE_STATS_ENABLED": "0",
             **self._more,
         }
+        return plain | ours
 
     def close(self) -> None:
         super().close()

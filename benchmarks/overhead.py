@@ -40,6 +40,7 @@ from benchmarks.provenance import provenance
 from examples.bytes_gpt import ByteWindows, Recipe, load_datasets, loss_fn, new_model, new_optimizer
 
 ELASTIC, DDP, DDP_AGAIN = "elastic", "ddp", "ddp_again"
+SEEN, BARE = "seen", "bare"
 DEADLINE_S = 300.0  # for a worker to appear, or to finish a block
 RESAMPLES = 10_000
 
@@ -53,6 +54,7 @@ class Settings:
     steps_per_block: int = 20
     workers: int = 4
     seed: int = 0
+    batch_size: int = 32
 
     @property
     def steps(self) -> int:
@@ -62,7 +64,7 @@ class Settings:
     @property
     def recipe(self) -> Recipe:
         """The model and data of both sides."""
-        return Recipe(steps=self.steps, seed=self.seed)
+        return Recipe(steps=self.steps, seed=self.seed, batch_size=self.batch_size)
 
 
 # ---- taking turns
@@ -305,6 +307,16 @@ def bootstrap_median_ci95(values: Sequence[float], seed: int) -> tuple[float, fl
     return medians[round(0.025 * RESAMPLES)], medians[round(0.975 * RESAMPLES) - 1]
 
 
+def _sides(args: argparse.Namespace) -> tuple[str, ...]:
+    if args.observability:
+        return SEEN, BARE
+    return (args.only,) if args.only else (DDP_AGAIN if args.null else ELASTIC, DDP)
+
+
+def _name(args: argparse.Namespace) -> str:
+    return "observability" if args.observability else "overhead"
+
+
 def main() -> None:
     """Measure, write the result, print a short table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -313,12 +325,17 @@ def main() -> None:
     parser.add_argument("--steps-per-block", type=int, default=20)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch-size", type=int, help="samples of a step (32; with --observability 16: 50 ms)")
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--only", choices=[ELASTIC, DDP], help="run one side alone")
     alone.add_argument("--null", action="store_true", help="compare DDP with DDP")
+    alone.add_argument(
+        "--observability", action="store_true", help="compare elastic with elastic that tells nobody of its run"
+    )
     args = parser.parse_args()
     settings = Settings(
-        sides=(args.only,) if args.only else (DDP_AGAIN if args.null else ELASTIC, DDP),
+        sides=_sides(args),
+        batch_size=args.batch_size or (16 if args.observability else 32),
         blocks=args.blocks,
         steps_per_block=args.steps_per_block,
         workers=args.workers,
@@ -329,20 +346,29 @@ def main() -> None:
         parser.error("--workers must divide a step's micro-batches: DDP has no uneven deals")
 
     origin = provenance()
-    pairs = run(settings)[1:]
-    summary = summarize(settings, pairs)
+    beside: dict[str, Any] = {}
+    if args.observability:
+        from benchmarks.observability import measure
+
+        pairs, beside = measure(settings)
+    else:
+        pairs = run(settings)
+    pairs = pairs[1:]
+    summary = summarize(settings, pairs) | beside
     details = {
         "blocks": pairs,
         "settings": dataclasses.asdict(settings) | {"recipe": dataclasses.asdict(recipe)},
         "provenance": origin,
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"benchmark": "overhead"} | summary | details, indent=2) + "\n")
+    args.out.write_text(json.dumps({"benchmark": _name(args)} | summary | details, indent=2) + "\n")
     for side in settings.sides:
         print(f"{side:10} {summary[f'{side}_steps_per_s']:7.2f} steps/s   loss {pairs[-1][side]['loss']:.3f}")
     if "ratio" in summary:
         low, high = summary["ratio_ci95"]
         print(f"{'ratio':10} {summary['ratio']:7.3f}   95 % of resampled medians in {low:.3f} to {high:.3f}")
+    for name, value in beside.items():
+        print(f"{name:28} {value}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ def provenance() -> dict[str, Any]:
     changes = _git("status", "--porcelain")
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command(sys.orig_argv),
         "commit": _git("rev-parse", "HEAD"),
         "dirty": None if changes is None else changes != "",
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
@@ -27,6 +31,11 @@ def provenance() -> dict[str, Any]:
             "load_average_1min": os.getloadavg()[0],  # others at work on a shared machine show here
         },
     }
+
+
+def command(arguments: Sequence[str]) -> str:
+    """How this process was called, as one would type it: the interpreter's own path tells nobody anything."""
+    return shlex.join(["python", *arguments[1:]])
 
 
 def _git(*arguments: str) -> str | None:

@@ -56,7 +56,7 @@ def kill_all(find: Callable[[], set[int]], whose: str) -> list[int]:
     """
     killed: set[int] = set()
     deadline_s = time.monotonic() + _END_S
-    while pids := {pid for pid in find() if not _is_zombie(pid)}:
+    while pids := {pid for pid in find() if not is_zombie(pid)}:
         if time.monotonic() > deadline_s:
             raise HostsError(f"processes of {whose} would not die within {_END_S:.0f} s: {sorted(pids)}")
         for pid in pids:
@@ -93,7 +93,8 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _is_zombie(pid: int) -> bool:
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended, or is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:

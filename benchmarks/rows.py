@@ -5,10 +5,11 @@ from the observer's own notes, none from what a system says of itself.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from elastic.demo.steplog import Attempt, Commit, StepLog
@@ -23,7 +24,10 @@ FIGURES = (
     "samples_repeated",
     "samples_skipped",
     "survivors_kept",
+    "step_efficiency",
+    "step_s",
 )
+_LAST_COMMITS = 80  # some twenty steps of four workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class Fault:
         members: pids that trained then. victims: those that it hit.
         returns: victims live on and may train again (a host that was cut off for a while).
         full_size: members that make the run whole again.
+        watched_s: time after it in which it may still show; gaps between commits are looked for so long at least.
         note: what else was seen.
     """
 
@@ -45,6 +50,7 @@ class Fault:
     victims: frozenset[int] = frozenset()
     returns: bool = False
     full_size: int = 0
+    watched_s: float = 0.0
     note: str = ""
 
     @property
@@ -62,17 +68,18 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
         t_detect_s: until the first such attempt began. It bounds the time of detection from above.
         t_resume_s: until the last of those who did the first new one had committed it.
         t_full_s: until `full_size` members had committed a new one.
-        steps_lost: steps that survivors had committed and that were done again.
+        steps_lost: steps that survivors had committed, or anybody if none is left, and that were done again.
         longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end.
-        survivors, survivors_kept: how many there were; how many of their processes committed a new one.
+        hit, survivors, survivors_kept: how many it hit, and not; processes of the latter that committed a new one.
     """
     by_attempt: dict[Attempt, list[Commit]] = {}
     for commit in log.commits:
         by_attempt.setdefault(commit.attempt, []).append(commit)
+    witnesses = fault.survivors or fault.members
     done = {
         commit.step
         for commit in log.commits
-        if commit.pid in fault.survivors and log.begun_s.get(commit.attempt, commit.at_s) <= fault.at_s
+        if commit.pid in witnesses and log.begun_s.get(commit.attempt, commit.at_s) <= fault.at_s
     }
     after = [attempt for attempt in by_attempt if log.begun_s.get(attempt, 0.0) > fault.at_s]
     after = sorted(after, key=lambda attempt: log.begun_s[attempt])
@@ -80,12 +87,14 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     new = [attempt for attempt in without if attempt[0] not in done]
     full = next((by_attempt[a] for a in new if len({c.pid for c in by_attempt[a]}) >= fault.full_size), None)
     full_s = max(commit.at_s for commit in full) if full else None
+    gaps_until_s = max(full_s, fault.at_s + fault.watched_s) if full_s is not None else None
     return {
         "t_detect_s": log.begun_s[without[0]] - fault.at_s if without else None,
         "t_resume_s": max(commit.at_s for commit in by_attempt[new[0]]) - fault.at_s if new else None,
         "t_full_s": full_s - fault.at_s if full_s is not None else None,
         "steps_lost": len(done & {attempt[0] for attempt in after}),
-        "longest_gap_s": _longest_gap_s(log, fault.at_s, full_s),
+        "longest_gap_s": _longest_gap_s(log, fault.at_s, gaps_until_s),
+        "hit": len(fault.victims),
         "survivors": len(fault.survivors),
         "survivors_kept": len(fault.survivors & {commit.pid for attempt in new for commit in by_attempt[attempt]}),
     }
@@ -114,16 +123,21 @@ def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
     Returns:
         samples_repeated, samples_skipped: by committed attempts, against each step's `batch` samples, each once.
         attempts_lost: attempts that were begun and that nobody committed.
+        step_efficiency: steps that stand, of all attempts that were begun.
+        loss: mean of the last steps.
         digests_equal: all who finished ended with the same parameters, bit for bit; None if nobody did.
     """
     samples = log.samples()
     committed = log.committed_attempts()
     distinct = len({sample for _, sample in samples})
+    losses = [commit.loss for commit in log.commits if commit.attempt == committed[commit.step]]
     return {
         "steps": len(committed),
         "samples_repeated": sum(samples.values()) - distinct,
         "samples_skipped": (max(committed, default=-1) + 1) * batch - distinct,
         "attempts_lost": len(log.takers.keys() - {commit.attempt for commit in log.commits}),
+        "step_efficiency": len(committed) / len(log.takers) if log.takers else None,
+        "loss": mean(losses[-_LAST_COMMITS:]) if losses else None,
         "digests_equal": len(set(log.digests.values())) == 1 if log.digests else None,
     }
 
@@ -184,22 +198,33 @@ def where_time_went(log: StepLog, outages: Sequence[tuple[float, float]], micro_
     return {"share": steps * undisturbed_s / total_s, "undisturbed_step_s": undisturbed_s, "storm_s": total_s} | shares
 
 
-def medians(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each scenario and system the median of each figure over the repetitions that have it."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def medians(rows: Iterable[dict[str, Any]], discarded: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """For each scenario, system and its settings the median of each figure over the repetitions that have it.
+
+    Args:
+        discarded: rows of runs that do not count; they are counted.
+    """
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    thrown_away = Counter(map(_kind, discarded))
     for row in rows:
-        groups.setdefault((row["scenario"], row["system"]), []).append(row)
+        groups.setdefault(_kind(row), []).append(row)
     return [
         {
             "scenario": scenario,
             "system": system,
+            "settings": settings,
             "repetitions": len(group),
+            "discarded": thrown_away[scenario, system, settings],
             "timed_out": sum(bool(row.get("timed_out")) for row in group),
             "digests_equal": all(row.get("digests_equal") for row in group),
             **{name: _median(row.get(name) for row in group) for name in FIGURES},
         }
-        for (scenario, system), group in groups.items()
+        for (scenario, system, settings), group in groups.items()
     ]
+
+
+def _kind(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["scenario"], row["system"], row.get("settings", "default")
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -18,6 +18,8 @@ NOTICE_S = 5.0  # from a notice to the end of the process
 CUT_S = 30.0  # for which a host is cut off
 SPEED_S = 15.0  # over which a speed is measured
 SETTLE_S = 15.0  # until micro-batches are dealt by speed
+WATCHED_S = 15.0  # after the loss of a coordinator: consequences come late
+CLEAN_S = 20.0  # over which an undisturbed step is measured
 _BUSY_END_S = 120.0
 _SILENT_STEPS = 2.0  # the group is healing a joiner when no line came for so many step times
 
@@ -186,14 +188,33 @@ def _has_grown(stage: Stage, joined: Fault) -> bool:
 
 
 def coordinator(stage: Stage) -> Fault:
-    """SIGKILL to the supervisor and to a host monitor; training should not notice."""
-    supervisors, monitors = stage.titled(stage.system.supervisor), stage.titled(stage.system.monitor)
-    if not supervisors or not monitors:
-        raise ScenarioError(f"no process is titled {stage.system.supervisor} or {stage.system.monitor}")
-    fault = stage.fault("coordinator", set())
-    for pid in (supervisors[-1], stage.chance.choice(monitors)):
+    """SIGKILL to the process that coordinates, and to one of those that it has on hosts; training should not notice."""
+    system = stage.system
+    supervisors, monitors = stage.titled(system.supervisor), stage.titled(system.monitor)
+    if not supervisors or bool(system.monitor) != bool(monitors):
+        raise ScenarioError(f"no process is titled {system.supervisor} or {system.monitor}")
+    struck = [supervisors[-1], *([stage.chance.choice(monitors)] if monitors else [])]
+    fault = dataclasses.replace(stage.fault("coordinator", set()), watched_s=WATCHED_S)
+    for pid in struck:
+        stage.signal(pid, signal.SIGKILL)
+    stage.wait_for(lambda: not stage.is_running(*struck), "the processes that coordinate were gone")
+    stage.wait_s(WATCHED_S)
+    return fault
+
+
+def everyone(stage: Stage) -> Fault:
+    """SIGKILL to all members at once: a cold restart, from whatever the system has kept."""
+    members = set(stage.watch.members.values())
+    fault = stage.fault("everyone", members)
+    for pid in members:
         stage.signal(pid, signal.SIGKILL)
     return fault
+
+
+def clean(stage: Stage) -> Fault:
+    """Nothing at all, for a while: what a step takes."""
+    stage.wait_s(CLEAN_S)
+    return stage.fault("clean", set())
 
 
 def straggler(stage: Stage) -> Fault:
@@ -228,6 +249,7 @@ STRIKES = {
     strike.__name__: strike
     for strike in (
         *(kill, leader, swap, stop, notice, node, power, join, donor, coordinator, straggler, busy),
+        *(everyone, clean),
         *(partition, split, halves, headless, mute, deaf),
     )
 }

@@ -1,11 +1,11 @@
 """One repetition of the recovery benchmark: a run, the hosts under it, an observer, and how to break things."""
 
 import contextlib
+import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.hosts import Hosts
-from benchmarks.remains import pids_on
+from benchmarks.peers.launch import MARK, end_all
+from benchmarks.remains import is_zombie, pids_on
 from benchmarks.rows import Fault
+from benchmarks.systems import System
 from benchmarks.training import Job
 from benchmarks.watch import Watch
 
@@ -34,15 +36,6 @@ class RunEndedError(RuntimeError):
 
 class ScenarioError(RuntimeError):
     """What a scenario needs was not there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
-    """What the benchmark knows of a system: the module that drives a Job, and how its control processes are titled."""
-
-    module: str
-    supervisor: str
-    monitor: str
 
 
 @dataclass(slots=True)
@@ -65,20 +58,36 @@ class Stage:
     long_s: float = 600.0
     watch: Watch = field(init=False)
     spoiled: set[str] = field(default_factory=set)
+    _told: str = field(default="", init=False)
     _driver: subprocess.Popen[bytes] = field(init=False)
 
     def __enter__(self) -> Self:
         self.job.log_folder.mkdir(parents=True)
         self.watch = Watch(self.job.log_folder)
-        command = [sys.executable, "-m", self.system.module, str(self.job.write())]
+        self.tell_hosts()
+        command = [self.system.python, "-m", self.system.module, str(self.job.write())]
+        environment = dict(self.hosts.environment) | {MARK: f"{self.job.folder}/"}
         with self.said.open("wb") as out:
-            self._driver = subprocess.Popen(command, env=self.hosts.environment, stdout=out, stderr=subprocess.STDOUT)
+            self._driver = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._driver.poll() is None:  # what it leaves on the hosts goes with them
             self._driver.kill()
             self._driver.wait(_END_S)
+        end_all(f"{self.job.folder}/")
+
+    def tell_hosts(self) -> None:
+        """Say where something can be started, to drivers that have no cluster to ask."""
+        usable = {
+            name: {"address": host.address, "slots": self.hosts.slots[name]}
+            for name, host in self.hosts.hosts.items()
+            if name not in self.spoiled and name in self.hosts.slots
+        }
+        if (text := json.dumps(usable)) != self._told:
+            self._told = text
+            (partial := self.job.hosts_file.with_suffix(".partial")).write_text(text)
+            partial.rename(self.job.hosts_file)
 
     @property
     def said(self) -> Path:
@@ -105,6 +114,7 @@ class Stage:
         """
         while True:
             self.watch.look()
+            self.tell_hosts()
             if is_so():
                 return
             if self._driver.poll() is not None:
@@ -169,6 +179,7 @@ class Stage:
 
     def fault(self, kind: str, victims: set[int], *, full_size: int = 0, returns: bool = False) -> Fault:
         """A note of what is done right now."""
+        self.tell_hosts()  # before anybody starts something where it is broken
         return Fault(
             kind=kind,
             at_s=time.time(),
@@ -178,9 +189,13 @@ class Stage:
             full_size=full_size or self.size,
         )
 
+    def is_running(self, *pids: int) -> bool:
+        """Whether one of these is still there, and not only waiting for its parent."""
+        return any(not is_zombie(pid) for pid in pids)
+
     def titled(self, title: str) -> list[int]:
-        """Processes of this cluster whose command line begins so, youngest last."""
-        return [pid for pid, line in self._command_lines() if line.startswith(title)]
+        """Processes of this run whose command line holds this, youngest last."""
+        return [pid for pid, line in self._command_lines() if title and title in line]
 
     def _command_lines(self) -> Iterator[tuple[int, str]]:
         for pid in sorted(self.hosts.pids()):

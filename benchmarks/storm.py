@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import scenarios
-from benchmarks.rows import Fault, recovery, where_time_went, whole_run
+from benchmarks.rows import Fault, first_commits, recovery, where_time_went, whole_run
 from benchmarks.scenarios import GROUNDS
 from benchmarks.stage import Stage
 from benchmarks.training import BATCH, MICRO_BATCHES
+from benchmarks.turns import misfire
+from elastic.demo.steplog import StepLog
 
 _CALM_S = 15.0  # undisturbed, before the first fault: what the rest is compared with
 _FEWEST = 3  # members that a fault needs, so that two survive it
@@ -24,8 +26,16 @@ def strike_often(stage: Stage, storm_s: float, every_s: float, faults: list[Faul
         strike = stage.chance.choice(_possible(stage))
         faults.append(strike(stage))
         stage.wait_s(max(0.0, began_s + every_s - time.monotonic()))
+        _end_stopped(stage, faults[-1])
         stage.wait_for(lambda: _is_going_on(stage, faults[-1]), "training went on")
     stage.wait_for(lambda: len(stage.watch.members) >= stage.size, "the run was whole again")
+
+
+def _end_stopped(stage: Stage, fault: Fault) -> None:
+    """Whom a system has left stopped for a whole period an operator ends; it would never be whole again."""
+    if fault.kind == "stop":
+        for pid in fault.victims & stage.watch.living:
+            stage.signal(pid, signal.SIGKILL)
 
 
 def _possible(stage: Stage) -> list[Callable[[Stage], Fault]]:
@@ -69,18 +79,26 @@ def report(stage: Stage, faults: list[Fault]) -> dict[str, Any]:
     for fault, following in zip(faults, [*faults[1:], None], strict=True):
         until_s = following.at_s if following else math.inf
         window = stage.watch.log(until_s)
-        rows.append({"kind": fault.kind, "at_s": fault.at_s, "note": fault.note, **recovery(window, fault)})
+        rows.append({"kind": fault.kind, "at_s": fault.at_s, "note": fault.note, "misfire": misfire(window, fault)})
+        rows[-1] |= recovery(window, fault)
     outages = [(row["at_s"], row["at_s"] + (row["t_resume_s"] or 0.0)) for row in rows if row["kind"] != "rejoin"]
     summary = {
         "t_detect_s": _worst(rows, "t_detect_s"),
         "t_resume_s": _worst(rows, "t_resume_s"),
         "t_full_s": _worst(rows, "t_full_s"),
         "longest_gap_s": _worst(rows, "longest_gap_s"),
+        "steps_in_storm": _steps_within(log, faults[0].at_s, stage.long_s),
+        "misfires": sum(bool(row["misfire"]) for row in rows),
         "steps_lost": sum(row["steps_lost"] for row in rows),
         "survivors": sum(row["survivors"] for row in rows),
         "survivors_kept": sum(row["survivors_kept"] for row in rows),
     }
     return summary | whole_run(log, BATCH) | where_time_went(log, outages, MICRO_BATCHES) | {"faults": rows}
+
+
+def _steps_within(log: StepLog, from_s: float, seconds: float) -> int:
+    """Steps that were first committed within so many seconds: what systems are compared by."""
+    return sum(from_s < at_s <= from_s + seconds for at_s in first_commits(log).values())
 
 
 def _worst(rows: list[dict[str, Any]], name: str) -> float | None:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Job:
         step_s: length of a step with the most workers; by sleeping, so that the machine's load does not decide it.
         state_bytes: size of what a joiner receives, beside the small model.
         micro_batch: samples of one forward.
+        knobs: settings of the system that runs it, by name; `benchmarks.systems` has them.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Job:
     state_bytes: int = 0
     micro_batch: int = MICRO_BATCH
     seed: int = 0
+    knobs: dict[str, Any] = field(default_factory=dict)
 
     def write(self) -> Path:
         """Keep it for `read`, in its own folder."""
@@ -52,6 +54,16 @@ class Job:
     @property
     def log_folder(self) -> Path:
         return Path(self.folder) / "steps"
+
+    @property
+    def hosts_file(self) -> Path:
+        """Name -> address and slots of the hosts on which something may be started, now."""
+        return Path(self.folder) / "hosts.json"
+
+    @property
+    def final_file(self) -> Path:
+        """Parameters at the end of the run; it is over when this is there."""
+        return Path(self.folder) / "final.pt"
 
     def stop_at(self, step: int) -> None:
         """Have the run end before this step; all must be told before one of them comes to it."""

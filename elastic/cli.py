@@ -102,6 +102,7 @@ for command in (*_OTHERS, *checkpoints.COMMANDS, *reporting.COMMANDS):
 )
 @click.option("--batch-size", type=int, default=None, help="Samples of a step.")
 @click.option("--micro-batch-size", type=int, default=None, help="Samples of one forward.")
+@click.option("--bucket-bytes", type=int, default=None, help="Gradients are summed in buckets of about this size.")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until a step has taken it in.")
 @address_option
 @json_option
@@ -110,6 +111,7 @@ def tune(
     lr_factor: float | None,
     batch_size: int | None,
     micro_batch_size: int | None,
+    bucket_bytes: int | None,
     timeout: float,
     address: str | None,
     as_json: bool,
@@ -118,6 +120,7 @@ def tune(
     from elastic.actors.asking import tune as tune_run
 
     settings: dict[str, Any] = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}
+    settings["bucket_bytes"] = bucket_bytes
     step = tune_run(run, lr_factor=lr_factor, **settings, timeout_s=timeout, address=address)
     tell({"run": run, "step": step}, as_json, f"{run} is tuned from step {step} on")
 

@@ -17,6 +17,8 @@ _COLUMNS = 100  # of a terminal that does not tell
 class Progress(Callback):
     """Rewrites one line on a terminal; elsewhere writes a line every few seconds.
 
+    Cost: nothing on workers; a write to `stream`, a few times a second at most, where `fit` was called.
+
     Args:
         stream: default: stderr.
     """

@@ -43,6 +43,8 @@ def facts(moment: Moment) -> dict[str, Any]:
 class Sink(Callback):
     """Base: `put` is called with each of the chosen moments.
 
+    Cost: nothing on workers, and nothing in steps: moments are rare, and written or posted where `fit` was called.
+
     Args:
         moments: names of those that are wanted; default: all.
 

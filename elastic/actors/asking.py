@@ -35,6 +35,7 @@ def tune(
     lr_factor: float | None = None,
     batch_size: int | None = None,
     micro_batch_size: int | None = None,
+    bucket_bytes: int | None = None,
     timeout_s: float = 60.0,
     address: str | None = None,
 ) -> int:
@@ -43,7 +44,8 @@ def tune(
     Args:
         run: name given to `fit`.
         lr_factor: on the learning rates that train_fn sets, at every step from now on; 1 puts them back.
-        batch_size: samples of a step. micro_batch_size: samples of one forward. None leaves a setting as it is.
+        batch_size: samples of a step. micro_batch_size: samples of one forward.
+        bucket_bytes: gradients are summed in buckets of about this size. None leaves a setting as it is.
         timeout_s: until the first step with these settings is stable.
         address: of the cluster; default: the connection there is, RAY_ADDRESS, the one on this machine.
 
@@ -55,7 +57,8 @@ def tune(
         NoClusterError: nothing answers at the address.
         ElasticError: no such run trains there, it refuses, or no step was told in time.
     """
-    wanted = Tuning(lr_factor=lr_factor, batch_size=batch_size, micro_batch_size=micro_batch_size)
+    sizes = {"batch_size": batch_size, "micro_batch_size": micro_batch_size, "bucket_bytes": bucket_bytes}
+    wanted = Tuning(lr_factor=lr_factor, **sizes)
     with connected(address):
         return _tune(run, wanted, timeout_s)
 

@@ -131,6 +131,7 @@ class Driver:
         if isinstance(opening, ev.RunTakenOver):
             self._issued_generation = opening.generation
             self._written = Written(opening.published, set(opening.ahead))
+        self._teller.begin(lambda wish: self.emit(ev.TuneAsked(tuning=wish)))
         self.emit(opening)
         carrier = Carrier(self.crash)
         control = threading.Thread(

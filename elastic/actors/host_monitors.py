@@ -49,7 +49,7 @@ class HostMonitors:
 
     def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], limits: Limits, health: Health) -> None:
         self._emit, self._then, self._on_new, self._health = emit, then, on_new, health
-        self._period_s = limits.heartbeat_polling_period_s
+        self._period_s, self._hang_floor_s = limits.heartbeat_polling_period_s, limits.hang_floor_s
         self._relay_above_hosts = limits.relay_above_hosts
         self.admission = Admission(health, emit, self._check)
         self._monitors: dict[str, Any] = {}
@@ -67,7 +67,7 @@ class HostMonitors:
         groups = {"events": 1, "control": 2, "health": 2, "slow": 1}
         options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": groups}
         actor_class = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy)
-        self._monitors[node] = actor_class.remote(node, True, self._health)
+        self._monitors[node] = actor_class.remote(node, True, self._health, self._hang_floor_s)
         self._listen(node)
         self._on_new(node)
         self.admission.begin(node)

@@ -19,7 +19,7 @@ from elastic.actors.calls import Calls
 from elastic.actors.disk_keeper import DiskKeeper
 from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim, Prefetcher
-from elastic.actors.replica import Equipment, PullAnswer, end_replica, equipment_for, start_replica
+from elastic.actors.replica import Equipment, PullAnswer, end_replicas, equipment_for, start_replica
 from elastic.checkpoint import rungs
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.ladder import Ladder
@@ -27,7 +27,7 @@ from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint, RunSettings
 
@@ -139,6 +139,10 @@ class Keeper:
         """Live workers hold the newest state once only."""
         self._inbox.put(lambda: self._heed(rungs.RedundancyLost(reason=reason)))
 
+    def forked(self, forks: tuple[Fork, ...]) -> None:
+        """Where the history began anew, oldest first."""
+        self._inbox.put(lambda: self._heed(rungs.Forked(forks=forks)))
+
     def hand_over(self, reason: str) -> None:
         """This process may end at any moment: actors upload what is newest, and commit it, with it or without."""
         self._inbox.put(lambda: self._hand_over(reason))
@@ -156,8 +160,8 @@ class Keeper:
         self._is_closed.set()
         self._inbox.put(lambda: None)
         self._thread.join(_END_S)
-        for hand in self._hands.values() if not keep else ():
-            end_replica(hand.actor)
+        if not keep:
+            end_replicas(self._run, self._incarnation)
 
     # --- the thread ---
 

@@ -5,6 +5,7 @@ reads flight pages, and acts where nobody else can: it kills a worker that does 
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -138,10 +139,18 @@ class HostMonitor:
         node: its name in what is told.
         heeds_cloud: pass on the cloud's notice that this machine will be taken away.
         health: what is sensed of the hardware, and checked; None: nothing.
+        hang_floor_s: see `Limits`; who waits for a beat is told at once of a worker that has stood still for so long.
     """
 
-    def __init__(self, node: str = "", heeds_cloud: bool = False, health: Health | None = None) -> None:
-        self._node = node
+    def __init__(
+        self,
+        node: str = "",
+        heeds_cloud: bool = False,
+        health: Health | None = None,
+        hang_floor_s: float = math.inf,
+    ) -> None:
+        self._node, self._hang_floor_s = node, hang_floor_s
+        self._is_urgent = False
         self._watched: dict[str, Watched] = {}
         self._news: list[ev.Event] = []
         self._lock = threading.Condition()
@@ -165,10 +174,10 @@ class HostMonitor:
         return True
 
     def events(self, timeout_s: float) -> list[ev.Event]:
-        """News, as soon as there are any, else none after the timeout."""
+        """News, as soon as there are any, else none: after the timeout, or when a worker has come to stand still."""
         with self._lock:
-            self._lock.wait_for(lambda: bool(self._news), timeout_s)
-            news, self._news = self._news, []
+            self._lock.wait_for(lambda: bool(self._news) or self._is_urgent, timeout_s)
+            news, self._news, self._is_urgent = self._news, [], False
             return news
 
     def fence(self, worker: str) -> str:
@@ -214,7 +223,7 @@ class HostMonitor:
         return tuple(reading for reading in seen if reading is not None)
 
     def beat(self, timeout_s: float) -> tuple[list[ev.Event], tuple[Reading, ...]]:
-        """News as soon as there are any, else none after the timeout; and what is seen of the workers."""
+        """See `events`; and what is seen of the workers."""
         return self.events(timeout_s), self.readings()
 
     def check_health(self, peer: tuple[str, int] | None = None) -> list[str]:
@@ -296,7 +305,11 @@ class HostMonitor:
             self._senses.judge(elapsed_s)
         with self._lock:
             for watched in self._watched.values():
+                before_s = watched.still_s
                 watched.look(elapsed_s)
+                if before_s < self._hang_floor_s <= watched.still_s:
+                    self._is_urgent = True
+                    self._lock.notify_all()
 
     def _notice(self, reason: str) -> None:
         self._tell(ev.NodeNotice(node=self._node, reason=reason))

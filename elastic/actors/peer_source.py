@@ -1,5 +1,6 @@
 """Effect. Shards that another node's replica actor holds, as anybody in the cluster reads them."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -105,16 +106,21 @@ class PeerSource:
             raise StoreError(f"the replica actor of {self.where} is gone: {type(error).__name__}") from error
 
 
-def peer_sources(run: str, here: str) -> list[PeerSource]:
-    """All replica actors of a run in the connected cluster, that of node `here` first; they may not answer."""
-    found = []
+def replica_actors(run: str) -> dict[str, Any]:
+    """All replica actors of a run in the connected cluster, by node, those of its earlier lives too."""
+    found = {}
     for named in ray.util.list_named_actors(all_namespaces=True):
-        if named["namespace"] != namespace(run) or not is_replica(named["name"]):
-            continue
-        node = named["name"].removeprefix(_PREFIX)
-        try:
-            actor = ray.get_actor(named["name"], namespace=named["namespace"])
-        except ValueError:
-            continue  # it has ended meanwhile
-        found.append(PeerSource(actor, node, Tier.MEMORY if node == here else Tier.PEER))
+        if named["namespace"] == namespace(run) and is_replica(named["name"]):
+            with contextlib.suppress(ValueError):  # it has ended meanwhile
+                actor = ray.get_actor(named["name"], namespace=named["namespace"])
+                found[named["name"].removeprefix(_PREFIX)] = actor
+    return found
+
+
+def peer_sources(run: str, here: str) -> list[PeerSource]:
+    """Where shards of a run can be read, node `here` first; they may not answer."""
+    found = [
+        PeerSource(actor, node, Tier.MEMORY if node == here else Tier.PEER)
+        for node, actor in replica_actors(run).items()
+    ]
     return sorted(found, key=lambda source: (source.tier, source.node))

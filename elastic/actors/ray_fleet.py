@@ -256,7 +256,7 @@ class RayFleet:
             if self._monitors.admission.must_wait(self._node(event.worker), event):
                 return
         self._monitors.admission.heed(event)
-        if isinstance(event, ev.FreezeAnswered):
+        if isinstance(event, (ev.FreezeAnswered, ev.AtDoor)):
             self._probes.end(event.worker)
         self._emit_event(event)
         match event:

@@ -10,7 +10,7 @@ from typing import Any
 from elastic.actors.keeper import Keeper
 from elastic.actors.peer_source import peer_sources
 from elastic.actors.prefetcher import Aim
-from elastic.actors.replica import end_replica, wake
+from elastic.actors.replica import end_replicas, wake
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.reach import Reach
@@ -59,19 +59,20 @@ class RayTiers(Tiers):
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
         self._staged = self._durable = self._on_disk = -1
         self._homes: Mapping[str, set[int]] = {}
-        self._woken: list[Any] = []  # actors on nodes that had a disk to be looked at, whether or not they are needed
         self._worry = ""
+        self._leased: tuple[CommitId, int] | None = None  # what is about to be restored, and its shards
         self._state: RunState | None = None  # as last seen
         self._changed = threading.Condition()
 
     def begin(self, at_least: int = 1) -> tuple[int, tuple[Fork, ...]]:
         if self._has_disks:
-            self._woken = wake(self._settings)
+            wake(self._settings)
         return super().begin(at_least)
 
     def start(self, settings: RunSettings) -> None:
         """Begin to keep; `settings` name this life."""
         self._keeper = Keeper(settings, self._told, self._crash, self._metrics_of)
+        self._keeper.forked(self._forks)
 
     def heed(self, event: ev.Event, state: RunState) -> None:
         super().heed(event, state)
@@ -89,6 +90,8 @@ class RayTiers(Tiers):
             case ev.NodeNotice():
                 self._keeper.notice(event.node, event.reason)
             case ev.RestoreFound():
+                found = self._found if event.commit is not None else None
+                self._lease(self._keeper, (found.commit, len(found.shards)) if found is not None else None)
                 if not self._prefetch(self._keeper, state, {}):
                     self._keeper.prefetch(None)  # it was announced, and is not wanted any more
             case ev.WorkerPlaced():
@@ -105,12 +108,23 @@ class RayTiers(Tiers):
         if view.restored:
             self._staged = self._durable = self._on_disk = view.resume.step
             if self._keeper is not None:
+                self._keeper.forked(self._forks)  # before the lease is over
                 self._keeper.restored(view.generation)
+                self._lease(self._keeper, None)
         if self._keeper is not None:
+            self._keeper.forked(self._forks)
             homes: dict[int, set[str]] = {}
             for member in state.members:
                 homes.setdefault(member.shard, set()).add(member.node)
             self._keeper.homes(homes)
+
+    def _lease(self, keeper: Keeper, wanted: tuple[CommitId, int] | None) -> None:
+        """This is not collected until something else is wanted, or nothing."""
+        before, self._leased = self._leased, wanted
+        if before is not None:
+            keeper.lease(*before, is_over=True)
+        if wanted is not None:
+            keeper.lease(*wanted)
 
     def _prefetch(self, keeper: Keeper, state: RunState, before: Mapping[str, set[int]]) -> bool:
         """Bring what is about to be restored to the nodes of those who load it, if they are others than before.
@@ -169,8 +183,8 @@ class RayTiers(Tiers):
     def close(self, keep: bool) -> None:
         if self._keeper is not None:
             self._keeper.close(keep)
-        for actor in self._woken if not keep else ():
-            end_replica(actor)
+        elif not keep:
+            end_replicas(self._settings.run, incarnation=0)  # those that were woken
         super().close(keep)
 
     def _told(self, told: Any) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from elastic.actors.peer_source import PeerSource, actor_name, namespace
+from elastic.actors.peer_source import PeerSource, actor_name, namespace, replica_actors
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
-from elastic.checkpoint.memory import MemorySource, remove_unused
+from elastic.checkpoint.memory import MemorySource, reclaim
 from elastic.checkpoint.node import PART_BYTES, Node
 from elastic.checkpoint.prefetching import Incoming, prefetch
 from elastic.checkpoint.rungs import Holding
@@ -41,6 +41,7 @@ log = logging.getLogger("elastic")
 STORE_SHARE = 0.7  # Ray spills from 0.8 on, silently
 _PARTS = 16  # so that two parts on their way stay below what the budget leaves free
 _LEASE_LOOK_S = 0.5
+_CLEAR_S = 5.0
 _MAP_S = 30.0  # it is in this node's store, and is only mapped
 _LOOK_S = 10.0
 _WAKE_S = 60.0
@@ -58,8 +59,8 @@ class Equipment:
         memory: node id -> its slots. disk: node id -> its disk, None: none is used.
         vault: opens the persistent tier, None: there is none.
         keep: what the persistent tier keeps. budget_bytes: what copies may take.
-        slots: where the slots are, which go when the lease is over. lease_s: how long the actor, copies and slots
-            outlive the last word of a driver.
+        slots: the directory of its slots, which go with the actor, but for those of live workers. lease_s: how long
+            actor, copies and slots outlive the last word of a driver.
     """
 
     run: str
@@ -222,6 +223,15 @@ class CheckpointReplica:
             return f"of {key.shards} shards {len(digests)} are uploaded so far"
         return self.commit(incarnation, key.commit, digests, metrics)
 
+    def clear(self, incarnation: int) -> None:
+        """The run is over: take away what its lives have left in the memory of this node."""
+        self._obey(incarnation)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._node.pin(())
+        reclaim(self._equipment.slots, self._equipment.run, kept=0)
+
     def _obey(self, incarnation: int) -> None:
         """Raises: StoreError: a newer driver has taken over."""
         if incarnation < self._equipment.incarnation:
@@ -263,8 +273,7 @@ class CheckpointReplica:
             "no driver for %.0f s: the copies on node %s are given up", self._equipment.lease_s, self._node.name
         )
         if self._equipment.incarnation:  # who was only woken to be asked has no say in what stays
-            self._node.pin(())
-            remove_unused(self._equipment.slots, self._equipment.run)
+            self._clear()
         ray.kill(self._self, no_restart=True)
 
 
@@ -313,19 +322,17 @@ def start_replica(node: str, equipment: Equipment) -> Any:
     )
 
 
-def wake(settings: RunSettings) -> list[Any]:
+def wake(settings: RunSettings) -> None:
     """Actors on all nodes, so that all disks can be asked; they end soon by themselves, unless a keeper wants them.
 
     Waits until they answer, or for a minute.
     """
-    actors, calls = [], []
+    calls = []
     for node in (one for one in ray.nodes() if one["Alive"]):
         equipment = equipment_for(replace(settings, incarnation=0), node["Resources"].get("object_store_memory", 0))
         actor = start_replica(node["NodeID"], replace(equipment, lease_s=min(_WOKEN_S, equipment.lease_s)))
-        actors.append(actor)
         calls.append(actor.manifests.options(concurrency_group="control").remote(-1))
     ray.wait(calls, num_returns=len(calls), timeout=_WAKE_S)
-    return actors
 
 
 def end_replica(actor: Any) -> None:
@@ -334,6 +341,28 @@ def end_replica(actor: Any) -> None:
         ray.kill(actor, no_restart=True)
     except RayError as error:
         log.debug("a replica actor was gone already: %s", error)
+
+
+def end_replicas(run: str, incarnation: int) -> None:
+    """End all replica actors of a run, on nodes that only earlier lives have used too, with copies and slots.
+
+    Those that obey a newer driver are left alone.
+    """
+    alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
+    actors = replica_actors(run)
+    calls = {node: actors[node].clear.options(concurrency_group="control").remote(incarnation) for node in actors}
+    there = [call for node, call in calls.items() if node in alive]
+    if there:
+        ray.wait(there, num_returns=len(there), timeout=_CLEAR_S)
+    for node, actor in actors.items():
+        try:
+            ray.get(calls[node], timeout=0)
+        except RayTaskError as error:
+            log.info("the replica actor of node %s goes on: %s", node[:12], error.cause)
+            continue
+        except RayError as error:
+            log.debug("the memory of node %s was not cleared: %s", node[:12], error)
+        end_replica(actor)
 
 
 def budget_bytes(asked: int | None, store_bytes: float) -> int:

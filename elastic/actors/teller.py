@@ -1,12 +1,13 @@
 """Effect. Tells callbacks what has happened, in its order, in the thread that called `fit`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from elastic.callbacks.base import Callback
 from elastic.checkpoint.rungs import CheckpointRung
 from elastic.control import events as ev
 from elastic.control.moments import Moment, RungReached, moments
 from elastic.control.state import Phase, RunState
+from elastic.control.tuning import Tuning
 from elastic.control.values import StepReport
 from elastic.ledger.ledger import Ledger
 from elastic.ledger.lines import Line
@@ -23,6 +24,11 @@ class Teller:
         self._told = -1
         self._untold: dict[int, StepReport] = {}
         self._shard_bytes: dict[tuple[int, int], int] = {}  # by how many there are, and which one
+
+    def begin(self, tune: Callable[[Tuning], None]) -> None:
+        """The run is about to begin, or to go on."""
+        for callback in self._callbacks:
+            callback.on_begin(tune)
 
     def tell(self, events: Sequence[tuple[float, ev.Event]], state: RunState, lines: Sequence[Line]) -> None:
         """Steps without gaps, unless the run is over; then what changed in the state. `lines`: of the journal."""

@@ -10,6 +10,7 @@ from elastic.callbacks.garbage import CollectGarbage
 from elastic.callbacks.keeping import ModelCheckpoint
 from elastic.callbacks.memory import MemoryLog
 from elastic.callbacks.notices import AutoCheckpoint
+from elastic.callbacks.overlap import OverlapCommunication
 from elastic.callbacks.profiling import Profile
 from elastic.callbacks.rates import LinearLR, ScaledLR, SquareRootLR
 from elastic.callbacks.steps import StepLog, TensorBoardScalars
@@ -42,6 +43,7 @@ __all__ = [
     "Moment",
     "NodeQuarantined",
     "NoticeHeard",
+    "OverlapCommunication",
     "Profile",
     "Resize",
     "Resized",

@@ -4,7 +4,7 @@ A `Callback` runs in the thread that called `fit`, in the order of what happened
 `WorkerCallback` is sent to every worker and runs inside its steps; training waits for it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from elastic.callbacks.rates import ScaledLR
@@ -22,6 +22,7 @@ from elastic.control.moments import (
     StragglerFound,
 )
 from elastic.control.state import RunState
+from elastic.control.tuning import Tuning
 from elastic.control.values import StepReport, View
 from elastic.errors import SettingError
 from elastic.settings import Checkpoint
@@ -37,6 +38,9 @@ class Callback:
             SettingError: it can not work with them.
         """
         return checkpoint
+
+    def on_begin(self, tune: Callable[[Tuning], None]) -> None:
+        """Before anything else; `tune(wish)` asks for what `elastic tune` does, at any time, and does not wait."""
 
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
         """A step became stable."""

@@ -24,6 +24,8 @@ class ScaledLR(WorkerCallback):
 
     The factor acts inside the optimizer's step alone: schedulers, and the rates in `param_groups`, never see it.
 
+    Cost: one multiplication for each parameter group and step.
+
     Attributes:
         rule: (global batch, reference batch) -> factor; it must give the same number on every worker.
         warmup_steps: steps over which a factor rises after a resize; it falls at once.
@@ -47,13 +49,13 @@ class ScaledLR(WorkerCallback):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearLR(ScaledLR):
-    """Learning rates in proportion to the global batch."""
+    """Learning rates in proportion to the global batch. Cost: as of `ScaledLR`."""
 
     rule: Callable[[int, int], float] = linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareRootLR(ScaledLR):
-    """Learning rates in proportion to the square root of the global batch."""
+    """Learning rates in proportion to the square root of the global batch. Cost: as of `ScaledLR`."""
 
     rule: Callable[[int, int], float] = square_root

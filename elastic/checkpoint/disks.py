@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from elastic.checkpoint import rungs
-from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.manifest import ShardKey, is_visible
 from elastic.checkpoint.rungs import Copy, StepId, copy_of, step_id
+from elastic.control.values import Fork
 
 KEEP = 2
 
@@ -35,6 +36,7 @@ class Disks:
         self._writing: set[tuple[Copy, str]] = set()
         self._refused: set[tuple[Copy, str]] = set()
         self._told: StepId | None = None
+        self._forks: tuple[Fork, ...] = ()
 
     def heed(self, event: rungs.Event | rungs.OnDisk) -> tuple[rungs.ToDisk | rungs.OffDisk | rungs.DiskStep, ...]:
         """Take an event in; returns what is to be done, and told, now."""
@@ -46,6 +48,8 @@ class Disks:
                 self._forget_work(event.node)
             case rungs.OnDisk():
                 self._end(event)
+            case rungs.Forked():
+                self._forks = event.forks
             case _:
                 return ()
         return (*self._drop(), *self._write(), *self._tell())
@@ -104,8 +108,9 @@ class Disks:
         return step_id(newest)
 
     def _on_disks(self) -> list[ShardKey]:
-        """A key of each step that is whole on the disks."""
-        return _whole(site.disk for site in self._sites.values())
+        """A key of each step that is whole on the disks, and that history has not left behind."""
+        whole = _whole(site.disk for site in self._sites.values())
+        return [key for key in whole if is_visible(key.commit, self._forks)]
 
     def _drop(self) -> Iterator[rungs.OffDisk]:
         whole = {_order(key) for key in self._on_disks()}

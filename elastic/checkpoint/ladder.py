@@ -5,11 +5,12 @@ faster than they can be pulled are left out. A slot counts as a copy only once i
 one is overwritten in time, and two nodes' slots of a step may go one after the other.
 
 What is dropped depends on nothing but the ladder: two newer steps must have reached REPLICATED with at least as many
-copies (one, where a node has no room), and nobody may be reading it. So a node without room for a second generation
+copies (one, where a node has no room), and nobody may be reading it. Steps that history has left behind do not count.
+So a node without room for a second generation
 keeps the first one, and says so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from elastic.checkpoint import rungs
 from elastic.checkpoint.manifest import ShardKey
@@ -45,11 +46,7 @@ class Ladder:
     def pins(self, node: str) -> frozenset[ShardKey]:
         """What a node should keep pinned now."""
         site = self._now.sites.get(node)
-        if site is None:
-            return frozenset()
-        return frozenset(
-            step.key(shard) for step in self._active() for shard in step.all if step.copy(shard) in site.slots
-        )
+        return _pins(site, self._wanted()) if site is not None else frozenset()
 
     def rung(self, commit: CommitId, shards: int) -> rungs.Rung | None:
         """Where a step stands; None: nobody has anything of it."""
@@ -69,6 +66,8 @@ class Ladder:
             case rungs.Beat():
                 for step in self._now.steps.values():
                     step.beat()
+            case rungs.Forked():
+                self._now.forks, self._candidate = event.forks, None
             case rungs.Leased():
                 step = self._now.see(event.commit, event.shards)
                 step.readers += -1 if event.is_over else 1
@@ -140,6 +139,11 @@ class Ladder:
         """The steps whose slots are pinned and whose copies are made good: what is safe, and what is to be."""
         return [step for step in (self._candidate, self._now.safe()) if step is not None]
 
+    def _wanted(self) -> list[Step]:
+        """The steps whose slots are pinned: those, and what somebody is about to read."""
+        active = self._active()
+        return active + [step for step in self._now.steps.values() if step.readers > 0 and step not in active]
+
     # --- what follows ---
 
     def _orders(self) -> Iterator[rungs.Order]:
@@ -164,8 +168,9 @@ class Ladder:
         self._candidate = next((step for step in newer if self._now.is_whole(step)), None)
 
     def _pin(self) -> Iterator[rungs.Order]:
+        wanted = self._wanted()
         for node, site in self._now.sites.items():
-            keys = self.pins(node)
+            keys = _pins(site, wanted)
             if keys != site.ordered:
                 site.ordered = keys
                 yield rungs.Pin(node=node, keys=keys)
@@ -213,7 +218,7 @@ class Ladder:
                 continue
             copy = step.copy(shard)
             load = {node: sum(at == node for at in step.uploads.values()) for node in sources}
-            node = min(sources, key=lambda node: (load[node], copy not in self._now.sites[node].kept))
+            node = min(sources, key=lambda node: (load[node], not self._now.sites[node].keeps(copy)))
             step.uploads[shard] = node
             yield rungs.Upload(key=step.key(shard), node=node, reason=f"try {step.upload_tries + 1}")
         if len(step.uploaded) == step.shards and not step.committer and self._now.sites:
@@ -284,3 +289,8 @@ class Ladder:
             is_used = step.is_uploading or step.pulling or step.readers > 0 or step is durable
             if not is_used and self._now.rung(step) in (None, rungs.Rung.DURABLE) and not self._now.has_any(step):
                 del self._now.steps[of]
+
+
+def _pins(site: Site, active: Iterable[Step]) -> frozenset[ShardKey]:
+    """The slots of these steps that are there."""
+    return frozenset(step.key(shard) for step in active for shard in step.all if step.copy(shard) in site.slots)

@@ -85,14 +85,6 @@ def remove(directory: Path, run: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_unused(directory: Path, run: str) -> None:
-    """Like `remove`; what has an owner, or a reader, is left alone."""
-    for path in _files(directory, run):
-        with _opened(path) as fd:
-            if fd is not None and try_lock(fd, fcntl.LOCK_EX):
-                path.unlink(missing_ok=True)
-
-
 def reclaim(directory: Path, run: str, kept: int = KEPT) -> list[Path]:
     """Take away what nobody needs of workers that are gone; returns the paths.
 

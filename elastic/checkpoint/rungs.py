@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from elastic.checkpoint.manifest import ShardKey
-from elastic.control.values import CommitId, Rung
+from elastic.control.values import CommitId, Fork, Rung
 
 StepId = tuple[int, str, int]  # step, lineage, shards: which state, in how many parts
 Copy = tuple[StepId, int]  # and which of the parts
@@ -130,6 +130,13 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """Where the history began anew, oldest first: what that has left behind makes nothing older superfluous."""
+
+    forks: tuple[Fork, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OnDisk:
     """A node has written a shard to its disk; reason: why it has not, or empty. For `Disks`, not the ladder."""
 
@@ -152,6 +159,7 @@ Event = (
     | Notice
     | RedundancyLost
     | Leased
+    | Forked
 )
 
 

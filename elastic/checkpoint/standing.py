@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.manifest import ShardKey, is_visible
 from elastic.checkpoint.placement import ranked
 from elastic.checkpoint.rungs import Copy, Rung, StepId
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 
 TRIES = 3  # of a pull at one node, of an upload, of a commit
 
@@ -24,14 +24,13 @@ class Site:
     ordered: frozenset[ShardKey] = frozenset()  # pins, as last ordered
     leaving: str = ""
 
-    @property
-    def kept(self) -> set[Copy]:
-        """What is here until this ladder says otherwise."""
-        return self.pinned | self.copies
+    def keeps(self, copy: Copy) -> bool:
+        """It is here until this ladder says otherwise."""
+        return copy in self.pinned or copy in self.copies
 
-    @property
-    def readable(self) -> set[Copy]:
-        return self.slots | self.copies
+    def has(self, copy: Copy) -> bool:
+        """It can be read here."""
+        return copy in self.slots or copy in self.copies
 
 
 @dataclass(slots=True)
@@ -114,12 +113,13 @@ class Step:
 
 
 class Standing:
-    """All nodes and all steps. copies: nodes that should hold each shard."""
+    """All nodes and all steps. copies: nodes that should hold each shard. forks: where the history began anew."""
 
     def __init__(self, copies: int) -> None:
         self.copies = copies
         self.sites: dict[str, Site] = {}
         self.steps: dict[StepId, Step] = {}
+        self.forks: tuple[Fork, ...] = ()
 
     def see(self, commit: CommitId, shards: int) -> Step:
         """A step, known from now on."""
@@ -130,19 +130,25 @@ class Standing:
         return [node for node, site in self.sites.items() if not site.leaving] or list(self.sites)
 
     def keepers(self, step: Step, shard: int) -> list[str]:
-        return [node for node in self.staying() if step.copy(shard) in self.sites[node].kept]
+        copy = step.copy(shard)
+        return [node for node in self.staying() if self.sites[node].keeps(copy)]
 
     def sources(self, step: Step, shard: int) -> list[str]:
         """Copies first: slots are the trainer's, and a leaving node last of all."""
         copy = step.copy(shard)
-        found = ranked(f"source {shard}", (node for node, site in self.sites.items() if copy in site.readable))
+        found = ranked(f"source {shard}", (node for node, site in self.sites.items() if site.has(copy)))
         return sorted(found, key=lambda node: (bool(self.sites[node].leaving), copy not in self.sites[node].copies))
 
+    def is_somewhere(self, step: Step, shard: int) -> bool:
+        copy = step.copy(shard)
+        return any(site.has(copy) for site in self.sites.values())
+
     def fewest(self, step: Step) -> int:
-        return min(len(self.keepers(step, shard)) for shard in step.all)
+        staying = [self.sites[node] for node in self.staying()]
+        return min(sum(site.keeps(copy) for site in staying) for copy in map(step.copy, step.all))
 
     def is_whole(self, step: Step) -> bool:
-        return all(self.sources(step, shard) for shard in step.all)
+        return all(self.is_somewhere(step, shard) for shard in step.all)
 
     def is_replicated(self, step: Step) -> bool:
         def is_enough(shard: int) -> bool:
@@ -159,12 +165,16 @@ class Standing:
         return Rung.STAGED if self.has_any(step) else None
 
     def newest_first(self) -> list[Step]:
-        return sorted(self.steps.values(), key=lambda step: step.order, reverse=True)
+        """Those that history has not left behind."""
+        return sorted(self._visible(), key=lambda step: step.order, reverse=True)
+
+    def _visible(self) -> list[Step]:
+        return [step for step in self.steps.values() if is_visible(step.commit, self.forks)]
 
     def safe(self) -> Step | None:
         """The step to fall back to: of those that were REPLICATED and are whole, the newest of the best kept."""
-        found = (step for step in self.steps.values() if step.was_replicated and self.is_whole(step))
+        found = (step for step in self._visible() if step.was_replicated and self.is_whole(step))
         return max(found, key=lambda step: (min(self.fewest(step), self.copies), step.order), default=None)
 
     def has_any(self, step: Step) -> bool:
-        return any(self.sources(step, shard) for shard in step.all)
+        return any(self.is_somewhere(step, shard) for shard in step.all)

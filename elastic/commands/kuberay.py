@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from elastic.commands.style import json_option, tell
 from elastic.errors import ElasticError
 
 
@@ -42,28 +43,35 @@ def render(file: Path | None, assignments: tuple[str, ...], out: Path | None) ->
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--crds", type=click.Path(path_type=Path), help="Folder of KubeRay's definitions; default: a cluster's.")
 @click.option("--kubeconfig", help="Of the cluster; default: KUBECONFIG, ~/.kube/config.")
-def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None) -> None:
+@json_option
+def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None, as_json: bool) -> None:
     """Judge manifests as the API server and KubeRay's operator would: FILES may be folders, - is standard input."""
     from elastic.kube import validate as judge
 
     definitions = judge.from_directory(crds) if crds is not None else judge.from_cluster(kubeconfig)
-    reports = [judge.validate(path, definitions) for path in _found(files)]
-    for report in reports:
-        for problem in report.problems:
-            click.echo(problem, err=True)
-    unjudged = sum(len(report.unjudged) for report in reports)
+    facts = _facts([judge.validate(path, definitions) for path in _found(files)])
+    objects, problems, unjudged = facts["objects"], facts["problems"], facts["unjudged"]
+    for problem in problems:
+        click.echo(problem, err=True)
     if unjudged:
-        told = {rule for report in reports for rule in report.unjudged}
-        click.echo(
-            f"not judged, for want of the package common-expression-language: {'; '.join(sorted(told))}", err=True
-        )
-    found = sum(len(report.problems) for report in reports)
-    objects = sum(report.objects for report in reports)
-    if found:
-        raise ElasticError(f"{found} problems in {objects} objects")
+        click.echo(f"not judged, for want of the package common-expression-language: {'; '.join(unjudged)}", err=True)
+    if as_json:
+        tell(facts, as_json)
+    if problems:
+        raise ElasticError(f"{len(problems)} problems in {objects} objects")
     if not objects:
         raise ElasticError("no object was found in these files")
-    click.echo(f"{objects} objects are valid" + (f"; {unjudged} rules were not judged" if unjudged else ""))
+    if not as_json:
+        click.echo(f"{objects} objects are valid" + (f"; {len(unjudged)} rules were not judged" if unjudged else ""))
+
+
+def _facts(reports: list[Any]) -> dict[str, Any]:
+    """How many objects were judged, what is wrong with them, and the rules that nobody could judge here."""
+    return {
+        "objects": sum(report.objects for report in reports),
+        "problems": [problem for report in reports for problem in report.problems],
+        "unjudged": sorted({rule for report in reports for rule in report.unjudged}),
+    }
 
 
 def _found(files: tuple[Path, ...]) -> list[Any]:

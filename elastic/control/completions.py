@@ -67,7 +67,9 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
     cmd.Finish: Completion(by=_LEFT, within=("finish_timeout_s",), then="said again when a worker asks; then killed"),
     cmd.Dismiss: Completion(by=_LEFT, within=("pod_termination_threshold_s",), then="killed"),
     cmd.ProveDead: Completion(
-        by=(ev.WorkerDead, ev.FreezeAnswered), within=("freeze_timeout_s", "lease_s"), then="see Freeze"
+        by=(ev.WorkerDead, ev.FreezeAnswered, ev.AtDoor),
+        within=("freeze_timeout_s", "lease_s", "door_timeout_s"),
+        then="see Freeze and Form",
     ),
     cmd.Inspect: Completion(
         by=(ev.StackDumped,),

@@ -240,7 +240,7 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     prepared = None if is_void else event.prepared
     record = turn.worker(event.worker)
     told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False, "missed": event.missed}
-    told |= {"at_door": False, "formed": False}
+    told |= {"answered_in": event.generation, "at_door": False, "formed": False}
     if record.standing is Standing.SUSPECT and not record.fenced:  # contact is back, and it holds its state
         told["standing"] = Standing.MEMBER
     is_first = event.worker in turn.tally.late
@@ -257,7 +257,7 @@ def _at_door(turn: Turn, event: ev.AtDoor) -> None:
     if event.generation != turn.state.generation or not turn.is_member(event.worker):
         return
     turn.hear(event.worker)
-    turn.set_worker(event.worker, at_door=True)
+    turn.set_worker(event.worker, at_door=True, doubted=False)
     if not turn.tally.away:
         turn.enter(Phase.FORMING)
 
@@ -305,7 +305,7 @@ def _overdue(turn: Turn, event: ev.Overdue) -> None:
         turn.do(Go(workers=(record.name,), generation=state.generation, reason="the go was lost"))
     elif state.phase is Phase.FORMING and not record.formed:
         turn.do(Form(view=state.view, reason="the forming was lost"))
-    elif state.phase is Phase.FREEZING and record.answer is None:
+    elif state.phase is Phase.FREEZING and not record.has_answered(state.generation):
         turn.do(Freeze(workers=(record.name,), generation=state.generation, reason="the freeze was lost"))
 
 

@@ -114,7 +114,21 @@ def tick_forming(turn: Turn, event: ev.Tick) -> None:
         turn.change(formed_in_vain=turn.state.generation)
         freeze(turn, why, survivors_only=True)
     else:
+        _doubt_absent_joiners(turn)
         watch_forming(turn)
+
+
+def _doubt_absent_joiners(turn: Turn) -> None:
+    """Nobody has asked them whether they still live, and the others wait for them at the door.
+
+    Members have just answered a freeze; they may be busy between two steps for as long as user code takes.
+    """
+    tally, after_s = turn.tally, turn.settings.limits.doubt_after_s
+    if not tally.away or turn.waited_s() <= after_s + _TOLD_S * len(tally.ranks):
+        return
+    for member in turn.many(tally.by_rank(tally.away)):
+        if not member.healed and member.standing is Standing.MEMBER:
+            turn.doubt(member.name, f"not at the door after {after_s} s")
 
 
 def tick_finishing(turn: Turn, event: ev.Tick) -> None:

@@ -8,7 +8,7 @@ from elastic.control.commands import Form, Freeze
 from elastic.control.deciding import ALONE, WAITS, decide
 from elastic.control.departing import part
 from elastic.control.exiting import exit_resumes, exits_at_once
-from elastic.control.growth import is_flapping
+from elastic.control.growth import is_doubtful
 from elastic.control.outcome import Ending
 from elastic.control.parting import leave_the_unreached
 from elastic.control.remediation import Kind, Remediation
@@ -24,8 +24,8 @@ def freeze(turn: Turn, reason: str, survivors_only: bool = False) -> None:
     """End the current generation: every member must answer, be proven dead, or outlive its lease."""
     if survivors_only:
         turn.blame_joiners()
-    tally = turn.tally  # who was at the door, and has formed, the next forming forgets
-    turn.set_workers(list(tally.answered), answer=None, prepared=None, missed=(), doubted=False)
+    tally = turn.tally  # who was at the door, and has formed, the next forming forgets; older answers do not count
+    turn.set_workers(list(tally.doubted), doubted=False)
     turn.enter(Phase.FREEZING, planned=False, survivors_only=survivors_only, pause_asked=False)
     # A suspect is asked too: it may be alive, and its answer is as good as another's.
     there, suspects = tally.standings[Standing.MEMBER], tally.standings[Standing.SUSPECT]
@@ -164,9 +164,9 @@ def _ends(turn: Turn, remediation: Remediation) -> bool:
 def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     """Replicas at the door, less those on a node that may be dying: a culprit was there, and no survivor answers there.
 
-    So with a node that loses one worker after another. They join at the end of a later step, if they still live; only
-    below the minimum are they taken now. A replica that was broken and is whole again is one of them, and comes first:
-    its other workers may hold what nobody else does.
+    So with a node that loses one worker after another, or was not heard since it lost one. They join at the end of a
+    later step, if they still live; only below the minimum are they taken now. A replica that was broken and is whole
+    again is one of them, and comes first: its other workers may hold what nobody else does.
     """
     tally = turn.tally
     if not tally.standings[Standing.PARKED] and len(tally.holders.names) == len(survivors) * turn.state.width:
@@ -178,7 +178,7 @@ def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...
     culprits = incident.culprits if incident is not None else ()
     nodes = {turn.worker(name).node for name in culprits}
     doubted = {node for node in nodes if staying.isdisjoint(tally.nodes.get(node, ()))}
-    doubted |= {worker.node for gang in joiners for worker in gang if is_flapping(turn, worker.node)}
+    doubted |= {worker.node for gang in joiners for worker in gang if is_doubtful(turn, worker.node)}
     if turn.state.care.grow_now:
         return joiners
     trusted = tuple(

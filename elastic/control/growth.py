@@ -5,7 +5,7 @@ one worker after another is lost does not get its next one in before it has show
 """
 
 from elastic.control.care import HARMLESS
-from elastic.control.state import OVER, Gang, RunState
+from elastic.control.state import OVER, Gang, RunState, Standing
 from elastic.control.turn import Turn
 from elastic.control.values import Incident
 
@@ -23,9 +23,24 @@ def consider_growth(turn: Turn) -> None:
 
 
 def _is_patient(turn: Turn, gang: Gang) -> bool:
-    """Others may come soon, or its node may lose it soon."""
-    is_new = any(turn.attended_s - worker.since_s < turn.settings.limits.grow_after_s for worker in gang)
-    return is_new or any(is_flapping(turn, worker.node) for worker in gang)
+    """Others are on their way, or it failed to join a moment ago, or its node may lose it soon."""
+    others_load = bool(turn.tally.standings[Standing.LOADING])
+    new = [worker for worker in gang if turn.attended_s - worker.since_s < turn.settings.limits.grow_after_s]
+    return any(others_load or worker.tries for worker in new) or any(is_doubtful(turn, worker.node) for worker in gang)
+
+
+def is_doubtful(turn: Turn, node: str) -> bool:
+    """A node of which nobody should join now."""
+    return is_flapping(turn, node) or _may_be_lost(turn, node)
+
+
+def _may_be_lost(turn: Turn, node: str) -> bool:
+    """Its last word is older than the incident in which it lost a member: the others on it may be gone as well."""
+    heard_s = turn.state.heard_s.get(node)
+    last = turn.state.incidents[-1] if turn.state.incidents else None
+    if heard_s is None or last is None or heard_s > last.opened_at_s:
+        return False
+    return any(turn.worker(name).node == node for name in last.culprits)
 
 
 def is_flapping(turn: Turn, node: str) -> bool:

@@ -7,33 +7,33 @@ from elastic.control.values import CommitId
 
 
 class Holders:
-    """Live, healed workers that have said what they hold (`WorkerRecord.held`).
+    """Live, healed workers that have said what they hold.
 
     Attributes:
-        names: all of them. commits: by state, who holds it, each with the commit that it named.
+        names: all of them, and what each holds. commits: by state, who holds it, each with the commit that it named.
     """
 
     __slots__ = ("_shards", "_width", "commits", "names")
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self.names: dict[str, None] = {}
+        self.names: dict[str, tuple[CommitId, ...]] = {}
         self.commits: dict[State, dict[str, CommitId]] = {}
         self._shards: dict[State, dict[int, int]] = {}  # how many hold each shard
 
-    def note(self, old: WorkerRecord | None, new: WorkerRecord) -> None:
-        """A worker is new, or has changed."""
-        before, after = () if old is None else old.held, new.held
-        if before == after:
+    def note(self, worker: WorkerRecord, held: tuple[CommitId, ...]) -> None:
+        """What a worker holds now (`WorkerRecord.held`); nothing, if it has not answered."""
+        before = self.names.get(worker.name, ())
+        if before == held:
             return
         for state in {(commit.step, commit.lineage) for commit in before}:
-            self._drop(new, state)
-        for state, commit in {(commit.step, commit.lineage): commit for commit in after}.items():
-            self._add(new, state, commit)
-        if after:
-            self.names[new.name] = None
+            self._drop(worker, state)
+        for state, commit in {(commit.step, commit.lineage): commit for commit in held}.items():
+            self._add(worker, state, commit)
+        if held:
+            self.names[worker.name] = held
         else:
-            del self.names[new.name]
+            del self.names[worker.name]
 
     def resumable(self, but: Collection[WorkerRecord] = ()) -> State | None:
         """The highest state that is held in every shard by others than these; None if there is none."""

@@ -93,7 +93,7 @@ def _phase(state: RunState) -> Iterator[str]:
                 yield f"{member.name} is {member.standing.value} in phase {state.phase.value}"
     if state.phase is Phase.RUNNING and not all(member.formed and member.healed for member in state.members):
         yield "the generation runs before all members have formed"
-    free = [member.name for member in state.members if _may_still_apply(member)]
+    free = [member.name for member in state.members if _may_still_apply(member, state.generation)]
     if state.phase is Phase.FREEZING and not free:
         yield "the freeze is complete and nothing was decided"
     if state.phase is Phase.WAITING and free:
@@ -117,8 +117,8 @@ def _tally(state: RunState) -> Iterator[str]:
         yield f"the tally has lost count of {', '.join(wrong)}"
 
 
-def _may_still_apply(member: WorkerRecord) -> bool:
-    return member.answer is None and member.standing not in OVER
+def _may_still_apply(member: WorkerRecord, generation: int) -> bool:
+    return not member.has_answered(generation) and member.standing not in OVER
 
 
 # --- one step ---------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _commits(before: RunState, event: ev.Event) -> dict[str, tuple[tuple[CommitI
 
     So too of those who have restored a commit at the door.
     """
-    members = () if before.phase is Phase.FORMING else before.members  # what they have answered is of the one before
+    members = (member for member in before.members if member.has_answered(before.generation))
     there = (*members, *before.standing(Standing.PARKED))
     held = {m.name: (_named(m.answer, m.prepared), m.healed) for m in there if m.answer is not None}
     if isinstance(event, ev.RestoreFound) and event.commit is None:  # a rewind that came to nothing

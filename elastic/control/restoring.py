@@ -175,7 +175,10 @@ def has_committed(turn: Turn) -> bool:
     """Whether a step is known to be committed; before that, a new start loses nothing that anybody was told."""
     resumed = turn.state.view is not None and turn.state.view.resume.step >= 0
     is_told = turn.state.published >= 0 or bool(turn.state.published_ahead)
-    return resumed or is_told or any(m.answer and m.answer.step >= 0 for m in turn.state.members if not m.outdated)
+    if resumed or is_told:
+        return True
+    there = (member for member in turn.state.members if member.has_answered(turn.state.generation))
+    return any(member.answer and member.answer.step >= 0 for member in there if not member.outdated)
 
 
 def last_copy(state: RunState) -> str:

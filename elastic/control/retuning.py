@@ -14,7 +14,7 @@ def refusal(state: RunState, asked: Tuning) -> str:
     if state.phase in (Phase.FINISHING, Phase.ENDED):
         return f"the run {run} has taken its last step: there is nothing left to tune"
     if asked == NOT_TUNED:
-        return "name what to change: lr_factor, batch_size or micro_batch_size"
+        return "name what to change: lr_factor, batch_size, micro_batch_size or bucket_bytes"
     if state.plan is None:
         return f"no worker of the run {run} has come to its first step yet: tune it when it trains"
     try:

@@ -73,6 +73,7 @@ class WorkerRecord:
     Attributes:
         gang: the replica it was started for; shard: its place in it.
         answer: the commit it named when it last froze, or loaded; None from when it has formed a generation after that.
+        answered_in: the generation in which it froze.
         prepared: the update that it can apply yet; missed: whom it waited for while forming; named with the answer.
         healed: it holds the state of `answer` in full.
         left_with: the commit that it held when its replica was left out, until it is healed.
@@ -103,6 +104,7 @@ class WorkerRecord:
     pid: int = 0
     layout: str = ""
     answer: CommitId | None = None
+    answered_in: int = 0
     prepared: CommitId | None = None
     missed: tuple[str, ...] = ()
     healed: bool = False
@@ -136,9 +138,13 @@ class WorkerRecord:
     def __reduce__(self) -> tuple[Any, ...]:
         return sent(self)
 
+    def has_answered(self, generation: int) -> bool:
+        """It has said what it holds: when it froze in this generation, or at the door, where it has been since."""
+        return self.answer is not None and (self.answered_in == generation or self.standing is Standing.PARKED)
+
     @property
     def held(self) -> tuple[CommitId, ...]:
-        """Commits that it can give, or resume from: the one it named or restored, the one it is prepared for."""
+        """What it can give, or resume from, once it has answered: the commit it named, the one it is prepared for."""
         if self.standing not in (Standing.MEMBER, Standing.PARKED) or not self.healed or self.answer is None:
             return ()
         return (self.answer,) if self.prepared is None else (self.answer, self.prepared)

@@ -72,7 +72,8 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
         ahead = frozenset(step for step in event.ahead if step > told)
         # Of a generation that never formed, members may be one update behind what it resumes from.
         oldest = max(told, view.resume.step - 1, *ahead)
-        workers |= {one.worker: _member(one, oldest, now_s) for one in event.found if one.worker in members}
+        there = [one for one in event.found if one.worker in members]
+        workers |= {one.worker: _member(one, event.generation, oldest, now_s) for one in there}
         workers |= _missing(view, workers, max(event.next_gang, _first_free(one.gang for one in event.found)), now_s)
         changes |= {
             "phase": Phase.FREEZING,
@@ -111,7 +112,7 @@ def _record(one: Adopted, now_s: float) -> WorkerRecord:
     )
 
 
-def _member(one: Adopted, oldest: int, now_s: float) -> WorkerRecord:
+def _member(one: Adopted, generation: int, oldest: int, now_s: float) -> WorkerRecord:
     """Of a member: adopting it has frozen it. What is older than what was told was loaded at the door, for a rewind."""
     is_frozen = one.state.stage in (Stage.FROZEN, Stage.PARKED)
     last = one.state.prepared or one.state.commit
@@ -120,6 +121,7 @@ def _member(one: Adopted, oldest: int, now_s: float) -> WorkerRecord:
         standing=Standing.GONE if one.is_dismissed else Standing.MEMBER,
         is_dismissed=one.is_dismissed,
         answer=one.state.commit if is_frozen else None,
+        answered_in=generation,
         prepared=one.state.prepared if is_frozen else None,
         healed=one.state.healed and last.step >= oldest,
     )

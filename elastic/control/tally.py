@@ -64,23 +64,23 @@ class Tally:
         tied: that wait for a slot, on one certain node, or not on some.
         ready: replicas of workers that are parked, and may be taken into a generation.
         held: replicas of workers that are there or on their way, and will not be lost soon.
-        late: members that have not answered, and are not over. answered: that have, or are doubted.
-        unhealed: that have, and are not healed. away: not at the door. unformed: that have not joined their group.
+        late: members that have not answered in this generation, and are not over. doubted: whose death is looked for.
+        unhealed: that have answered, and are not healed. away: not at the door. unformed: not in their group yet.
         unasked, restoring: workers at the door that were not told to load a commit, or do so. restored: replicas of
             those that hold one.
-        holders: who holds which state. hosts: what is told of the hosts.
+        holders: who holds which state, of those that have answered. hosts: what is told of the hosts.
         prune_above: so many workers that are over are not worth the look.
     """
 
     __slots__ = (
-        "_settings", "_tries", "_view", "_workers", "answered", "away", "held", "holders", "hosts", "late", "leaving",
-        "mates", "nodes", "noticed", "prune_above", "ranks", "ready", "restored", "restoring", "standings", "unasked",
-        "tied", "unformed", "unhealed",
+        "_generation", "_settings", "_tries", "_view", "_workers", "away", "doubted", "held", "holders", "hosts",
+        "late", "leaving", "mates", "nodes", "noticed", "prune_above", "ranks", "ready", "restored", "restoring", 
+        "standings", "unasked", "tied", "unformed", "unhealed",
     )  # fmt: skip
 
     def __init__(self, state: RunState) -> None:
         self._settings, self._view, self._workers = state.settings, state.view, state.workers
-        self._tries = state.settings.limits.joiner_tries
+        self._tries, self._generation = state.settings.limits.joiner_tries, state.generation
         self.ranks = _ranks(state.view)
         self.standings: dict[Standing, Names] = {standing: {} for standing in Standing}
         self.noticed: Names = {}
@@ -90,7 +90,7 @@ class Tally:
         self.mates: dict[int, Names] = {}
         self.ready, self.held = Gangs(state.width), Gangs(state.width)
         self.late: Names = {}
-        self.answered: Names = {}
+        self.doubted: Names = {}
         self.unhealed: Names = {}
         self.away: Names = {}
         self.unformed: Names = {}
@@ -104,7 +104,7 @@ class Tally:
             self._add(worker)
             _keep(self.leaving, worker.name, worker.is_dismissed)
             _keep(self.tied, worker.name, _is_tied(worker))
-            self.holders.note(None, worker)
+            self._note_held(worker)
             self._note_restore(None, worker)
             if worker.name in self.ranks:
                 self._mark(worker)
@@ -128,7 +128,7 @@ class Tally:
                 self._add(new)
             _keep(self.leaving, name, new.is_dismissed)
             _keep(self.tied, name, _is_tied(new))
-            self.holders.note(old, new)
+            self._note_held(new)
             self._note_restore(old, new)
             if name in self.ranks:
                 self._mark(new)
@@ -146,15 +146,19 @@ class Tally:
         return self._workers
 
     def enter(self, view: View, new: Iterable[WorkerRecord]) -> None:
-        """A generation begins to form.
+        """A generation begins to form: what its members have answered in the one before counts no more.
 
         Args:
             new: members of whom it is not known that they have answered, are healed, and have said nothing since.
         """
-        self._view, self.ranks = view, _ranks(view)
-        self.late, self.unhealed = {}, {}
+        self._view, self._generation, self.ranks = view, view.generation, _ranks(view)
         self.away = dict.fromkeys(self.ranks)
-        self.answered, self.unformed = self.away.copy(), self.away.copy()
+        self.late, self.unformed, self.unhealed = self.away.copy(), self.away.copy(), {}
+        self.doubted = {name: None for name in self.doubted if name in self.ranks}
+        others = [name for name in self.holders.names if name not in self.ranks]
+        self.holders = Holders(view.width)
+        for worker in persistent(self._workers).many(others):
+            self._note_held(worker)
         for member in new:
             self._mark(member)
 
@@ -174,7 +178,7 @@ class Tally:
 
     def differs(self, other: "Tally") -> list[str]:
         """What is counted differently."""
-        counted = ["answered", "away", "held", "holders", "late", "leaving", "mates", "nodes", "noticed", "ranks"]
+        counted = ["away", "doubted", "held", "holders", "late", "leaving", "mates", "nodes", "noticed", "ranks"]
         counted += ["ready", "standings", "restored", "restoring", "tied", "unasked", "unformed", "unhealed"]
         return [name for name in counted if getattr(self, name) != getattr(other, name)]
 
@@ -204,6 +208,10 @@ class Tally:
         if standing is Standing.PARKED and worker.tries < self._tries:
             self.ready.drop(worker.gang, worker.shard)
 
+    def _note_held(self, worker: WorkerRecord) -> None:
+        is_stale = worker.name in self.ranks and not worker.has_answered(self._generation)
+        self.holders.note(worker, () if is_stale else worker.held)
+
     def _note_restore(self, old: WorkerRecord | None, new: WorkerRecord) -> None:
         if self._settings.checkpoint is None:
             return
@@ -218,9 +226,9 @@ class Tally:
 
     def _mark(self, member: WorkerRecord) -> None:
         name = member.name
-        has_answered = member.answer is not None
+        has_answered = member.has_answered(self._generation)
         _keep(self.late, name, not has_answered and member.standing not in OVER)
-        _keep(self.answered, name, has_answered or member.prepared is not None or member.doubted)
+        _keep(self.doubted, name, member.doubted)
         _keep(self.unhealed, name, has_answered and not member.healed)
         _keep(self.away, name, not member.at_door)
         _keep(self.unformed, name, not member.formed)

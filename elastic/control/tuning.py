@@ -1,4 +1,4 @@
-"""Pure. What may be changed while a run goes on: the factor on its learning rates, and the sizes of its steps.
+"""Pure. What may be changed while a run goes on: learning rates, the sizes of steps, and of buckets of gradients.
 
 A tuning travels with a view, so that all members of a generation use the same one from its first step on, and it is
 part of the pace of a committed step, so that whoever is healed, or takes the run up again, has it too.
@@ -18,6 +18,7 @@ class Tuning:
     Attributes:
         lr_factor: what the learning rates that train_fn sets are multiplied with, beside what follows the batch.
         batch_size: samples of a step. micro_batch_size: samples of one forward.
+        bucket_bytes: gradients are summed in buckets of about this size.
 
     Raises:
         SettingError: a number is out of its range.
@@ -26,12 +27,13 @@ class Tuning:
     lr_factor: float | None = None
     batch_size: int | None = None
     micro_batch_size: int | None = None
+    bucket_bytes: int | None = None
 
     def __post_init__(self) -> None:
         factor = self.lr_factor
         if factor is not None and not (math.isfinite(factor) and factor > 0):
             raise SettingError(f"lr_factor={factor} must be a positive number; 1 puts the rates of train_fn back")
-        for name in ("batch_size", "micro_batch_size"):
+        for name in ("batch_size", "micro_batch_size", "bucket_bytes"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise SettingError(f"{name}={value!r} must be an integer of at least 1")
@@ -43,6 +45,11 @@ class Tuning:
     def is_part_of(self, other: "Tuning") -> bool:
         """Whether nothing changes when this is asked for where `other` holds."""
         return self.over(other) == other
+
+    @property
+    def felt(self) -> "Tuning":
+        """What of it train_fn can notice: not in which pieces gradients are summed."""
+        return replace(self, bucket_bytes=None)
 
     @property
     def rate_factor(self) -> float:

@@ -225,6 +225,7 @@ class StepTimes:
     Attributes:
         since_s: the commit before, or the go of the generation, whichever came last; 0: not known.
         data_s: waiting for data. wait_s: for other workers. stall_s: for snapshots. evaluation_s: evaluating.
+        callback_s: in callbacks on the worker.
     """
 
     since_s: float = 0.0
@@ -232,6 +233,7 @@ class StepTimes:
     wait_s: float = 0.0
     stall_s: float = 0.0
     evaluation_s: float = 0.0
+    callback_s: float = 0.0
 
 
 NOT_TIMED = StepTimes()

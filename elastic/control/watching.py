@@ -65,7 +65,7 @@ def watch_freezing(turn: Turn) -> None:
     """While a generation ends: a member that is stopped will not answer."""
     for suspicion in _stopped(turn):
         member = turn.worker(suspicion.worker)
-        if member.answer is None and not member.fenced and member.standing not in OVER:
+        if not member.has_answered(turn.state.generation) and not member.fenced and member.standing not in OVER:
             turn.signal(IncidentClass.WORKER_HUNG, suspicion.reason, culprit=suspicion.worker)
             turn.inspect(suspicion.worker, suspicion.reason)
             turn.fence(suspicion.worker, suspicion.reason)

@@ -129,6 +129,15 @@ DEFERRED = frozenset((_S.APPLYING, signal) for signal in _OF_DRIVERS)
 _NUMBERED = frozenset({_G.FREEZE, _G.FORM, _G.GO})
 _COMMANDS = frozenset({*_OF_DRIVERS, *_NUMBERED})
 THE_DRIVER = 1 << 62  # whoever speaks is the newest there is
+LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
+
+
+def has_lease(silent_s: float, lease_s: float) -> bool:
+    """Whether a member that has heard no driver for so long, by its own clock, may still apply.
+
+    What it takes part in may be all there is: the reductions of the only replica always complete.
+    """
+    return silent_s < lease_s * LEASE_MARGIN
 
 
 def react(

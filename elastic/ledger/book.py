@@ -17,7 +17,7 @@ _STRETCHES = 1000  # about: with a run, its stretches grow longer
 _JOINED_S = 1e-3  # steps that are nearer follow each other
 
 RUN_START, DRIVER_LOST, RESUBMITTED = "run start", "driver lost", "resubmitted"
-PLANNED_STOP, INJECTED = "planned stop", "injected fault"
+PLANNED_STOP, INJECTED, RAISED = "planned stop", "injected fault", "train_fn raised"
 STALLED_STEP, SLOW_STEPS, REPEATED_STEPS = "stalled step", "slow steps", "repeated steps"
 INFERRED = (STALLED_STEP, SLOW_STEPS, REPEATED_STEPS)  # no line tells of these
 
@@ -92,6 +92,7 @@ class Book:
         short_by: the incident since which replicas are missing. cause: the one that what goes on now follows from.
         inferred: incidents that no line tells of, by what shows them.
         groups: cause and short_by of each generation, by (incarnation, generation), for steps that are told late.
+        noted: by step, the seconds that training has waited for something, by worker and what it was.
     """
 
     run: str = ""
@@ -108,6 +109,7 @@ class Book:
     loaded: list[int] = field(default_factory=list)
     inferred: dict[tuple[str, float, float], int] = field(default_factory=dict)
     groups: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
+    noted: dict[int, dict[tuple[str, str], float]] = field(default_factory=dict)
     short_by: int | None = None
     cause: int | None = None
 
@@ -233,6 +235,7 @@ class Book:
             has_newcomers=step.is_first,
             cause=cause,
             short_by=short_by,
+            worker=step.worker,
         )
 
     def _insert(self, step: Step) -> float:

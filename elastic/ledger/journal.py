@@ -7,7 +7,7 @@ from typing import Any
 from elastic.control.faults import Fault, FaultKind
 from elastic.control.values import IncidentClass
 from elastic.errors import SettingError
-from elastic.ledger.book import PLANNED_STOP, Book, Entry, Mark
+from elastic.ledger.book import PLANNED_STOP, RAISED, Book, Entry, Mark
 from elastic.ledger.model import Category, Injected
 from elastic.ledger.stretch import Step
 
@@ -43,6 +43,8 @@ class JournalReader:
         self._incidents: dict[int, Entry] = {}  # of this life, by its numbers
         self._noticed_s: dict[str, float] = {}  # by worker and node that will be lost
         self._planned: Entry | None = None
+        self._raised: Entry | None = None
+        self._faults: set[str] = set()  # of this life, by name
         self._reason = ""
         self._has_begun = False
         self._opened_s: float | None = None
@@ -60,6 +62,8 @@ class JournalReader:
             ("event", "StepStable"): self._stable,
             ("event", "LoopEnded"): self._loop_ended,
             ("event", "FaultInjected"): self._injected,
+            ("event", "Noted"): self._noted,
+            ("event", "TrainFnRaised"): self._train_fn_raised,
             ("command", "Pause"): self._pause,
             ("command", "Form"): self._form,
             ("command", "EndRun"): self._ended,
@@ -102,6 +106,7 @@ class JournalReader:
         self._book.begin_life(at_s, incarnation, workers, width)
         self._cause = self._book.cause
         self._incidents, self._planned, self._book.short_by = {}, None, None
+        self._raised, self._faults = None, set()
 
     def _started(self, line: Line, at_s: float) -> None:
         if not self._has_begun:
@@ -185,6 +190,8 @@ class JournalReader:
             book.cause, self._cause, self._planned, self._reason = cause, None, None, ""
             book.mark(at_s, None, cause, is_new=self._is_first)
         elif phase in ("finishing", "ended"):
+            if self._raised is not None:
+                book.mark(at_s, Category.FINISHING, self._raised.number)  # what was in flight, and not what follows
             book.mark(at_s, Category.FINISHING)
         elif phase == "starting":
             book.mark(at_s, Category.WORKER_START, self._cause)
@@ -265,8 +272,17 @@ class JournalReader:
         entry.replicas_before, entry.replicas_after = told["replicas_before"], told["replicas_after"]
         entry.resumed_s, entry.step = told["resumed_at_s"], told["step"]
 
+    def _train_fn_raised(self, line: Line, at_s: float) -> None:
+        """An exception of the user's ends the run."""
+        if self._raised is None:
+            whom = (line["worker"],)
+            self._raised = self._book.open(RAISED, at_s, evidence=(line["summary"],), culprits=whom)
+
     def _injected(self, line: Line, at_s: float) -> None:
         told = line["fault"]
+        if told.get("name") in self._faults:
+            return  # a monitor that was out of reach tells what was told of it meanwhile
+        self._faults |= {told["name"]} if told.get("name") else set()
         kind = FaultKind[str(told["kind"]).upper()]
         try:
             fault = Fault(**{**told, "kind": kind})
@@ -303,9 +319,17 @@ class JournalReader:
                 data_s=times.get("data_s", 0.0),
                 stall_s=times.get("stall_s", 0.0),
                 evaluation_s=times.get("evaluation_s", 0.0),
+                callback_s=times.get("callback_s", 0.0),
+                callbacks=report.get("costs") or {},
+                worker=line.get("worker", ""),
                 is_first=is_first,
             )
         )
+
+    def _noted(self, line: Line, at_s: float) -> None:
+        if line["seconds"] > 0:
+            noted, key = self._book.noted.setdefault(line["step"], {}), (line["worker"], line["what"])
+            noted[key] = noted.get(key, 0.0) + line["seconds"]
 
     def _loop_ended(self, line: Line, at_s: float) -> None:
         """What came after the last step, before anybody left."""
@@ -314,11 +338,13 @@ class JournalReader:
         if not since_s or self._looped == line["generation"]:
             return
         self._looped = line["generation"]
-        evaluated_s = since_s + times.get("evaluation_s", 0.0)
+        called_s = since_s + times.get("callback_s", 0.0)
+        evaluated_s = called_s + times.get("evaluation_s", 0.0)
         flushed_s = evaluated_s + times.get("stall_s", 0.0)
         self._book.refine(
             [
-                Mark(at_s=since_s, category=Category.EVALUATION),
+                Mark(at_s=since_s, category=Category.CALLBACKS),
+                Mark(at_s=called_s, category=Category.EVALUATION),
                 Mark(at_s=evaluated_s, category=Category.CHECKPOINT_STALL, rung="local"),
                 Mark(at_s=flushed_s, category=Category.FINISHING),
             ]

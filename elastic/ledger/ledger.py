@@ -83,6 +83,7 @@ class Ledger:
             wall_seconds=sums.wall,
             worker_seconds=sums.workers,
             stall_seconds=sums.stalls,
+            callback_seconds=sums.callbacks,
             incidents=self._incidents(judge, sums, begin_s, end_s),
             steps=steps,
             incarnations=len(book.lives),
@@ -150,6 +151,7 @@ class _Sums:
         self.workers: Booked = {}
         self.workers_s = 0.0
         self.stalls: dict[str, float] = {}
+        self.callbacks: dict[str, float] = {}
         self.incidents: dict[int, tuple[Booked, Booked]] = {}
         self.overdue_s: dict[int, float] = {}
         self._kept = self._redone = self._broken = 0
@@ -166,6 +168,8 @@ class _Sums:
         _add(self.workers, span.worker_seconds, share)
         for rung, seconds in span.stall_seconds.items():
             self.stalls[rung] = self.stalls.get(rung, 0.0) + seconds * share
+        for name, seconds in span.callback_seconds.items():
+            self.callbacks[name] = self.callbacks.get(name, 0.0) + seconds * share
         for number, (wall, workers) in span.incidents.items():
             costs = self.incidents.setdefault(number, ({}, {}))
             _add(costs[0], wall, share)

@@ -23,6 +23,7 @@ class Category(Enum):
     STRAGGLER_DRAG = "straggler_drag"
     REDUCED_CAPACITY = "reduced_capacity"
     EVALUATION = "evaluation"
+    CALLBACKS = "callbacks"
     PAUSED = "paused"
     BETWEEN_INCARNATIONS = "between_incarnations"
     FINISHING = "finishing"
@@ -51,7 +52,7 @@ class Incident:
         number: counts what is listed, from 0, over all lives of the run.
         incarnation: life of the driver. its_number: of that life's own count; None: the controller had no incident.
         kind: the class of a failure ("worker lost"); or "run start", "planned stop", "driver lost", "resubmitted",
-            "stalled step", "slow steps", "injected fault".
+            "stalled step", "slow steps", "train_fn raised", "injected fault".
         is_planned: nothing had failed.
         began_s: when progress ceased, as far as it shows: the first moment at which a step was overdue, or the first
             signal, if that came earlier. opened_s: first signal. decided_s: last decision. resumed_s: commit of the
@@ -95,6 +96,7 @@ class Span:
     Attributes:
         wall_seconds, worker_seconds: what it went into; each adds up to its whole.
         stall_seconds: what CHECKPOINT_STALL in it waited for, by rung.
+        callback_seconds: CALLBACKS in it, by callback.
         incidents: numbers of those that seconds of it are booked to, with these.
         workers: that were asked for. generation, replicas: that trained; 0 where nobody did.
         first_step, last_step: that were committed in it; None where there were none. is_void: and then lost again.
@@ -106,6 +108,7 @@ class Span:
     worker_seconds: Seconds
     workers: int
     stall_seconds: Mapping[str, float] = field(default_factory=dict)
+    callback_seconds: Mapping[str, float] = field(default_factory=dict)
     incidents: Mapping[int, tuple[Seconds, Seconds]] = field(default_factory=dict)
     incarnation: int = 0
     generation: int = 0
@@ -165,6 +168,7 @@ class Account:
         workers_s: the workers that were asked for (the largest number of replicas), each for the whole time.
         wall_seconds: adds up to `wall_s`. worker_seconds: adds up to `workers_s`.
         stall_seconds: CHECKPOINT_STALL by rung: what was waited for.
+        callback_seconds: CALLBACKS by callback, as far as the time in steps goes.
         incidents: those with a second in it, or that began in it, oldest first.
         is_live: the last life has not ended, as far as the journal tells.
     """
@@ -180,6 +184,7 @@ class Account:
     steps: Steps
     incarnations: int
     is_live: bool
+    callback_seconds: Mapping[str, float] = field(default_factory=dict)
     definitions: tuple[Definition, ...] = ()
 
     @property

@@ -12,9 +12,10 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from elastic.ledger.book import REPEATED_STEPS, SLOW_STEPS, STALLED_STEP, Book, Entry, Mark, Struck
+from elastic.ledger.book import RAISED, REPEATED_STEPS, SLOW_STEPS, STALLED_STEP, Book, Entry, Mark, Struck
 from elastic.ledger.model import Category, Span
 from elastic.ledger.stretch import Stretch
+from elastic.ledger.waits import by_name, take, waits
 
 _SLOW, _SLOW_S = 1.5, 0.05  # times the usual, and by how much: less is how steps are
 _STALLED, _STALLED_S = 10.0, 1.0
@@ -28,6 +29,7 @@ _ONLY = {
     "slow": ("straggler",),
     "stop": ("worker hung", "worker unresponsive", "collective broken", "host silent", "straggler"),
     "notice": ("planned departure", "worker lost", "node lost"),
+    "raise": (RAISED,),
 }
 
 _at = attrgetter("at_s")
@@ -45,12 +47,13 @@ class Piece(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What the steps of a stretch took. drag, stalled: by incident."""
+    """What the steps of a stretch took. drag, stalled: by incident. noted: waited for what others noted, by name."""
 
     useful_s: float
     compilation_s: float
     drag_s: dict[int, float]
     stalled_s: dict[int, float]
+    noted_s: dict[str, float]
 
 
 class Judge:
@@ -169,6 +172,7 @@ class Judge:
         took_s = stretch.end_s - stretch.begin_s
         asked, members = self._workers(stretch.begin_s, stretch.replicas)
         booked = _Booked(asked, members)
+        callbacks: dict[str, float] = {}
         if stretch.is_void:
             booked.add(Category.REDONE, took_s, self._owner(stretch.voided_by))
             booked.lack(took_s, self._owner(stretch.short_by))
@@ -179,6 +183,8 @@ class Judge:
             booked.add(Category.DATA_WAIT, stretch.data_s, None)
             booked.add(Category.CHECKPOINT_STALL, stretch.stall_s, None)
             booked.add(Category.EVALUATION, stretch.evaluation_s, None)
+            booked.add(Category.CALLBACKS, stretch.callback_s + sum(judged.noted_s.values()), None)
+            callbacks = by_name(stretch, judged.noted_s)
             for incident, seconds in judged.drag_s.items():
                 booked.add(Category.STRAGGLER_DRAG, seconds, self._owner(incident))
             for incident, seconds in judged.stalled_s.items():
@@ -192,6 +198,7 @@ class Judge:
             worker_seconds=booked.workers,
             workers=asked,
             stall_seconds={"staged": stretch.stall_s} if stretch.stall_s and not stretch.is_void else {},
+            callback_seconds=callbacks,
             incidents=booked.incidents,
             incarnation=stretch.incarnation,
             generation=stretch.generation,
@@ -205,10 +212,10 @@ class Judge:
         """Kept as long as nothing that it follows from has changed."""
         book = self._book
         usual_s = book.usual_s(stretch.shape)
-        basis = (stretch.steps, usual_s, len(book.struck), len(book.entries))
+        basis = (stretch.steps, usual_s, len(book.struck), len(book.noted), len(book.entries))
         if stretch.judged is None or stretch.judged[0] != basis:
             judged = self._judge(stretch, usual_s)
-            stretch.judged = ((*basis[:3], len(book.entries)), judged)
+            stretch.judged = ((*basis[:-1], len(book.entries)), judged)
         found: Judged = stretch.judged[1]
         return found
 
@@ -216,21 +223,23 @@ class Judge:
         compilation_s, useful_s = 0.0, 0.0
         drag_s: dict[int, float] = {}
         stalled_s: dict[int, float] = {}
+        noted, noted_s = waits(self._book.noted, stretch), dict[str, float]()
         slow_s = max(_SLOW * usual_s, usual_s + _SLOW_S) if usual_s else inf
         for place, core_s in enumerate(stretch.cores_s):
+            over_s = 0.0
             if not place and stretch.has_newcomers:
                 over_s = max(0.0, core_s - usual_s) if usual_s else 0.0
                 compilation_s += over_s
-            elif core_s <= slow_s:
-                over_s = 0.0
-            else:
-                over_s = core_s - usual_s
-                is_stalled = core_s > _STALLED * usual_s and over_s > _STALLED_S
-                whose, kind = (stalled_s, STALLED_STEP) if is_stalled else (drag_s, SLOW_STEPS)
-                incident = self._blamed(stretch, place, kind, core_s)
-                whose[incident] = whose.get(incident, 0.0) + over_s
+            elif core_s > slow_s:
+                over_s = take(noted, stretch.first + place, core_s - usual_s, noted_s)
+                if (left_s := core_s - over_s) > slow_s:
+                    is_stalled = left_s > _STALLED * usual_s and left_s - usual_s > _STALLED_S
+                    whose, kind = (stalled_s, STALLED_STEP) if is_stalled else (drag_s, SLOW_STEPS)
+                    incident = self._blamed(stretch, place, kind, core_s)
+                    whose[incident] = whose.get(incident, 0.0) + left_s - usual_s
+                    over_s = core_s - usual_s
             useful_s += core_s - over_s
-        return Judged(useful_s, compilation_s, drag_s, stalled_s)
+        return Judged(useful_s, compilation_s, drag_s, stalled_s, noted_s)
 
     def _blamed(self, stretch: Stretch, place: int, kind: str, core_s: float) -> int:
         """The incident that made a step slow: an injected fault, a straggler, or one that only shows in the step."""
@@ -277,7 +286,7 @@ class Judge:
         book = self._book
         linked: dict[int, int] = {}
         for entry in book.entries:
-            if entry.its_number is None:
+            if entry.its_number is None and entry.kind != RAISED:
                 continue
             causes = [one for one in book.struck if one.entry not in linked and self._is_meant(one, entry)]
             if causes:

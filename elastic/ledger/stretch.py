@@ -3,12 +3,14 @@
 from array import array
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 _WINDOW_STEPS = 16
 _EVERY = 4  # a window is looked at after so many steps
+_SUMS = ("data_s", "stall_s", "evaluation_s", "callback_s", "repeated_s")  # of a stretch
 
 Shape = tuple[int, int]  # replicas, samples: steps of one shape take equally long, if nothing is in their way
 
@@ -19,7 +21,9 @@ class Step:
 
     Attributes:
         since_s: when it could begin: the commit of the one before, or the go. started_s: of the attempt that was kept.
-        data_s, stall_s, evaluation_s: of the time since then, waited for data, for snapshots, and spent on evaluation.
+        data_s, stall_s, evaluation_s, callback_s: of the time since then, waited for data, for snapshots, and spent on
+            evaluation, and in callbacks. callbacks: seconds by callback.
+        worker: that told of it.
         is_first: somebody in the group had never computed a step before.
     """
 
@@ -35,6 +39,9 @@ class Step:
     data_s: float = 0.0
     stall_s: float = 0.0
     evaluation_s: float = 0.0
+    callback_s: float = 0.0
+    callbacks: Mapping[str, float] = field(default_factory=dict)
+    worker: str = ""
     is_first: bool = False
 
     @property
@@ -72,7 +79,8 @@ class Stretch:
 
     Attributes:
         first: number of the first of them. ends_s: commit of each. cores_s: what each took, less what is in the sums.
-        data_s, stall_s, evaluation_s, repeated_s: sums; the last is of attempts within a generation that were not kept.
+        data_s, stall_s, evaluation_s, callback_s, repeated_s: sums; the last is of attempts within a generation that
+            were not kept. callbacks: seconds as told, by callback. worker: that told of the first step.
         has_newcomers: the first of them was the first for somebody.
         cause: number of the incident that its generation followed. short_by: of the one since which it is short.
         voided_by: number of the incident for which the run went back behind them.
@@ -89,6 +97,9 @@ class Stretch:
     data_s: float = 0.0
     stall_s: float = 0.0
     evaluation_s: float = 0.0
+    callback_s: float = 0.0
+    callbacks: dict[str, float] = field(default_factory=dict)
+    worker: str = ""
     repeated_s: float = 0.0
     has_newcomers: bool = False
     cause: int | None = None
@@ -120,15 +131,18 @@ class Stretch:
         left_s = end_s - begin_s
         repeated_s = 0.0
         if step.attempt > 1:
-            repeated_s = max(0.0, step.started_s - begin_s - step.stall_s - step.evaluation_s)
+            repeated_s = max(0.0, step.started_s - begin_s - step.stall_s - step.evaluation_s - step.callback_s)
         taken = []
-        for told_s in (step.evaluation_s, step.stall_s, repeated_s, step.data_s):
+        for told_s in (step.evaluation_s, step.stall_s, step.callback_s, repeated_s, step.data_s):
             taken.append(min(left_s, max(0.0, told_s)))
             left_s -= taken[-1]
         self.evaluation_s += taken[0]
         self.stall_s += taken[1]
-        self.repeated_s += taken[2]
-        self.data_s += taken[3]
+        self.callback_s += taken[2]
+        self.repeated_s += taken[3]
+        self.data_s += taken[4]
+        for name, seconds in step.callbacks.items():
+            self.callbacks[name] = self.callbacks.get(name, 0.0) + seconds
         self.ends_s.append(end_s)
         self.cores_s.append(left_s)
         return left_s
@@ -146,8 +160,10 @@ class Stretch:
             ends_s=self.ends_s[keep:],
             cause=self.cause,
             short_by=self.short_by,
+            callbacks=dict(self.callbacks),
+            worker=self.worker,
         )
-        for name in ("data_s", "stall_s", "evaluation_s", "repeated_s"):
+        for name in _SUMS:
             whole_s = getattr(self, name)
             setattr(rest, name, whole_s * share)
             setattr(self, name, whole_s * (1 - share))
@@ -159,11 +175,11 @@ class Stretch:
 
     def level(self) -> None:
         """After a split the sums are estimates: let the whole be right."""
-        known_s = self.data_s + self.stall_s + self.evaluation_s + self.repeated_s
+        known_s = sum(getattr(self, name) for name in _SUMS)
         whole_s, cores_s = self.end_s - self.begin_s, sum(self.cores_s)
         if known_s > 0:
             factor = max(0.0, whole_s - cores_s) / known_s
-            for name in ("data_s", "stall_s", "evaluation_s", "repeated_s"):
+            for name in _SUMS:
                 setattr(self, name, getattr(self, name) * factor)
 
     def at(self, at_s: float) -> int:

@@ -1,6 +1,6 @@
 """Pure. An account as facts for JSON, as lines for people, as rows for a spreadsheet."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from elastic.ledger.model import Account, Category, Incident, Seconds
@@ -22,6 +22,7 @@ def facts(account: Account) -> dict[str, Any]:
         "wall_seconds": _named(account.wall_seconds, Category),
         "worker_seconds": _named(account.worker_seconds, Category),
         "checkpoint_stall_by_rung": dict(account.stall_seconds),
+        "callbacks_by_name": dict(account.callback_seconds),
         "steps": {
             "kept": account.steps.kept,
             "redone": account.steps.redone,
@@ -97,6 +98,8 @@ def lines(account: Account) -> Iterator[str]:
     for name, wall_s, worker_s in sorted(spent, key=lambda row: (row[0] == "all", -row[2])):
         shares = _share(wall_s, account.wall_s), _share(worker_s, account.workers_s)
         yield f"{name:22}{wall_s:12.2f}{shares[0]:>8}{worker_s:14.2f}{shares[1]:>8}"
+    if account.callback_seconds:
+        yield f"callbacks: {named(account.callback_seconds)}"
     if account.incidents:
         yield ""
     for incident in account.incidents:
@@ -105,6 +108,11 @@ def lines(account: Account) -> Iterator[str]:
     for one in account.definitions:
         value = "-" if one.value is None else f"{one.value:.1%}"
         yield f"{one.name:32}{value:>8}  {one.formula}"
+
+
+def named(seconds: Mapping[str, float]) -> str:
+    """Names and seconds, the most first."""
+    return ", ".join(f"{name} {spent_s:.2f} s" for name, spent_s in sorted(seconds.items(), key=lambda one: -one[1]))
 
 
 def _steps(account: Account) -> str:

@@ -16,8 +16,8 @@ class Limits:
             autoscaler brings a node in one to two minutes)
         load_timeout_s: from a worker's start until it stands at its first step: imports, model building. (s;
             default 600: large models are built in minutes)
-        grow_after_s: a joiner waits this long at the door, so that those who come soon after join with it. (s;
-            default 0.5: workers that were asked for together come within that)
+        grow_after_s: a joiner waits this long at the door while others load, so that those who come soon after join
+            with it. (s; default 0.5: workers that were asked for together come within that)
         flap_cost_s: a worker was lost too soon if it was a member for less than so many seconds for each replica of the
             group: it had not done as much as all miss by a join and a loss. (s; default 1: both together stop everybody
             for some tenths of a second, and its start takes processors)
@@ -46,8 +46,8 @@ class Limits:
         hosts_per_relay: how many monitors a relay hears. (hosts; default 64: a relay is lost with few of them)
         exile_after_s: members out of reach that have not answered a freeze by then are left behind. (s; default 0.3:
             an answer takes milliseconds, and a loaded driver some tenths of a second)
-        doubt_after_s: a member that has not answered a freeze by then is probed for a sign of death. (s; default 0.03:
-            a probe harms nobody, an answer takes milliseconds)
+        doubt_after_s: a member that has not answered a freeze by then, or a joiner for which the others wait at the
+            door, is probed for a sign of death. (s; default 0.03: a probe harms nobody, an answer takes milliseconds)
         freeze_timeout_s: a member that has not answered a freeze by then is fenced, that is, killed by its host
             monitor. (s; default 10: who lives answers, unless its machine is overloaded)
         pause_timeout_s: members still busy after the step at whose end all should stop are frozen where they are. (s;

@@ -52,6 +52,11 @@ class Watch:
     def _freezeanswered(self, at_s: float, line: Line) -> None:
         self._answered_s = at_s
 
+    def _workerdead(self, at_s: float, line: Line) -> None:
+        """The next generation waits for a proof of death as for an answer."""
+        if self._froze_s is not None:
+            self._answered_s = at_s
+
     def _form(self, at_s: float, line: Line) -> None:
         if self._froze_s is not None and self._answered_s is not None:
             self.found["freeze_s"].append(self._answered_s - self._froze_s)

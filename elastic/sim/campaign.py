@@ -9,23 +9,31 @@ from elastic.control.outcome import Ending
 from elastic.sim.chance import Chance
 from elastic.sim.laws import Violation
 from elastic.sim.parts import Plan
-from elastic.sim.succession import DriverGangWorld, DriverTierWorld, DriverWorld, Succession
-from elastic.sim.world import HARMLESS
+from elastic.sim.succession import (
+    DriverDepotWorld,
+    DriverGangDepotWorld,
+    DriverGangWorld,
+    DriverTierWorld,
+    DriverWorld,
+    Succession,
+)
 
 STEPS = 200
-KINDS = ("live", "gangs", "tiers")
-_STARTED_S, _S_PER_STEP = (
-    7.0,
-    0.1,
-)  # virtual time: by then workers train; faults strike in about the first half of a run
+KINDS = ("live", "gangs", "tiers", "depot")
+# Virtual time: by then workers train; faults strike in about the first half of a run.
+_STARTED_S, _S_PER_STEP, _S_PER_SLOW_STEP = 7.0, 0.1, 0.25
 _ENDS_BY_S = 400.0  # after the last fault, beside the steps
 _STORY_LINES = 60
 _RECOUNT = 32
 _CALM = 5  # one seed in so many
+_LONE = 12  # one seed in so many has one replica, whose reductions always complete, beside parked ones
+_CALM_RATES = {"stall": 0.003, "monitor": 0.05, "lose_beat": 0.1}
+_WIDTHS = {"gangs": (2, 2, 3), "depot": (1, 1, 2)}
+_HARMFUL = ("bad", "refuse", "node_loss")  # of tiers
+_LUXURIES = ("before", "bad", "refuse", "rewind", "upload_s", "outage", "node_loss")
 FAULTS = (
-    "crash", "hang", "mute", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor", "partition", "jump",
-    "notice",
-    "corrupt",
+    "crash", "hang", "mute", "lose_call", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor",
+    "lose_beat", "partition", "jump", "notice", "corrupt",
 )  # fmt: skip
 
 
@@ -34,8 +42,8 @@ class Case:
     """One world: with its seed, all that happens in it.
 
     Attributes:
-        kind: one of KINDS. width: workers of a replica, where it is "gangs".
-        deaths_s: when drivers die. tiers: chances of `TierWorld`, where the kind is "tiers".
+        kind: one of KINDS. width: workers of a replica, where it is "gangs" or "depot".
+        deaths_s: when drivers die. tiers: arguments of `TierWorld` or `DepotWorld`, where the kind is one of these.
     """
 
     seed: int
@@ -76,10 +84,11 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
     """The case that a seed stands for: some faults of some kinds, about as many in a short run as in a long one."""
     rng = Chance("campaign", seed)
     kind = KINDS[seed % len(KINDS)]
-    width = rng.choice((2, 2, 3)) if kind == "gangs" else 1
+    width = rng.choice(_WIDTHS.get(kind, (1,)))
     most = rng.randint(4, 16) // width
     low = rng.randint(1, max(1, most - 1))
-    ends_s, often = _STARTED_S + steps * _S_PER_STEP, STEPS / steps
+    is_slow = kind == "depot"
+    ends_s, often = _STARTED_S + steps * (_S_PER_SLOW_STEP if is_slow else _S_PER_STEP), STEPS / steps
     deaths = rng.choice((0, 0, 0, 1, 2))
     plan = Plan(
         replicas=(low, most),
@@ -87,48 +96,89 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         steps=steps,
         per_node=rng.choice((1, 2, 4)) if kind == "live" else 1,
         in_order=rng.random() < 0.5,
-        quick=True,
+        quick=not is_slow,
+        drift=rng.choice((0.0, 0.05)),
         faults_end_s=ends_s,
         limit_s=20 * ends_s + _ENDS_BY_S,
         crash=often * rng.choice((0.0, 0.0003, 0.001)),
         hang=often * rng.choice((0.0, 0.0, 0.0003)),
         mute=often * rng.choice((0.0, 0.0, 0.0006)),
+        lose_call=rng.choice((0.0, 0.5)),
         break_=often * rng.choice((0.0, 0.0005, 0.002)),
         lose_order=rng.choice((0.0, 0.02, 0.1)),
         duplicate=rng.choice((0.0, 0.02, 0.1)),
         stall=often * rng.choice((0.0, 0.0, 0.003)),
         supervisor=often * rng.choice((0.0, 0.0, 0.005)),
         monitor=often * rng.choice((0.0, 0.0, 0.01)) if not deaths else 0.0,
+        lose_beat=rng.choice((0.0, 0.0, 0.1)),
         partition=often * rng.choice((0.0, 0.0, 0.006)) if not deaths else 0.0,
         jump=often * rng.choice((0.0, 0.0, 0.01)) if not deaths else 0.0,
         notice=often * rng.choice((0.0, 0.0, 0.0003)),
-        corrupt=often * rng.choice((0.0, 0.0, 0.0005)) if kind != "gangs" and not deaths else 0.0,
+        corrupt=often * rng.choice((0.0, 0.0, 0.0005)) if kind in ("live", "tiers") and not deaths else 0.0,
     )
-    tiers: dict[str, float] | None = None
+    tiers = _tiers(kind, rng, has_deaths=bool(deaths))
+    deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
+    if seed % _CALM == _CALM - 1:
+        plan = _calmed(plan, often, rng, has_deaths=bool(deaths))
+        tiers = {name: 0.0 if name in _HARMFUL else value for name, value in tiers.items()}
+    elif seed % _LONE == KINDS.index("tiers"):
+        plan, tiers, deaths_s = _alone(plan, often, rng), {**tiers, "save": 0.5}, ()
+    if kind == "depot":  # with more replicas each step is on several nodes from the start, and nothing is left to do
+        few = rng.randint(1, 3)
+        plan = replace(plan, replicas=(rng.randint(1, few), few), spares=max(4 // width - few, rng.randint(1, 2)))
+    return Case(seed=seed, kind=kind, plan=plan, width=width, deaths_s=deaths_s, tiers=tiers or None)
+
+
+def _tiers(kind: str, rng: Chance, has_deaths: bool) -> dict[str, float]:
+    rewind = rng.choice((0.0, 0.0, 0.2))
     if kind == "tiers":
-        tiers = {
+        return {
             "before": rng.choice((0, 0, 3)),
             "save": rng.choice((0.1, 0.5)),
-            "bad": rng.choice((0.0, 0.3)) if not deaths else 0.0,
-            "refuse": rng.choice((0.0, 0.1)) if not deaths else 0.0,
-            "rewind": rng.choice((0.0, 0.0, 0.2)),
+            "bad": rng.choice((0.0, 0.3)) if not has_deaths else 0.0,
+            "refuse": rng.choice((0.0, 0.1)) if not has_deaths else 0.0,
+            "rewind": rewind,
         }
-    deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
-    if seed % _CALM == _CALM - 1:  # nobody may be killed for anything that happens here
-        rates = {"break_": 0.003 * often, "supervisor": 0.003 * often, "duplicate": 0.05}
-        # Not together: a controller that stands still while a monitor is down may believe that its host is gone.
-        is_unheard = not deaths and rng.random() < 0.5
-        rates |= {"monitor": 0.05 * often, "supervisor": 0.0} if is_unheard else {"stall": 0.003 * often}
-        harmful = {fault: 0.0 for fault in FAULTS if fault not in HARMLESS}
-        plan = replace(plan, **{**harmful, "monitor": 0.0, "stall": 0.0, **rates})  # type: ignore[arg-type]
-    return Case(seed=seed, kind=kind, plan=plan, width=width, deaths_s=deaths_s, tiers=tiers)
+    if kind == "depot":
+        return {
+            "stage": rng.choice((0.2, 1.0)),
+            "peers": rng.choice((0, 1, 1, 2)),
+            "upload_s": rng.choice((0.0, 3.0, 10.0)),
+            "link_bytes_per_s": rng.choice((2 << 30, 10 << 30)),
+            "outage": rng.choice((0.0, 0.1)),
+            "node_loss": rng.choice((0.0, 0.05, 0.2)),
+            "rewind": rewind,
+        }
+    return {}
+
+
+def _calmed(plan: Plan, often: float, rng: Chance, has_deaths: bool) -> Plan:
+    """Nobody may be killed for anything that happens."""
+    # Not together: a controller that stands still while a host is not heard may believe that it is gone.
+    what = rng.choice(("stall",) if has_deaths else ("stall", "monitor", "lose_beat"))
+    rates = {"break_": 0.003 * often, "duplicate": 0.05, what: _CALM_RATES[what] * often}
+    rates["supervisor"] = 0.003 * often if what == "stall" else 0.0
+    return replace(plan, **{fault: rates.get(fault, 0.0) for fault in FAULTS})  # type: ignore[arg-type]
+
+
+def _alone(plan: Plan, often: float, rng: Chance) -> Plan:
+    """One replica trains, and its host is out of reach now and then, so that nothing but its lease stops it."""
+    size: dict[str, Any] = {"replicas": (1, 1), "spares": rng.randint(3, 5), "quick": False}
+    return replace(
+        plan, **size, lease_s=rng.choice((4.0, 20.0)), mute=0.005 * often, lose_call=0.7, hang=0.0, partition=0.0
+    )
 
 
 def world_of(case: Case) -> Succession:
     if case.kind == "gangs":
         return DriverGangWorld(case.seed, case.plan, case.width, deaths_s=case.deaths_s)
+    tiers: dict[str, Any] = {**(case.tiers or {}), "deaths_s": case.deaths_s}
+    if case.kind == "depot" and case.width > 1:
+        return DriverGangDepotWorld(case.seed, case.plan, width=case.width, **tiers)
+    if case.kind == "depot":
+        return DriverDepotWorld(case.seed, case.plan, **tiers)
     if case.kind == "tiers":
-        return DriverTierWorld(case.seed, case.plan, deaths_s=case.deaths_s, **(case.tiers or {}))
+        return DriverTierWorld(case.seed, case.plan, **tiers)
     return DriverWorld(case.seed, case.plan, deaths_s=case.deaths_s)
 
 
@@ -191,6 +241,10 @@ def _simpler(case: Case) -> Iterator[Case]:
     for fault in FAULTS:
         if getattr(plan, fault):
             yield replace(case, plan=replace(plan, **{fault: 0.0}))
+    tiers = case.tiers or {}
+    for name in _LUXURIES:
+        if tiers.get(name):
+            yield replace(case, tiers={**tiers, name: 0})
     if plan.steps > 10:
         yield replace(case, plan=replace(plan, steps=plan.steps // 2))
     if plan.spares:

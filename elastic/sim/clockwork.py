@@ -11,10 +11,9 @@ from elastic.control.state import Phase
 from elastic.sim.brain import Brain
 from elastic.sim.chance import Chance
 from elastic.sim.laws import Law, must
-from elastic.sim.parts import Plan
+from elastic.sim.parts import LEASE_S, Plan
 
 TICK_S = 0.5
-LEASE_S, LEASE_MARGIN = 20.0, 0.8
 LIMITS: dict[str, Any] = {"doubt_after_s": 0.5, "freeze_timeout_s": 4.0, "forming_timeout_s": 8.0, "lease_s": LEASE_S}
 SENSING: dict[str, Any] = {
     "hang_floor_s": 3.0,
@@ -23,6 +22,11 @@ SENSING: dict[str, Any] = {
     "exile_after_s": 1.0,
 }
 PATIENCE: dict[str, Any] = {"start_tries": 1000, "max_in_job_restarts": 1000, "max_workload_restarts": 1000}
+
+
+def limits_of(plan: Plan) -> dict[str, Any]:
+    """Fields of `Limits`."""
+    return {**LIMITS, **SENSING, **PATIENCE, "lease_s": plan.lease_s}
 
 
 class Clockwork(ABC):
@@ -36,13 +40,17 @@ class Clockwork(ABC):
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.rng, self.plan, self.now_s = Chance("world", seed), plan, 0.0
-        self.ws = Brain(plan.replicas, plan.spares, **LIMITS, **SENSING, **PATIENCE)
+        self.ws = self.brain()
         self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.sent = 0
         self.last_s: dict[tuple[str, str], float] = defaultdict(float)
         self.faults: set[str] = set()
         self.stalled_until_s = 0.0
         self.clock_error_s = 0.0
+
+    def brain(self, **settings: Any) -> Brain:
+        """The controller, as this world sets it up."""
+        return Brain(self.plan.replicas, self.plan.spares, **limits_of(self.plan), **settings)
 
     @abstractmethod
     def control(self, event: ev.Event) -> None:

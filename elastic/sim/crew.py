@@ -15,8 +15,8 @@ from elastic.control.data import hash32
 from elastic.control.integrity import outvoted
 from elastic.control.state import Standing
 from elastic.control.values import CommitId, StepReport, View
-from elastic.control.worker_protocol import Signal, Stage, Verdict, react
-from elastic.sim.clockwork import LEASE_MARGIN, LEASE_S, Clockwork
+from elastic.control.worker_protocol import Signal, Stage, Verdict, has_lease, react
+from elastic.sim.clockwork import Clockwork
 from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker
 
@@ -55,6 +55,11 @@ class Crew(Clockwork):
     def is_cut(self, worker: SimWorker, way: str) -> bool:
         """Whether nothing comes through to its host ("in"), or from it ("out")."""
         return self.now_s < worker.muted_until_s and way in worker.cut_ways
+
+    def has_lease(self, worker: SimWorker) -> bool:
+        """It stops where it has not been reached for too long, by the clock of its host."""
+        silent_s = worker.clock_rate * (self.now_s - worker.muted_at_s) if self.is_cut(worker, "in") else 0.0
+        return has_lease(silent_s, self.plan.lease_s)
 
     # --- a worker is told something, and tells something ---
 
@@ -216,7 +221,7 @@ class Crew(Clockwork):
             self.signal(worker, Signal.END_LOOP)
             self.publish(worker)
             self.tell(worker, ev.LoopEnded, generation=generation, commit=parent)
-        elif not self.is_cut(worker, "in") or self.now_s - worker.muted_at_s < LEASE_S * LEASE_MARGIN:
+        elif self.has_lease(worker):
             self.done(worker, Signal.ENTER_APPLY)
             self.check_not_left(worker, generation)
             lineage = f"{hash32(parent.lineage, generation, number):08x}"

@@ -13,7 +13,6 @@ from elastic.control.state import Standing
 from elastic.control.values import CommitId, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict
 from elastic.sim.brain import Brain
-from elastic.sim.clockwork import LEASE_MARGIN, LEASE_S, LIMITS, PATIENCE, SENSING
 from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker
 from elastic.sim.world import World
@@ -25,12 +24,14 @@ class GangWorld(World):
     """One run of replicas of `width` workers."""
 
     def __init__(self, seed: int, plan: Plan, width: int) -> None:
-        super().__init__(seed, plan)
-        self.ws = Brain(plan.replicas, plan.spares, width=width, **LIMITS, **SENSING, **PATIENCE)
         self.width = width
+        super().__init__(seed, plan)
         self.agreements: dict[Decision, set[str]] = defaultdict(set)
         self.deciding: dict[str, Decision] = {}
         self.rolled_forward = self.split = 0
+
+    def brain(self, **settings: Any) -> Brain:
+        return super().brain(width=self.width, **settings)
 
     def shard(self, worker: SimWorker) -> int:
         return self.ws.state.workers[worker.name].shard
@@ -133,7 +134,7 @@ class GangWorld(World):
             self.tell(worker, ev.LoopEnded, generation=generation, commit=worker.state.commit)
             return
         worker.wants_pause = any((generation, number, shard) in self.pauses for shard in range(self.width))
-        if self.now_s > worker.muted_until_s or self.now_s - worker.muted_at_s < LEASE_S * LEASE_MARGIN:
+        if self.has_lease(worker):
             worker.applying = worker.state.prepared
             self.done(worker, Signal.ENTER_APPLY)
             self.check_not_left(worker, generation)

@@ -15,6 +15,7 @@ class Law(Enum):
     MAY_DIE = "the control plane may die"
     ONE_GENERATION = "one generation at a time"
     CONTROLLER = "the laws of the controller"
+    COLLECTED = "what is collected is not needed"
     COMPLETED = "commands are completed"
 
 

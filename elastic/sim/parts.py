@@ -7,7 +7,7 @@ from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.values import CommitId, View
 from elastic.control.worker_protocol import Stage, WorkerState
 
-FAULTS_END_S, LIMIT_S = 20.0, 400.0
+FAULTS_END_S, LIMIT_S, LEASE_S = 20.0, 400.0, 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,15 @@ class Plan:
         replicas: minimum and maximum. spares: parked ones. steps: to train. per_node: workers on a node.
         in_order: messages of one sender arrive in the order in which they were sent, answers to a freeze too.
         faults_end_s: no fault strikes after it. limit_s: by then the run has ended.
+        lease_s: of the run. drift: clocks of hosts run fast or slow by up to this share.
         quick: workers take hundredths of a second for a move, and messages too, but for one in twenty.
-        crash, hang, notice: chances per move of a worker. mute: that its host is cut off, one way or both.
+        crash, hang, notice: chances per move of a worker. mute: that its host is cut off, one way or both;
+            lose_call: and that the driver's call to it then fails at once.
         break_: that it sees a collective break. corrupt: that an apply leaves other bits behind.
         lose_order, duplicate: chances per message. stall: that the controller stands still after an event, with what it
             decided made and not told. supervisor: that it dies instead, and its decision has never happened.
-        monitor: chance per tick and node that a host monitor dies. partition, jump: chances per tick that the driver is
-            cut off from all hosts, and that the controller's clock jumps.
+        monitor, lose_beat: chances per tick and node that a host monitor dies, and that its beat is lost. partition,
+            jump: chances per tick that the driver is cut off from all hosts, and that the controller's clock jumps.
     """
 
     replicas: tuple[int, int]
@@ -35,15 +37,19 @@ class Plan:
     faults_end_s: float = FAULTS_END_S
     limit_s: float = LIMIT_S
     quick: bool = False
+    lease_s: float = LEASE_S
+    drift: float = 0.0
     crash: float = 0.0
     hang: float = 0.0
     mute: float = 0.0
+    lose_call: float = 0.0
     break_: float = 0.0
     lose_order: float = 0.0
     duplicate: float = 0.0
     stall: float = 0.0
     supervisor: float = 0.0
     monitor: float = 0.0
+    lose_beat: float = 0.0
     partition: float = 0.0
     jump: float = 0.0
     notice: float = 0.0
@@ -52,7 +58,10 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class SimWorker:
-    """A process: the protocol's state, and what its training thread is doing."""
+    """A process: the protocol's state, and what its training thread is doing.
+
+    Attribute `clock_rate`: seconds of its host's clock in one second.
+    """
 
     name: str
     state: WorkerState = field(default_factory=WorkerState)
@@ -62,6 +71,7 @@ class SimWorker:
     is_stopped: bool = False
     moved_s: float = 0.0
     has_last_words: bool = True
+    clock_rate: float = 1.0
     muted_at_s: float = 0.0
     muted_until_s: float = 0.0
     cut_ways: tuple[str, ...] = ()
@@ -95,6 +105,6 @@ def reading_of(worker: SimWorker, now_s: float) -> Reading:
         phase=Flying.REDUCING if worker.contributed else FLYING.get(worker.state.stage, Flying.AT_DOOR),
         micro_batch=-1,
         commits=10,
-        still_s=now_s - worker.moved_s,
+        still_s=worker.clock_rate * (now_s - worker.moved_s),
         state=STOPPED if worker.is_stopped else "S",
     )

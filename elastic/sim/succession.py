@@ -16,9 +16,11 @@ from elastic.control.adoption import Adopted, newest_view, who_goes_on
 from elastic.control.state import Phase, RunState
 from elastic.control.values import CommitId
 from elastic.control.worker_protocol import Signal, Stage, Verdict
+from elastic.sim.depot import DepotWorld
 from elastic.sim.gangs import GangWorld
 from elastic.sim.laws import Law, must
 from elastic.sim.parts import SimWorker
+from elastic.sim.restores import Restores
 from elastic.sim.tiers import TierWorld
 from elastic.sim.world import World
 
@@ -260,12 +262,24 @@ class DriverGangWorld(Succession, GangWorld):
         return self.places[worker.name][1]
 
 
-class DriverTierWorld(Succession, TierWorld):
-    """Checkpoints below the live workers."""
+class SentBack(Succession, Restores):
+    """A driver may die in the middle of a restore."""
 
     def carry_out(self, command: cmd.Command) -> None:
         """Where a rewind was under way, the next driver goes on with what workers have loaded for it."""
         if isinstance(command, cmd.Form) and self.is_sent_back:
             self.is_sent_back = False
-            del self.stable[command.view.resume.step + 1 :]
+            self.go_back(command.view.resume)
         super().carry_out(command)
+
+
+class DriverTierWorld(SentBack, TierWorld):
+    """Checkpoints below the live workers."""
+
+
+class DriverDepotWorld(SentBack, DepotWorld):
+    """Checkpoints on their way through the tiers."""
+
+
+class DriverGangDepotWorld(SentBack, DepotWorld, DriverGangWorld):
+    """The same with replicas of several workers, each of which holds a shard."""

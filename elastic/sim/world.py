@@ -19,9 +19,10 @@ from elastic.sim.parts import Plan, SimWorker, reading_of
 WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
 _ROUNDING_S = 1e-9  # of sums of times: what waits for a moment is not put off at it, past what came after
 _SOUND_S = 3.0  # a host monitor that was replaced lives at least that long
+_MISSED_S = 1.2  # in a row beats are lost for less than this and a tick, which nobody may take for silence
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
 HARMLESS = frozenset(
-    {"break_", "stall", "supervisor", "monitor", "duplicate", "driver"}
+    {"break_", "stall", "supervisor", "monitor", "lose_beat", "duplicate", "driver", "outage"}
 )  # nobody may be killed for these
 _ONCE = (ev.Tick, ev.HostBeat, ev.RunStarted, ev.RunTakenOver, ev.RestoreFound, ev.Restored, ev.RestoreRefused)
 
@@ -30,9 +31,13 @@ class World(Crew):
     """One run from its start to its end.
 
     Attributes:
+        width: workers of a replica.
         fenced: workers that were killed for the controller. named: those that were outvoted.
-        placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down.
+        placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down; beaten_s: when it
+            was last heard.
     """
+
+    width = 1
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
@@ -40,6 +45,7 @@ class World(Crew):
         self.named: set[str] = set()
         self.placed: dict[str, str] = {}
         self.unheard_until_s: dict[str, float] = {}
+        self.beaten_s: dict[str, float] = {}
 
     # --- the driver's side ---
 
@@ -50,7 +56,7 @@ class World(Crew):
         for worker in self.workers.values():
             if worker.is_alive and not self.is_cut(worker, "out"):
                 seen.setdefault(self.node_of(worker.name), []).append(worker)
-        heard = {node: there for node, there in seen.items() if not (self.plan.monitor and self.is_unheard(node))}
+        heard = {node: there for node, there in seen.items() if not self.is_unheard(node)}
         readings = {node: tuple(reading_of(one, self.now_s) for one in there) for node, there in heard.items()}
         if self.plan.quick:  # through a relay
             self.control(ev.HostsHeard(nodes=tuple(readings), readings=tuple(chain(*readings.values()))))
@@ -64,7 +70,19 @@ class World(Crew):
         self.control(ev.Tick())
 
     def is_unheard(self, node: str) -> bool:
-        """Whether its host monitor is down; another one is started soon."""
+        """Whether its host monitor is down, or its beat is lost."""
+        if self.plan.monitor and self.is_monitor_down(node):
+            return True
+        if not self.plan.lose_beat:
+            return False
+        last_s = self.beaten_s.setdefault(node, self.now_s)
+        is_lost = self.now_s - last_s < _MISSED_S and self.chance("lose_beat")
+        if not is_lost:
+            self.beaten_s[node] = self.now_s
+        return is_lost
+
+    def is_monitor_down(self, node: str) -> bool:
+        """Another one is started soon."""
         if self.now_s >= self.unheard_until_s.get(node, -_SOUND_S) + _SOUND_S and self.chance("monitor"):
             self.unheard_until_s[node] = self.now_s + self.rng.uniform(0.5, 1.2)
             self.control(ev.MonitorLost(node=node))
@@ -140,7 +158,13 @@ class World(Crew):
     def come_up(self, name: str) -> None:
         worker = self.workers[name] = SimWorker(name=name)
         self.control(ev.WorkerPlaced(worker=name, node=self.node_of(name)))
+        if self.plan.drift:
+            worker.clock_rate = self.rng.uniform(1.0 - self.plan.drift, 1.0 + self.plan.drift)
         self.later(self.rng.uniform(0.1, 3.0), self.move, worker)
+
+    def shard(self, worker: SimWorker) -> int:
+        """Its place in its replica."""
+        return 0
 
     def node_of(self, name: str) -> str:
         return self.placed.get(name, f"node-{name}")
@@ -203,20 +227,29 @@ class World(Crew):
     def cut(self, worker: SimWorker) -> None:
         """Its node is out of reach, with all who are on it."""
         node = self.node_of(worker.name)
-        self.cut_off([one for one in self.workers.values() if self.node_of(one.name) == node])
+        there = [one for one in self.workers.values() if self.node_of(one.name) == node]
+        self.cut_off(there)
+        for one in there:
+            if self.plan.lose_call and self.chance("lose_call"):
+                self.lose_call(one)
 
     def part(self) -> None:
         """The driver is cut off from all hosts; some of its calls fail at once, the others wait."""
         self.cut_off(list(self.workers.values()))
         for one in self.workers.values():
             if one.is_alive and self.rng.random() < 0.5:
-                self.later(self.delay_s(), self.control, ev.WorkerLost(worker=one.name, evidence="its call failed"))
+                self.lose_call(one)
+
+    def lose_call(self, worker: SimWorker) -> None:
+        self.later(self.delay_s(), self.control, ev.WorkerLost(worker=worker.name, evidence="its call failed"))
 
     def cut_off(self, workers: list[SimWorker]) -> None:
         """The driver does not reach them, or they do not reach it, or neither; they reach each other."""
         until_s, ways = self.now_s + self.rng.uniform(1.0, 40.0), self.rng.choice(WAYS)
         for one in workers:
-            one.muted_at_s, one.muted_until_s, one.cut_ways = self.now_s, until_s, ways
+            if not self.is_cut(one, "in"):
+                one.muted_at_s = self.now_s
+            one.muted_until_s, one.cut_ways = until_s, ways
 
     def crash(self, worker: SimWorker) -> None:
         if worker.is_alive:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from elastic.callbacks.worker import WorkerCallback
 from elastic.control.flight import Flying
 from elastic.train.flight import FlightPage
+from elastic.train.meter import Meter
 
 if TYPE_CHECKING:
     from elastic.train.step import Step
@@ -18,8 +19,8 @@ log = logging.getLogger("elastic")
 class Hooks:
     """Calls who has something to say; with no callbacks nothing is done."""
 
-    def __init__(self, page: FlightPage) -> None:
-        self._page = page
+    def __init__(self, page: FlightPage, meter: Meter) -> None:
+        self._page, self._meter = page, meter
         self._all: tuple[WorkerCallback, ...] = ()
         self._at_begin: tuple[WorkerCallback, ...] = ()
         self._at_end: tuple[WorkerCallback, ...] = ()
@@ -56,7 +57,9 @@ class Hooks:
         name, since_s = type(one).__name__, time.perf_counter()
         with self._page.during(Flying.SLOW, f"callback {name}"):
             getattr(one, method)(step)
-        self._costs[name] = self._costs.get(name, 0.0) + time.perf_counter() - since_s
+        took_s = time.perf_counter() - since_s
+        self._costs[name] = self._costs.get(name, 0.0) + took_s
+        self._meter.called(took_s)
 
 
 def _has_own(one: WorkerCallback, method: str) -> bool:

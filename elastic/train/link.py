@@ -14,14 +14,13 @@ from elastic.control import events as ev
 from elastic.control.adoption import Adopted
 from elastic.control.faults import Fault, InjectedError
 from elastic.control.values import NOT_TIMED, NOTHING_COMMITTED, CommitId, StepTimes, View
-from elastic.control.worker_protocol import THE_DRIVER, Signal, Stage, Verdict, WorkerState, react
+from elastic.control.worker_protocol import THE_DRIVER, Signal, Stage, Verdict, WorkerState, has_lease, react
 from elastic.errors import AttemptBroken, Dismissed, SupersededError
 from elastic.train.mailbox import Mailbox
 
 _OVERDUE_S = 3.0
 _OVERDUE_MAX_S = 30.0
 _REPORTS_S = 0.5  # a message a step would cost more than it tells
-_LEASE_MARGIN = 0.8  # a member stops this much before the driver may count it as gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +463,7 @@ class Link:
             wait_s = min(2 * wait_s, _OVERDUE_MAX_S)
 
     def _has_lease(self) -> bool:
-        return self.silent_s < self._lease_s * _LEASE_MARGIN
+        return has_lease(self.silent_s, self._lease_s)
 
 
 def _superseded(incarnation: int, newest: int) -> SupersededError:

@@ -11,13 +11,14 @@ class Mailbox:
     """Events in the order in which they came.
 
     Attributes:
-        is_urgent: something else than reports waits, which come some at a time.
+        is_urgent: something else waits than reports, which come some at a time, but for the first of a generation.
         published: the driver has told all stable steps up to this one.
     """
 
     def __init__(self) -> None:
         self.is_urgent = False
         self.published = -1
+        self._generation = -1
         self._waiting: list[ev.Event] = []
         self._facts: list[ev.Event] = []  # what every driver has to hear
         self._reports: deque[ev.StepStable] = deque(maxlen=KEPT_REPORTS)  # told, and not in the journal yet
@@ -40,7 +41,10 @@ class Mailbox:
         self._waiting.append(event)
         if isinstance(event, ev.StepStable):
             self._reports.append(event)
-        self.is_urgent |= not isinstance(event, ev.StepStable | ev.ShardStaged)
+            generation, self._generation = self._generation, event.report.commit.generation
+            self.is_urgent |= self._generation != generation  # for that, those who are missing wait to be replaced
+        elif not isinstance(event, ev.ShardStaged):
+            self.is_urgent = True
 
     def put_fact(self, event: ev.Event) -> None:
         """A driver that comes later must hear it too."""

@@ -18,7 +18,7 @@ class Meter:
     def restart(self, at_s: float) -> None:
         """A generation goes: whatever was before has no part in its first step."""
         self._since_s = at_s
-        self._stall_s = self._evaluation_s = 0.0
+        self._stall_s = self._evaluation_s = self._callback_s = 0.0
         self._fetched_s, self._waited_s = self._page.fetching_s, self._page.waiting_s
 
     @contextmanager
@@ -39,6 +39,10 @@ class Meter:
         finally:
             self._evaluation_s += time.perf_counter() - began_s
 
+    def called(self, seconds: float) -> None:
+        """A callback took so long."""
+        self._callback_s += seconds
+
     def lap(self, at_s: float) -> StepTimes:
         """What the time since the last one went into; the next one begins at `at_s`."""
         page = self._page
@@ -48,6 +52,7 @@ class Meter:
             wait_s=round(page.waiting_s - self._waited_s, 6),
             stall_s=round(self._stall_s, 6),
             evaluation_s=round(self._evaluation_s, 6),
+            callback_s=round(self._callback_s, 6),
         )
         self.restart(at_s)
         return times

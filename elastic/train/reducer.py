@@ -52,7 +52,7 @@ class Reducer:
         launch: starts the sum of a tensor over replicas and returns a work; raises if the group is broken.
         is_live: false once the attempt is lost; hooks then end the backward early.
         cut: frees pending reductions of the group.
-        bucket_bytes: upper bound of a bucket, unless one parameter is larger.
+        bucket_bytes: upper bound of a bucket at first, unless one parameter is larger.
         in_order: the current group, where sums must not depend on its size: each micro-batch's gradients are kept
             apart and added in one fixed order (`train/ordered.py`).
     """
@@ -70,8 +70,10 @@ class Reducer:
         if not self.params:
             raise StateError("the model has no parameter that requires a gradient")
         self._launch, self._is_live, self._cut = launch, is_live, cut
-        self.buckets = [Bucket(group) for group in _group(self.params, bucket_bytes)]
-        self._place = {p: (i, j) for i, bucket in enumerate(self.buckets) for j, p in enumerate(bucket.params)}
+        self._in_order, self._first_bytes = in_order, bucket_bytes
+        self.buckets: list[Bucket] = []
+        self._ordered: OrderedSums | None = None
+        self._cut_into(bucket_bytes)
         self._number = {p: n for n, p in enumerate(self.params)}
         self._names = {p: name for name, p in model.named_parameters()}
         self._used = [0.0] * len(self.params)
@@ -81,14 +83,32 @@ class Reducer:
         self._last_number = -1
         self._error: Exception | None = None
         self._is_active = False
-        self._ordered = OrderedSums(len(self.buckets), in_order) if in_order is not None else None
         self._trainable = [(p, p.requires_grad) for p in model.parameters()]
         self.layout = self._digest_layout()
         for param in self.params:
             param.register_post_accumulate_grad_hook(self._on_gradient)
 
+    def lay_out(self, bucket_bytes: int | None) -> None:
+        """Between two attempts, on all replicas before the same step: buckets of another size; None: as at first.
+
+        `layout` stays that of the first buckets: who joins is admitted before it knows what has been tuned since.
+        """
+        wanted = bucket_bytes or self._first_bytes
+        if wanted == self.bucket_bytes:
+            return
+        for param in self.params:
+            param.grad = None  # the old buckets go before the new ones come
+        self.buckets, self._ordered = [], None
+        self._cut_into(wanted)
+
+    def _cut_into(self, bucket_bytes: int) -> None:
+        self.bucket_bytes = bucket_bytes
+        self.buckets = [Bucket(group) for group in _group(self.params, bucket_bytes)]
+        self._place = {p: (i, j) for i, bucket in enumerate(self.buckets) for j, p in enumerate(bucket.params)}
+        self._ordered = OrderedSums(len(self.buckets), self._in_order) if self._in_order is not None else None
+
     def _digest_layout(self) -> str:
-        """Digest of names, shapes, dtypes and buckets; must be the same on every replica."""
+        """Digest of names, shapes, dtypes and first buckets; must be the same on every replica."""
         lines = [
             f"{i} {self._names[p]} {tuple(view.shape)} {view.stride()} {p.dtype}"
             for i, b in enumerate(self.buckets)

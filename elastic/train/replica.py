@@ -334,6 +334,7 @@ class Replica:
         if tuning != self._tuning:
             self._tuning = tuning
             self.batches.tune(tuning)
+            self.reducer.lay_out(tuning.bucket_bytes)
 
     def next_pace(self, index: int) -> Pace:
         """The pace of step `index` in the current generation."""
@@ -343,7 +344,7 @@ class Replica:
     def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Inside apply: call what is to be called if size or tuning have changed since the last committed step."""
         last = self.cursor.pace
-        if last is None or not self.on_resize or (last.replicas, last.tuning) == (pace.replicas, pace.tuning):
+        if last is None or not self.on_resize or (last.replicas, last.tuning.felt) == (pace.replicas, pace.tuning.felt):
             return
         resize = resize_of(last, pace, index, rates(optimizers))
         for act in self.on_resize:

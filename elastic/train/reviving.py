@@ -13,15 +13,17 @@ from elastic.train.surroundings import Surroundings
 
 
 def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
-    """Fetch, install, and tell the driver; what this worker held, or had yet to tell of, is void.
+    """Fetch, install, and tell the driver; what this worker held, or had yet to tell of, is void then.
+
+    Where nothing can be had, it still holds what it did: the run may go on with that, and its reports are to be told.
 
     Raises:
         StateError: the tracked objects are not those that were saved: train_fn has changed.
     """
-    replica.forget()
     with replica.page.during(Flying.SLOW, f"restoring step {commit.step}"):
         try:
             fetched = _fetched(replica, around, commit)
+            replica.forget()
             replica.snapshots.fence()
             around.link.restored(commit, fetched.install, _told(around.worker, fetched.report))
         except (RefusedError, CorruptError, StoreError, DivergenceError) as error:

@@ -80,7 +80,7 @@ class Session(DataDoor):
         self.group: World = open_world(self._replica, around.shard, around.width)
         self._store = StoreHost(around.host)
         self._on_generation: list[Callable[[Session], None]] = []
-        self._hooks = Hooks(around.page)
+        self._hooks = Hooks(around.page, self._replica.meter)
         self._has_arrived = self._has_begun = self._has_ended = False
 
     def __reduce__(self) -> NoReturn:

@@ -351,7 +351,8 @@ class Step:
 
     def _identity(self) -> int:
         """32 bits that must be the same on all replicas of this attempt."""
-        return hash32(*self._place, self._replica.layout, self.rate_factor)
+        replica = self._replica
+        return hash32(*self._place, replica.layout, replica.reducer.bucket_bytes, self.rate_factor)
 
     @property
     def _place(self) -> tuple[int, int, int, int]:

@@ -82,6 +82,7 @@ class Training:
         parked: nobody goes beyond step 0 before so many workers, spares among them, have come to the door.
         checkpoint: of the run's settings.
         chaos: of the run's settings: faults that it injects into itself, beside the sabotages.
+        watching: callbacks beside the driver.
         at_end: called with the run's name when all workers are gone; takes their snapshots away.
     """
 
@@ -89,6 +90,7 @@ class Training:
     width: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     callbacks: tuple[WorkerCallback, ...] = ()
+    watching: tuple[Callback, ...] = ()
     policy: Policy = field(default_factory=Ladder)
     parked: int = 0
     checkpoint: Checkpoint | None = None
@@ -144,7 +146,7 @@ def run(
     settings = replace(settings, incarnation=incarnation)
     injector = Injector(schedule_of(training.chaos), CHAOS_SEED, lambda event: driver.emit(event))
     brain = supervisor(RunState(settings=settings, forks=forks), training.policy)
-    driver = Driver(brain, journal, [stable, injector])
+    driver = Driver(brain, journal, [stable, injector, *training.watching])
     if training.parked:
         (folder / GATE).touch()
     usual = {"folder": folder, "plan": plan, "steps": steps, "micro_batch": micro_batch, "pause_s": pause_s}

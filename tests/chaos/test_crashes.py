@@ -138,9 +138,9 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def first_life(folder: Path, plan: list[Sabotage]) -> list[dict[str, Any]]:
+def first_life(folder: Path, plan: list[Sabotage], begin: Any = drive) -> list[dict[str, Any]]:
     """A driver that is killed, until nobody of its life is left; returns its journal."""
-    with child(drive, folder, plan, daemon=False) as (process, _):
+    with child(begin, folder, plan, daemon=False) as (process, _):
         process.join(2 * LONG_S)
         assert process.exitcode == -signal.SIGKILL, "the driver was not killed"
     for line in read(folder.glob("*.jsonl")):

@@ -4,19 +4,26 @@ What a fault has cost is measured apart from the journal, on what the workers wr
 around it, beyond what is usual.
 """
 
+import subprocess
+import sys
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
-from elastic.ledger.model import Incident
+from benchmarks.hosts import Network, why_not
+from elastic.control.outcome import Ending
+from elastic.ledger.model import Account, Category, Incident
 from elastic.settings import Chaos, Checkpoint, Interval
-from tests.chaos.group import Story, Training, run
+from tests.chaos.group import Training, read, run
 from tests.chaos.ledger_checks import booked
+from tests.effects.tmpfs import mounted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 STEPS = 330
+ROOT = Path(__file__).parents[2]
 SCHEDULE = """
     1.0 slow rank:1 for=0.8 with=4
     3.0 kill rank:1
@@ -34,13 +41,14 @@ CLASSES = {
     "node_down": {"worker lost", "node lost"},
     "stop for good": {"worker hung"},
 }
+LASTING = ("slow", "stop", "partition", "packets", "disk_full")
 LATE_S, APART_S, APART = 0.3, 0.2, 0.1
 
 
-def measured_s(story: Story, begin_s: float, end_s: float) -> float:
+def measured_s(committed: list[dict[str, Any]], begin_s: float, end_s: float) -> float:
     """What the steps around a time took beyond the usual, by the clocks of those who computed them."""
     first: dict[int, float] = {}
-    for line in story.of("committed"):
+    for line in committed:
         first[line["step"]] = min(line["t"], first.get(line["step"], line["t"]))
     times = [first[step] for step in sorted(first)]
     gaps = [(a, b) for a, b in zip(times, times[1:], strict=False)]
@@ -55,6 +63,14 @@ def assert_close(ours_s: float, theirs_s: float, what: str) -> None:
     assert abs(ours_s - theirs_s) <= max(APART_S, APART * theirs_s), (
         f"{what}: {ours_s:.3f} s, measured {theirs_s:.3f} s"
     )
+
+
+def told(journal: list[dict[str, Any]], account: Account) -> list[tuple[dict[str, Any], Incident]]:
+    """Each fault that struck, with the one incident that stands for it."""
+    injected = {line["at_s"]: line for line in journal if line.get("event") == "FaultInjected"}
+    found = [one for one in account.incidents if one.injected is not None]
+    assert sorted(one.injected.at_s for one in found if one.injected is not None) == sorted(injected)
+    return [(injected[one.injected.at_s], one) for one in found if one.injected is not None]
 
 
 def test_each_fault_is_an_incident_of_its_class_at_its_time_with_its_cost(tmp_path: Path) -> None:
@@ -74,14 +90,13 @@ def test_each_fault_is_an_incident_of_its_class_at_its_time_with_its_cost(tmp_pa
         hang_floor_s=2.0,
     )
     account = booked(tmp_path / "run" / "run" / "journal.jsonl")
-    found = {one.injected.at_s: one for one in account.incidents if one.injected is not None}
-    injected = [line for line in story.journal if line.get("event") == "FaultInjected"]
-    assert len(injected) == 8 and set(found) == {line["at_s"] for line in injected}
-    for line in injected:
-        compare(story, line["fault"], found[line["at_s"]])
+    injected = told(story.journal, account)
+    assert len(injected) == 8
+    for line, incident in injected:
+        compare(story.of("committed"), line["fault"], incident)
 
 
-def compare(story: Story, fault: dict[str, float | str], incident: Incident) -> None:
+def compare(committed: list[dict[str, Any]], fault: dict[str, float | str], incident: Incident) -> None:
     """One fault and its incident."""
     assert incident.injected is not None
     at_s, kind, lasts_s = incident.injected.at_s, str(fault["kind"]), float(fault["duration_s"])
@@ -90,5 +105,59 @@ def compare(story: Story, fault: dict[str, float | str], incident: Incident) -> 
     assert abs(incident.began_s - at_s) <= LATE_S, (
         f"{name}: began {incident.began_s - at_s:+.3f} s after it was injected"
     )
-    end_s = max(incident.resumed_s or at_s, at_s + lasts_s if kind in ("slow", "stop") else at_s)
-    assert_close(incident.cost_s, measured_s(story, at_s, end_s), name)
+    end_s = max(incident.resumed_s or at_s, at_s + lasts_s if kind in LASTING else at_s)
+    assert_close(incident.cost_s, measured_s(committed, at_s, end_s), name)
+
+
+def test_a_full_memory_costs_what_it_costs_and_an_error_of_the_users_the_attempt_in_flight(tmp_path: Path) -> None:
+    with mounted(tmp_path, "64m") as tiny:
+        schedule = f"1.0 disk_full leader for=1 with={tiny}; 4.0 raise rank:1"
+        chaos = Chaos(enable_fault_injection=True, schedule=schedule)
+        checkpoint = Checkpoint(memory=str(tiny), local_interval=Interval(steps=5))
+        training = Training(chaos=chaos, checkpoint=checkpoint)
+        story = run(tmp_path / "run", steps=STEPS, pause_s=0.02, slots=3, training=training)
+    assert story.finished.outcome.ending is Ending.TRAIN_FN_RAISED
+    account = booked(tmp_path / "run" / "run" / "journal.jsonl")
+    (full, filled), (raised, ended) = told(story.journal, account)
+    assert "a write fails with" in full["proof"]
+    compare(story.of("committed"), full["fault"], filled)
+    assert (raised["fault"]["kind"], ended.kind, ended.culprits) == ("raise", "train_fn raised", (raised["target"],))
+    assert abs(ended.began_s - raised["at_s"]) <= LATE_S
+    (heard_s,) = [line["t"] for line in story.journal if line.get("event") == "TrainFnRaised"]
+    assert_close(ended.cost_s, heard_s - max(line["t"] for line in story.of("committed")), "raise")
+    assert ended.wall_seconds.keys() <= {Category.REDONE, Category.DETECTING}, "what follows is finishing"
+
+
+NETWORK = """
+import sys
+from pathlib import Path
+from elastic.settings import Chaos
+from tests.chaos.group import Training, run
+folder, schedule = sys.argv[1:]
+chaos = Chaos(enable_fault_injection=True, schedule=schedule)
+run(Path(folder), steps=150, pause_s=0.02, training=Training(chaos=chaos))
+"""
+
+
+@pytest.mark.skipif(bool(why_not("tc")), reason=why_not("tc"))
+@pytest.mark.parametrize(
+    "fault", ["partition leader for=1.5 with=lo", "packets leader for=1.5 with=lo,delay=0.05"], ids=["cut", "delayed"]
+)
+def test_a_network_that_fails_for_a_while_costs_what_its_steps_took(fault: str, tmp_path: Path) -> None:
+    """All replicas are on the one host that is struck: a process of its own, in a network namespace."""
+    folder = tmp_path / "run"
+    with Network() as network:
+        command = ["ip", "netns", "exec", network.add_host().name, sys.executable, "-c", NETWORK]
+        done = subprocess.run(
+            [*command, str(folder), f"2.0 {fault}"], cwd=ROOT, capture_output=True, text=True, timeout=200
+        )
+    assert done.returncode == 0, done.stderr
+    journal = read([folder / "run" / "journal.jsonl"])
+    refused = [line["reason"] for line in journal if line.get("event") == "FaultRefused"]
+    if any("sch_netem" in reason for reason in refused):
+        pytest.skip(refused[0])
+    ((line, incident),) = told(journal, booked(folder / "run" / "journal.jsonl"))
+    committed = [one for one in read(folder.glob("*.jsonl")) if one["event"] == "committed"]
+    assert {one["step"] for one in committed} == set(range(150))
+    compare(committed, line["fault"], incident)
+    assert incident.cost_s > 0.5, "it was not felt"

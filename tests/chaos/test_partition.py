@@ -15,15 +15,17 @@ Line = dict[str, Any]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 
-def play(shape: str, folder: Path, cut_s: float, patch: pytest.MonkeyPatch) -> tuple[dict[str, Any], list[Line]]:
-    """The row of one repetition, and the run's journal."""
+def play(
+    shape: str, folder: Path, cut_s: float, patch: pytest.MonkeyPatch, whole_s: float = 120.0
+) -> tuple[dict[str, Any], list[Line]]:
+    """The row of one repetition, and the run's journal; `whole_s`: how long the run has to be whole again."""
     patch.setattr(scenarios, "CUT_S", cut_s)
-    bench = Bench(Settings(repeats=1, deadline_s=120.0), folder)
+    bench = Bench(Settings(repeats=1, deadline_s=whole_s), folder)
     try:
         row = bench.repetition(shape, "elastic", 0)
     finally:
         bench.close()
-    assert row["note"] == ""
+    assert row["note"].partition(";")[0] in ("", "not in time: the run was whole again")
     (path,) = folder.rglob("journal.jsonl")
     return row, [json.loads(text) for text in path.read_text().splitlines()]
 
@@ -32,8 +34,9 @@ def freezes(journal: list[Line]) -> list[str]:
     return [line["reason"] for line in journal if line.get("command") == "Freeze"]
 
 
-def assert_one_line_of_training(row: dict[str, Any]) -> None:
+def assert_one_line_of_training(row: dict[str, Any], is_whole: bool = True) -> None:
     """Two lines of training would take the same samples twice, or end with different parameters."""
+    assert (row["note"] == "") == is_whole
     assert (row["steps_lost"], row["samples_repeated"], row["samples_skipped"]) == (0, 0, 0)
     assert row["digests_equal"]
     assert leftovers() == []
@@ -74,3 +77,16 @@ def test_halves_that_hear_only_the_head_are_one_run(tmp_path: Path, monkeypatch:
     row, journal = play("halves", tmp_path, 8.0, monkeypatch)
     assert any("have waited in the reduction" in reason for reason in freezes(journal)), "the cut was not felt"
     assert_one_line_of_training(row)
+
+
+@pytest.mark.slow
+def test_one_half_goes_on_alone_where_the_halves_can_not_reach_each_other_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, journal = play("halves", tmp_path, 40.0, monkeypatch, whole_s=60.0)
+    assert any("Limits.forming_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
+    left = [line for line in journal if "did not reach each other" in line.get("reason", "")]
+    assert len(left) == 2 and {line["command"] for line in left} == {"Dismiss"}
+    assert row["t_resume_s"] < 40.0, "it went on before the network was whole again"
+    assert row["survivors_kept"] == row["survivors"] == 2
+    assert_one_line_of_training(row, is_whole=False)  # nodes of the other half stay away for Limits.quarantine_s

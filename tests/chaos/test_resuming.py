@@ -1,5 +1,6 @@
 """Effect. C11: N steps, nobody is left, N more in another life: the bits of 2 N steps at once."""
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from elastic.control.outcome import Ending
 from elastic.settings import Checkpoint, Interval
 from tests.chaos import resuming
 from tests.chaos.group import Story, Training, run
-from tests.chaos.saboteur import BATCH, SAMPLES
+from tests.chaos.saboteur import BATCH, SAMPLES, Sabotage
+from tests.chaos.test_crashes import DRIVER, first_life
 
 pytestmark = pytest.mark.timeout(180)
 
 HALF = 14
 STEPS = 2 * HALF
+FLOAT32 = {"dtype": torch.float32}
 REPLICAS = "/elastic.cursor/pace/replicas"
 EPOCH = SAMPLES // BATCH  # in steps; lies in the second life
 
@@ -64,7 +67,7 @@ def assert_equal_to_the_bit(one: Story, other: Story) -> None:
     ],
 )
 def test_c11_two_halves_are_the_whole_to_the_bit(options: dict[str, Any], replicas: int, tmp_path: Path) -> None:
-    options = {"dtype": torch.float32, **options}
+    options = {**FLOAT32, **options}
     usual: dict[str, Any] = {"steps": STEPS, "pause_s": 0.0}
     whole = run(
         tmp_path / "whole", replicas=(2, 2), training=Training(function=resuming.train, options=options), **usual
@@ -79,6 +82,26 @@ def test_c11_two_halves_are_the_whole_to_the_bit(options: dict[str, Any], replic
     assert_equal_to_the_bit(second, whole)
     steps = range(fork.step + 1, STEPS)
     assert samples(second, steps) == samples(whole, steps)
+
+
+def drive(pipe: Any, folder: Path, plan: list[Sabotage]) -> None:
+    (folder / f"{DRIVER}.pid").write_text(str(os.getpid()))
+    run(folder, *plan, replicas=(2, 2), training=training(folder, FLOAT32, keep=True), steps=STEPS, pause_s=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["forward", "in-apply"])
+def test_c11_all_are_killed_in_a_step_and_the_end_is_the_same_to_the_bit(point: str, tmp_path: Path) -> None:
+    usual: dict[str, Any] = {"replicas": (2, 2), "steps": STEPS, "pause_s": 0.0}
+    whole = run(tmp_path / "whole", training=Training(function=resuming.train, options=FLOAT32), **usual)
+    life, plan = tmp_path / "life", [Sabotage(point=point, rank=0, step=HALF, victim=DRIVER)]
+    life.mkdir()
+    first_life(life, plan, drive)
+    second = run(life, training=training(life, FLOAT32), **usual)
+    assert second.fired == {sabotage.name for sabotage in plan}
+    (fork,) = second.finished.state.forks
+    assert 0 <= fork.step < HALF and second.finished.state.world_sizes == (2,)
+    assert_equal_to_the_bit(second, whole)
 
 
 def samples(story: Story, steps: range) -> Counter[tuple[int, int]]:

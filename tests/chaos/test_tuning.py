@@ -14,7 +14,7 @@ import torch
 
 from elastic.actors.driver import Observed
 from elastic.actors.supervisor import Supervisor
-from elastic.callbacks import LinearLR
+from elastic.callbacks import LinearLR, OverlapCommunication
 from elastic.control import events as ev
 from elastic.control.batch_size import ConstantBatch
 from elastic.control.commands import Command
@@ -29,6 +29,7 @@ from tests.chaos.group import (
     Story,
     Training,
     assert_no_stable_step_lost,
+    assert_promises,
     assert_same_answer,
     assert_survivors_never_restart,
     run,
@@ -69,6 +70,10 @@ class AtAStep(Supervisor):
         return isinstance(event, ev.StepStable) and event.report.commit.step >= ASKED_AT
 
 
+class OtherBuckets(AtAStep):
+    wish = Tuning(bucket_bytes=1000)
+
+
 class AtADeath(AtAStep):
     """Asks in the turn in which it hears of a death: the freeze is decided, and not yet carried out."""
 
@@ -92,6 +97,7 @@ STORIES: dict[str, tuple[list[Sabotage], type[AtAStep]]] = {
     "in its first step": ([Sabotage(point="between-buckets", rank=0, generation=2)], AtAStep),
     "inside its first apply": ([Sabotage(point="in-apply", rank=1, generation=2)], AtAStep),
     "asked when one has died": ([Sabotage(point="reduced", rank=2, step=6)], AtADeath),
+    "other buckets": ([Sabotage(point="between-buckets", rank=0, generation=2)], OtherBuckets),
 }
 
 
@@ -185,3 +191,31 @@ def test_the_answer_is_that_of_one_process_that_takes_the_same_batches(tmp_path:
     ended = Solo(folder, seed=0).run(with_callbacks(work, ()))
     assert isinstance(ended.last, TrainFnReturned), ended.last
     assert_same_answer(story, replace(story, folder=folder))
+
+
+@pytest.mark.slow
+def test_sizes_of_buckets_are_tried_while_a_worker_dies_and_another_joins(tmp_path: Path) -> None:
+    """The victim dies between two buckets of a size that is being tried; the joiner has prepared the first size."""
+    overlap = OverlapCommunication(start_bytes=300, least_bytes=75, most_bytes=4800, steps=5, settle_steps=1)
+    plan = [Sabotage(point="between-buckets", rank=1, generation=3)]
+    steps = 2 * STEPS
+    clean = run(tmp_path / "clean", steps=steps)
+    story = run(
+        tmp_path / "tuned",
+        *plan,
+        steps=steps,
+        pause_s=PAUSE_S,
+        slots=4,
+        spares=1,
+        training=Training(watching=(overlap,), parked=4),
+    )
+    assert_promises(story, clean, *plan, steps=steps)
+    told = [tuning.bucket_bytes for tuning in tunings(story)]
+    assert len(set(told)) >= 3 and told[0] is None
+    assert overlap.chosen_bytes == (told[-1] or 300)
+    (joined,) = {line["worker"] for line in story.of("started")} - {
+        line["worker"] for line in story.of("committed") if line["generation"] == 1
+    }
+    assert any(line["worker"] == joined for line in story.of("committed")), "nobody joined while sizes were tried"
+    stops = [line["reason"] for line in story.journal if line.get("command") == "Pause"]
+    assert any(reason.startswith("tuned: bucket_bytes=") for reason in stops)

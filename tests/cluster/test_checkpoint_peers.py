@@ -56,7 +56,7 @@ class Crew:
     def id(self, name: str) -> str:
         return self.nodes[name].node_id
 
-    def keeper(self, incarnation: int = 1, has_disks: bool = False, **checkpoint: Any) -> Any:
+    def keeper(self, incarnation: int = 1, has_disks: bool = False, on: str = "xy", **checkpoint: Any) -> Any:
         from elastic.actors.keeper import Keeper
 
         tiers = Checkpoint(memory=str(self._root), **checkpoint)
@@ -65,7 +65,7 @@ class Crew:
         disk = functools.partial(disk_of, self._root, self._root.name) if has_disks else None
         keeper = Keeper(settings, self.told.append, self.crashes.append, memory=memory, disk=disk, beat_s=BEAT_S)
         self.keepers.append(keeper)
-        keeper.homes({0: {self.id("x")}, 1: {self.id("y")}})
+        keeper.homes({shard: {self.id(name)} for shard, name in enumerate("xy") if name in on})
         return keeper
 
     def arena(self, name: str) -> Arena:
@@ -189,10 +189,22 @@ def test_a_full_store_refuses_and_says_so_and_nothing_is_spilled(crew: Crew) -> 
     assert spilled_bytes(crew.id("y")) == 0
 
 
-def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew) -> None:
+def left_behind(root: Path) -> Path:
+    """A sealed slot of a worker that is gone, where the settings say that slots are."""
+    arena, data = Arena(root, root.name, 1, "gone"), shards.payload(key(1), CHUNK_BYTES)
+    slot = arena.begin(len(data))
+    assert slot is not None
+    slot.payload[: len(data)] = data
+    arena.seal(slot, shards.manifest(key(1), data, CHUNK_BYTES, root.name))
+    arena.close()
+    (path,) = root.glob("*.slot")
+    return path
+
+
+def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew, tmp_path: Path) -> None:
     import ray
 
-    keeper = crew.keeper(memory_lease_s=2.0)
+    keeper, left = crew.keeper(memory_lease_s=2.0), left_behind(tmp_path)
     crew.seal(key(1, 0, 2), "x")
     crew.seal(key(1, 1, 2), "y")
     wait_until(lambda: crew.is_replicated(1), "not replicated")
@@ -206,8 +218,23 @@ def test_the_next_driver_takes_over_and_without_one_it_ends_by_itself(crew: Crew
     source = later.inventory("")[0]
     with pytest.raises(ray.exceptions.RayTaskError, match="incarnation 1 is not obeyed: one of 2 took over"):
         ray.get(source._actor.beat.options(concurrency_group="control").remote(1, []), timeout=30)
+    keeper.close(keep=False)
+    assert left.exists() and len(later.inventory("")) == 2, "they obey the newer driver"
     later.close(keep=True)
     wait_until(lambda: keeper.inventory("") == [], "they outlived their lease", within_s=30)
+    assert not left.exists(), "it has outlived its lease"
+
+
+def test_what_an_earlier_life_has_left_on_other_nodes_goes_with_the_run(crew: Crew, tmp_path: Path) -> None:
+    """The driver of the first one was killed; the second one needs one of its two nodes."""
+    first, left = crew.keeper(peers=0), left_behind(tmp_path)
+    wait_until(lambda: len(first.inventory("")) == 2, "no actors")
+    first.close(keep=True)
+    second = crew.keeper(incarnation=2, peers=0, on="x")
+    assert left.exists()
+    second.close(keep=False)
+    wait_until(lambda: second.inventory("") == [], "an actor of the first life lives")
+    assert not left.exists()
 
 
 def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(crew: Crew, tmp_path: Path) -> None:

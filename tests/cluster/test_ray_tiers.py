@@ -131,12 +131,14 @@ def test_a_view_that_was_restored_begins_the_count_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_actors_that_were_woken_for_their_disks_end_with_the_run(keep: bool, tmp_path: Path, monkeypatch: Any) -> None:
-    ended: list[str] = []
-    monkeypatch.setattr("elastic.actors.ray_tiers.end_replica", ended.append)
-    monkeypatch.setattr("elastic.actors.ray_tiers.wake", lambda settings: ["a", "b"])
+    done: list[Any] = []
+    monkeypatch.setattr(
+        "elastic.actors.ray_tiers.end_replicas", lambda run, incarnation: done.append((run, incarnation))
+    )
+    monkeypatch.setattr("elastic.actors.ray_tiers.wake", lambda settings: done.append("woken"))
     monkeypatch.setattr("elastic.actors.tiers.Tiers.begin", lambda self, at_least: (at_least, ()))
     tiers, _, _ = tiers_of(tmp_path, Keeper(), disk=str(tmp_path))
     tiers._keeper = None
     assert tiers.begin(3) == (3, ())
     tiers.close(keep)
-    assert ended == ([] if keep else ["a", "b"])
+    assert done == (["woken"] if keep else ["woken", ("r", 0)])

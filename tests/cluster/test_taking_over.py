@@ -155,23 +155,30 @@ def test_a_worker_dies_with_the_driver(hosts: Any, tmp_path: Path) -> None:
 class KillsAtTheIncident(training.At):
     """Kills a worker, and the moment that is told, those who sense or decide."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, most: int) -> None:
         super().__init__(10, lambda state: os.kill(state.members[1].pid, signal.SIGKILL))
-        self.title = title
+        self.title, self.most = title, most
         self.killed: list[int] = []
 
     def on_incident(self, incident: Any) -> None:
         if not self.killed:
-            self.killed = control_plane_pids(self.title)
+            self.killed = control_plane_pids(self.title)[: self.most]
             for pid in self.killed:
                 os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("title", ["ray::Guard", "ray::HostMonitor"])
-def test_who_decides_or_senses_dies_while_a_fault_is_handled(hosts: Any, tmp_path: Path, title: str) -> None:
-    saboteur = KillsAtTheIncident(title)
-    result = elastic.fit(**as_fit(tmp_path, f"killed-{title[5:10].lower()}"), callbacks=[saboteur])
+@pytest.mark.parametrize(
+    ("title", "most"),
+    [
+        pytest.param("ray::Guard", 1, id="the supervisor"),
+        pytest.param("ray::HostMonitor", 1, id="one monitor"),
+        pytest.param("ray::HostMonitor", 99, id="all monitors"),
+    ],
+)
+def test_who_decides_or_senses_dies_while_a_fault_is_handled(title: str, most: int, hosts: Any, tmp_path: Path) -> None:
+    saboteur = KillsAtTheIncident(title, most)
+    result = elastic.fit(**as_fit(tmp_path, f"killed-{title[5:10].lower()}-{most}"), callbacks=[saboteur])
     assert saboteur.fired_s is not None and saboteur.killed
     assert len(result.incidents) == 1
     assert_nothing_lost(tmp_path, result)

@@ -118,6 +118,50 @@ MUTANTS = (
         old="        if not all(turn.is_silent(turn.worker(name).node) for name in tally.late):\n            return\n",
         new="",
     ),
+    Mutant(
+        name="a lease is ignored",
+        file="control/worker_protocol.py",
+        old="    return silent_s < lease_s * LEASE_MARGIN\n",
+        new="    return True\n",
+    ),
+    Mutant(
+        name="a lease is not waited for",
+        file="control/deadlines.py",
+        old="    if waited_s > limits.freeze_timeout_s + limits.lease_s:\n",
+        new="    if waited_s > limits.freeze_timeout_s:\n",
+    ),
+    Mutant(
+        name="acting on one heartbeat",
+        file="control/turn.py",
+        old="self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s",
+        new="self.now_s > heard_s",
+    ),
+    Mutant(
+        name="collecting before replicated",
+        file="checkpoint/ladder.py",
+        old=(
+            "            if step.readers > 0 or step.is_uploading or step in active:\n"
+            "                continue\n"
+            "            reason = self._why_not_needed(step, is_pressed=any(one.full for one in active))\n"
+        ),
+        new=(
+            "            if step.is_uploading or self._candidate is None or step is self._candidate:\n"
+            "                continue\n"
+            "            reason = 'a newer one is whole'\n"
+        ),
+    ),
+    Mutant(
+        name="what history has left behind counts when steps are collected",
+        file="checkpoint/retention.py",
+        old="if record.name not in bad and is_visible(record.commit, forks)]\n",
+        new="if record.name not in bad]\n",
+    ),
+    Mutant(
+        name="what history has left behind is restored",
+        file="checkpoint/catalog.py",
+        old="        if is_visible(commit, tuple(lines)) and ",
+        new="        if ",
+    ),
 )
 
 

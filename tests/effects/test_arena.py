@@ -380,10 +380,10 @@ def test_what_nobody_has_goes_when_nobody_comes(tmp_path: Path) -> None:
     array = source.read(source.manifests()[0].key, 0, 8)
     left.close()
     read.close()
-    memory.remove_unused(tmp_path, RUN)
+    memory.reclaim(tmp_path, RUN, kept=0)
     assert steps_in(tmp_path) == [2, 0]
     del array
-    memory.remove_unused(tmp_path, RUN)
+    memory.reclaim(tmp_path, RUN, kept=0)
     assert steps_in(tmp_path) == [0]
     owned.close()
 

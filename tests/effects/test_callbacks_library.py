@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from elastic.callbacks import CollectGarbage, MemoryLog, Profile, TensorBoardScalars, WorkerCallback
+from elastic import callbacks, sinks
+from elastic.callbacks import Callback, CollectGarbage, MemoryLog, Profile, TensorBoardScalars, WorkerCallback
 from elastic.control import events as ev
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, StepReport
 from elastic.errors import SettingError
+from elastic.ledger.ledger import Ledger
+from elastic.ledger.lines import line_of
+from elastic.ledger.model import Category
+from elastic.progress import Progress
 from elastic.settings import RunSettings
 from elastic.train.runner import with_callbacks
 from tests.effects.idiom import STEPS, assert_like_a_plain_loop, once, trained
+
+BASES = (Callback, WorkerCallback)
 
 
 class Diary(WorkerCallback):
@@ -55,8 +62,11 @@ def test_a_cost_belongs_to_its_step_alone(solo):
         def on_step_end(self, step):
             time.sleep(0.05 * (step.index == 1))
 
-    costs = [report.costs["Slow"] for report in solo.run(with_callbacks(trained(), [Slow()])).reports]
+    reports = solo.run(with_callbacks(trained(), [Slow()])).reports
+    costs = [report.costs["Slow"] for report in reports]
     assert costs[1] >= 0.05 and max(costs[0], *costs[2:]) < 0.05
+    waited_s = [report.times.callback_s for report in reports]
+    assert waited_s[2] >= 0.05 > max(*waited_s[:2], waited_s[3]), "the time from its commit on is the next step's"
 
 
 def test_without_callbacks_a_step_costs_nothing_of_them(solo):
@@ -234,3 +244,35 @@ def test_a_board_that_can_not_be_written_is_told_once(tmp_path, caplog):
         board.on_step(made, state, 1.0)
     board.on_end()
     assert len([one for one in caplog.records if "scalars are not written" in one.getMessage()]) == 1
+
+
+READY_MADE = [one for one in vars(callbacks).values() if isinstance(one, type) and issubclass(one, BASES)]
+READY_MADE += [Progress, sinks.Sink, *sinks.Sink.__subclasses__()]
+
+
+@pytest.mark.parametrize("ready_made", [one for one in READY_MADE if one not in BASES], ids=lambda one: one.__name__)
+def test_each_says_what_it_costs(ready_made):
+    told = " ".join(one.__doc__ or "" for one in ready_made.__mro__ if issubclass(one, BASES) and one not in BASES)
+    assert "Cost: " in told
+
+
+class Takes(WorkerCallback):
+    """0.2 s before each step, on some workers."""
+
+    def on_step_begin(self, step):
+        time.sleep(0.2)
+
+
+def test_what_callbacks_take_is_in_the_ledger_by_their_names(solo):
+    """From the reports that a worker makes, through the lines of a journal."""
+    ended, ledger = solo.run(with_callbacks(trained(), [Takes(), MemoryLog(every_steps=1)])), Ledger()
+    begun = {"run": "r", "incarnation": 1, "scaling": {"num_dp_replicas": 1, "workers_per_replica": 1}}
+    ledger.feed({"t": ended.reports[0].times.since_s, "life": "Begun", "settings": begun})
+    ledger.feed({"t": ended.reports[0].times.since_s, "phase": "running"})
+    for report in ended.reports:
+        ledger.feed(line_of("event", report.committed_at_s, ev.StepStable(worker="w0", report=report)))
+    account = ledger.account()
+    assert account.wall_seconds[Category.CALLBACKS] == pytest.approx(0.2 * STEPS, abs=0.1)
+    assert account.callback_seconds["Takes"] == pytest.approx(0.2 * STEPS, abs=0.1)
+    assert 0 < account.callback_seconds["MemoryLog"] < 0.1
+    assert sum(account.wall_seconds.values()) == pytest.approx(account.wall_s)

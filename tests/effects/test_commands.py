@@ -64,6 +64,12 @@ def test_every_command_and_option_says_what_it_is(name):
     assert all(code in CODES for code in exit_codes(command))
 
 
+def test_those_without_a_json_form_have_another_product():
+    """A script for the shell, manifests in YAML, the log of a job (with --no-wait its id), a screen."""
+    without = {name for name, one in COMMANDS.items() if not takes_json(one)}
+    assert without == {"completion", "kuberay render", "submit", "top"}
+
+
 @pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if takes_json(one)])
 def test_the_json_form_has_one_name_and_a_test(name):
     option = next(param for param in COMMANDS[name].params if "--json" in param.opts)

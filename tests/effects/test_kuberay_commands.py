@@ -1,5 +1,6 @@
 """`elastic kuberay`, `elastic config --from-google`, from the command line to what it prints."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -63,8 +64,13 @@ def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, read_once):
     elastic("kuberay", "render", "--config", run_yaml, "--out", tmp_path / "k8s")
     job = tmp_path / "k8s" / "rayjob.yaml"
     job.write_text(job.read_text().replace("backoffLimit: 3", "backofLimit: 3", 1))
+    validating = ["kuberay", "validate", str(tmp_path / "k8s"), "--crds", str(read_once)]
     with pytest.raises(ElasticError, match="1 problems in 10 objects"):
-        elastic("kuberay", "validate", tmp_path / "k8s", "--crds", read_once)
+        elastic(*validating)
+    told = CliRunner().invoke(cli, [*validating, "--json"])
+    facts = json.loads(told.stdout)
+    assert told.exit_code == 1 and facts["objects"] == 10 and len(facts["problems"]) == 1
+    assert "backofLimit" in facts["problems"][0]
 
 
 @pytest.mark.parametrize(

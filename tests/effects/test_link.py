@@ -12,6 +12,7 @@ from elastic.control.worker_protocol import Stage
 from elastic.errors import AttemptBroken, Dismissed
 from elastic.train import link as link_module
 from elastic.train.link import Link
+from elastic.train.mailbox import Mailbox
 from tests.effects.helpers import HOST, LONG_S, MOMENT_S, Running, eventually, view_of
 
 ADDRESS = [(HOST, 1)]
@@ -319,8 +320,9 @@ def test_contact_counts_from_the_last_touch(link):
 # --- events ---
 
 
-def stable(step):
-    report = StepReport(commit=commit(step), metrics={}, replicas=1, samples=1, started_at_s=0.0, committed_at_s=0.0)
+def stable(step, generation=1):
+    commit_of = commit(step, generation)
+    report = StepReport(commit=commit_of, metrics={}, replicas=1, samples=1, started_at_s=0.0, committed_at_s=0.0)
     return ev.StepStable(worker="w0", report=report)
 
 
@@ -343,6 +345,17 @@ def test_events_are_handed_over_once_and_in_order(link):
         link.post(event)
     assert link.take_events(LONG_S) == posted
     assert link.take_events(0) == []
+
+
+def test_the_first_report_of_a_generation_comes_at_once():
+    """Those who are to replace the lost are started once it is there."""
+    mail = Mailbox()
+    told = []
+    for report in (stable(0), stable(1), stable(2, generation=2), stable(3, generation=2)):
+        mail.put(report)
+        told.append(mail.is_urgent)
+        mail.take()
+    assert told == [True, False, True, False]
 
 
 def test_reports_of_steps_are_not_kept_for_long(link):

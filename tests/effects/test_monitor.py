@@ -103,6 +103,20 @@ def only(monitor):
     return readings[0] if readings else None
 
 
+def test_who_waits_for_a_beat_is_told_at_once_of_a_worker_that_has_come_to_stand_still(worker, path):
+    """And once: later beats come when they are due."""
+    monitor = HostMonitor(hang_floor_s=0.3)
+    try:
+        monitor.watch("w0", worker.pid, path)
+        news, (reading,) = monitor.beat(LONG_S)
+        assert (news, reading.worker) == ([], "w0") and 0.3 <= reading.still_s < LONG_S
+        _, (later,) = monitor.beat(0.3)
+        assert later.still_s > reading.still_s + 0.1
+    finally:
+        monitor.forget("w0")
+        monitor.close()
+
+
 def test_a_worker_that_stands_still_is_told_from_one_that_moves(monitor, path):
     with child(move_when_told, path) as (process, pipe):
         monitor.watch("w0", process.pid, path)

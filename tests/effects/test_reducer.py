@@ -369,3 +369,41 @@ def test_a_retry_in_a_new_group_is_exact():
         current.update(enumerate(groups))
         for found in in_threads(2, again):
             assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_buckets_of_another_size_hold_the_same_sums_and_joiners_are_admitted_as_before(is_ordered):
+    """Attempts before and after, on real sockets; the second size is tuned, the third is the first again."""
+    wanted = single(Plain, 5)
+    models = [build(Plain) for _ in range(2)]
+
+    def attempt(reducer, model, rank):
+        hands = [deal(5, even(2), other) for other in range(2)]
+        reducer.begin(hands)
+        for number in hands[rank]:
+            if number == hands[rank][-1]:
+                reducer.last_backward(number)
+            loss_of(model, number, 5).backward()
+            reducer.end_micro_batch(number, torch.zeros(1, dtype=torch.float64))
+        tail, beside = reducer.used, torch.zeros(1, dtype=torch.float64) if is_ordered else None
+        assert reducer.finish(tail, beside), reducer.error
+        reducer.hide_unused(tail)
+        return [p.grad.clone() for p in model.parameters()]
+
+    def replica(rank):
+        model, group = models[rank], groups[rank]
+        in_order = (lambda: group) if is_ordered else None
+        reducer = Reducer(model, group.allreduce, lambda: True, group.cut, 1 << 20, in_order)
+        layout, found, counts = reducer.layout, [], []
+        for bucket_bytes in (None, 64, None):
+            reducer.lay_out(bucket_bytes)
+            found.append(attempt(reducer, model, rank))
+            counts.append(len(reducer.buckets))
+            assert reducer.layout == layout
+        return found, counts
+
+    with formed(2) as groups:
+        for found, counts in in_threads(2, replica):
+            assert counts[0] == counts[2] == 1 < counts[1]
+            for grads in found:
+                assert_same(grads, wanted)

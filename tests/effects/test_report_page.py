@@ -228,3 +228,17 @@ def test_what_is_no_number_is_null_and_the_rest_is_as_it_is(tmp_path: Path) -> N
     told = json.loads(as_json(replace(report, headline=headline)))
     assert told["headline"]["goodput"] is told["headline"]["wall_s"] is None
     assert told["timeline"] == json.loads(as_json(report))["timeline"]
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_phone_that_is_turned_has_the_charts_of_its_new_width(chromium: Browser, tmp_path: Path) -> None:
+    tab = opened(chromium, tmp_path, reported(written(a_night().lines, tmp_path)), PHONE)
+    labels = "[...document.querySelectorAll('#timeline .ytick text')].map((one) => one.textContent)"
+    label = f"{labels}.some((one) => one.endsWith('node-a-0'))"
+    tab.evaluate("document.querySelector('#timeline').scrollIntoView()")
+    assert not tab.evaluate(label)
+    tab.look(*WIDE)
+    tab.wait(label)
+    tab.look(*PHONE)
+    tab.wait(f"!{label}")

@@ -144,6 +144,26 @@ def test_on_resize_tells_of_it_once(solo):
     assert resize.rates[0] == resize.rates_before[0] / 2
 
 
+def test_buckets_of_another_size_are_nothing_that_train_fn_sees(solo):
+    hook, told, buckets = tune_after(solo, 1, Tuning(bucket_bytes=1)), [], []
+
+    def train_fn(session):
+        session.on_resize(told.append)
+
+        def seen(step, training, place):
+            buckets.append((step.index, len(session._replica.reducer.buckets)))
+            hook(step, training, place)
+
+        return seen_by(seen, max_steps=4)(session)
+
+    ended = solo.run(train_fn)
+    assert hook.calls and told == []
+    assert [report.tuning.bucket_bytes for report in ended.reports] == [None, None, 1, 1]
+    counts = dict(buckets)
+    assert counts[0] == counts[1] == 1 < counts[2] == counts[3]
+    assert consumed(ended) == consumed(another(solo).run(seen_by(UNTUNED, max_steps=4)))
+
+
 def test_streams_take_another_batch(solo):
     def train_fn(session):
         training = Training(session)

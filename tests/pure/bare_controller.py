@@ -194,5 +194,4 @@ def grown_to_two() -> BareController:
     ws.park("w0", "w1")
     ws.form()
     ws.join("w2")
-    ws.tick(0.5)
     return ws

@@ -31,7 +31,7 @@ def test_no_world_breaks_a_law(seeds):
 def test_the_worlds_hold_what_they_are_meant_to():
     played = [play(case_of(seed, STEPS)) for seed in range(150)]
     struck = Counter(fault for one in played for fault in one.faults)
-    assert set(FAULTS) | {"driver"} <= set(struck), struck
+    assert set(FAULTS) | {"driver", "outage", "node_loss"} <= set(struck), struck
     assert sum(one.ending == "succeeded" for one in played) > 100
     assert max(one.generations for one in played) >= 6
 

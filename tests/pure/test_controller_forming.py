@@ -54,7 +54,6 @@ def test_a_spare_on_the_culprits_node_is_not_trusted_yet():
     ws.answer("w2", 1)
     assert ws.members == ["w1", "w2"]
     ws.form()
-    ws.tick(GROW_S)
     assert ws.addressees(cmd.Pause) == {"w1"}, "it joins at the end of a later step"
 
 
@@ -189,6 +188,31 @@ def test_a_member_that_never_comes_to_the_door_is_fenced():
     assert "w1 did not come to the door within Limits.door_timeout_s=500.0" in ws.given(cmd.Freeze)[0].reason
 
 
+def test_who_waits_for_a_joiner_at_the_door_has_it_probed():
+    """Nobody has asked it whether it lives; a member has just answered a freeze, and may be busy between two steps."""
+    ws = grown_to_two()
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.arrive("w0")
+    assert (ws.members, ws.tick(after_s=0.02)) == (["w0", "w1", "w2"], ())
+    ws.tick(after_s=0.02)
+    assert ws.addressees(cmd.ProveDead) == {"w2"}
+    assert ws.tick(after_s=0.1) == (), "once is enough"
+    ws.die("w2")
+    assert ws.addressees(cmd.Freeze) == {"w0", "w1"}
+
+
+def test_a_probed_joiner_that_comes_to_the_door_takes_part():
+    ws = grown_to_two()
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.tick(after_s=0.1)
+    ws.arrive("w0", "w1", "w2")
+    assert not ws.state.workers["w2"].doubted
+    ws.form()
+    assert ws.addressees(cmd.Go) == {"w0", "w1", "w2"}
+
+
 def test_a_member_lost_while_forming_is_no_fault_of_the_survivors():
     ws = BareController((1, 3)).run()
     ws.break_("w0")
@@ -201,6 +225,22 @@ def test_a_member_lost_while_forming_is_no_fault_of_the_survivors():
     ws.answer("w1", 4)
     assert (ws.members, ws.generation) == (["w0", "w1"], 3)
     assert len(ws.state.incidents) == 2
+
+
+def test_what_was_answered_before_a_forming_that_failed_does_not_count():
+    """Whoever does not answer again may have gone on: nothing is decided by what it held then."""
+    ws = BareController((1, 3)).run()
+    ws.break_("w0")
+    for worker in ("w0", "w1", "w2"):
+        ws.answer(worker, 4)
+    ws.form("w0")
+    ws.fail_forming("w2")
+    assert ws.phase is Phase.FREEZING and not ws.state.tally.holders.names
+    ws.answer("w0", 4)
+    ws.answer("w2", 4)
+    assert (ws.phase, ws.generation) == (Phase.FREEZING, 2)
+    ws.die("w1")
+    assert (ws.phase, ws.generation, ws.members) == (Phase.FORMING, 3, ["w0", "w2"])
 
 
 def test_a_joiner_that_fails_too_often_is_dismissed():

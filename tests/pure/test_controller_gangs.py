@@ -57,7 +57,6 @@ def test_it_is_made_whole_and_joins_with_the_worker_that_was_left():
     ws.stable(5)
     assert started(ws) == [("w4", 0, 1)]
     ws.join("w4")
-    ws.tick(0.5)
     assert ws.addressees(Pause) == {"w2"}
     for worker in ("w2", "w3"):
         ws.answer(worker, 6)

@@ -28,7 +28,6 @@ def lose_on(ws: BareController, node: str, times: int, every_s: float) -> None:
     for number in range(times):
         name = next(one.name for one in ws.state.workers.values() if one.standing.value == "requested")
         ws.join(name, node=node)
-        ws.tick(GROW_S)
         if ws.given(cmd.Pause):
             ws.answer("w0", 2 * number)
             ws.form()
@@ -47,19 +46,35 @@ def flaps(ws: BareController, node: str) -> bool:
 
 def test_joiners_that_come_together_are_let_in_together():
     ws = one_of_three()
+    ws.place("w2")
     ws.join("w1")
     assert ws.given(cmd.Pause) == []
     ws.now_s += GROW_S / 2
-    ws.join("w2")
-    ws.tick(GROW_S / 2)
+    ws.park("w2")
+    assert ws.given(cmd.Pause)[0].reason == "w1, w2 can join"
+
+
+def test_a_joiner_waits_for_others_that_load_only_so_long():
+    ws = one_of_three()
+    ws.place("w2")
+    ws.join("w1")
+    ws.tick(GROW_S)
     assert ws.given(cmd.Pause)[0].reason == "w1 can join"
+    ws.park("w2")
     ws.answer("w0", 4)
     assert ws.members == ["w0", "w1", "w2"], "both were there when all had stopped"
+
+
+def test_where_nobody_else_is_on_the_way_a_joiner_waits_for_nobody():
+    ws = one_of_three()
+    ws.join("w1")
+    assert ws.given(cmd.Pause)[0].reason == "w1 can join"
 
 
 def test_time_in_which_nobody_looked_makes_no_joiner_wait_less():
     ws = one_of_three()
     ws.sleep(100.0)
+    ws.place("w2")
     ws.join("w1")
     ws.tick(GROW_S / 2)
     assert ws.given(cmd.Pause) == []
@@ -134,3 +149,38 @@ def test_planned_departures_are_no_losses():
         ws.form()
         ws.stable(number, after_s=0.1)
     assert not flaps(ws, "spot")
+
+
+def lost_from_the_node_of_a_spare() -> BareController:
+    """w0 and w1 train; w2 waits at the door on the node of w1, which dies."""
+    ws = BareController((1, 2), spares=1)
+    ws.start()
+    ws.place("w0", node="good")
+    ws.place("w1", "w2", node="bad")
+    ws.park("w0", "w1", "w2")
+    ws.form()
+    ws.feed(ev.HostBeat(node="good"), ev.HostBeat(node="bad"))
+    ws.stable(0, after_s=0.1)
+    ws.die("w1")
+    ws.answer("w0", 1)
+    ws.form()
+    return ws
+
+
+def test_a_spare_is_let_in_once_its_node_was_heard_since_it_lost_a_member():
+    ws = lost_from_the_node_of_a_spare()
+    ws.feed(ev.HostBeat(node="good"), after_s=GROW_S)
+    ws.tick(0.05)
+    assert ws.given(cmd.Pause) == [], "the node may be lost altogether"
+    ws.feed(ev.HostBeat(node="bad"), after_s=0.05)
+    ws.tick(0.05)
+    assert ws.given(cmd.Pause)[0].reason == "w2 can join"
+
+
+def test_who_joins_on_another_node_brings_no_spare_of_an_unheard_one_along():
+    ws = lost_from_the_node_of_a_spare()
+    ws.stable(1, after_s=0.1)
+    ws.join("w3", node="good")
+    assert ws.given(cmd.Pause)[0].reason == "w3 can join"
+    ws.answer("w0", 2)
+    assert ws.members == ["w0", "w3"]

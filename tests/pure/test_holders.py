@@ -38,8 +38,8 @@ def test_what_is_counted_is_what_a_look_shows(story, absent):
     holders = Holders(WIDTH)
     for number, changes in story:
         old = workers[f"w{number}"]
-        workers[old.name] = replace(old, **changes)
-        holders.note(old, workers[old.name])
+        new = workers[old.name] = replace(old, **changes)
+        holders.note(new, new.held)
         assert holders.names.keys() == {one.name for one in workers.values() if one.held}
         assert holders.resumable() == by_looking(list(workers.values()))
     but = [workers[f"w{number}"] for number in absent]
@@ -62,17 +62,17 @@ def test_a_fresh_count_comes_to_the_same(story):
     for number, changes in story:
         name = f"w{number}"
         new = WorkerRecord(name=name, gang=number // WIDTH, shard=number % WIDTH, **changes)
-        holders.note(workers.get(name), new)
+        holders.note(new, new.held)
         workers[name] = new
     for worker in workers.values():
-        fresh.note(None, worker)
+        fresh.note(worker, worker.held)
     assert holders == fresh
 
 
 def test_two_counts_that_differ_are_not_equal():
     one, other = Holders(1), Holders(1)
     worker = WorkerRecord(name="w0", standing=Standing.MEMBER, healed=True, answer=commit(3))
-    one.note(None, worker)
+    one.note(worker, worker.held)
     assert one != other and one.commits == {(3, "s3"): {"w0": commit(3)}}
-    one.note(worker, replace(worker, standing=Standing.DEAD))
+    one.note(worker, ())
     assert one == other

@@ -200,7 +200,10 @@ def test_a_leased_step_stays_until_its_reader_is_done():
     for step in (2, 3, 4):
         nodes.replicate("a", key(step))
     assert {order.key for order in nodes.take(rungs.Drop)} == {key(2)}
+    assert key(1) in nodes.pinned["a"], "its worker may not overwrite it"
     nodes.tell(rungs.Leased(commit=key(1).commit, shards=1, is_over=True))
+    nodes.pin()
+    assert key(1) not in nodes.pinned["a"]
     assert {order.key for order in nodes.take(rungs.Drop)} == {key(1)}
 
 

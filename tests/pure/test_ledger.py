@@ -65,21 +65,36 @@ class Journal:
         self.since_s = self.at_s
         return self
 
-    def steps(self, count: int, seconds: float = STEP_S, replicas: int | None = None, **times: float) -> "Journal":
+    def steps(
+        self,
+        count: int,
+        seconds: float = STEP_S,
+        replicas: int | None = None,
+        costs: dict[str, float] | None = None,
+        **times: float,
+    ) -> "Journal":
         for _ in range(count):
             self.sleep(seconds + sum(times.values()))
             self.step += 1
-            self.told(self.step, self.since_s, self.at_s, replicas, **times)
+            self.told(self.step, self.since_s, self.at_s, replicas, costs=costs, **times)
             self.since_s = self.at_s
         return self
 
     def told(
-        self, step: int, since_s: float, until_s: float, replicas: int | None, attempt: int = 1, **times: float
+        self,
+        step: int,
+        since_s: float,
+        until_s: float,
+        replicas: int | None,
+        attempt: int = 1,
+        costs: dict[str, float] | None = None,
+        **times: float,
     ) -> None:
         place = {"incarnation": self.incarnation, "generation": self.generation, "attempt": attempt}
         size = {"replicas": replicas or self.replicas, "samples": 8}
         began_s = times.pop("started_at_s", since_s)
         spent = {"times": {"since_s": since_s, **times}, "started_at_s": began_s, "committed_at_s": until_s}
+        spent["costs"] = costs or {}
         self.write(event="StepStable", worker="w0", report={"commit": {"step": step, **place}, **size, **spent})
 
     def incident(self, kind: str, moment: str = "IncidentOpened", resumed_s: float | None = None, **more: Any) -> None:
@@ -241,7 +256,7 @@ def test_a_driver_that_dies_leaves_a_gap_but_for_what_its_workers_did():
 
 def test_what_steps_waited_for_and_what_came_after_the_last_one():
     journal = started().steps(4, data_s=0.1, stall_s=0.2, evaluation_s=0.3)
-    times = {"since_s": journal.at_s, "evaluation_s": 1.0, "stall_s": 0.5}
+    times = {"since_s": journal.at_s, "evaluation_s": 1.0, "stall_s": 0.5, "callback_s": 0.25}
     journal.sleep(2.0).write(event="LoopEnded", worker="w0", generation=journal.generation, times=times)
     journal.phase("finishing").sleep(1.0).phase("ended").write(command="EndRun", reason="done")
     journal.sleep(3.0).write(checkpoint="CheckpointRung", commit={"step": journal.step}, rung="durable")
@@ -250,7 +265,8 @@ def test_what_steps_waited_for_and_what_came_after_the_last_one():
     assert account.wall_seconds[C.EVALUATION] == near(1.2 + 1.0)
     assert account.wall_seconds[C.CHECKPOINT_STALL] == near(0.8 + 0.5 + 3.0)
     assert account.stall_seconds == {"staged": near(0.8), "local": near(0.5), "durable": near(3.0)}
-    assert account.wall_seconds[C.FINISHING] == near(0.5 + 1.0)
+    assert account.wall_seconds[C.CALLBACKS] == near(0.25)
+    assert account.wall_seconds[C.FINISHING] == near(0.25 + 1.0)
     assert account.steps.saved == journal.step and not account.is_live
 
 
@@ -295,3 +311,82 @@ def test_a_line_of_another_version_is_passed_over():
     assert not ledger.feed({"t": 1.0, "event": "StepStable", "report": {"step": 3}})
     assert not ledger.feed({"t": 1.0, "moment": "IncidentOpened", "incident": {"number": 0, "kind": "unheard_of"}})
     assert ledger.feed({"t": 1.0, "event": "SomethingNew"})
+
+
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_have_a_category_and_each_of_them_its_share():
+    """A callback behind a commit is told with that step, and takes its time from the next: shares are in proportion."""
+    account = started().steps(4, callback_s=0.2, costs={"Profile": 0.3, "CollectGarbage": 0.1}).account()
+    assert account.wall_seconds[C.CALLBACKS] == near(0.8) and account.wall_seconds[C.PRODUCTIVE] == near(12.0)
+    assert account.callback_seconds == {"Profile": near(0.6), "CollectGarbage": near(0.2)}
+    assert not any(C.CALLBACKS in one.wall_seconds for one in account.incidents)
+    (custom,) = [one.parts["CUSTOM_BADPUT_EVENTS"] for one in account.definitions if one.parts]
+    assert custom == near(0.8)
+
+
+@pytest.mark.parametrize(("worker", "noted_s", "drag_s"), [("w1", 0.8, 0.0), ("w1", 0.5, 0.5), ("w0", 0.8, 1.0)])
+def test_what_another_worker_noted_is_taken_from_steps_that_were_slow(worker, noted_s, drag_s):
+    """What the worker that tells of the steps did itself is in its times already."""
+    journal = started()
+    journal.write(event="Noted", worker=worker, what="profile", step=journal.step, seconds=noted_s, detail="")
+    account = journal.steps(1, seconds=STEP_S + 1.0).steps(3).account()
+    assert account.wall_seconds.get(C.CALLBACKS, 0.0) == near(noted_s if worker == "w1" else 0.0)
+    assert account.wall_seconds.get(C.STRAGGLER_DRAG, 0.0) == near(drag_s)
+    assert account.callback_seconds == ({"profile": near(noted_s)} if worker == "w1" else {})
+
+
+def test_what_was_noted_is_booked_once_and_only_where_steps_were_slow():
+    journal = started()
+    journal.write(event="Noted", worker="w1", what="profile", step=journal.step + 1, seconds=0.8, detail="")
+    account = journal.steps(2, seconds=STEP_S + 1.0).steps(3).account()
+    assert account.wall_seconds[C.CALLBACKS] == near(0.8) and account.wall_seconds[C.STRAGGLER_DRAG] == near(1.0)
+    journal.write(event="Noted", worker="w1", what="profile", step=journal.step, seconds=1.5, detail="")
+    assert journal.steps(3).account().wall_seconds[C.CALLBACKS] == near(0.8)
+
+
+def test_callbacks_of_steps_that_were_lost_again_are_redone():
+    journal = started().steps(5, callback_s=0.2, costs={"Profile": 0.2})
+    journal.incident("silent_corruption")
+    journal.phase("waiting", waits_for="restore").sleep(1.0).form(2, took_s=0.0, back_to=22).steps(5)
+    account = journal.account()
+    assert account.wall_seconds[C.CALLBACKS] == near(0.6)
+    assert account.callback_seconds == {"Profile": near(0.6)}
+
+
+# --- what ends a run, and what is told twice --------------------------------------------------------------------------
+
+
+def test_an_error_of_the_users_costs_the_attempt_in_flight_and_what_follows_is_finishing():
+    journal = started().sleep(0.3)
+    journal.write(event="TrainFnRaised", worker="w1", summary="ValueError: no", traceback="")
+    journal.phase("ended").write(command="EndRun", reason="train_fn raised")
+    journal.sleep(1.0).write(event="WorkerLost", worker="w0", evidence="its pipe closed")
+    account = journal.account()
+    raised = only(account, "train_fn raised")
+    assert raised.wall_seconds == {C.REDONE: near(0.3)} and account.wall_seconds[C.FINISHING] == near(1.0)
+    assert (raised.culprits, raised.evidence) == (("w1",), ("ValueError: no",))
+
+
+def strike(journal: Journal, kind: str, name: str) -> None:
+    fault = {"kind": kind, "target": "rank:1", "at_s": 1.0, "duration_s": 0.0, "argument": "", "draw": 0, "name": name}
+    journal.write(event="FaultInjected", fault=fault, target="w1", at_s=journal.at_s, proof="seen")
+
+
+def test_an_injected_error_is_that_incident_and_no_other():
+    journal = started().sleep(0.2)
+    strike(journal, "raise", "one")
+    journal.sleep(0.1).write(event="TrainFnRaised", worker="w1", summary="InjectedError", traceback="")
+    account = journal.phase("ended").account()
+    assert only(account, "train_fn raised").injected is not None
+    assert [one.kind for one in account.incidents] == ["run start", "train_fn raised"]
+
+
+def test_a_fault_that_is_told_twice_has_struck_once():
+    """A monitor that was out of reach is back, and what it tells was told of it meanwhile."""
+    journal = started()
+    strike(journal, "kill_monitor", "one")
+    strike(journal.sleep(3.0), "kill_monitor", "one")
+    strike(journal, "kill_monitor", "two")
+    assert [one.kind for one in journal.steps(3).account().incidents].count("injected fault") == 2

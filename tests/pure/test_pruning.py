@@ -44,6 +44,7 @@ class LongRun:
     def come(self, *workers: str) -> None:
         for worker in workers:
             self.feed(ev.WorkerPlaced(worker=worker, node=f"node-{worker}"), ev.HostBeat(node=f"node-{worker}"))
+        for worker in workers:
             self.feed(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l"))
 
     def form(self) -> None:

@@ -608,7 +608,6 @@ def test_an_order_to_stop_that_was_lost_is_said_again():
     lose(ws)
     go_on(ws)
     ws.join("w3")
-    ws.tick(0.5)
     assert ws.addressees(cmd.Pause) == {"w0"}
     ws.tick(3.0)
     assert ws.given(cmd.Pause) == []

@@ -232,6 +232,22 @@ def test_forming_looks_at_each_member_a_few_times_at_most():
     assert (many.state.phase, many.state.generation, many.state.replicas) == (Phase.FORMING, 2, MANY // WIDTH - 1)
 
 
+def lost_while_forming(workers: int) -> tuple[Many, ev.Event]:
+    ws, last = all_but_one_have_answered(workers)
+    ws.feed(last)
+    assert (ws.state.phase, ws.state.generation) == (Phase.FORMING, 2)
+    return ws, ev.WorkerDead(worker="w9", proof="gone")
+
+
+def test_a_second_failure_while_forming_takes_no_answer_back_one_by_one():
+    (few, event), (many, event_of_many) = lost_while_forming(FEW), lost_while_forming(MANY)
+    little, much = few.cost(event), many.cost(event_of_many)
+    assert (much - little) / (MANY - FEW) < 4, f"{little} calls at {FEW} workers, {much} at {MANY}"
+    many.feed(event_of_many)
+    assert (many.state.phase, many.state.generation) == (Phase.FREEZING, 2)
+    assert len(many.state.tally.late) == MANY - WIDTH - 1 and not many.state.tally.holders.names
+
+
 def test_a_tally_that_is_wrong_breaks_a_law():
     ws = trained()
     assert ws.state.tally is not None and check(ws.state) == []

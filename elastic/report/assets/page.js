@@ -1,7 +1,7 @@
 // Shows a report: the figures as they are in the JSON, in tables and stories. Nothing is computed here.
 
 let report = JSON.parse(document.getElementById("report").textContent);
-const isNarrow = () => window.innerWidth < 560;
+const isNarrow = () => matchMedia("(max-width: 560px)").matches; // innerWidth grows where something is too wide
 const part = (id) => document.getElementById(id);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
@@ -150,7 +150,9 @@ function showStories() {
 
 // --- all of it, now and as things happen ---
 
+let drawnNarrow = isNarrow();
 function show() {
+  drawnNarrow = isNarrow();
   showHead();
   showStories();
   drawWaterfall();
@@ -188,8 +190,7 @@ async function follow() {
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => report && show());
-let width = window.innerWidth;
-addEventListener("resize", () => { if (report && (width < 560) !== isNarrow()) show(); width = window.innerWidth; });
+new ResizeObserver(() => { if (report && drawnNarrow !== isNarrow()) show(); }).observe(document.documentElement);
 addEventListener("beforeprint", () => [...waiting.keys()].forEach(drawNow));
 document.querySelectorAll(".chart").forEach((one) => watcher.observe(one));
 if (!window.Plotly) part("no-charts").hidden = false;

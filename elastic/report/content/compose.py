@@ -6,6 +6,7 @@ from statistics import median
 
 from elastic.ledger.book import INJECTED, SLOW_STEPS, STALLED_STEP
 from elastic.ledger.model import Account, Category, Incident
+from elastic.ledger.telling import named
 from elastic.report.content.fold import Fold
 from elastic.report.content.model import Headline, Measure, Report, Retry, Series, Spent, Story, Told, Waterfall
 from elastic.report.content.safety import COMMITTED, RUNGS
@@ -36,6 +37,7 @@ MEANINGS = {
     Category.STRAGGLER_DRAG: "waiting for a slow worker",
     Category.REDUCED_CAPACITY: "training with fewer workers than were asked for",
     Category.EVALUATION: "evaluation",
+    Category.CALLBACKS: "callbacks on workers",
     Category.PAUSED: "waiting below the smallest size, or on request",
     Category.BETWEEN_INCARNATIONS: "no driver was there",
     Category.FINISHING: "from the last step to the end",
@@ -125,12 +127,18 @@ def _waterfall(account: Account) -> Waterfall:
             category=category.value.replace("_", " "),
             wall_s=round(wall.get(category, 0.0), _DIGITS),
             worker_s=round(worker.get(category, 0.0), _DIGITS),
-            meaning=MEANINGS[category],
+            meaning=_meaning(category, account),
         )
         for category in Category
         if max(wall.get(category, 0.0), worker.get(category, 0.0)) > _NOTHING_S or category is Category.PRODUCTIVE
     )
     return Waterfall(wall_s=round(account.wall_s, _DIGITS), worker_s=round(account.workers_s, _DIGITS), spent=spent)
+
+
+def _meaning(category: Category, account: Account) -> str:
+    if category is Category.CALLBACKS and account.callback_seconds:
+        return f"{MEANINGS[category]}: {named(account.callback_seconds)}"
+    return MEANINGS[category]
 
 
 def _stories(fold: Fold, account: Account, began_s: float) -> tuple[tuple[Story, ...], int]:

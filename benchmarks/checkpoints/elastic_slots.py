@@ -1,0 +1,103 @@
+"""This library's slots in shared memory, and its persistent tier: the product's own `Snapshots`, reader and vault."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.checkpoint import Bench, Settings
+from benchmarks.checkpoints.serving import Keeper, Task, serve, task_from_arguments
+from benchmarks.checkpoints.state import Work
+from elastic.checkpoint import memory
+from elastic.checkpoint.boxes import Want, plan
+from elastic.checkpoint.catalog import candidates
+from elastic.checkpoint.manifest import Manifest
+from elastic.checkpoint.memory import MemorySource
+from elastic.checkpoint.reader import read, take_inventory
+from elastic.checkpoint.source import Source
+from elastic.checkpoint.vault import open_vault
+from elastic.control.values import CommitId
+
+
+class Slots(Keeper):
+    """A copy beside the step, summed and sealed."""
+
+    has = ("stall_s", "process_s", "durable_s", "restore_s")
+
+    def __init__(self, bench: Bench, task: Task) -> None:
+        self._snapshots, self._door, self.run = bench.snapshots, bench.door, bench.run
+        self.source = MemorySource(task.ramdisk, bench.run)
+        self._vaults = task.disk / "vaults"
+        self._commit: CommitId | None = None
+        self._into: list[Any] = []
+
+    def begin(self) -> None:
+        self._commit = self._door()
+
+    def fence(self) -> None:
+        self._snapshots.fence()
+
+    def process(self) -> None:
+        """As if the step were known to be stable; in a run that is known during the next one."""
+        assert self._commit is not None
+        self._snapshots.stable(self._commit)
+        self._snapshots.flush()
+
+    def durable(self) -> None:
+        """From the door to COMMIT; all files are synced."""
+        self.begin()
+        self.fence()
+        self.process()
+        manifest = newest(self.source, self.run)
+        vault = open_vault(str(self._vaults / f"{manifest.commit.step}"), self.run, incarnation=1)
+        vault.register("a benchmark")
+        vault.commit(manifest.commit, [vault.upload(manifest, partial(self.source.read, manifest.key))])
+        vault.close()
+
+    def restore(self) -> None:
+        self._into = restored([self.source], self.run, self._into)
+
+    def clear(self) -> None:
+        shutil.rmtree(self._vaults, ignore_errors=True)
+
+
+def newest(source: Source, run: str) -> Manifest:
+    """Of the step that was sealed last."""
+    return candidates(take_inventory([source]).holders, run)[0].manifests[0]
+
+
+def restored(sources: Sequence[Source], run: str, into: list[Any]) -> list[Any]:
+    """The newest step, read with the library's reader, every chunk verified.
+
+    Args:
+        into: what the last call returned, so that its pages are warm; empty the first time.
+    """
+    candidate = candidates(take_inventory(sources).holders, run)[0]
+    entries = candidate.manifests[0].entries
+    wants = [Want(path=one.path, dtype=one.dtype, whole=one.shape, box=one.box) for one in entries]
+    into = into or [np.ones(one.nbytes, dtype=np.uint8) for one in entries]
+    read(candidate, plan(wants, candidate.manifests, own=0), into)
+    return into
+
+
+def new_bench(task: Task) -> Bench:
+    """A state, and its snapshots in the ramdisk; the name of the run is this process's own."""
+    settings = Settings(nbytes=task.nbytes, step_memcpys=task.step_memcpys, directory=str(task.ramdisk))
+    return Bench(settings, Path(task.ramdisk), run=f"benchmark-slots-{os.getpid()}")
+
+
+def main() -> None:
+    task = task_from_arguments()
+    bench = new_bench(task)
+    try:
+        serve(task, {"elastic": Slots(bench, task)}, Work(bench.tensors, task.step_memcpys))
+    finally:
+        memory.remove(task.ramdisk, bench.run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The recovery benchmark's training in other systems, each called as its documentation shows."""

@@ -1,0 +1,372 @@
+"""From result files to tables and to what is drawn. No Ray, no torch, no clock, no files.
+
+A cell without a measurement is empty. The best cell of a row is bold, whoever's it is.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+Result = Mapping[str, Any]
+
+BASELINE = "ddp"
+LOG_ROWS = "896-GPU log"  # of the simulator, on a page of their own
+FAULT_FREE = ("clean", "busy", "straggler")
+STORM = "storm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What becomes a table of Markdown.
+
+    Attributes:
+        rows: as many cells each as there are columns.
+        notes: sentences below it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def markdown(self) -> str:
+        lines = [_line(self.columns), "|---" * len(self.columns) + "|", *map(_line, self.rows)]
+        told = "".join(f"\n{note}\n" for note in self.notes)
+        return f"**{self.title}**\n\n" + "\n".join(lines) + "\n" + told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """All repetitions of one figure of one system: what a plot draws as one mark."""
+
+    group: str
+    name: str
+    values: tuple[float, ...]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def number(value: float) -> str:
+    """Three digits that count: 0.0123, 0.155, 17.5, 122, 2048."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def spread(values: Sequence[float], tried: int) -> str:
+    """Median, range where they differ, and how many came to it where not all did.
+
+    Args:
+        tried: repetitions, with those that did not come to it.
+    """
+    if not values:
+        return f"none of {tried}" if tried else ""
+    text = number(median(values))
+    if min(values) < max(values):
+        text += f" [{number(min(values))}, {number(max(values))}]"
+    return text if len(values) == tried else f"{text}, {len(values)} of {tried}"
+
+
+def origin(result: Result, wanted: str = "") -> str:
+    """One sentence: what was measured, when, on what, how busy that was."""
+    of = result["provenance"]
+    versions, machine = of["versions"], of["machine"]
+    commit = (of["commit"] or "unknown")[:7] + (", with uncommitted changes" if of["dirty"] else "")
+    used = [f"Python {versions['python']}"]
+    used += [f"{name} {versions[name]}" for name in ("torch", "ray") if versions[name]]
+    used += [f"{name} {version}" for name, version in of.get("peers", {}).items() if version]
+    busy = f"load {machine['load_average_1min']:.1f} at the start"
+    place = f"{machine['cores']} cores of {machine['processor']}"
+    told = f"{of['date'][:10]}, commit `{commit}`, {place}, {', '.join(used)}, {busy}."
+    return " ".join(filter(None, [wanted, told, f"`{of['command']}`" if of.get("command") else ""]))
+
+
+# --- recovery ---
+
+
+def settings_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """default before tuned."""
+    return sorted({row.get("settings", "default") for row in rows})
+
+
+def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
+    """Rows of all recovery results, less those whose fault did not fire.
+
+    Raises:
+        ValueError: two results have the same scenario with the same settings: they were not measured in turns.
+    """
+    found: list[Mapping[str, Any]] = []
+    seen: dict[tuple[str, str], int] = {}
+    for place, result in enumerate(results):
+        rows = [row for row in result["rows"] if not row.get("discarded")]
+        for key in {(row["scenario"], row.get("settings", "default")) for row in rows}:
+            if seen.setdefault(key, place) != place:
+                raise ValueError(
+                    f"two results hold {key[0]} ({key[1]}): what was not measured in turns is not compared"
+                )
+        found += rows
+    return found
+
+
+def _measured(row: Mapping[str, Any]) -> bool:
+    """Whether a run took place: one that could not has a reason and nothing else."""
+    return not row.get("unavailable")
+
+
+def _ordered(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
+
+
+def matrix(rows: Sequence[Mapping[str, Any]], figure: str, title: str, settings: str) -> Table | None:
+    """Scenario by system: medians of a figure, of which less is better; None where nobody has it."""
+    here = [row for row in rows if row.get("settings", "default") == settings and _measured(row)]
+    here = [row for row in here if row["scenario"] not in (*FAULT_FREE, STORM)]
+    if not any(row.get(figure) is not None for row in here):
+        return None
+    systems = _ordered(row["system"] for row in here)
+    lines = []
+    for scenario in _ordered(row["scenario"] for row in here):
+        groups = [[r for r in here if (r["scenario"], r["system"]) == (scenario, system)] for system in systems]
+        values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
+        cells = [spread(found, len(group)) for found, group in zip(values, groups, strict=True)]
+        lines.append((f"`{scenario}`", *_best(cells, [median(found) if found else None for found in values])))
+    return Table(title=title, columns=("scenario", *systems), rows=tuple(lines))
+
+
+def _best(cells: Sequence[str], values: Sequence[float | None], pick: Callable[..., float] = min) -> list[str]:
+    """The best cells bold, if there is somebody to be better than, and a difference."""
+    known = [value for value in values if value is not None]
+    if len({*known}) < 2:
+        return list(cells)
+    best = pick(known)
+    return [f"**{cell}**" if value == best else cell for cell, value in zip(cells, values, strict=True)]
+
+
+def losses(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
+    """System by system, over all faults: the worst run's steps done again and samples lost, and who stayed alive."""
+    here = [row for row in rows if row.get("settings", "default") == settings and row.get("steps") is not None]
+    here = [row for row in here if row["scenario"] not in FAULT_FREE and row["system"] != BASELINE]
+    shown = ("steps_lost", "samples_repeated", "samples_skipped")
+    lines = []
+    for system in _ordered(row["system"] for row in here):
+        runs = [row for row in here if row["system"] == system]
+        kept, all_of = (sum(row.get(name) or 0 for row in runs) for name in ("survivors_kept", "survivors"))
+        worst = [max(row.get(name) or 0 for row in runs) for name in shown]
+        lines.append((system, str(len(runs)), *map(str, worst), f"{kept} of {all_of}"))
+    if not lines:
+        return None
+    columns = ("system", "runs", "steps done again", "samples repeated", "samples skipped", "survivors' processes kept")
+    return Table(title=f"What was lost ({settings}; the worst run of each system)", columns=columns, rows=tuple(lines))
+
+
+def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
+    """Steps that were done in a storm all the same, and which part of an undisturbed run's they are."""
+    here = [r for r in rows if r["scenario"] == STORM and r.get("settings", "default") == settings and _measured(r)]
+    if not here:
+        return None
+    lines = []
+    for system in _ordered(row["system"] for row in here):
+        runs = [row for row in here if row["system"] == system]
+        faults = [len(row["faults"]) for row in runs if row.get("faults") is not None]
+        shown = ("steps_in_storm", "share", "steps_lost", "t_resume_s")
+        values = [faults, *([row[name] for row in runs if row.get(name) is not None] for name in shown)]
+        lines.append((system, *(spread(found, len(runs)) for found in values)))
+    columns = (
+        "system",
+        "faults",
+        "steps in the storm",
+        "of an undisturbed run's",
+        "steps done again",
+        "slowest resumption, s",
+    )
+    return Table(title=f"A storm of faults ({settings})", columns=columns, rows=tuple(lines))
+
+
+def clean(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
+    """Speed without faults against plain DDP's of the same repetition."""
+    here = [r for r in rows if r["scenario"] == "clean" and r.get("settings", "default") == settings]
+    steps = {(row["system"], row["repetition"]): row["step_s"] for row in here if row.get("step_s")}
+    lines = []
+    for system in _ordered(name for name, _ in steps if name != BASELINE):
+        numbers = [at for name, at in steps if name == system and (BASELINE, at) in steps]
+        ratios = [steps[BASELINE, at] / steps[system, at] for at in numbers]
+        if ratios:
+            lines.append((system, spread(ratios, len(ratios)), median(ratios)))
+    if not lines:
+        return None
+    cells = _best([cell for _, cell, _ in lines], [value for *_, value in lines], max)
+    named = tuple((name, cell) for (name, *_), cell in zip(lines, cells, strict=True))
+    title = f"Steps per second without faults, against plain DDP in the same repetition ({settings})"
+    return Table(title=title, columns=("system", "ratio"), rows=named)
+
+
+def reasons(results: Sequence[Result]) -> tuple[str, ...]:
+    """Why cells are empty, and how many runs did not count, in sentences."""
+    rows = counting(results)
+    cells: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if not _measured(row):
+            cells.setdefault((row["system"], row["unavailable"]), []).append(row["scenario"])
+    told = [f"Empty: {system}, {', '.join(_ordered(names))}: {reason}." for (system, reason), names in cells.items()]
+    count = sum(bool(row.get("discarded")) for result in results for row in [*result["rows"], *_discarded(result)])
+    return (*told, f"{count} runs were discarded, since their fault did not fire.") if count else tuple(told)
+
+
+def _discarded(result: Result) -> Sequence[Mapping[str, Any]]:
+    listed = result.get("discarded", ())
+    return listed if isinstance(listed, Sequence) else ()
+
+
+def recovery(results: Sequence[Result], is_short: bool = False) -> list[Table]:
+    """All tables of the recovery benchmark.
+
+    Args:
+        is_short: only what the README shows, without the reasons.
+    """
+    rows = counting(results)
+    figures = {
+        "t_resume_s": "Seconds from the fault to the survivors' next new commit",
+        "t_full_s": "Seconds from the fault to full size again",
+    }
+    if not is_short:
+        figures |= {
+            "t_detect_s": "Seconds from the fault to the first attempt without the victims",
+            "longest_gap_s": "Longest gap between two commits, seconds",
+            "steps_lost": "Steps done again",
+            "attempts_lost": "Attempts that nobody committed",
+        }
+    found: list[Table | None] = []
+    for settings in settings_of(rows):
+        found += [matrix(rows, name, f"{title} ({settings})", settings) for name, title in figures.items()]
+        found += [losses(rows, settings), storms(rows, settings), clean(rows, settings)]
+    tables = [table for table in found if table is not None]
+    if tables and not is_short:
+        last = tables[-1]
+        notes = (*last.notes, *reasons(results))
+        tables[-1] = Table(title=last.title, columns=last.columns, rows=last.rows, notes=notes)
+    return tables
+
+
+def recovery_samples(results: Sequence[Result], figure: str, settings: str) -> list[Sample]:
+    """What a plot of a figure shows: one mark for each scenario and system that has it."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in counting(results):
+        is_here = row.get("settings", "default") == settings and row["scenario"] not in (*FAULT_FREE, STORM)
+        if is_here and row.get(figure) is not None:
+            groups.setdefault((row["scenario"], row["system"]), []).append(row[figure])
+    return [Sample(group=group, name=name, values=tuple(values)) for (group, name), values in groups.items()]
+
+
+# --- checkpoints ---
+
+KEPT = {
+    "stall_s": "stall of the training",
+    "process_s": "until it survives the process",
+    "node_s": "until another node holds it",
+    "durable_s": "until its files are synced",
+    "restore_s": "restore",
+}
+
+
+def checkpoint_systems(result: Result) -> Table:
+    """Way of keeping by what it takes, in seconds."""
+    rows = result["rows"]
+    systems = _ordered(row["system"] for row in rows)
+    columns: list[list[str]] = []
+    for figure in KEPT:
+        groups = [[row for row in rows if row["system"] == system] for system in systems]
+        values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
+        cells = [spread(found, len(found)) for found in values]
+        columns.append(_best(cells, [median(found) if found else None for found in values]))
+    titles = result.get("titles", {})
+    lines = tuple((titles.get(name, name), *(column[at] for column in columns)) for at, name in enumerate(systems))
+    empty = {row["system"]: row["note"] for row in rows if row.get("note")}
+    notes = tuple(f"Not measured: {titles.get(name, name)}: {note}." for name, note in empty.items())
+    size = f"{result['settings']['nbytes'] / 2**20:.0f} MiB"
+    return Table(title=f"A checkpoint of {size}, in seconds", columns=("", *KEPT.values()), rows=lines, notes=notes)
+
+
+def checkpoint_samples(result: Result) -> list[Sample]:
+    """One mark for each way and each figure that it has."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in result["rows"]:
+        for figure, title in KEPT.items():
+            if row.get(figure) is not None:
+                groups.setdefault((title, row["system"]), []).append(row[figure])
+    titles = result.get("titles", {})
+    return [
+        Sample(group=group, name=titles.get(name, name).replace("`", ""), values=tuple(v))
+        for (group, name), v in groups.items()
+    ]
+
+
+def corruption(counts: Mapping[str, Mapping[str, int]]) -> Table:
+    """Who took wrong bytes for right."""
+    kinds = ("tried", "silent", "refused", "healed", "harmless")
+    lines = [(name, *(str(count[kind]) if kind in count else "" for kind in kinds)) for name, count in counts.items()]
+    columns = ("", "damaged", "wrong values loaded in silence", "refused", "healed", "harmless")
+    return Table(title="Damaged checkpoints", columns=columns, rows=tuple(lines))
+
+
+def snapshots(result: Result) -> Table:
+    """The ratios of benchmarks.checkpoint, with their goals."""
+    goals = result.get("goals", {})
+    lines = []
+    for name, quartiles in result["quartiles"].items():
+        low, _, high = quartiles
+        goal = " ".join(map(str, goals[name])) if name in goals else ""
+        lines.append((f"`{name}`", number(result[name]), f"{number(low)} to {number(high)}", goal))
+    return Table(title="What a snapshot costs", columns=("", "median", "quartiles", "goal"), rows=tuple(lines))
+
+
+# --- the rest ---
+
+
+def case_study(result: Result) -> Table:
+    """Goodput of the simulated rows."""
+    lines = []
+    for row in result["case_study"]:
+        if row["name"].startswith(LOG_ROWS):
+            continue
+        low, high = row["interval"]
+        gain = f"{100 * row['gain']:+.2f}" if row["gain"] is not None else ""
+        published = "{:.0f} to {:.0f}".format(*(100 * end for end in row["published"])) if row["published"] else ""
+        goodput, interval = f"{100 * row['goodput']:.2f} %", f"{100 * low:.2f} to {100 * high:.2f}"
+        lines.append((row["name"], goodput, interval, gain, published, str(row["seeds"])))
+    columns = ("row", "goodput", "95 % of the mean", "gain", "published", "runs")
+    return Table(title="1,024 GPUs for 40 h, simulated", columns=columns, rows=tuple(lines))
+
+
+def overhead(result: Result) -> Table:
+    """Speed against plain DDP, pairs in turns."""
+    low, high = result["ratio_ci95"]
+    row = (f"{result['ratio']:.3f}", f"{low:.3f} to {high:.3f}", str(len(result["blocks"])))
+    return Table(
+        title="Steps per second against plain DDP",
+        columns=("ratio", "95 % of resampled medians", "pairs of blocks"),
+        rows=(row,),
+    )
+
+
+def control_plane(result: Result) -> Table:
+    """The supervisor at some sizes."""
+    names = {
+        "hosts": "hosts",
+        "workers": "workers",
+        "core_share": "share of a core",
+        "p99_decision_ms": "decision, 99th percentile, ms",
+        "failure_decided_ms": "1 % of the hosts lost: decided after, ms",
+        "rss_mib": "memory, MiB",
+    }
+    lines = tuple(tuple(number(size[name]) for name in names) for size in result["sizes"])
+    return Table(title="What the supervisor costs", columns=tuple(names.values()), rows=lines)
+
+
+def gpu(result: Result) -> Table:
+    """What was measured on a GPU; what was not stays empty."""
+    lines = tuple(
+        (row["what"], number(row["value"]) if row["value"] is not None else "", row["unit"], row["note"])
+        for row in result["rows"]
+    )
+    return Table(title="On a GPU", columns=("", "measured", "unit", ""), rows=lines)

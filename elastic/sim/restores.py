@@ -1,0 +1,158 @@
+"""Pure. The seeded world in which state can come from a tier: workers at the door load what was found for them.
+
+A run may lose all its workers and go on from what was saved, or be sent back on purpose.
+"""
+
+from abc import abstractmethod
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.state import Phase
+from elastic.control.values import CommitId, StepReport
+from elastic.control.worker_protocol import Signal, Stage
+from elastic.settings import Checkpoint
+from elastic.sim.brain import Brain
+from elastic.sim.laws import Law, must
+from elastic.sim.parts import Plan, SimWorker
+from elastic.sim.world import World
+
+REWINDS_S = 3.0
+RESTORE: dict[str, Any] = {"restore_timeout_s": 20.0}
+
+
+class Restores(World):
+    """One life of a run.
+
+    Args:
+        rewind: chance that somebody sends the run back, every few seconds.
+
+    Attributes:
+        restored: steps that were gone back to. rewound: how often somebody asked for it.
+        answers: by worker, the last order to load something that it has heard of, and what it has answered.
+    """
+
+    def __init__(self, seed: int, plan: Plan, *, rewind: float, **options: Any) -> None:
+        super().__init__(seed, plan, **options)
+        self.rewind = rewind
+        self.restored: list[int] = []
+        self.rewound = 0
+        self.answers: dict[str, tuple[int, Any]] = {}
+        self.later(REWINDS_S, self.send_back)
+
+    def brain(self, **settings: Any) -> Brain:
+        return super().brain(checkpoint=Checkpoint(), **RESTORE, **settings)
+
+    # --- what a kind of tiers says ---
+
+    @abstractmethod
+    def find(self, command: cmd.FindRestore) -> ev.RestoreFound:
+        """What the tiers answer."""
+
+    @abstractmethod
+    def can_read(self, worker: SimWorker, commit: CommitId) -> bool:
+        """Whether this worker gets its part of a commit."""
+
+    @abstractmethod
+    def check_readable(self, commit: CommitId) -> None:
+        """Whether the run may go on from this commit.
+
+        Raises:
+            Violation: it may not.
+        """
+
+    # --- the driver's side ---
+
+    def send_back(self) -> None:
+        if self.ws.phase is Phase.ENDED:
+            return
+        self.later(REWINDS_S, self.send_back)
+        if self.now_s < self.plan.faults_end_s and self.ws.state.published >= 0 and self.rng.random() < self.rewind:
+            self.rewound += 1
+            self.control(ev.RewindAsked(to_step=self.rng.randint(0, self.ws.state.published)))
+
+    def carry_out(self, command: cmd.Command) -> None:
+        if isinstance(command, cmd.FindRestore):
+            if command.reason == "every replica died":
+                self.check_nobody_holds()
+            self.later(self.delay_s(), self.answer_find, command)
+            return
+        if isinstance(command, cmd.Form) and command.view.restored:
+            self.check_readable(command.view.resume)
+            self.restored.append(command.view.resume.step)
+            self.go_back(command.view.resume)
+        super().carry_out(command)
+
+    def answer_find(self, command: cmd.FindRestore) -> None:
+        self.control(self.find(command))
+
+    def go_back(self, resume: CommitId) -> None:
+        """The history goes on after this commit."""
+        del self.stable[resume.step + 1 :]
+
+    def check_nobody_holds(self) -> None:
+        """No state as new as the last stable step is held in every shard by members in reach."""
+        newest = max(0, len(self.stable) - 1)
+        held: dict[tuple[int, str], set[int]] = defaultdict(set)
+        for worker in (self.workers[member.name] for member in self.ws.state.members):
+            state, in_reach = worker.state, worker.is_alive and not worker.is_hung and not worker.muted_until_s
+            for commit in (state.commit, state.prepared) if in_reach and state.healed else ():
+                if commit is not None and commit.step >= newest:
+                    held[commit.step, commit.lineage].add(self.shard(worker))
+        whole = [commit for commit, shards in held.items() if len(shards) == self.width]
+        must(not whole, Law.NOTHING_LOST, lambda: f"members hold {whole}")
+
+    # --- the workers' side ---
+
+    def is_void(self, commit: CommitId) -> bool:
+        """The history has begun anew before it."""
+        return any(fork.voids(commit) for fork in self.ws.state.forks)
+
+    def note_stable(self, commit: CommitId) -> None:
+        if not self.is_void(commit):  # else seen by somebody out of reach, who is no part of the run any more
+            super().note_stable(commit)
+
+    def report_of(self, commit: CommitId) -> StepReport:
+        return replace(super().report_of(commit), voted=True)
+
+    def obey(self, worker: SimWorker, command: Any) -> None:
+        if not isinstance(command, cmd.Restore):
+            super().obey(worker, command)
+            if isinstance(command, cmd.Form) and worker.view is command.view:
+                number = self.answers.get(worker.name, (0, None))[0]
+                if number < command.view.restores:
+                    self.answers[worker.name] = command.view.restores, None
+        elif self.is_cut(worker, "in"):
+            self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
+        elif worker.is_alive and not worker.is_hung and worker.state.stage in (Stage.PARKED, Stage.FROZEN):
+            self.restore(worker, command)
+
+    def form(self, worker: SimWorker) -> None:
+        view, pending = self.ws.view, worker.pending
+        if pending is not None and any(fork.voids(pending) for fork in view.forks):
+            worker.pending = None
+        worker.unpublished = [one for one in worker.unpublished if not any(fork.voids(one) for fork in view.forks)]
+        super().form(worker)
+
+    def restore(self, worker: SimWorker, command: cmd.Restore) -> None:
+        """An order that was answered is only answered again."""
+        number, answer = self.answers.get(worker.name, (0, None))
+        if command.number == number and answer is not None:
+            self.tell(worker, answer[0], **answer[1])
+            return
+        if command.number <= number:
+            return
+        commit = command.commit
+        worker.since_s = worker.moved_s = self.now_s
+        if self.can_read(worker, commit):
+            worker.pending, worker.unpublished = None, []
+            self.done(worker, Signal.RESTORED, commit=commit)
+            worker.bits = 0  # what a vote has not verified may be saved too, but then nobody knows of it
+            answer = ev.Restored, {"commit": commit}
+        else:
+            kept = worker.state.commit if worker.state.healed else None
+            answer = ev.RestoreRefused, {"commit": commit, "reason": "bad bytes", "kept": kept}
+        self.answers[worker.name] = command.number, answer
+        self.tell(worker, answer[0], **answer[1])

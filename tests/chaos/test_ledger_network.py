@@ -1,0 +1,68 @@
+"""Effect. A host that the run itself cuts off, on a real cluster in namespaces, against what the ledger makes of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import scenarios
+from benchmarks.hosts import why_not
+from benchmarks.rows import Fault
+from benchmarks.stage import Stage
+from tests.chaos.group import read
+from tests.chaos.ledger_checks import booked
+from tests.chaos.test_ledger import LATE_S, assert_close, measured_s
+from tests.chaos.test_partition import assert_one_line_of_training, play
+
+Line = dict[str, Any]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(why_not("tc")), reason=why_not("tc")),
+]
+
+
+def test_a_host_that_the_run_cuts_off_itself_is_in_the_ledger_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own schedule of faults, on the host that is cut off: what came of it is told when the host is back."""
+    cut_s = 6.0
+    monkeypatch.setenv("ELASTIC_CHAOS__ENABLE_FAULT_INJECTION", "true")
+    monkeypatch.setenv("ELASTIC_CHAOS__SCHEDULE", f"25 partition rank:3 for={cut_s:g} with=eth0")
+    monkeypatch.setitem(scenarios.STRIKES, "injected", injected)
+    row, journal = play("injected", tmp_path, cut_s + 2.0, monkeypatch)
+    assert_one_line_of_training(row)
+    (path,) = tmp_path.rglob("journal.jsonl")
+    account = booked(path)
+    (struck,) = {line["fault"]["name"]: line for line in journal if line.get("event") == "FaultInjected"}.values()
+    (incident,) = [one for one in account.incidents if one.injected is not None]
+    assert incident.injected is not None and incident.injected.at_s == struck["at_s"]
+    assert incident.kind in {"host silent", "node lost", "collective broken", "worker unresponsive", "worker hung"}
+    assert abs(incident.began_s - struck["at_s"]) <= LATE_S
+    committed = [line for line in read(tmp_path.rglob("steps/*.jsonl")) if line["event"] == "committed"]
+    cost_s = measured_s(committed, struck["at_s"], incident.resumed_s or struck["at_s"])
+    assert_close(incident.cost_s, cost_s, "partition")
+    assert cost_s > 1.0, "it was not felt"
+
+
+def injected(stage: Stage) -> Fault:
+    """Wait until the run has cut a host off, and until that is over."""
+    path = Path(stage.job.folder) / "run" / "journal.jsonl"
+
+    def lines() -> list[Line]:
+        return [json.loads(text) for text in path.read_text().splitlines(keepends=True) if text.endswith("\n")]
+
+    def ordered() -> list[Line]:
+        return [line for line in lines() if line.get("command") == "InjectFault"]
+
+    stage.wait_for(lambda: bool(ordered()), "a fault was injected")
+    (order,) = ordered()
+    there = {
+        line["worker"] for line in lines() if line.get("event") == "WorkerPlaced" and line["node"] == order["node"]
+    }
+    pids = {line["pid"] for line in lines() if line.get("event") == "WorkerParked" and line["worker"] in there}
+    stage.spoiled |= {stage.hosts.of(pid) for pid in pids}
+    fault = stage.fault("partition", pids & set(stage.watch.members.values()), returns=True)
+    stage.wait_s(scenarios.CUT_S)
+    return fault

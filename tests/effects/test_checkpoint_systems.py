@@ -1,0 +1,132 @@
+"""Effect. The ways to keep a checkpoint that the benchmark compares keep it; damage to torch's formats is done."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import checkpoint_systems, corruption_torch
+from benchmarks.checkpoints import serving, state
+from benchmarks.checkpoints.elastic_slots import Slots, new_bench, newest
+from benchmarks.checkpoints.serving import Keeper, Task, measured
+from benchmarks.checkpoints.state import as_dict, new_state, tensors_of
+from benchmarks.checkpoints.torch_files import keepers
+from elastic.checkpoint import memory
+
+NBYTES = 3 << 18
+FILES = ("dcp-sync", "dcp-async", "dcp-async-default", "torch-save")
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    for name in ("ramdisk", "disk"):
+        (tmp_path / name).mkdir()
+    return Task(address="", nbytes=NBYTES, step_memcpys=1.0, ramdisk=tmp_path / "ramdisk", disk=tmp_path / "disk")
+
+
+@pytest.fixture
+def files(task: Task) -> Iterator[tuple[dict, dict[str, Keeper]]]:
+    kept = as_dict(*new_state(NBYTES))
+    with warnings.catch_warnings(action="ignore"):  # of one process without a process group
+        yield kept, keepers(kept, task)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_way_gives_back_what_it_kept(name: str, files: tuple[dict, dict[str, Keeper]]) -> None:
+    live, all_of = files
+    keeper, tensors = all_of[name], tensors_of(live)
+    kept = [torch.randn_like(tensor) for tensor in tensors]
+    _fill(tensors, kept)
+    keeper.begin()
+    keeper.fence()
+    _fill(tensors, [torch.zeros_like(tensor) for tensor in tensors])
+    keeper.process()
+    keeper.restore()
+    assert all(torch.equal(tensor, one) for tensor, one in zip(tensors, kept, strict=True))
+    keeper.clear()
+    assert measured(keeper, lambda: None).keys() == set(keeper.has)
+
+
+def test_so_does_this_library(task: Task) -> None:
+    bench = new_bench(task)
+    try:
+        keeper = Slots(bench, task)
+        first = measured(keeper, lambda: None)
+        assert first.keys() == set(keeper.has) and all(seconds > 0 for seconds in first.values())
+        before = newest(keeper.source, keeper.run).commit.step
+        keeper.begin()
+        keeper.fence()
+        keeper.process()
+        assert newest(keeper.source, keeper.run).commit.step == before + 1
+        keeper.restore()
+        assert sum(one.nbytes for one in keeper._into) == bench.nbytes
+        assert bytes(keeper._into[0][:64]) == bytes(bench.tensors[0].detach().view(torch.uint8).numpy()[:64])
+    finally:
+        memory.remove(task.ramdisk, bench.run)
+
+
+def test_a_step_between_does_not_count_as_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, done = [0.0], list[str]()
+
+    def passes(seconds: float, what: str) -> None:
+        now_s[0] += seconds
+        done.append(what)
+
+    class Clocked(Keeper):
+        has = ("stall_s", "process_s", "node_s", "restore_s", "durable_s")
+
+    takes_s = {"begin": 1, "fence": 2, "process": 4, "node": 8, "restore": 16, "durable": 32, "clear": 100}
+    for name, seconds in takes_s.items():
+        setattr(Clocked, name, lambda self, name=name, seconds=seconds: passes(seconds, name))
+    for module in (serving, state):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    told = measured(Clocked(), lambda: passes(64, "a step"))
+    assert told == {"stall_s": 3, "process_s": 7, "node_s": 15, "restore_s": 16, "durable_s": 32}
+    assert done[:5] == ["begin", "a step", "fence", "process", "clear"]
+    assert done[5:] == ["begin", "fence", "process", "node", "restore", "clear", "durable", "clear"]
+
+
+@pytest.mark.parametrize("name", corruption_torch.FORMATS)
+def test_damage_to_torchs_formats_is_done_and_seen(name: str) -> None:
+    counts = corruption_torch.counts(corruption_torch.FORMATS[name], trials=36)
+    assert counts["tried"] == 36 == counts["silent"] + counts["refused"] + counts["harmless"]
+    assert counts["refused"] > 0, "not even a file without its end was refused"
+    assert counts["silent"] > 0, "torch sums what it loads now: say so in docs/benchmarks.md"
+
+
+def test_undamaged_files_are_right(tmp_path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        for name, one in corruption_torch.FORMATS.items():
+            one.save(corruption_torch.state_of(corruption_torch.NEW), tmp_path / name)
+            assert corruption_torch._outcome(one, tmp_path / name) == "harmless"
+            one.save(corruption_torch.state_of(corruption_torch.OLD), tmp_path / f"{name}-old")
+            assert corruption_torch._outcome(one, tmp_path / f"{name}-old") == "silent"
+
+
+@pytest.mark.slow
+def test_processes_take_turns_and_what_is_not_there_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = checkpoint_systems.WAYS | {
+        "torchft-pg": checkpoint_systems._way("torchft_transport", "torchft", "nobody"),
+        "broken": checkpoint_systems._way("no_such_module", "broken"),
+    }
+    monkeypatch.setattr(checkpoint_systems, "WAYS", ways)
+    settings = checkpoint_systems.Settings(nbytes=NBYTES, repeats=2, step_memcpys=1.0)
+    systems = ["torchft-pg", "elastic", "torch-save", "broken", "dcp-async"]
+    rows = checkpoint_systems.measure(settings, systems, Path("/dev/shm"), tmp_path)
+    told = {(row["system"], row["repetition"]): row for row in rows}
+    assert told["torchft-pg", 0]["note"] == ".bench/nobody/bin/python is missing (make bench-env)"
+    assert "no_such_module" in told["broken", 0]["note"]
+    for name in ("elastic", "torch-save", "dcp-async"):
+        for number in (1, 2):
+            assert told[name, number]["process_s"] > 0, told[name, number]
+
+
+def _fill(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)

@@ -1,0 +1,69 @@
+"""Effect. The GPU benchmark without a GPU: it says so; its parts are played on the CPU as far as they go there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu, gpu_group, gpu_step
+from tests.effects.nvml_standin import compiled, install
+
+SMALL = gpu.Settings(nbytes=3 << 18, repeats=3, matrix=64, device="cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
+def test_without_a_gpu_it_says_so_in_a_sentence_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(["--out", str(tmp_path / "gpu.json")])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"error: {gpu.NO_GPU}\n"
+    assert not (tmp_path / "gpu.json").exists()
+
+
+def test_a_snapshot_is_taken_beside_a_step() -> None:
+    found = gpu.snapshot(SMALL)
+    assert found.keys() == gpu.PARTS["snapshot"].rows.keys()
+    assert found["step_s"] > 0 and found["host_s"] > 0
+    assert not list(Path("/dev/shm").glob("*benchmark-gpu-*"))
+
+
+def test_a_digest_is_taken_of_all_state() -> None:
+    found = gpu.digest(SMALL)
+    assert found.keys() == gpu.PARTS["digest"].rows.keys() and found["digest_gb_per_s"] > 0
+
+
+def test_the_driver_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(compiled(tmp_path), tmp_path, monkeypatch, count=2)
+    found = gpu.nvml(SMALL)
+    assert found.keys() == gpu.PARTS["nvml"].rows.keys()
+    assert found["gpus"] == 2 and found["seldom_ms"] > 0
+
+
+def test_parts_that_cannot_be_measured_leave_rows_empty_with_the_reason() -> None:
+    for name, part in gpu.PARTS.items():
+        rows = gpu.rows_of(name, part, SMALL, gpus=0)
+        assert [row["key"] for row in rows] == list(part.rows)
+        assert all(row["value"] is None and "torch sees 0" in row["note"] for row in rows)
+
+    def fails(settings: gpu.Settings) -> dict[str, float]:
+        raise RuntimeError("out of memory\nand much more")
+
+    part = gpu.Part(measure=fails, rows={"a": ("what", "s")})
+    (row,) = gpu.rows_of("snapshot", part, SMALL, gpus=1)
+    assert (row["value"], row["note"]) == (None, "out of memory")
+
+
+@pytest.mark.slow
+def test_steps_with_and_without_this_library_take_turns() -> None:
+    found = gpu_step.measure("cpu", blocks=3)
+    assert found.keys() == gpu.PARTS["step"].rows.keys()
+    assert 0 < found["ratio"] < 3 and found["plain_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_group_that_loses_a_process_forms_again() -> None:
+    found = gpu_group.measure("gloo", world=3, repeats=1)
+    assert found.keys() == gpu.PARTS["nccl"].rows.keys()
+    assert 0 < found["abort_s"] <= found["formed_s"] <= found["first_s"]

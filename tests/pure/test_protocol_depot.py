@@ -1,0 +1,105 @@
+"""Checkpoints on their way through the tiers, in seeded worlds: staged, pulled, dropped, uploaded, collected, lost."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+
+from elastic.checkpoint.rungs import copy_of
+from elastic.control.values import CommitId
+from elastic.sim.campaign import KINDS, case_of, world_of
+from elastic.sim.depot import DepotWorld
+from elastic.sim.laws import Violation
+from elastic.sim.parts import Plan
+from elastic.sim.storage import SLOTS, Host, Store, keys_of
+from tests.pure.batches import batches
+
+SEEDS, BATCH = 48, 8
+TIERS = {"stage": 1.0, "peers": 1, "upload_s": 3.0, "link_bytes_per_s": 10 << 30, "rewind": 0.0}
+HARM = {"outage": 0.0, "node_loss": 0.0}
+
+
+@functools.cache
+def play(number: int) -> DepotWorld:
+    """The so manieth world of this kind."""
+    case = case_of(len(KINDS) * number + KINDS.index("depot"), 60)
+    world = world_of(case)
+    try:
+        world.play()
+        world.judge()
+    except Exception as error:
+        error.add_note(f"seed {case.seed}: {case}")
+        raise
+    assert isinstance(world, DepotWorld)
+    return world
+
+
+@batches(SEEDS, BATCH, quick=BATCH)
+def test_what_was_safe_stays_so(seeds):
+    for number in seeds:
+        play(number)
+
+
+@pytest.mark.slow
+def test_the_worlds_hold_what_they_are_meant_to():
+    worlds = [play(number) for number in range(SEEDS)]
+    for name in ("staged", "pulled", "dropped", "torn", "collected"):
+        assert sum(bool(getattr(world, name)) for world in worlds) > 3, name
+    assert sum(bool(world.restored) for world in worlds) > 5
+    assert sum(len(world.store.committed) > 1 for world in worlds) > 5
+    assert {"node_loss", "outage", "driver"} <= set().union(*(world.faults for world in worlds))
+    assert {world.width for world in worlds} == {1, 2}
+
+
+def test_without_faults_a_step_goes_all_the_way_down():
+    world = DepotWorld(3, Plan(replicas=(1, 1), spares=2, steps=40), **TIERS, **HARM).play()
+    world.judge()
+    assert world.staged and world.pulled and world.dropped and world.store.committed
+    assert world.safe is not None and world.keepers(world.safe, list(world.hosts.values())) > 1
+
+
+def test_who_dies_while_its_state_is_copied_leaves_nothing_behind():
+    world = DepotWorld(3, Plan(replicas=(2, 2), steps=6), **TIERS, **HARM)
+    world.come_up("w0")
+    host, worker = world.hosts["node-w0"], world.workers["w0"]
+    worker.is_alive = False
+    world.seal(host, worker, commit(0))
+    assert host.slots == {} and world.torn == 1
+    worker.is_alive = True
+    with pytest.raises(Violation, match="is not stable"):
+        world.seal(host, worker, commit(0))
+
+
+def test_slots_are_overwritten_the_oldest_first_unless_they_are_pinned():
+    host = Host("n", "w")
+    keys = [keys_of(commit(step), 1)[0] for step in range(SLOTS + 1)]
+    for key in keys[:SLOTS]:
+        assert host.claim_slot()
+        host.slots[copy_of(key)] = key
+    host.pin(keys[:1])
+    assert host.claim_slot() and list(host.slots.values()) == [keys[0], *keys[2:SLOTS]]
+    host.slots[copy_of(keys[-1])] = keys[-1]
+    host.pin(keys)
+    assert not host.claim_slot()
+
+
+def test_an_outage_tears_what_is_just_being_written_and_the_next_try_mends_it():
+    store, (key,) = Store(), keys_of(commit(0), 1)
+    store.fail(10.0, 5.0)
+    assert store.is_down(14.0) and not store.is_down(15.0)
+    assert not store.write(copy_of(key), 9.0, 11.0) and not store.is_whole([key])
+    assert not store.write(copy_of(key), 14.0, 16.0)
+    assert store.write(copy_of(key), 15.0, 17.0) and store.is_whole([key])
+    assert store.write(copy_of(key), 8.0, 9.5), "before it failed"
+
+
+def test_the_laws_of_collecting_can_be_broken():
+    world = DepotWorld(3, Plan(replicas=(1, 1), spares=2, steps=20), **TIERS, **HARM).play()
+    assert world.safe is not None
+    world.safe = replace(world.safe, step=world.safe.step + 1000)
+    with pytest.raises(Violation, match="is all there is"):
+        world.check_restorable("a test")
+
+
+def commit(step: int) -> CommitId:
+    return CommitId(incarnation=1, generation=1, attempt=1, step=step, lineage=f"l{step}")

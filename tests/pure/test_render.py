@@ -1,0 +1,236 @@
+"""Pure. Result files become tables and the README's section: what was measured, and nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import render, tables
+from benchmarks.checkpoint_systems import WAYS, order
+
+ROOT = Path(__file__).resolve().parents[2]
+PROVENANCE = {
+    "date": "2026-01-02T03:04:05+00:00",
+    "command": "python -m benchmarks.recovery",
+    "commit": "0123456789",
+    "dirty": False,
+    "versions": {"python": "3.11.7", "elastic": "0.1.0", "ray": "2.60.0", "torch": "2.13.0"},
+    "machine": {"processor": "AMD EPYC", "cores": 2, "memory_bytes": 1, "platform": "Linux", "load_average_1min": 0.5},
+}
+
+Row = dict[str, Any]
+
+
+def run(
+    system: str, number: int = 0, scenario: str = "kill", settings: str = "default", **figures: Any
+) -> dict[str, Any]:
+    named = {"scenario": scenario, "system": system, "settings": settings, "repetition": number, "note": ""}
+    return named | dict.fromkeys(("t_resume_s", "t_full_s", "steps")) | figures
+
+
+def result(*rows: dict[str, Any], benchmark: str = "recovery", **more: Any) -> dict[str, Any]:
+    return {"benchmark": benchmark, "rows": list(rows), "provenance": PROVENANCE} | more
+
+
+def cells(table: tables.Table) -> dict[str, dict[str, str]]:
+    """Row -> column -> cell."""
+    return {row[0]: dict(zip(table.columns[1:], row[1:], strict=True)) for row in table.rows}
+
+
+def resumed(*rows: dict[str, Any]) -> dict[str, dict[str, str]]:
+    table = tables.matrix(tables.counting([result(*rows)]), "t_resume_s", "resumed", "default")
+    assert table is not None
+    return cells(table)
+
+
+# --- what is in the repository ---
+
+
+def test_the_readme_says_what_the_results_say() -> None:
+    found = render.load(render.RESULTS.glob("*.json"))
+    readme = (ROOT / "README.md").read_text()
+    assert render.replaced(readme, render.section(found)) == readme, "run make bench-tables"
+
+
+def test_so_do_the_tables() -> None:
+    found = render.load(render.RESULTS.glob("*.json"))
+    assert render.TABLES.read_text() == render.report(found), "run make bench-tables"
+
+
+def test_every_plot_that_the_results_give_is_there() -> None:
+    for name in render.plots(render.load(render.RESULTS.glob("*.json"))):
+        assert render.ALT[name]
+        for theme in ("light", "dark"):
+            for suffix in ("png", "svg"):
+                assert (render.PLOTS / f"{name}-{theme}.{suffix}").stat().st_size > 0, name
+
+
+# --- recovery ---
+
+
+def test_the_best_cell_is_bold_whoever_it_is() -> None:
+    told = resumed(run("elastic", t_resume_s=2.0), run("peer", t_resume_s=0.125))
+    assert told["`kill`"] == {"elastic": "2", "peer": "**0.125**"}
+
+
+def test_medians_come_with_their_range() -> None:
+    rows = [run("elastic", number, t_resume_s=value) for number, value in enumerate((0.3, 0.1, 0.2))]
+    assert resumed(*rows)["`kill`"]["elastic"] == "0.2 [0.1, 0.3]"
+
+
+def test_a_run_that_did_not_come_to_it_counts_and_one_that_never_took_place_is_empty() -> None:
+    told = resumed(
+        run("elastic", t_resume_s=0.5),
+        run("slow", 0, t_resume_s=5.0),
+        run("slow", 1, timed_out=True),
+        run("never", timed_out=True),
+        run("absent", unavailable=".bench/absent is missing"),
+    )
+    assert told["`kill`"] == {"elastic": "**0.5**", "slow": "5, 1 of 2", "never": "none of 1"}
+
+
+def test_why_a_cell_is_empty_is_said() -> None:
+    rows = [run("torchrun", scenario=name, unavailable="one host only") for name in ("node", "partition")]
+    assert tables.reasons([result(run("elastic", t_resume_s=1.0), *rows)]) == (
+        "Empty: torchrun, node, partition: one host only.",
+    )
+
+
+def test_runs_whose_fault_did_not_fire_are_counted_and_not_measured() -> None:
+    rows = [run("elastic", 0, t_resume_s=0.5), run("elastic", 1, t_resume_s=0.001, discarded="nobody died")]
+    assert resumed(*rows)["`kill`"]["elastic"] == "0.5"
+    beside = result(rows[0], discarded=[rows[1], rows[1]])
+    assert tables.reasons([beside]) == ("2 runs were discarded, since their fault did not fire.",)
+
+
+def test_settings_are_not_mixed() -> None:
+    rows = tables.counting([result(run("peer", t_resume_s=9.0), run("peer", settings="tuned", t_resume_s=1.0))])
+    for settings, cell in (("default", "9"), ("tuned", "1")):
+        table = tables.matrix(rows, "t_resume_s", "resumed", settings)
+        assert table is not None and cells(table)["`kill`"] == {"peer": cell}
+
+
+def test_what_was_not_measured_in_turns_is_not_compared() -> None:
+    with pytest.raises(ValueError, match="two results hold kill"):
+        tables.counting([result(run("elastic", t_resume_s=1.0)), result(run("peer", t_resume_s=2.0))])
+    assert len(tables.counting([result(run("elastic")), result(run("elastic", scenario="stop"))])) == 2
+
+
+def test_losses_are_those_of_the_worst_run() -> None:
+    lost = {"steps": 9, "samples_repeated": 0, "samples_skipped": 0, "survivors": 3, "survivors_kept": 0}
+    rows = [run("peer", 0, steps_lost=2, **lost), run("peer", 1, steps_lost=15, **(lost | {"samples_skipped": 4}))]
+    table = tables.losses(rows, "default")
+    assert table is not None and table.rows == (("peer", "2", "15", "0", "4", "0 of 6"),)
+
+
+def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
+    rows = [
+        run(
+            "elastic",
+            scenario="storm",
+            steps=950,
+            steps_in_storm=900,
+            share=0.88,
+            faults=[{}] * 40,
+            steps_lost=0,
+            t_resume_s=1.2,
+        ),
+        run("elastic", scenario="clean", step_s=0.05, steps=9),
+        run("peer", scenario="clean", step_s=0.04, steps=9),
+        run("ddp", scenario="clean", step_s=0.05, steps=9),
+    ]
+    assert tables.matrix(rows, "t_resume_s", "resumed", "default") is None
+    storms, clean = tables.storms(rows, "default"), tables.clean(rows, "default")
+    assert storms is not None and storms.rows == (("elastic", "40", "900", "0.88", "0", "1.2"),)
+    assert clean is not None and clean.rows == (("elastic", "1"), ("peer", "**1.25**"))
+
+
+def test_a_plot_has_every_sample_once() -> None:
+    rows = [run("elastic", number, t_resume_s=float(number)) for number in (1, 2)]
+    rows += [run("elastic", scenario="clean", t_resume_s=7.0), run("peer", settings="tuned", t_resume_s=8.0)]
+    (sample,) = tables.recovery_samples([result(*rows)], "t_resume_s", "default")
+    assert (sample.group, sample.name, sample.values) == ("kill", "elastic", (1.0, 2.0))
+    assert render.plots({"recovery": [result(*rows)]}) == ["recovery-default", "recovery-tuned"]
+
+
+# --- the others ---
+
+
+def test_ways_of_keeping_that_lack_a_figure_have_an_empty_cell() -> None:
+    figures = dict.fromkeys(tables.KEPT)
+    rows = [
+        {"system": "elastic", "repetition": 1, "note": ""} | figures | {"stall_s": 0.02, "process_s": 0.1},
+        {"system": "dcp-async", "repetition": 1, "note": ""} | figures | {"stall_s": 0.01},
+        {"system": "nvrx-local", "repetition": 0, "note": "no environment"} | figures,
+    ]
+    kept = result(*rows, benchmark="checkpoint_systems", titles={"dcp-async": "DCP"}, settings={"nbytes": 1 << 20})
+    table = tables.checkpoint_systems(kept)
+    stall, survives, *rest = tables.KEPT.values()
+    told = cells(table)
+    assert told["elastic"] == {stall: "0.02", survives: "0.1"} | dict.fromkeys(rest, "")
+    assert told["DCP"] == {stall: "**0.01**", survives: ""} | dict.fromkeys(rest, "")
+    assert table.notes == ("Not measured: nvrx-local: no environment.",)
+    assert {(sample.group, sample.name) for sample in tables.checkpoint_samples(kept)} == {
+        (stall, "elastic"),
+        (survives, "elastic"),
+        (stall, "DCP"),
+    }
+
+
+def test_a_gpu_that_was_not_there_leaves_its_rows_empty() -> None:
+    rows = [
+        {"what": "a step", "value": 0.5, "unit": "s", "note": ""},
+        {"what": "abort", "value": None, "unit": "s", "note": "needs 2 GPUs"},
+    ]
+    table = tables.gpu(result(*rows, benchmark="gpu"))
+    assert table.rows == (("a step", "0.5", "s", ""), ("abort", "", "s", "needs 2 GPUs"))
+
+
+def test_an_origin_says_what_was_measured_on_what() -> None:
+    told = tables.origin({"provenance": PROVENANCE | {"dirty": True}}, "Measured")
+    for part in ("2026-01-02", "`0123456`", "uncommitted changes", "2 cores of AMD EPYC", "torch 2.13.0", "load 0.5"):
+        assert part in told or part.strip("`") in told, part
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.01234, "0.0123"), (0.1551, "0.155"), (17.52, "17.5"), (122.4, "122"), (2048.0, "2048")]
+)
+def test_three_digits_count(value: float, text: str) -> None:
+    assert tables.number(value) == text
+
+
+def test_a_file_must_say_which_benchmark_made_it(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"rows": []}))
+    with pytest.raises(ValueError, match="no key `benchmark`"):
+        render.load([tmp_path / "a.json"])
+
+
+def test_a_page_keeps_what_is_outside_of_its_markers() -> None:
+    page = f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n"
+    assert render.replaced(page, "new") == f"before\n{render.BEGIN}\n\nnew\n{render.END}\nafter\n"
+    with pytest.raises(ValueError, match="needs one line"):
+        render.replaced("no markers", "new")
+
+
+def test_a_whole_report_and_section() -> None:
+    found = {
+        "recovery": [
+            result(run("elastic", t_resume_s=0.2, t_full_s=3.0, steps=5), run("peer", t_resume_s=5.0, steps=5))
+        ],
+        "corruption": [{"corruption": {"tried": 9, "silent": 0, "refused": 9}, "provenance": PROVENANCE}],
+    }
+    assert "**0.2**" in render.report(found) and "## Damaged checkpoints" in render.report(found)
+    assert "recovery-default-dark.svg" in render.section(found)
+    assert render.section({}).strip() == render.MORE
+
+
+def test_the_ways_take_turns_and_another_one_begins_each_time() -> None:
+    orders = ["".join(order("abc", number)) for number in range(3)]
+    assert orders == ["abc", "bca", "cab"]
+
+
+def test_a_peer_without_its_environment_says_what_makes_it() -> None:
+    for way in WAYS.values():
+        reason = way.why_not()
+        assert way.python.exists() or ("make bench-env" in reason and way.environment in reason)

@@ -1,0 +1,139 @@
+"""Pure. Who is measured when, which runs do not count, and where a peer's processes are put."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from benchmarks.peers.launch import Host, place
+from benchmarks.rows import Fault, medians
+from benchmarks.systems import DEFAULT, SYSTEMS, TUNED, System
+from benchmarks.turns import TRIES, Turn, misfire, played, turns
+from elastic.demo.steplog import StepLog, collect
+
+AT_S = 10.0
+
+
+def test_in_a_repetition_every_system_has_its_turn_in_every_scenario_and_each_time_another_begins() -> None:
+    order = list(turns(["kill", "stop"], [DEFAULT, TUNED], ["a", "b", "c"], repeats=2))
+    assert len(order) == len(set(order)) == 2 * 2 * 2 * 3
+    assert "".join(turn.system for turn in order[:12]) == "abcabcbcabca"
+    assert [(turn.settings, turn.number, turn.scenario) for turn in order[::3]] == [
+        *((DEFAULT, 0, "kill"), (DEFAULT, 0, "stop"), (DEFAULT, 1, "kill"), (DEFAULT, 1, "stop")),
+        *((TUNED, 0, "kill"), (TUNED, 0, "stop"), (TUNED, 1, "kill"), (TUNED, 1, "stop")),
+    ]
+
+
+def test_the_cluster_changes_as_seldom_as_it_can() -> None:
+    """Hosts are made anew when the settings change: that is once."""
+    order = [turn.settings for turn in turns(["kill", "stop"], [DEFAULT, TUNED], ["a", "b"], repeats=5)]
+    assert sum(a != b for a, b in pairwise(order)) == 1
+
+
+TURN = Turn(scenario="kill", settings=DEFAULT, system="a", number=0)
+
+
+@pytest.mark.parametrize(("misfires", "counted", "thrown_away"), [(0, 1, 0), (2, 1, 2), (TRIES, 0, TRIES)])
+def test_a_run_whose_fault_did_not_fire_is_discarded_and_repeated(
+    misfires: int, counted: int, thrown_away: int
+) -> None:
+    tries = iter(range(TRIES))
+
+    def play(turn: Turn) -> dict[str, Any]:
+        assert turn is TURN
+        return {"discarded": "the fault hit nobody" if next(tries) < misfires else "", "t_resume_s": 1.0}
+
+    rows, discarded = played(TURN, play)
+    assert (len(rows), len(discarded)) == (counted, thrown_away)
+    assert all(row["discarded"] for row in discarded)
+
+
+def test_discarded_runs_are_counted_where_they_belong() -> None:
+    row = {"scenario": "kill", "system": "a", "settings": TUNED}
+    tuned, default = medians([row | {"t_resume_s": 1.0}, row | {"settings": DEFAULT}], discarded=[row, row])
+    assert (tuned["settings"], tuned["discarded"], tuned["repetitions"], tuned["t_resume_s"]) == (TUNED, 2, 1, 1.0)
+    assert (default["settings"], default["discarded"]) == (DEFAULT, 0)
+
+
+def log(*attempts: tuple[float, str]) -> StepLog:
+    """A step log: when an attempt began, and who took part in it and committed it a second later."""
+    lines = []
+    for step, (begun_s, pids) in enumerate(attempts):
+        place = {"step": step, "generation": 1, "attempt": 1}
+        for pid in map(ord, pids):
+            lines.append({"event": "consumed", "t": begun_s, "pid": pid, "ids": [], **place})
+            lines.append({"event": "committed", "t": begun_s + 1.0, "pid": pid, "loss": 0.0, **place})
+    return collect(lines)
+
+
+def fault(kind: str, victims: str = "d") -> Fault:
+    members = frozenset(map(ord, "abcd"))
+    return Fault(kind=kind, at_s=AT_S, members=members, victims=frozenset(map(ord, victims)))
+
+
+@pytest.mark.parametrize("kind", ["kill", "stop", "node", "everyone"])
+def test_who_was_killed_or_stopped_is_silent_from_then_on(kind: str) -> None:
+    assert misfire(log((8.0, "abcd"), (11.0, "abc")), fault(kind)) == ""
+    assert "trained on" in misfire(log((8.0, "abcd"), (11.0, "abcd")), fault(kind))
+
+
+def test_a_line_that_was_being_written_is_forgiven() -> None:
+    assert misfire(log((8.0, "abcd"), (9.25, "abcd"), (12.0, "abc")), fault("kill")) == ""
+
+
+def test_a_victim_that_had_not_trained_proves_nothing() -> None:
+    assert "had not trained" in misfire(log((8.0, "abc"), (11.0, "abc")), fault("kill"))
+    assert "hit nobody" in misfire(log((8.0, "abc")), fault("kill", victims=""))
+
+
+def test_a_notice_has_run_out_some_seconds_later() -> None:
+    assert misfire(log((8.0, "abcd"), (14.0, "abcd"), (17.0, "abc")), fault("notice")) == ""
+    assert "trained on" in misfire(log((8.0, "abcd"), (17.0, "abcd")), fault("notice"))
+
+
+def test_who_was_cut_off_may_train_but_not_with_the_others() -> None:
+    assert misfire(log((8.0, "abcd"), (13.0, "abc"), (13.0, "d")), fault("partition")) == ""
+    assert misfire(log((8.0, "abcd"), (10.5, "abcd")), fault("partition")) == ""  # packets were under way
+    assert misfire(log((8.0, "abcd"), (45.0, "abcd")), fault("partition")) == ""  # the cut is over
+    assert "with the others" in misfire(log((8.0, "abcd"), (13.0, "abcd")), fault("partition"))
+
+
+def test_faults_that_hit_no_member_have_nothing_to_show() -> None:
+    for kind in ("clean", "coordinator", "join"):
+        assert misfire(log((8.0, "abcd"), (11.0, "abcd")), fault(kind, victims="")) == ""
+
+
+def test_each_system_says_what_it_cannot_do() -> None:
+    assert SYSTEMS["ddp"].why_not("kill") == "plain DDP survives nothing"
+    assert SYSTEMS["ddp"].why_not("clean") == ""
+    assert "admits nobody" in SYSTEMS["nvrx-inprocess"].why_not("storm")
+    assert all(not SYSTEMS["elastic"].why_not(scenario) for scenario in ("kill", "storm", "everyone", "clean"))
+
+
+def test_an_environment_that_was_not_built_is_a_reason() -> None:
+    assert "make bench-env" in System(module="m", environment="nobody").why_not("kill")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_tuning_changes_settings_and_adds_only_variables(name: str) -> None:
+    """A knob that only the tuned settings have would be a default that nobody has written down."""
+    system = SYSTEMS[name]
+    added = set(system.tuned) - set(system.default)
+    assert all(knob.startswith("RAY_TRAIN_") for knob in added)
+    assert system.knobs(DEFAULT) == dict(system.default)
+    assert system.knobs(TUNED) == {**system.default, **system.tuned}
+
+
+def test_parts_fill_the_hosts_in_order() -> None:
+    hosts = [Host(name=name, address="", slots=2) for name in "xyz"]
+    assert place(1, hosts, {}) == hosts[0]
+    assert place(1, hosts, {"x": 2, "y": 1}) == hosts[1]
+    assert place(2, hosts, {"x": 1, "y": 1}) == hosts[2]
+    assert place(2, hosts, {"x": 1, "y": 1, "z": 1}) is None
+    assert place(1, [], {}) is None
+
+
+def test_who_never_is_whole_again_says_why() -> None:
+    assert "admits nobody" in SYSTEMS["nvrx-inprocess"].why_small("kill")
+    assert "stopped" in SYSTEMS["torchft"].why_small("stop")
+    assert SYSTEMS["torchft"].why_small("kill") == SYSTEMS["elastic"].why_small("stop") == ""
