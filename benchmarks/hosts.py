@@ -11,26 +11,20 @@ SIGKILL, `--clean` removes what makers that are gone have left.
 import argparse
 import contextlib
 import itertools
-import json
 import os
-import re
-import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from benchmarks.remains import MARK, PREFIX, HostsError, clean, kill_all, leftovers, pids_of, pids_on, run
 from elastic.chaos import network
 
-_MARK = "ELASTIC_HOSTS"
-_PREFIX = "elh"
 NEEDED_TO_IMPAIR = "tc"
-_COMMAND_S = 20.0
 _START_S = 90.0
 _END_S = 20.0
 _OBJECT_STORE_BYTES = 80 << 20
@@ -39,10 +33,6 @@ _NOBODY = "02:00:00:00:00:00"  # a link-layer address that no cable has: what is
 # `ip netns exec` has unshared the mounts already, so this is the host's alone, and goes with its last process.
 _OWN_MEMORY = ("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
 HEAD = ""  # stands for the root namespace among the names of hosts
-
-
-class HostsError(RuntimeError):
-    """Hosts cannot be made here, or a command on one failed."""
 
 
 def why_not(*commands: str) -> str:
@@ -76,7 +66,7 @@ class Network:
     """
 
     def __init__(self) -> None:
-        self.name = f"{_PREFIX}{os.getpid()}"
+        self.name = f"{PREFIX}{os.getpid()}"
         self.hosts: dict[str, Host] = {}
         self._made = 0
         self._impaired: dict[str, bool] = {}  # whether the port of the bridge is, too
@@ -110,23 +100,23 @@ class Network:
         host = Host(f"{self.name}-{self._made}", f"{self._subnet}.{self._made + 1}")
         cable = f"{self.name}v{self._made}"
         self.hosts[host.name] = host
-        _run("ip", "netns", "add", host.name)
-        _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", host.name)
-        _run("ip", "link", "set", cable, "master", f"{self.name}br", "up")
+        run("ip", "netns", "add", host.name)
+        run("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", host.name)
+        run("ip", "link", "set", cable, "master", f"{self.name}br", "up")
         inside = ("ip", "-n", host.name)
-        _run(*inside, "link", "set", "lo", "up")
-        _run(*inside, "addr", "add", f"{host.address}/24", "dev", "eth0")
-        _run(*inside, "link", "set", "eth0", "up")
+        run(*inside, "link", "set", "lo", "up")
+        run(*inside, "addr", "add", f"{host.address}/24", "dev", "eth0")
+        run(*inside, "link", "set", "eth0", "up")
         return host
 
     def crash(self, name: str) -> list[int]:
         """Kill every process on a host at once; its address still answers, with refusals. Returns their pids."""
-        return _kill_all(lambda: pids_on(name), name)
+        return kill_all(lambda: pids_on(name), name)
 
     def remove_host(self, name: str) -> list[int]:
         """Kill every process on a host at once, and take it away with its address; returns their pids."""
         killed = self.crash(name)
-        _run("ip", "netns", "del", name)
+        run("ip", "netns", "del", name)
         del self.hosts[name]
         return killed
 
@@ -164,7 +154,7 @@ class Network:
         """Change what a host believes to be another one's link-layer address."""
         address = self.hosts[receiver].address if receiver else self.address
         inside, device = (("-n", sender), "eth0") if sender else ((), f"{self.name}br")
-        _run("ip", *inside, "neigh", verb, address, *how, "dev", device)
+        run("ip", *inside, "neigh", verb, address, *how, "dev", device)
 
     def _impair(self, name: str, delay_s: float, loss: float) -> None:
         if reason := why_not(NEEDED_TO_IMPAIR):
@@ -180,17 +170,17 @@ class Network:
 
     def _do(self, commands: list[network.Command]) -> None:
         for command in commands:
-            _run(*command)
+            run(*command)
 
     def _open(self) -> None:
-        used = _run("ip", "-4", "-o", "addr")
+        used = run("ip", "-4", "-o", "addr")
         numbers = ((os.getpid() + turn) % 256 for turn in range(256))
         free = (f"10.213.{number}" for number in numbers if f" 10.213.{number}." not in used)
         self._subnet = next(free)
         bridge = f"{self.name}br"
-        _run("ip", "link", "add", bridge, "type", "bridge")
-        _run("ip", "addr", "add", f"{self.address}/24", "dev", bridge)
-        _run("ip", "link", "set", bridge, "up")
+        run("ip", "link", "add", bridge, "type", "bridge")
+        run("ip", "addr", "add", f"{self.address}/24", "dev", bridge)
+        run("ip", "link", "set", bridge, "up")
 
 
 class Hosts(Network):
@@ -224,7 +214,7 @@ class Hosts(Network):
         """What every process of the cluster is started with."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         ours = {
-            _MARK: self.name,
+            MARK: self.name,
             "PYTHONPATH": str(_ROOT),
             "RAY_TMPDIR": str(self._folder),
             "RAY_AUTH_MODE": "disabled",
@@ -263,7 +253,7 @@ class Hosts(Network):
 
     def pids(self) -> set[int]:
         """Every process of the cluster."""
-        return _pids(self.name)
+        return pids_of(self.name)
 
     def _open(self) -> None:
         super()._open()
@@ -290,101 +280,6 @@ class Hosts(Network):
             time.sleep(0.05)
 
 
-def clean(name: str) -> None:
-    """Remove all that the maker of this name has made: processes, namespaces, bridge, files."""
-    _kill_all(lambda: _pids(name), name)
-    for namespace in _namespaces(name):
-        _run("ip", "netns", "del", namespace)
-    for link in _links(name):
-        with contextlib.suppress(HostsError):  # the other end of a cable that has gone with its namespace
-            _run("ip", "link", "del", link)
-    shutil.rmtree(Path("/tmp") / name, ignore_errors=True)
-    for page in Path("/dev/shm").glob(f"elastic-{name}-*"):
-        page.unlink(missing_ok=True)
-
-
-def leftovers() -> list[str]:
-    """Names of makers that are gone and have left something."""
-    names = {*_namespaces(_PREFIX), *_links(_PREFIX), *(path.name for path in Path("/tmp").glob(f"{_PREFIX}*"))}
-    found = {match[0]: match[1] for name in names if (match := re.match(rf"{_PREFIX}(\d+)", name))}
-    return sorted(name for name, pid in found.items() if not Path("/proc", pid).exists())
-
-
-def pids_on(host: str) -> set[int]:
-    """Processes in a namespace."""
-    with contextlib.suppress(HostsError):  # it is gone
-        return {int(pid) for pid in _run("ip", "netns", "pids", host).split()}
-    return set()
-
-
-def _kill_all(find: Callable[[], set[int]], whose: str) -> list[int]:
-    """SIGKILL to all that `find` finds, until it finds none; returns all that were killed.
-
-    Raises:
-        HostsError: one would not die.
-    """
-    killed: set[int] = set()
-    deadline_s = time.monotonic() + _END_S
-    while pids := {pid for pid in find() if not is_zombie(pid)}:
-        if time.monotonic() > deadline_s:
-            raise HostsError(f"processes of {whose} would not die within {_END_S:.0f} s: {sorted(pids)}")
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= pids
-        time.sleep(0.02)
-    return sorted(killed)
-
-
-def _pids(name: str) -> set[int]:
-    """Processes in the namespaces of a maker, those that carry its name as their mark, and all their children.
-
-    Who gives itself a title, as Ray's agents do, may write it over its environment, and the mark with it.
-    """
-    found = {pid for host in _namespaces(name) for pid in pids_on(host)}
-    mark = f"{_MARK}={name}\0".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it has ended
-            if mark in path.read_bytes() + b"\0":
-                found.add(int(path.parent.name))
-    parents = _parents()
-    while children := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
-        found |= children
-    return found
-
-
-def _parents() -> dict[int, int]:
-    """The parent of every process."""
-    found: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    return found
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process has ended, or is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
-def _namespaces(name: str) -> list[str]:
-    found = [line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line]
-    return [namespace for namespace in found if _belongs(namespace, name)]
-
-
-def _links(name: str) -> list[str]:
-    found = [link["ifname"] for link in json.loads(_run("ip", "-j", "link") or "[]")]
-    return [link for link in found if _belongs(link, name)]
-
-
-def _belongs(thing: str, name: str) -> bool:
-    """Whether a name is `name` or goes on from it, but not with another digit: elh12 is not elh123's."""
-    return re.fullmatch(rf"{re.escape(name)}(\D.*)?" if name != _PREFIX else rf"{_PREFIX}\d.*", thing) is not None
-
-
 def _free_port(address: str) -> int:
     with socket.create_server((address, 0)) as server:
         return int(server.getsockname()[1])
@@ -393,21 +288,6 @@ def _free_port(address: str) -> int:
 def _ray_start(address: str, slots: int) -> tuple[str, ...]:
     ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats")
     return (*ray, f"--node-ip-address={address}", f"--num-cpus={slots}", f"--object-store-memory={_OBJECT_STORE_BYTES}")
-
-
-def _run(*command: str) -> str:
-    """Output of a command.
-
-    Raises:
-        HostsError: it failed.
-    """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S)
-    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise HostsError(f"{' '.join(command)}: {error}") from error
-    if done.returncode != 0:
-        raise HostsError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
 
 
 def main() -> None:

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import link
-from benchmarks.hosts import Hosts, HostsError, why_not
+from benchmarks.hosts import Hosts, why_not
 from benchmarks.provenance import provenance
+from benchmarks.remains import HostsError
 from benchmarks.rows import FIGURES, Fault, medians, recovery, share_of_ideal, step_time_s, whole_run
 from benchmarks.scenarios import GROUNDS, SPEED_S, STRIKES, Ground
 from benchmarks.stage import LateError, RunEndedError, ScenarioError, Stage

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from benchmarks.hosts import Hosts, is_zombie, pids_on
+from benchmarks.hosts import Hosts
 from benchmarks.peers.launch import MARK, end_all
+from benchmarks.remains import is_zombie, pids_on
 from benchmarks.rows import Fault
 from benchmarks.systems import System
 from benchmarks.training import Job

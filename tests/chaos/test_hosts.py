@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import NEEDED_TO_IMPAIR, HostsError, Network, clean, leftovers, pids_on, why_not
+from benchmarks.hosts import NEEDED_TO_IMPAIR, Network, why_not
+from benchmarks.remains import HostsError, clean, leftovers, pids_on
 from elastic.chaos.aftermath import Aftermath, CannotStrikeError
 from elastic.chaos.network import cut, impair
 

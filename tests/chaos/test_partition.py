@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks import scenarios
-from benchmarks.hosts import leftovers, why_not
+from benchmarks.hosts import why_not
 from benchmarks.recovery import Bench, Settings
+from benchmarks.remains import leftovers
 
 Line = dict[str, Any]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why_not()), reason=why_not())]

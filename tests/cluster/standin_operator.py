@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.hosts import Hosts, pids_on
+from benchmarks.hosts import Hosts
+from benchmarks.remains import pids_on
 from elastic.callbacks import Callback
 from elastic.control.state import RunState
 from elastic.control.values import StepReport

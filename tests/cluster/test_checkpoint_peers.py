@@ -280,7 +280,7 @@ def test_what_is_handed_over_becomes_durable_without_a_keeper(crew: Crew, tmp_pa
     if not is_under_way:
         wait_until(lambda: is_durable(1), "the first step is not uploaded")
         seal(2)
-        wait_until(lambda: crew.rung(2) is not None, "step 2 is not seen")
+        wait_until(lambda: crew.rung(2) is not None and crew.rung(2).rung >= Rung.LOCAL, "step 2 is not whole")
     last = 1 if is_under_way else 2
     keeper.hand_over("the run exits")
     wait_until(lambda: has_begun(last), "it is not uploaded")

@@ -101,7 +101,7 @@ class Site:
             assert self.driver.poll() is None, (self.folder / "driver.log").read_text()[-4000:]
             assert time.monotonic() < deadline_s, f"{why}: {self.operator.running}, {self.lines()[-3:]}"
             self.operator.now_and_then()
-            time.sleep(0.1)
+            time.sleep(0.5)
 
     def lines(self) -> list[dict[str, Any]]:
         try:

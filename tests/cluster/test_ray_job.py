@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.hosts import Hosts, pids_on, why_not
+from benchmarks.hosts import Hosts, why_not
+from benchmarks.remains import pids_on
 from elastic.checkpoint.vault import open_vault
 from tests.cluster.test_submit import free_ports, wait_for
 
