@@ -72,9 +72,7 @@ STATES: dict[str, Callable[[RunState], RunState]] = {
     "outcome": lambda state: replace(state, outcome=OUTCOME),
     "is dead in phase": lambda state: worker(state, "w1", standing=Standing.DEAD),
     "before all members have formed": lambda state: worker(state, "w1", formed=False),
-    "nothing was decided": lambda state: replace(
-        worker(worker(state, "w0", answer=commit(4)), "w1", answer=commit(4)), phase=Phase.FREEZING
-    ),
+    "nothing was decided": lambda state: replace(answered(state), phase=Phase.FREEZING),
     "may still apply while the run waits": lambda state: replace(state, phase=Phase.WAITING),
     "not counted one by one": lambda state: replace(state, incidents=(incident(3),)),
     "beside one under treatment": lambda state: replace(state, incidents=(incident(0), incident(1)), failures=2),
@@ -110,7 +108,7 @@ def formed(state: RunState, **changes: Any) -> tuple[RunState, Form]:
 
 def answered(state: RunState, number: int = 4, healed: bool = True) -> RunState:
     for name in ("w0", "w1"):
-        state = worker(state, name, answer=commit(number), healed=healed)
+        state = worker(state, name, answer=commit(number), answered_in=state.generation, healed=healed)
     return state
 
 
