@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import GetTimeoutError, RayTaskError
 
 from elastic.actors.prefetcher import Aim
 from elastic.actors.ray_tiers import RayTiers
+from elastic.actors.replica import end_replicas
 from elastic.checkpoint.rungs import DiskStep
+from elastic.checkpoint.store import StoreError
 from elastic.control import events as ev
 from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord
 from elastic.control.values import Fork, View
@@ -26,11 +29,15 @@ class Keeper:
 
     def __init__(self, answers: bool = True) -> None:
         self.answers, self.aims, self.staged_, self.urged = answers, list[Aim | None](), list[Any](), list[str]()
+        self.leased = list[Any]()
 
     def prefetch(self, aim: Aim | None, then: Callable[[], None] = lambda: None) -> None:
         self.aims.append(aim)
         if self.answers:
             threading.Timer(LATE_S, then).start()
+
+    def lease(self, *what: Any, is_over: bool = False) -> None:
+        self.leased.append((*what, is_over))
 
     def staged(self, *what: Any) -> None:
         self.staged_.append(what)
@@ -68,6 +75,7 @@ def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
     assert isinstance(told, ev.RestoreFound) and told.commit == found.commit
     tiers.heed(told, RunState(**{**fields_of(state), "restore": Restoring(number=1, commit=found.commit)}))
     assert len(keeper.aims) == 2 and keeper.aims[-1] is not None
+    assert keeper.leased == [(found.commit, 1, False)], "it may be collected while it is being restored"
     tiers.heed(told, state)
     assert keeper.aims[-1] is None, "nobody restores it after all"
 
@@ -142,3 +150,41 @@ def test_actors_that_were_woken_for_their_disks_end_with_the_run(keep: bool, tmp
     assert tiers.begin(3) == (3, ())
     tiers.close(keep)
     assert done == (["woken"] if keep else ["woken", ("r", 0)])
+
+
+class Actor:
+    """Of one node; what it is asked for stands for its answer."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.clear = self
+
+    def options(self, **options: Any) -> "Actor":
+        return self
+
+    def remote(self, incarnation: int) -> tuple[str, int]:
+        return self.node, incarnation
+
+
+def test_at_the_end_all_actors_of_the_run_end_but_those_of_a_newer_driver(monkeypatch: Any) -> None:
+    waited: list[Any] = []
+    killed: list[str] = []
+
+    def answer(call: tuple[str, int], timeout: float) -> None:
+        if call[0] == "newer":
+            raise RayTaskError("clear", "traceback", StoreError("one of 3 took over"))
+        if call[0] != "here":
+            raise GetTimeoutError("no answer")
+
+    actors = {node: Actor(node) for node in ("here", "newer", "hangs", "lost")}
+    alive = [{"NodeID": node, "Alive": node != "lost"} for node in actors]
+    monkeypatch.setattr("elastic.actors.replica.replica_actors", lambda run: actors if run == "r" else {})
+    monkeypatch.setattr("ray.nodes", lambda: alive)
+    monkeypatch.setattr("ray.wait", lambda calls, **how: waited.extend(calls))
+    monkeypatch.setattr("ray.get", answer)
+    monkeypatch.setattr("ray.kill", lambda actor, no_restart: killed.append(actor.node))
+    end_replicas("r", 2)
+    assert waited == [("here", 2), ("newer", 2), ("hangs", 2)], "nobody waits for a node that is gone"
+    assert killed == ["here", "hangs", "lost"]
+    end_replicas("another", 2)
+    assert len(killed) == 3
