@@ -230,6 +230,7 @@ def test_what_an_earlier_life_has_left_on_other_nodes_goes_with_the_run(crew: Cr
     first = crew.keeper(peers=0)
     left_behind(tmp_path)
     wait_until(lambda: len(first.inventory("")) == 2, "no actors")
+    assert [list(one.manifests()) for one in first.inventory("")] == [[], []], "both have begun"
     first.close(keep=True)
     second = crew.keeper(incarnation=2, peers=0, on="x")
     second.close(keep=False)
