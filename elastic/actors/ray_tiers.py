@@ -90,9 +90,9 @@ class RayTiers(Tiers):
             case ev.NodeNotice():
                 self._keeper.notice(event.node, event.reason)
             case ev.RestoreFound():
-                found = self._found if event.commit is not None else None
+                found = self._found if self._prefetch(self._keeper, state, {}) else None
                 self._lease(self._keeper, (found.commit, len(found.shards)) if found is not None else None)
-                if not self._prefetch(self._keeper, state, {}):
+                if found is None:
                     self._keeper.prefetch(None)  # it was announced, and is not wanted any more
             case ev.WorkerPlaced():
                 self._prefetch(self._keeper, state, self._homes)

@@ -16,7 +16,7 @@ from elastic.checkpoint.rungs import DiskStep
 from elastic.checkpoint.store import StoreError
 from elastic.control import events as ev
 from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord
-from elastic.control.values import Fork, View
+from elastic.control.values import CommitId, Fork, View
 from elastic.settings import Checkpoint, RunSettings, Scaling
 from tests.cluster.test_prefetcher import candidate_of
 from tests.pure.bare_controller import commit
@@ -29,18 +29,22 @@ class Keeper:
 
     def __init__(self, answers: bool = True) -> None:
         self.answers, self.aims, self.staged_, self.urged = answers, list[Aim | None](), list[Any](), list[str]()
-        self.leased = list[Any]()
+        self.leases: list[tuple[int, bool]] = []
+        self.forks: tuple[Fork, ...] = ()
 
     def prefetch(self, aim: Aim | None, then: Callable[[], None] = lambda: None) -> None:
         self.aims.append(aim)
         if self.answers:
             threading.Timer(LATE_S, then).start()
 
-    def lease(self, *what: Any, is_over: bool = False) -> None:
-        self.leased.append((*what, is_over))
-
     def staged(self, *what: Any) -> None:
         self.staged_.append(what)
+
+    def lease(self, commit: CommitId, shards: int, is_over: bool = False) -> None:
+        self.leases.append((commit.step, is_over))
+
+    def forked(self, forks: tuple[Fork, ...]) -> None:
+        self.forks = forks
 
     def redundancy_lost(self, reason: str) -> None:
         self.urged.append(reason)
@@ -74,10 +78,10 @@ def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
     (told,) = emitted
     assert isinstance(told, ev.RestoreFound) and told.commit == found.commit
     tiers.heed(told, RunState(**{**fields_of(state), "restore": Restoring(number=1, commit=found.commit)}))
-    assert len(keeper.aims) == 2 and keeper.aims[-1] is not None
-    assert keeper.leased == [(found.commit, 1, False)], "it may be collected while it is being restored"
+    assert len(keeper.aims) == 2 and keeper.aims[-1] is not None and keeper.leases == [(7, False)]
     tiers.heed(told, state)
     assert keeper.aims[-1] is None, "nobody restores it after all"
+    assert keeper.leases == [(7, False), (7, True)]
 
 
 def test_keepers_that_do_not_answer_hold_up_a_restore_for_a_moment_only(tmp_path: Path, monkeypatch: Any) -> None:

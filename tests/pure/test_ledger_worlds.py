@@ -68,7 +68,7 @@ def judge(account: Account) -> None:
                 assert blamed[category] == pytest.approx(seconds, rel=1e-6, abs=1e-6), (name, category)
 
 
-@batches(SEEDS, BATCH, quick=40)
+@batches(SEEDS, BATCH, quick=20)
 def test_every_second_is_booked_once_and_to_somebody(seeds):
     for seed in seeds:
         world = play(seed)

@@ -11,7 +11,7 @@ from elastic.sim.succession import DriverGangWorld, DriverTierWorld, DriverWorld
 from tests.pure import test_protocol_gangs, test_protocol_random
 from tests.pure.batches import batches
 
-SEEDS, BATCH = 300, 25
+SEEDS, BATCH = 300, 15
 
 
 def deaths_of(rng: random.Random) -> tuple[float, ...]:
@@ -34,7 +34,7 @@ def play(seed: int) -> DriverWorld:
     return world
 
 
-@batches(SEEDS, BATCH, quick=25)
+@batches(SEEDS, BATCH, quick=BATCH)
 def test_whenever_drivers_die_no_stable_step_is_lost_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)

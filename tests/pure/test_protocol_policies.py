@@ -15,7 +15,7 @@ from tests.pure.bare_controller import BareController
 from tests.pure.batches import batches
 from tests.pure.policy_world import AnyPolicy, Policies, PolicyGangWorld, PolicyTierWorld, PolicyWorld
 
-SEEDS, BATCH = 300, 25
+SEEDS, BATCH = 300, 15
 
 
 def plan_of(rng: random.Random, is_shared: bool, largest: int) -> Plan:
@@ -80,7 +80,7 @@ def judge_the_end(world: Policies) -> None:
         assert outcome.ending is Ending.REPLICAS_LOST, outcome
 
 
-@batches(SEEDS, BATCH, quick=25)
+@batches(SEEDS, BATCH, quick=BATCH)
 def test_whatever_a_policy_wants_the_laws_hold_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)

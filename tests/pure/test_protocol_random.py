@@ -15,7 +15,7 @@ from elastic.sim.world import World
 from tests.pure.batches import batches
 
 SEEDS = 200
-BATCH = 25
+BATCH = 10
 
 
 def plan_of(seed: int) -> Plan:
@@ -50,7 +50,7 @@ def play(seed: int) -> World:
     return world
 
 
-@batches(SEEDS, BATCH, quick=25)
+@batches(SEEDS, BATCH, quick=BATCH)
 def test_whatever_happens_no_stable_step_is_lost_and_the_run_ends(seeds):
     for seed in seeds:
         play(seed)
@@ -76,7 +76,7 @@ def test_the_worlds_hold_what_they_are_meant_to():
     assert Ending.REPLICAS_LOST in endings
 
 
-@batches(150, 25, quick=25)
+@batches(150, 15, quick=15)
 def test_who_is_outvoted_belongs_to_no_generation_again(seeds):
     """Bits flip; the run goes on without whoever holds others, or ends where nobody can say whose are right."""
     endings, named = [], 0

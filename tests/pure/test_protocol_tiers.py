@@ -11,7 +11,7 @@ from elastic.sim.tiers import TierWorld
 from tests.pure.batches import batches
 
 SEEDS = 100
-BATCH = 25
+BATCH = 10
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def play(seed: int) -> TierWorld:
     return world
 
 
-@batches(SEEDS, BATCH, quick=25)
+@batches(SEEDS, BATCH, quick=BATCH)
 def test_a_run_goes_on_from_what_was_saved(seeds):
     for seed in seeds:
         play(seed)

@@ -12,7 +12,7 @@ from tests.pure.batches import batches
 from tests.pure.test_protocol_random import plan_of
 from tests.pure.tune_world import TuneWorld
 
-SEEDS, BATCH = 100, 20
+SEEDS, BATCH = 100, 10
 
 
 @functools.cache
@@ -38,7 +38,7 @@ def assert_each_sample_once(world: TuneWorld) -> None:
             position += micro_batch.count
 
 
-@batches(SEEDS, BATCH, quick=20)
+@batches(SEEDS, BATCH, quick=BATCH)
 def test_whatever_happens_all_members_cut_alike_and_each_sample_comes_once(seeds):
     for seed in seeds:
         play(seed)

@@ -1,6 +1,7 @@
 """Effect. The pure modules are pure: by what they import, by what they say, and by the linter's list."""
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -30,6 +31,7 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
 def contracts() -> dict[str, dict[str, list[str]]]:
     """Returns the import contracts of pyproject.toml by id."""
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
