@@ -125,6 +125,7 @@ SYSTEMS = {
             "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
             "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "5",
             "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
+            "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "1",
         },
     ),
     "torchrun": System(
@@ -167,8 +168,8 @@ SYSTEMS = {
             "checkpoint_steps": 10,
         },
         tuned={
-            "soft_timeout_s": 10.0,
-            "hard_timeout_s": 15.0,
+            "soft_timeout_s": 5.0,
+            "hard_timeout_s": 8.0,
             "heartbeat_timeout_s": 5.0,
             "interval_s": 0.25,
             "last_call_wait_s": 0.25,

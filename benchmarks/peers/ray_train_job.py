@@ -63,14 +63,14 @@ def main() -> None:
     path = sys.argv[1]
     facts = job_facts(path)
     knobs = facts["knobs"]
-    # Before ray.train is imported: it hands them on to its controller and workers.
-    os.environ.update({name: value for name, value in knobs.items() if name.startswith("RAY_TRAIN_")})
+    variables = {name: value for name, value in knobs.items() if name.isupper()}
+    os.environ.update(variables)  # before ray.train is imported
 
     import ray
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    ray.init(address=facts["address"], runtime_env={"env_vars": {GLOO: CABLE}})
+    ray.init(address=facts["address"], runtime_env={"env_vars": {GLOO: CABLE} | variables})
     trainer = TorchTrainer(
         train_fn,
         train_loop_config={"path": path},
