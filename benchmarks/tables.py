@@ -280,10 +280,23 @@ def checkpoint_systems(result: Result) -> Table:
         cells = [spread(found, len(found)) for found in values]
         columns.append(_best(cells, [median(found) if found else None for found in values]))
     lines = tuple((titles[name], *(column[at] for column in columns)) for at, name in enumerate(systems))
-    empty = {row["system"]: row["note"] for row in rows if row.get("note")}
-    notes = tuple(f"Not measured: {titles[name]}: {note}." for name, note in empty.items())
+    notes = tuple(_failures(titles[name], [row for row in rows if row["system"] == name]) for name in systems)
     size = f"{result['settings']['nbytes'] / 2**20:.0f} MiB"
-    return Table(title=f"A checkpoint of {size}, in seconds", columns=("", *KEPT.values()), rows=lines, notes=notes)
+    return Table(
+        title=f"A checkpoint of {size}, in seconds",
+        columns=("", *KEPT.values()),
+        rows=lines,
+        notes=tuple(filter(None, notes)),
+    )
+
+
+def _failures(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Why a way has no figures, or how often it had none; empty if it always had."""
+    told = [row["note"] for row in rows if row.get("note")]
+    if not told:
+        return ""
+    often = "Not measured" if len(told) == len(rows) else f"Failed in {len(told)} of {len(rows)} repetitions"
+    return f"{often}: {title}: {told[0]}."
 
 
 def checkpoint_samples(result: Result) -> list[Sample]:

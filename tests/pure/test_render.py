@@ -162,6 +162,7 @@ def test_ways_of_keeping_that_lack_a_figure_have_an_empty_cell() -> None:
     rows = [
         {"system": "elastic", "repetition": 1, "note": ""} | figures | {"stall_s": 0.02, "process_s": 0.1},
         {"system": "dcp-async", "repetition": 1, "note": ""} | figures | {"stall_s": 0.01},
+        {"system": "dcp-async", "repetition": 2, "note": "disk full"} | figures,
         {"system": "nvrx-local", "repetition": 0, "note": "no environment"} | figures,
     ]
     titles = {"elastic": "elastic", "nvrx-local": "NVRx", "dcp-async": "`DCP`"}
@@ -171,7 +172,8 @@ def test_ways_of_keeping_that_lack_a_figure_have_an_empty_cell() -> None:
     told = cells(table)
     assert told["elastic"] == {stall: "0.02", survives: "0.1"} | dict.fromkeys(rest, "")
     assert told["`DCP`"] == {stall: "**0.01**", survives: ""} | dict.fromkeys(rest, "")
-    assert table.notes == ("Not measured: NVRx: no environment.",)
+    failed = "Failed in 1 of 2 repetitions: `DCP`: disk full."
+    assert table.notes == ("Not measured: NVRx: no environment.", failed)
     assert list(told) == list(titles.values()), "in the order of the titles, whoever had the first turn"
     assert {(sample.group, sample.name) for sample in tables.checkpoint_samples(kept)} == {
         (stall, "elastic"),
