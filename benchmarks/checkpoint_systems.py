@@ -113,7 +113,7 @@ class Child:
             self._connection = self._accepted(server)
         self._connection.settimeout(TURN_S)
         self._file = self._connection.makefile("rw")
-        self.names: list[str] = json.loads(self._file.readline())
+        self.versions: dict[str, str] = json.loads(self._file.readline())
 
     def __enter__(self) -> Self:
         return self
@@ -161,9 +161,11 @@ def order(systems: Sequence[str], number: int) -> list[str]:
     return [*systems[first:], *systems[:first]]
 
 
-def measure(settings: Settings, systems: Sequence[str], ramdisk: Path, disk: Path | None) -> list[dict[str, Any]]:
-    """Rows: one for each repetition of each way, and one with its reason for a way that is not there."""
-    rows: list[dict[str, Any]] = []
+def measure(
+    settings: Settings, systems: Sequence[str], ramdisk: Path, disk: Path | None
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Rows: one for each repetition of each way, and one with its reason for a way that is not there; and versions."""
+    rows, versions = list[dict[str, Any]](), dict[str, str]()
     children: dict[str, Child] = {}
     absent: dict[str, str] = {}
     with ExitStack() as stack:
@@ -176,6 +178,7 @@ def measure(settings: Settings, systems: Sequence[str], ramdisk: Path, disk: Pat
                     raise AbsentError(reason)
                 folders = [Path(stack.enter_context(_folder(place))) for place in (ramdisk, disk)]
                 children[way.module] = stack.enter_context(Child(way, settings, *folders))
+                versions |= children[way.module].versions
             except AbsentError as error:
                 absent[way.module] = str(error)
         rows += [_row(name, 0, {"note": absent[WAYS[name].module]}) for name in systems if WAYS[name].module in absent]
@@ -186,7 +189,7 @@ def measure(settings: Settings, systems: Sequence[str], ramdisk: Path, disk: Pat
                 row = _row(name, number, children[WAYS[name].module].turn(name))
                 print(told(row), flush=True)
                 rows += [row] if number else []
-    return rows
+    return rows, versions
 
 
 def _folder(place: Path | None) -> tempfile.TemporaryDirectory[str]:
@@ -195,6 +198,11 @@ def _folder(place: Path | None) -> tempfile.TemporaryDirectory[str]:
 
 def _row(name: str, number: int, figures: dict[str, Any]) -> dict[str, Any]:
     return {"system": name, "repetition": number} | dict.fromkeys(KEPT) | {"note": ""} | figures
+
+
+def left_out(systems: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows without figures of the ways that nobody asked for."""
+    return [_row(name, 0, {"note": "left out of this run"}) for name in WAYS if name not in systems]
 
 
 def told(row: dict[str, Any]) -> str:
@@ -231,11 +239,13 @@ def main() -> None:
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(WAYS)}")
     settings = Settings(nbytes=args.bytes, repeats=args.repeats, step_memcpys=args.step)
     origin = provenance()
+    rows, versions = measure(settings, systems, args.directory, args.disk)
+    origin["peers"] = {name: version for name, version in versions.items() if name not in origin["versions"]}
     result = {
         "benchmark": "checkpoint_systems",
-        "rows": measure(settings, systems, args.directory, args.disk),
+        "rows": rows + left_out(systems),
         "corruption": corruption(args.trials) if args.trials else {},
-        "titles": {name: WAYS[name].title for name in systems},
+        "titles": {name: way.title for name, way in WAYS.items()},
         "settings": {name: getattr(settings, name) for name in settings.__slots__},
         "provenance": origin,
     }

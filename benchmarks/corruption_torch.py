@@ -125,11 +125,9 @@ def _is_equal(one: Any, other: torch.Tensor) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    log = logging.getLogger("torch.distributed.checkpoint")
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # it tells of each refused metadata
+    logging.disable(logging.CRITICAL)  # DCP tells of each refused metadata, at length
     try:
         with warnings.catch_warnings(action="ignore"):  # of one process without a process group
             yield
     finally:
-        log.setLevel(level)
+        logging.disable(logging.NOTSET)

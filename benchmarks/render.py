@@ -34,8 +34,10 @@ function writes. Medians, [smallest, largest]; the best of a row is bold.
 CHECKPOINT = """\
 ### Checkpoints
 
-The ways to keep a checkpoint take turns within each repetition, on one state in host memory, each in a process of its
-own. Empty: it has no such thing, or it was not measured here.
+The ways to keep a checkpoint take turns within each repetition, each with a state in host memory, in a process of its
+own. torchft's transports keep nothing: they carry live state to a joiner, and sum nothing; that is how it outlives a
+process there. Empty: it has no such thing, or it was not measured. What each figure and each way is:
+[benchmarks](docs/benchmarks.md#checkpoints-beside-other-ways-to-keep-one).
 """
 SIMULATED = """\
 ### At sizes that nobody can rent

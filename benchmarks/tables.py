@@ -72,13 +72,13 @@ def origin(result: Result, wanted: str = "") -> str:
     """One sentence: what was measured, when, on what, how busy that was."""
     of = result["provenance"]
     versions, machine = of["versions"], of["machine"]
-    commit = (of["commit"] or "unknown")[:7] + (", with uncommitted changes" if of["dirty"] else "")
+    commit = f"commit `{(of['commit'] or 'unknown')[:7]}`" + (" with uncommitted changes" if of["dirty"] else "")
     used = [f"Python {versions['python']}"]
     used += [f"{name} {versions[name]}" for name in ("torch", "ray") if versions[name]]
     used += [f"{name} {version}" for name, version in of.get("peers", {}).items() if version]
     busy = f"load {machine['load_average_1min']:.1f} at the start"
     place = f"{machine['cores']} cores of {machine['processor']}"
-    told = f"{of['date'][:10]}, commit `{commit}`, {place}, {', '.join(used)}, {busy}."
+    told = f"{of['date'][:10]}, {commit}, {place}, {', '.join(used)}, {busy}."
     return " ".join(filter(None, [wanted, told, f"`{of['command']}`" if of.get("command") else ""]))
 
 
@@ -271,18 +271,17 @@ KEPT = {
 
 def checkpoint_systems(result: Result) -> Table:
     """Way of keeping by what it takes, in seconds."""
-    rows = result["rows"]
-    systems = _ordered(row["system"] for row in rows)
+    rows, titles = result["rows"], result["titles"]
+    systems = [name for name in titles if any(row["system"] == name for row in rows)]
     columns: list[list[str]] = []
     for figure in KEPT:
         groups = [[row for row in rows if row["system"] == system] for system in systems]
         values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
         cells = [spread(found, len(found)) for found in values]
         columns.append(_best(cells, [median(found) if found else None for found in values]))
-    titles = result.get("titles", {})
-    lines = tuple((titles.get(name, name), *(column[at] for column in columns)) for at, name in enumerate(systems))
+    lines = tuple((titles[name], *(column[at] for column in columns)) for at, name in enumerate(systems))
     empty = {row["system"]: row["note"] for row in rows if row.get("note")}
-    notes = tuple(f"Not measured: {titles.get(name, name)}: {note}." for name, note in empty.items())
+    notes = tuple(f"Not measured: {titles[name]}: {note}." for name, note in empty.items())
     size = f"{result['settings']['nbytes'] / 2**20:.0f} MiB"
     return Table(title=f"A checkpoint of {size}, in seconds", columns=("", *KEPT.values()), rows=lines, notes=notes)
 
@@ -290,14 +289,13 @@ def checkpoint_systems(result: Result) -> Table:
 def checkpoint_samples(result: Result) -> list[Sample]:
     """One mark for each way and each figure that it has."""
     groups: dict[tuple[str, str], list[float]] = {}
-    for row in result["rows"]:
+    for row in sorted(result["rows"], key=lambda row: list(result["titles"]).index(row["system"])):
         for figure, title in KEPT.items():
             if row.get(figure) is not None:
                 groups.setdefault((title, row["system"]), []).append(row[figure])
-    titles = result.get("titles", {})
+    titles = result["titles"]
     return [
-        Sample(group=group, name=titles.get(name, name).replace("`", ""), values=tuple(v))
-        for (group, name), v in groups.items()
+        Sample(group=group, name=titles[name].replace("`", ""), values=tuple(v)) for (group, name), v in groups.items()
     ]
 
 

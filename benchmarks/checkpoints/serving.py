@@ -1,6 +1,8 @@
 """A process that keeps checkpoints when it is told to, and says how long each part took."""
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import socket
 import time
@@ -14,6 +16,7 @@ from torch.distributed.checkpoint import CheckpointException
 from benchmarks.checkpoints.state import timed
 
 TURN_S = 300.0  # between two words of the one who asks
+PACKAGES = ("torch", "ray", "torchft", "nvidia-resiliency-ext")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +95,22 @@ def measured(keeper: Keeper, work: Callable[[], None]) -> dict[str, float]:
 
 
 def serve(task: Task, keepers: Mapping[str, Keeper], work: Callable[[], None]) -> None:
-    """Take turns until the one who asks hangs up: a line with a name in, a line with a row out."""
+    """Say what is installed, then take turns, a name in, a row out, a line each, until the one who asks hangs up."""
     host, port = task.address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=TURN_S) as connection, connection.makefile("rw") as file:
-        print(json.dumps(sorted(keepers)), file=file, flush=True)
+        print(json.dumps(versions()), file=file, flush=True)
         for line in file:
             row = _row(keepers[line.strip()], work)
             print(json.dumps(row), file=file, flush=True)
+
+
+def versions() -> dict[str, str]:
+    """Of what is measured here, as far as this environment has it."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _row(keeper: Keeper, work: Callable[[], None]) -> dict[str, float | str]:

@@ -151,10 +151,13 @@ def free_port() -> int:
 
 
 def end_all(mark: str) -> None:
-    """SIGKILL to every process whose mark begins so, but not to this one."""
-    for pid in marked(mark) - {os.getpid()}:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """SIGKILL to every process whose mark begins so, but not to this one; returns when they are gone, or soon after."""
+    until_s = time.monotonic() + _LAST_S
+    while (pids := marked(mark) - {os.getpid()}) and time.monotonic() < until_s:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_LOOK_S)
 
 
 def marked(mark: str) -> set[int]:

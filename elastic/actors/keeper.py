@@ -160,8 +160,12 @@ class Keeper:
         self._is_closed.set()
         self._inbox.put(lambda: None)
         self._thread.join(_END_S)
-        if not keep:
+        if keep:
+            return
+        try:
             end_replicas(self._run, self._incarnation)
+        except (RayError, ConnectionError, TimeoutError) as error:
+            log.warning("checkpoints: what nodes keep in memory stays for Checkpoint.memory_lease_s: %s", error)
 
     # --- the thread ---
 

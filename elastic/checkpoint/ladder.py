@@ -6,8 +6,7 @@ one is overwritten in time, and two nodes' slots of a step may go one after the 
 
 What is dropped depends on nothing but the ladder: two newer steps must have reached REPLICATED with at least as many
 copies (one, where a node has no room), and nobody may be reading it. Steps that history has left behind do not count.
-So a node without room for a second generation
-keeps the first one, and says so.
+So a node without room for a second generation keeps the first one, and says so.
 """
 
 from collections.abc import Iterable, Iterator
@@ -96,7 +95,7 @@ class Ladder:
         if site.life != holding.life:
             site.ordered = frozenset()
             self._forget_work(node)
-        for key in holding.slots | holding.copies:
+        for key in sorted(holding.slots | holding.copies, key=rungs.copy_of):  # a set has no order that repeats itself
             self._now.see(key.commit, key.shards)
         site.life, site.number = holding.life, holding.number
         site.slots = {rungs.copy_of(key) for key in holding.slots}
@@ -258,7 +257,7 @@ class Ladder:
 
     def _drop(self) -> Iterator[rungs.Order]:
         active = self._active()
-        for step in list(self._now.steps.values()):
+        for step in [one for one in self._now.steps.values() if self._now.is_copied(one)]:
             if step.readers > 0 or step.is_uploading or step in active:
                 continue
             reason = self._why_not_needed(step, is_pressed=any(one.full for one in active))

@@ -143,6 +143,10 @@ class Standing:
         copy = step.copy(shard)
         return any(site.has(copy) for site in self.sites.values())
 
+    def is_copied(self, step: Step) -> bool:
+        """Whether a node has a copy of a part of it, beside what workers have in their slots."""
+        return any(copy in site.copies for copy in map(step.copy, step.all) for site in self.sites.values())
+
     def fewest(self, step: Step) -> int:
         staying = [self.sites[node] for node in self.staying()]
         return min(sum(site.keeps(copy) for site in staying) for copy in map(step.copy, step.all))

@@ -135,7 +135,7 @@ def _monotone(before: RunState, after: RunState) -> Iterator[str]:
     kept = {incident.number for incident in after.incidents}
     if any(one.number not in kept for one in before.incidents if one.resumed_at_s is None):
         yield "an incident was forgotten"
-    for name, worker in before.workers.items():
+    for name, worker in before.workers.items() if after.workers is not before.workers else ():
         if name not in after.workers:
             if worker.standing not in OVER or name in {member.name for member in after.members}:
                 yield f"{name} was forgotten"

@@ -24,53 +24,53 @@ class Watch:
 
     def take(self, line: Line) -> None:
         at_s, name = float(line["t"]), str(line.get("event") or line.get("command") or "")
-        act = getattr(self, f"_{name.lower()}", None)
+        act = getattr(self, f"_on_{name.lower()}", None)
         if act is not None:
             act(at_s, line)
 
-    def _startworker(self, at_s: float, line: Line) -> None:
+    def _on_startworker(self, at_s: float, line: Line) -> None:
         self._asked[line["worker"]] = at_s
 
-    def _workerplaced(self, at_s: float, line: Line) -> None:
+    def _on_workerplaced(self, at_s: float, line: Line) -> None:
         self._placed[line["worker"]] = at_s
         if line["worker"] in self._asked:
             self.found["place_s"].append(at_s - self._asked.pop(line["worker"]))
 
-    def _workerparked(self, at_s: float, line: Line) -> None:
+    def _on_workerparked(self, at_s: float, line: Line) -> None:
         if line["worker"] in self._placed:
             self.found["loading_s"].append(at_s - self._placed.pop(line["worker"]))
 
-    def _faultinjected(self, at_s: float, line: Line) -> None:
+    def _on_faultinjected(self, at_s: float, line: Line) -> None:
         self._struck_s = float(line.get("at_s", at_s))
 
-    def _freeze(self, at_s: float, line: Line) -> None:
+    def _on_freeze(self, at_s: float, line: Line) -> None:
         if self._struck_s is not None:
             self.found["detect_s"].append(max(0.0, at_s - self._struck_s))
             self._struck_s = None
         self._froze_s, self._answered_s = at_s, None
 
-    def _freezeanswered(self, at_s: float, line: Line) -> None:
+    def _on_freezeanswered(self, at_s: float, line: Line) -> None:
         self._answered_s = at_s
 
-    def _workerdead(self, at_s: float, line: Line) -> None:
+    def _on_workerdead(self, at_s: float, line: Line) -> None:
         """The next generation waits for a proof of death as for an answer."""
         if self._froze_s is not None:
             self._answered_s = at_s
 
-    def _form(self, at_s: float, line: Line) -> None:
+    def _on_form(self, at_s: float, line: Line) -> None:
         if self._froze_s is not None and self._answered_s is not None:
             self.found["freeze_s"].append(self._answered_s - self._froze_s)
         self._froze_s = self._answered_s = None
         view = line.get("view", {})
         self._formed = at_s, bool(view.get("behind")) and not view.get("bootstrap")
 
-    def _go(self, at_s: float, line: Line) -> None:
+    def _on_go(self, at_s: float, line: Line) -> None:
         if self._formed is not None:
             began_s, is_healed = self._formed
             self.found["with_heal_s" if is_healed else "form_s"].append(at_s - began_s)
         self._formed = None
 
-    def _stepstable(self, at_s: float, line: Line) -> None:
+    def _on_stepstable(self, at_s: float, line: Line) -> None:
         report = line["report"]
         self.found["step_s"].append(report["committed_at_s"] - report["started_at_s"])
 

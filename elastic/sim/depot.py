@@ -97,13 +97,14 @@ class DepotWorld(KeptWorld):
         must(not is_wanted, Law.COLLECTED, lambda: f"{why}, and it is about to be restored")
         self.check_restorable(why)
         host.copies[copy_of(order.key)] = order.key
-        kept = self.keepers(commit, list(self.hosts.values()))
+        known = [one for one in self.hosts.values() if one.name in self.heard_s]
+        kept = min(1 + self.peers, self.keepers(commit, known))
         del host.copies[copy_of(order.key)]
         if not kept or self.is_void(commit):
             return
         there = [*self.hosts.values(), *(one for at_s, one in self.ghosts if self.now_s - at_s < _GHOST_S)]
-        known = {key.commit for one in there for key in one.readable.values()}
-        newer = [one for one in known if _order(one) > _order(commit) and not self.is_void(one)]
+        commits = {key.commit for one in there for key in one.readable.values()}
+        newer = [one for one in commits if _order(one) > _order(commit) and not self.is_void(one)]
         durable = [one.commit for one in self.store.committed.values() if not self.is_void(one.commit)]
         is_replaced = max((self.keepers(one, there) for one in newer), default=0) >= kept
         is_replaced = is_replaced or any(_order(one) >= _order(commit) for one in durable)

@@ -244,12 +244,16 @@ class World(Crew):
         self.later(self.delay_s(), self.control, ev.WorkerLost(worker=worker.name, evidence="its call failed"))
 
     def cut_off(self, workers: list[SimWorker]) -> None:
-        """The driver does not reach them, or they do not reach it, or neither; they reach each other."""
+        """The driver does not reach them, or they do not reach it, or neither; they reach each other.
+
+        Who is cut off already stays so: what waits for contact comes before whatever is said after it.
+        """
         until_s, ways = self.now_s + self.rng.uniform(1.0, 40.0), self.rng.choice(WAYS)
         for one in workers:
             if not self.is_cut(one, "in"):
                 one.muted_at_s = self.now_s
-            one.muted_until_s, one.cut_ways = until_s, ways
+            before = one.cut_ways if self.now_s < one.muted_until_s else ()
+            one.muted_until_s, one.cut_ways = max(until_s, one.muted_until_s), (*ways, *before)
 
     def crash(self, worker: SimWorker) -> None:
         if worker.is_alive:

@@ -20,6 +20,7 @@ from elastic.train import gloo, session, tree
 
 GATE = "gate"
 SAMPLES, BATCH, MICRO_BATCH = 240, 12, 2
+LINGER_S = 0.2
 # The worker sleeps there, or spoils something, and lives.
 HARMLESS = frozenset({"stall", "slow", "flip-weight", "flip-moment", "nan"})
 
@@ -166,6 +167,16 @@ def wait_at_gate(folder: Path, step: int) -> None:
         time.sleep(0.02)
 
 
+def linger(folder: Path, plan: tuple[Sabotage, ...], step: int, steps: int) -> None:
+    """From half way on, steps are slow until the generation has come in which somebody strikes.
+
+    It may need a worker that has to start first, which takes long on a loaded machine.
+    """
+    waiting = [one for one in plan if one.generation > 0 and not (folder / f"fired-{one.name}").exists()]
+    if waiting and step > steps // 2:
+        time.sleep(LINGER_S)
+
+
 def flip_bit(tensor: torch.Tensor) -> None:
     """The lowest bit of one element: nothing that a loss would show."""
     tensor.detach().view(-1)[:1].view(torch.uint8)[0] ^= 1
@@ -219,6 +230,7 @@ def train(
         replayed.take_the_place_of(batches)
     for step in session.steps(batches, max_steps=steps):
         wait_at_gate(folder, step.index)
+        linger(folder, plan, step.index, steps)
         with step:
             place = {"step": step.index, "generation": step.generation}
             for number, (index, x) in enumerate(step):

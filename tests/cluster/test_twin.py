@@ -51,16 +51,16 @@ class Twin(Fleet):
     """A simulated run, broken by the same rule.
 
     Attributes:
-        told: commands with their times. struck_s: when somebody was killed.
+        commands: with their times. struck_s: when somebody was killed.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario, 0)
-        self.told: list[tuple[float, cmd.Command]] = []
+        self.commands: list[tuple[float, cmd.Command]] = []
         self.struck_s: list[float] = []
 
     def carry_out(self, command: cmd.Command) -> None:
-        self.told.append((self.now_s, command))
+        self.commands.append((self.now_s, command))
         super().carry_out(command)
         if isinstance(command, cmd.Go) and len(command.workers) == REPLICAS and len(self.struck_s) < KILLS:
             self.later(WHOLE_STEPS * self.scenario.job.step_s, self.break_one)
@@ -106,9 +106,9 @@ def test_a_run_and_its_twin_decide_the_same_and_resume_as_fast(hosts: Any, tmp_p
 
     forms = [(line["reason"], len(line["view"]["members"])) for line in lines if line.get("command") == "Form"]
     ours = decided(forms)
-    its = decided([(one.reason, len(one.view.members)) for _, one in twin.told if isinstance(one, cmd.Form)])
+    its = decided([(one.reason, len(one.view.members)) for _, one in twin.commands if isinstance(one, cmd.Form)])
     assert ours == its[: len(ours)] and len(ours) == 2 * KILLS
     real_s = resumed_s(kills.struck_s, [line["t"] for line in lines if line.get("command") == "Go"])
-    its_s = resumed_s(twin.struck_s, [at_s for at_s, one in twin.told if isinstance(one, cmd.Go)])
+    its_s = resumed_s(twin.struck_s, [at_s for at_s, one in twin.commands if isinstance(one, cmd.Go)])
     assert len(its_s) == KILLS
     assert 1 / FACTOR < median(real_s) / median(its_s) < FACTOR, (real_s, its_s, scenario.times)

@@ -117,7 +117,8 @@ def test_processes_take_turns_and_what_is_not_there_has_a_reason(
     monkeypatch.setattr(checkpoint_systems, "WAYS", ways)
     settings = checkpoint_systems.Settings(nbytes=NBYTES, repeats=2, step_memcpys=1.0)
     systems = ["torchft-pg", "elastic", "torch-save", "broken", "dcp-async"]
-    rows = checkpoint_systems.measure(settings, systems, Path("/dev/shm"), tmp_path)
+    rows, versions = checkpoint_systems.measure(settings, systems, Path("/dev/shm"), tmp_path)
+    assert versions["torch"] == torch.__version__
     told = {(row["system"], row["repetition"]): row for row in rows}
     assert told["torchft-pg", 0]["note"] == ".bench/nobody/bin/python is missing (make bench-env)"
     assert "no_such_module" in told["broken", 0]["note"]

@@ -1,5 +1,7 @@
 """Effect. The GPU benchmark without a GPU: it says so; its parts are played on the CPU as far as they go there."""
 
+import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 from benchmarks import gpu, gpu_group, gpu_step
 from tests.effects.nvml_standin import compiled, install
+from tests.effects.solo import Solo
 
 SMALL = gpu.Settings(nbytes=3 << 18, repeats=3, matrix=64, device="cpu")
 
@@ -53,6 +56,15 @@ def test_parts_that_cannot_be_measured_leave_rows_empty_with_the_reason() -> Non
     part = gpu.Part(measure=fails, rows={"a": ("what", "s")})
     (row,) = gpu.rows_of("snapshot", part, SMALL, gpus=1)
     assert (row["value"], row["note"]) == (None, "out of memory")
+
+
+def test_blocks_of_both_kinds_of_steps_take_turns(tmp_path: Path, solo: Solo) -> None:
+    out, blocks = tmp_path / "seconds.json", 2
+    ended = solo.run(partial(gpu_step.train, out=out, device="cpu", blocks=blocks))
+    assert len(ended.steps) == (1 + blocks) * gpu_step.STEPS + 1, ended.last
+    seconds = json.loads(out.read_text())
+    assert len(seconds["elastic"]) == 1 + blocks and len(seconds["plain"]) == 2 + blocks
+    assert min(*seconds["elastic"], *seconds["plain"]) > 0
 
 
 @pytest.mark.slow

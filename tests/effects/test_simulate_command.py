@@ -1,6 +1,9 @@
 """`elastic simulate` and `elastic plan`: what they print is what was simulated."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -193,3 +196,20 @@ def test_a_plan_says_what_each_choice_is_worth():
     assert found["useful_cost"] == min(one["useful_cost"] for one in found["worth"]["spare_nodes"])
     lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).output
     assert "expected goodput" in lines and "what policy is worth" in lines
+
+
+SEEDS_AGAIN = """
+from elastic.sim.campaign import KINDS, case_of, play
+print([play(case_of(seed, 60)).digest for seed in (*range(len(KINDS)), 27)])
+"""
+
+
+def test_one_seed_is_one_history_in_every_process():
+    """Sets of strings have another order in each process."""
+    command = [sys.executable, "-c", SEEDS_AGAIN]
+    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    told = [
+        subprocess.run(command, env=one, capture_output=True, text=True, timeout=120, check=True).stdout
+        for one in environments
+    ]
+    assert told[0] == told[1]

@@ -15,6 +15,7 @@ def test_the_journal_says_how_long_things_take():
         {"t": 5.0, "event": "WorkerParked", "worker": "nobody"},
         {"t": 5.0, "command": "Go"},
         {"t": 6.0, "command": "Form", "view": {"behind": [], "bootstrap": True}},
+        {"t": 6.1, "event": "Formed", "worker": "w0"},
         {"t": 6.2, "command": "Go"},
         {"t": 7.0, "event": "StepStable", "report": report(6.0, 0.5)},
         {"t": 8.0, "event": "StepStable", "report": report(7.0, 0.7)},

@@ -20,7 +20,7 @@ STEPS = 60
 BITS = [2952933339660019970, 411157230271384812, 6761915407762915612]
 
 
-@batches(600, 20, quick=20)
+@batches(600, 12, quick=12)
 def test_no_world_breaks_a_law(seeds):
     for seed in seeds:
         played = play(case_of(seed, STEPS))

@@ -14,7 +14,7 @@ from elastic.sim.parts import Plan
 from elastic.sim.storage import SLOTS, Host, Store, keys_of
 from tests.pure.batches import batches
 
-SEEDS, BATCH = 48, 8
+SEEDS, BATCH = 48, 4
 TIERS = {"stage": 1.0, "peers": 1, "upload_s": 3.0, "link_bytes_per_s": 10 << 30, "rewind": 0.0}
 HARM = {"outage": 0.0, "node_loss": 0.0}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import render, tables
-from benchmarks.checkpoint_systems import WAYS, order
+from benchmarks.checkpoint_systems import WAYS, left_out, order
 
 ROOT = Path(__file__).resolve().parents[2]
 PROVENANCE = {
@@ -164,13 +164,15 @@ def test_ways_of_keeping_that_lack_a_figure_have_an_empty_cell() -> None:
         {"system": "dcp-async", "repetition": 1, "note": ""} | figures | {"stall_s": 0.01},
         {"system": "nvrx-local", "repetition": 0, "note": "no environment"} | figures,
     ]
-    kept = result(*rows, benchmark="checkpoint_systems", titles={"dcp-async": "DCP"}, settings={"nbytes": 1 << 20})
+    titles = {"elastic": "elastic", "nvrx-local": "NVRx", "dcp-async": "`DCP`"}
+    kept = result(*rows, benchmark="checkpoint_systems", titles=titles, settings={"nbytes": 1 << 20})
     table = tables.checkpoint_systems(kept)
     stall, survives, *rest = tables.KEPT.values()
     told = cells(table)
     assert told["elastic"] == {stall: "0.02", survives: "0.1"} | dict.fromkeys(rest, "")
-    assert told["DCP"] == {stall: "**0.01**", survives: ""} | dict.fromkeys(rest, "")
-    assert table.notes == ("Not measured: nvrx-local: no environment.",)
+    assert told["`DCP`"] == {stall: "**0.01**", survives: ""} | dict.fromkeys(rest, "")
+    assert table.notes == ("Not measured: NVRx: no environment.",)
+    assert list(told) == list(titles.values()), "in the order of the titles, whoever had the first turn"
     assert {(sample.group, sample.name) for sample in tables.checkpoint_samples(kept)} == {
         (stall, "elastic"),
         (survives, "elastic"),
@@ -188,8 +190,16 @@ def test_a_gpu_that_was_not_there_leaves_its_rows_empty() -> None:
 
 
 def test_an_origin_says_what_was_measured_on_what() -> None:
-    told = tables.origin({"provenance": PROVENANCE | {"dirty": True}}, "Measured")
-    for part in ("2026-01-02", "`0123456`", "uncommitted changes", "2 cores of AMD EPYC", "torch 2.13.0", "load 0.5"):
+    told = tables.origin({"provenance": PROVENANCE | {"dirty": True, "peers": {"torchft": "0.2"}}}, "Measured")
+    for part in (
+        "2026-01-02",
+        "`0123456`",
+        "uncommitted changes",
+        "2 cores of AMD EPYC",
+        "torch 2.13.0",
+        "torchft 0.2",
+        "load 0.5",
+    ):
         assert part in told or part.strip("`") in told, part
 
 
@@ -234,3 +244,9 @@ def test_a_peer_without_its_environment_says_what_makes_it() -> None:
     for way in WAYS.values():
         reason = way.why_not()
         assert way.python.exists() or ("make bench-env" in reason and way.environment in reason)
+
+
+def test_a_way_that_was_left_out_has_a_row_that_says_so() -> None:
+    rows = left_out(list(WAYS)[1:])
+    assert [(row["system"], row["note"]) for row in rows] == [(next(iter(WAYS)), "left out of this run")]
+    assert all(row[figure] is None for row in rows for figure in tables.KEPT)
