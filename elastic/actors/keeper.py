@@ -367,9 +367,8 @@ class Keeper:
 
     def _hand_over(self, reason: str) -> None:
         self._is_leaving = True
-        for order in list(self._uploading.values()):  # once more: they were not told that they may be left alone
-            if order.node in self._hands:
-                self._upload(order, self._hands[order.node])
+        for order in [one for one in self._uploading.values() if one.node in self._hands]:
+            self._upload(order, self._hands[order.node])  # once more: they were not told that they may be left alone
         self._heed(rungs.RedundancyLost(reason=reason))
 
     def _is_uploaded(self) -> None:

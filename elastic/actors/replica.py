@@ -179,8 +179,7 @@ class CheckpointReplica:
     def upload(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float] | None = None) -> tuple[str, str]:
         """Write a shard to the persistent tier; returns (digest of its manifest, why it is not there).
 
-        Args:
-            metrics: given where no driver may be left by then: whoever finds all shards of the step there commits it.
+        With `metrics` of the step no driver may be left by then: whoever finds all its shards there commits it.
         """
         self._obey(incarnation)
         self._uploading.add(key)
@@ -210,8 +209,7 @@ class CheckpointReplica:
 
     def make_durable(self, incarnation: int, key: ShardKey) -> str:
         """No driver is left: upload a shard, and commit its step if all shards are there; returns why it is not."""
-        _, reason = self.upload(incarnation, key)
-        return reason or self._commit_if_whole(incarnation, key, {})
+        return self.upload(incarnation, key)[1] or self._commit_if_whole(incarnation, key, {})
 
     def _commit_if_whole(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float]) -> str:
         """Commit a step if all its shards are uploaded; returns why it is not durable, empty if it is."""
@@ -269,9 +267,7 @@ class CheckpointReplica:
     def _expire(self) -> None:
         while self._uploading or time.monotonic() - self._heard_s < self._equipment.lease_s:
             time.sleep(min(_LEASE_LOOK_S, self._equipment.lease_s / 4))
-        log.warning(
-            "no driver for %.0f s: the copies on node %s are given up", self._equipment.lease_s, self._node.name
-        )
+        log.warning("no driver for %.0f s: what node %s holds is given up", self._equipment.lease_s, self._node.name)
         if self._equipment.incarnation:  # who was only woken to be asked has no say in what stays
             self._clear()
         ray.kill(self._self, no_restart=True)
