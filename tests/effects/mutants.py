@@ -157,6 +157,18 @@ MUTANTS = (
         new="if record.name not in bad]\n",
     ),
     Mutant(
+        name="what history has left behind makes copies superfluous",
+        file="checkpoint/standing.py",
+        old="return [step for step in self.steps.values() if is_visible(step.commit, self.forks)]",
+        new="return list(self.steps.values())",
+    ),
+    Mutant(
+        name="what is about to be restored is dropped",
+        file="checkpoint/ladder.py",
+        old="            if step.readers > 0 or step.is_uploading or step in active:\n",
+        new="            if step.is_uploading or step in active:\n",
+    ),
+    Mutant(
         name="what history has left behind is restored",
         file="checkpoint/catalog.py",
         old="        if is_visible(commit, tuple(lines)) and ",
