@@ -50,6 +50,11 @@ class DepotWorld(KeptWorld):
         self.collected = 0
         super().__init__(seed, plan, **options)
 
+    def begin_to_keep(self) -> None:
+        """The next driver's keeper knows of no lease: its driver looks for itself for what it restores, if anything."""
+        super().begin_to_keep()
+        self.leased = None
+
     # --- what is lost ---
 
     def suffer(self) -> None:
