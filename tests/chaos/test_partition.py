@@ -10,6 +10,8 @@ from benchmarks import scenarios
 from benchmarks.hosts import why_not
 from benchmarks.recovery import Bench, Settings
 from benchmarks.remains import leftovers
+from benchmarks.systems import DEFAULT
+from benchmarks.turns import Turn
 
 Line = dict[str, Any]
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why_not()), reason=why_not())]
@@ -22,7 +24,7 @@ def play(
     patch.setattr(scenarios, "CUT_S", cut_s)
     bench = Bench(Settings(repeats=1, deadline_s=whole_s), folder)
     try:
-        row = bench.repetition(shape, "elastic", 0)
+        row = bench.repetition(Turn(scenario=shape, settings=DEFAULT, system="elastic", number=0))
     finally:
         bench.close()
     assert row["note"].partition(";")[0] in ("", "not in time: the run was whole again")
