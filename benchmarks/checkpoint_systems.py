@@ -126,7 +126,7 @@ class Child:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(END_S)
 
     def turn(self, name: str) -> dict[str, Any]:
         """One repetition's figures, or the reason why there are none."""
@@ -147,7 +147,7 @@ class Child:
                 if self._process.poll() is not None:
                     raise AbsentError(f"its process ended: {self._last_word()}") from None
         self._process.kill()
-        self._process.wait()
+        self._process.wait(END_S)
         raise AbsentError(f"its process was not ready within {START_S:g} s: {self._last_word()}")
 
     def _last_word(self) -> str:

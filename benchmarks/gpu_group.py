@@ -120,7 +120,7 @@ def once(backend: str, world: int) -> dict[str, float]:
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.wait(TIMEOUT_S)
 
 
 def _wait_until(store: dist.TCPStore, keys: list[str]) -> None:

@@ -31,6 +31,7 @@ from elastic.control.state import RunState
 from elastic.control.values import StepReport
 
 _LOOK_S = 0.2
+_DRIVERS_S = 3600.0  # of both sides together, start and end included
 _SETTLED = 50
 
 
@@ -79,7 +80,7 @@ def measure(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         told = {"settings": dataclasses.asdict(settings), "address": turnstile.address, "ray": ray_address}
         with Viewer(Path(folder) / SEEN) as viewer:
             drivers = [start(side, {**told, "folder": folder}) for side in settings.sides]
-            codes = [driver.wait() for driver in drivers]
+            codes = ended(drivers)
         if any(codes):
             raise RuntimeError(f"the drivers ended with codes {codes}")
         beside = {
@@ -87,6 +88,20 @@ def measure(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, Any]]:
             for side in settings.sides
         }
         return pairs.result(), beside | {"reports_viewed": viewer.reports}
+
+
+def ended(drivers: list["subprocess.Popen[bytes]"]) -> list[int]:
+    """Their exit codes; none outlives this.
+
+    Raises:
+        subprocess.TimeoutExpired: names the one that had not ended in time.
+    """
+    until_s = time.monotonic() + _DRIVERS_S
+    try:
+        return [driver.wait(max(0.0, until_s - time.monotonic())) for driver in drivers]
+    finally:
+        for driver in drivers:
+            driver.kill()
 
 
 def start(side: str, told: dict[str, Any]) -> "subprocess.Popen[bytes]":
