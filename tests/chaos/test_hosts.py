@@ -50,6 +50,11 @@ def answers(asking: str, address: str, times: int = 1) -> list[str]:
     return done.stdout.split()
 
 
+def is_heard_again(asking: str, address: str) -> bool:
+    """Whether one of several questions is answered: the kernel looks for a neighbour only once a second."""
+    return "answer" in answers(asking, address, times=20)
+
+
 def impair_or_skip(act: Callable[[], None]) -> None:
     """Skip where the kernel lacks the means, and says so."""
     try:
@@ -85,7 +90,7 @@ def test_a_cut_host_is_silent_until_it_is_restored(network: Network, pair: tuple
     assert answers(asking, address, times=2) == ["silence"] * 2
     assert answers(echoing, address) == ["answer"], "a host that is cut off can still talk to itself"
     network.restore(echoing)
-    assert answers(asking, address) == ["answer"]
+    assert is_heard_again(asking, address)
 
 
 @needs_root
@@ -117,7 +122,7 @@ def test_a_way_is_silent_until_it_is_undone(network: Network, pair: tuple[str, s
         assert answers(asking, address) == ["silence"]
         assert answers(bystander, address) == ["answer"], "others are heard"
         network.unite()
-        assert answers(asking, address) == ["answer"]
+        assert is_heard_again(asking, address)
 
 
 @needs_root
@@ -204,7 +209,7 @@ def test_an_interface_is_mended_when_its_monitor_ends(pair: tuple[str, str, str]
     cut(f"eth0,netns={echoing}", aftermath, lasts_s=1000.0)
     assert answers(asking, address) == ["silence"]
     aftermath.close()
-    assert answers(asking, address) == ["answer"]
+    assert is_heard_again(asking, address)
 
 
 @needs_root
@@ -238,7 +243,7 @@ def test_what_the_kernel_lacks_is_said(pair: tuple[str, str, str]) -> None:
     else:
         assert "netem" in proof and "delay 200" in proof
     aftermath.close()
-    assert answers(asking, address) == ["answer"]
+    assert is_heard_again(asking, address)
 
 
 @needs_root
