@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastic.checkpoint import boxes
@@ -34,6 +34,7 @@ def two_boxes(draw):
 
 
 @given(two_boxes())
+@example(((4,), ((0,), (4,)), ((2,), (3,))))
 def test_overlap_and_rest_are_those_of_sets(drawn):
     _, one, other = drawn
     common = overlap(one, other)

@@ -119,3 +119,12 @@ def test_a_freeze_for_another_reason_says_nothing_of_the_network():
     ws.fail_forming("w1")
     freeze(ws, HALVES)
     assert ws.members == ["w0", "w1", "w2", "w3"]
+
+
+def test_who_alone_holds_the_state_is_not_left_behind():
+    ws = forming(replicas=(1, 4))
+    ws.tick(after_s=FORMING_S + 0.1)
+    for worker in sorted(ws.addressees(cmd.Freeze)):
+        missed = ("w1", "w2", "w3") if worker == "w0" else ("w0",)
+        ws.answer(worker, 4, healed=worker == "w0", missed=missed)
+    assert "w0" in ws.members and ws.view.resume.step == 4
