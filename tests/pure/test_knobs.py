@@ -170,6 +170,14 @@ def test_everybody_can_see_what_came_from_where():
     assert "checkpoint" not in knobs
 
 
+def test_a_mapping_is_one_knob_and_takes_nothing_else():
+    given = tree(scaling__label_selector={"pool": "b"})
+    knobs = {knob.path: knob.value for knob in effective(configured(given), given)}
+    assert knobs["scaling.label_selector"] == {"pool": "b"}
+    with pytest.raises(SettingError, match="scaling.label_selector='pool' must be"):
+        configured(tree(scaling__label_selector="pool"))
+
+
 def test_a_section_that_is_off_is_one_line():
     knobs = {knob.path: knob.value for knob in effective(RunConfig(), {})}
     assert knobs["checkpoint"] is None and "checkpoint.peers" not in knobs
@@ -222,6 +230,24 @@ def said(field):
         return "none"
     is_number = isinstance(field.default, int | float) and not isinstance(field.default, bool)
     return f"{field.default:g}" if is_number else words.get(field.default, str(field.default))
+
+
+def test_what_is_said_before_the_first_knob_belongs_to_none():
+    @dataclasses.dataclass
+    class Told:
+        """Told.
+
+        Attributes:
+            All of them matter.
+
+            knob: something
+                that takes two lines. (s; default 1: as measured)
+        """
+
+        knob: float = 1
+
+    (one,) = documented(Told)
+    assert (one.name, one.default) == ("knob", "1") and "two lines" in str(one) and "All of them" not in str(one)
 
 
 def test_a_knob_without_reason_is_found():
