@@ -198,8 +198,6 @@ class Fleet:
         self.control(*said)
 
     def commit(self, steps: int) -> CommitId:
-        if steps <= 0:
-            return NOTHING_COMMITTED
         generation = max(1, self.state.generation)
         return CommitId(incarnation=1, generation=generation, attempt=1, step=steps - 1, lineage="s")
 

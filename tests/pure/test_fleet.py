@@ -298,8 +298,9 @@ def test_before_anybody_trains_a_failure_strikes_nobody():
 
 
 def test_a_machine_that_is_lost_while_its_worker_loads_is_replaced():
-    calm, lost = ran(""), ran("70 node_down node:n0")
-    assert lost.incidents == () and lost.account.seconds[Cause.PRODUCTIVE] < calm.account.seconds[Cause.PRODUCTIVE]
+    calm = ran("")
+    for lost in (ran("62 node_down node:n0"), ran("70 node_down node:n0")):
+        assert lost.incidents == () and lost.account.seconds[Cause.PRODUCTIVE] < calm.account.seconds[Cause.PRODUCTIVE]
 
 
 def test_a_failure_in_the_first_step_costs_nothing_but_that_step():
@@ -327,12 +328,12 @@ def test_a_machine_that_is_lost_again_comes_back_later():
 
 def test_who_dies_while_a_generation_forms_is_found_by_those_who_wait_for_it():
     found = ran("1000 kill node:n0; 1009 kill node:n4", detect_s=5.0, freeze_s=2.0, form_s=5.0)
-    assert found.generations >= 3 and found.goodput > 0.9
+    assert [told.kind for told in found.incidents] == ["kill", "growth or departure"], "nobody trained in between"
 
 
-def test_who_does_not_answer_is_ended_before_anybody_has_found_it_dead():
-    found = ran("1000 kill node:n0; 1030 kill node:n2", detect_s=40.0)
-    assert found.generations >= 3 and max(told.lost_s for told in found.incidents) < 120.0
+def test_who_does_not_answer_in_time_is_ended():
+    found = ran("1000 kill node:n0", freeze_s=100.0)
+    assert "8 lost" in found.incidents[0].decision and found.account.seconds[Cause.RESTORE] > 0.0
 
 
 def test_who_joins_while_others_hang_waits_until_they_are_found():
@@ -361,3 +362,10 @@ def test_a_machine_that_is_back_before_its_worker_has_gone_is_free_once_that_has
 def test_what_comes_back_before_a_restart_takes_part_from_the_start():
     lost = simulate(scenario_of("restart", failures=Failures(schedule="30 node_down node:n0 for=10")), 0)
     assert lost.account.seconds[Cause.REDUCED_CAPACITY] < 60.0
+
+
+def test_kinds_of_failures_come_as_often_as_they_weigh():
+    wanted = Failures(per_day=240.0, kinds={FaultKind.KILL: 3.0, FaultKind.STOP: 1.0})
+    kinds = [one.kind for one in failures_of(scenario_of(job=Job(hours=200.0), failures=wanted), 0)]
+    assert kinds.count(FaultKind.KILL) == pytest.approx(1500, rel=0.1)
+    assert kinds.count(FaultKind.STOP) == pytest.approx(500, rel=0.2)

@@ -150,5 +150,5 @@ def test_a_log_that_can_not_be_is_refused(wrong):
 
 def test_what_sets_nothing_leaves_the_settings_as_they_are():
     given = Checkpoint(persistent=STORE)
-    assert configured([StepLog(), ModelCheckpoint(top_k=2)], given) == configured([ModelCheckpoint(top_k=2)], given)
+    assert configured([StepLog(), ModelCheckpoint(top_k=2)], given) == ModelCheckpoint(top_k=2).configure(given)
     assert configured([StepLog()], None) is None

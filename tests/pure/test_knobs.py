@@ -1,7 +1,9 @@
 """Knobs by name: what is given becomes settings or is refused by name, and everybody can see what came from where."""
 
 import dataclasses
+import json
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -174,6 +176,9 @@ def test_a_mapping_is_one_knob_and_takes_nothing_else():
     given = tree(scaling__label_selector={"pool": "b"})
     knobs = {knob.path: knob.value for knob in effective(configured(given), given)}
     assert knobs["scaling.label_selector"] == {"pool": "b"}
+    own = {"scaling": Given(Scaling(resources_per_worker=MappingProxyType({"CPU": 2.0})), "fit(scaling=...)")}
+    knobs = {knob.path: knob.value for knob in effective(configured(own), own)}
+    assert json.dumps(knobs["scaling.resources_per_worker"]) == '{"CPU": 2.0}', "of whatever kind it is"
     with pytest.raises(SettingError, match="scaling.label_selector='pool' must be"):
         configured(tree(scaling__label_selector="pool"))
 

@@ -437,13 +437,14 @@ def test_slow_steps_are_charged_to_the_straggler_that_was_found_among_their_work
     assert not [one for one in account.incidents if one.kind == "slow steps"]
 
 
-def test_only_what_is_safe_somewhere_counts_as_saved_and_nothing_noted_costs_nothing():
+def test_only_what_is_safe_somewhere_counts_as_saved_and_a_clock_set_back_gives_no_time():
     journal = started()
     journal.write(checkpoint="CheckpointRung", commit={"step": 5}, rung="durable")
     journal.write(checkpoint="CheckpointRung", commit={"step": 9}, rung="staged")
-    journal.write(event="Noted", worker="w1", what="profile", step=journal.step, seconds=0.0, detail="")
-    account = journal.steps(1).account()
-    assert account.steps.saved == 5 and account.callback_seconds == {}
+    for seconds in (-0.8, 0.8):
+        journal.write(event="Noted", worker="w1", what="profile", step=journal.step, seconds=seconds, detail="")
+    account = journal.steps(1, seconds=STEP_S + 1.0).steps(1).account()
+    assert account.steps.saved == 5 and account.callback_seconds == {"profile": near(0.8)}
 
 
 @pytest.mark.parametrize(
@@ -524,7 +525,8 @@ def test_the_text_begins_with_the_whole_and_has_the_dearest_first():
 
 def test_a_run_that_has_hardly_begun_is_told_without_shares():
     ledger = Ledger()
-    assert ledger.feed({"t": 5.0, "event": "RunStarted"})
+    assert ledger.feed({"t": 5.0, "event": "RunStarted"}) and ledger.feed({"t": 10.0, "event": "Unheard"})
     text = list(lines(ledger.account()))
+    assert any(line.split()[:3] == ["all", "5.00", "100.0%"] for line in text), "and of no worker-seconds, no share"
     assert "0 steps kept, " in text[1] and "lost" not in text[1]
     assert not any(line.startswith("callbacks:") for line in text)

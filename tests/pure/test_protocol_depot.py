@@ -124,7 +124,7 @@ def commit(step: int) -> CommitId:
     ids=["nodes are lost", "storage fails beside it", "drivers die", "too few are left"],
 )
 def test_what_was_safe_stays_so_whatever_is_lost(kind, plan, more, faults):
-    for seed in range(6):
+    for seed in range(4):
         world = kind(seed, Plan(steps=40, **plan), **{**TIERS, **HARM, "link_bytes_per_s": 2 << 30, **more}).play()
         world.judge()
         faults = faults - world.faults

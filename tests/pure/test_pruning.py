@@ -123,8 +123,10 @@ def test_the_state_does_not_grow_with_100_000_incidents():
 def test_the_last_incidents_are_kept_and_those_by_which_a_node_may_be_judged():
     run = LongRun()
     limits = run.state.settings.limits
-    for _ in range(KEPT_INCIDENTS + 1):
+    for number in range(KEPT_INCIDENTS + 1):
+        run.is_checked = number % CHECKED == 0
         run.survive_an_incident()
+    run.is_checked = True
     assert len(run.state.incidents) == KEPT_INCIDENTS + 1, "the first is not old enough"
     run.now_s += limits.flap_window_s + limits.flap_cooldown_s
     run.survive_an_incident()

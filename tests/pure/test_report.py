@@ -242,14 +242,16 @@ def training(*workers: str, nodes: tuple[str, ...] = ("a",)) -> Scribe:
 
 def test_of_very_many_incidents_those_that_cost_most_are_told_and_how_many_are_not():
     scribe = training("w0", "w1")
-    for _ in range(410):
+    for number in range(410):
         scribe.steps(1, replicas=2)
         scribe.kill("w1", ["w0"])
+        scribe.now_s += 5.0 * (number == 409)
         scribe.form(["w0", "w1"])
     scribe.steps(1, replicas=2)
     now = made(scribe.lines)
     assert now.headline.incidents == 410 and len(now.incidents) == 400
     assert [one.number for one in now.incidents] == sorted(one.number for one in now.incidents)
+    assert now.incidents[-1].cost_s == max(one.cost_s for one in now.incidents) > 5.0
     assert "11 more incidents, which cost least, are not listed" in now.notes[0]
 
 
