@@ -530,3 +530,8 @@ def test_a_run_that_has_hardly_begun_is_told_without_shares():
     assert any(line.split()[:3] == ["all", "5.00", "100.0%"] for line in text), "and of no worker-seconds, no share"
     assert "0 steps kept, " in text[1] and "lost" not in text[1]
     assert not any(line.startswith("callbacks:") for line in text)
+
+
+def test_a_run_of_which_nothing_is_told_has_no_incidents():
+    text = list(lines(Ledger().account()))
+    assert text[0].startswith("run : 0.0 s") and not any("cost" in line for line in text)

@@ -183,3 +183,14 @@ def test_who_is_cut_off_meanwhile_neither_hears_nor_tells():
     world.arrive_at(host, lambda *told: heard.append(told), ("there",))
     world.tell_holding(host, world.ladder)
     assert [told[-1] for told in heard] == ["here"] and len(world.queue) == queued
+
+
+def test_what_was_pulled_to_a_node_that_is_gone_is_nowhere():
+    world, host = one_host()
+    (key,) = keys_of(commit(3), 1)
+    host.slots[copy_of(key)] = key
+    order = rungs.Pull(key=key, node=host.name, sources=(host.name,), reason="a test")
+    del world.hosts[host.name]
+    queued = len(world.queue)
+    world.end_pull(host, host, order, world.ladder)
+    assert world.pulled == 0 and host.copies == {} and len(world.queue) == queued
