@@ -334,6 +334,7 @@ def test_who_dies_while_a_generation_forms_is_found_by_those_who_wait_for_it():
 def test_who_does_not_answer_in_time_is_ended():
     found = ran("1000 kill node:n0", freeze_s=100.0)
     assert "8 lost" in found.incidents[0].decision and found.account.seconds[Cause.RESTORE] > 0.0
+    assert found.account.seconds[Cause.REDUCED_CAPACITY] == 0.0, "their machines are free at once"
 
 
 def test_who_joins_while_others_hang_waits_until_they_are_found():
