@@ -42,7 +42,7 @@ test-pure: $(READY) ## the pure tests but the slow ones: seconds, no Ray, no tor
 test-all: $(READY) ## every test, slow ones included
 	$(BIN)/python -m pytest $(ARGS)
 
-branches: $(READY) ## lines and branches of the pure half that no pure test takes
+branches: $(READY) ## fails if a line or branch of the pure half is taken by no pure test
 	$(BIN)/python tools/branches.py $(ARGS)
 
 check: $(READY) ## style, types, import contracts

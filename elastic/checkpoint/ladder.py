@@ -85,7 +85,8 @@ class Ladder:
                 self._urgent, self._candidate = event.reason, None
             case rungs.RedundancyLost():
                 self._urgent, self._candidate = event.reason, None
-            case rungs.UploadDue():
+            case _:
+                assert isinstance(event, rungs.UploadDue)
                 self._is_due = True
 
     def _hold(self, node: str, holding: rungs.Holding) -> None:

@@ -204,7 +204,7 @@ def _member_lost(turn: Turn, name: str, before: Standing, evidence: str) -> None
         harden(turn, f"{name} was lost: {evidence}")
         if turn.worker(name).standing in OVER:  # lost contact decides nothing; who is out of reach is judged by ticks
             settle(turn)
-    elif before is not Standing.SUSPECT:
+    else:
         freeze(turn, f"{name} was lost: {evidence}", survivors_only=turn.state.phase is Phase.FORMING)
 
 

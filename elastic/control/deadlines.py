@@ -77,8 +77,7 @@ def tick_freezing(turn: Turn, event: ev.Tick) -> None:
     waited_s = turn.waited_s() - _TOLD_S * len(turn.tally.late)
     if not turn.state.planned and waited_s > min(limits.doubt_after_s, limits.freeze_timeout_s):
         for member in turn.many(turn.tally.by_rank(turn.tally.late)):
-            if member.standing is not Standing.FINISHED:
-                _press(turn, member, waited_s)
+            _press(turn, member, waited_s)
     settle(turn, is_tick=True)
 
 

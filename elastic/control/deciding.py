@@ -30,8 +30,7 @@ def decide(turn: Turn, survivors: int, spares: int) -> Remediation:
     """Ask the policy about the incident under treatment, and begin what it wants; returns what is done in the end."""
     turn.classify_incident()
     incident = turn.open_incident()
-    if incident is None:
-        raise ValueError("there is no incident to decide")
+    assert incident is not None
     wanted = turn.policy(incident, cluster_view(turn, incident, survivors, spares))
     before, done = turn.state.care.decided, _carry_out(turn, incident, wanted)
     turn.decide_incident(done)

@@ -35,8 +35,7 @@ def notice_if_leaving(turn: Turn, name: str) -> None:
         why = f"{worker.node} is in quarantine"
         if worker.node in worker.avoid:
             turn.count_start_failure(name, f"it was placed on {worker.node}, which it was to avoid")
-        if turn.state.phase is not Phase.ENDED:
-            notice(turn, name, why)
+        notice(turn, name, why)
 
 
 def consider_departure(turn: Turn) -> None:

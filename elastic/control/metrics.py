@@ -142,8 +142,6 @@ def of_moment(moment: Moment) -> Iterator[Sample]:
             copies = 1 if moment.rung is Rung.DURABLE else max(1, moment.copies)
             yield Sample("rung_bytes", moment.nbytes * copies, (moment.rung.name.lower(),))
             yield Sample("rung_degraded", float(bool(moment.degraded)))
-        case _:
-            return
 
 
 def _budgets(state: RunState, now_s: float) -> Iterator[Sample]:

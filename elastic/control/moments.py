@@ -3,6 +3,7 @@
 A moment is told once, after it has happened; nothing waits for whoever is told.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -30,9 +31,9 @@ class Moment:
     step: int
 
     @property
+    @abstractmethod
     def sentence(self) -> str:
         """For people."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,8 @@ def _faults(entry: Entry, number: int, seed: int, until_s: float, nodes: Iterabl
     elif entry.every_s is not None:
         for count in range(1, math.floor(until_s / entry.every_s) + 1):
             yield entry.fault(count * entry.every_s, seed, number, count)
-    elif entry.mtbf_s is not None:
+    else:
+        assert entry.mtbf_s is not None
         for node in nodes:
             yield from _poisson(entry, entry.mtbf_s, number, seed, until_s, node)
 

@@ -306,11 +306,6 @@ class RunState:
         tries = self.settings.limits.joiner_tries
         return tuple(worker for worker in self.standing(Standing.PARKED) if worker.tries < tries)
 
-    @property
-    def joiners(self) -> tuple[Gang, ...]:
-        """Replicas that may be taken into a generation: all their workers are parked."""
-        return whole_gangs(self.ready, self.width)
-
 
 def highest_commit(answers: tuple[CommitId, ...]) -> CommitId:
     """The commit to resume from: the highest step that a live, healed member holds.

@@ -67,8 +67,7 @@ def _decide(turn: Turn, worker: WorkerRecord) -> None:
         culprit=worker.name,
     )
     incident = turn.open_incident()
-    if incident is None or state.view is None:
-        return
+    assert incident is not None
     remediation = turn.policy(incident, cluster_view(turn, incident, state.replicas, turn.tally.ready.whole))
     turn.decide_incident(remediation)
     is_new = remediation.kind is not Kind.REDEAL or not state.balanced

@@ -101,7 +101,7 @@ class Turn:
 
     @property
     def joiners(self) -> tuple[Gang, ...]:
-        """See `RunState.joiners`."""
+        """Replicas that may be taken into a generation: all their workers are parked."""
         return whole_gangs(self.ready, self.state.width)
 
     def is_member(self, name: str) -> bool:
@@ -256,8 +256,8 @@ class Turn:
 
     def give_up_gaps(self) -> None:
         """Every member has told what it knew when it formed; a report still missing died with all who could tell it."""
-        if self.state.view is not None:
-            self.publish_from(max(self.state.published, self.state.view.resume.step - 1))
+        assert self.state.view is not None
+        self.publish_from(max(self.state.published, self.state.view.resume.step - 1))
 
     # --- incidents ---
 
@@ -301,11 +301,12 @@ class Turn:
             self._set_incident(replace(incident, kind=IncidentClass.NODE_LOST))
 
     def decide_incident(self, remediation: Remediation) -> None:
+        """There is one under treatment, and this is done about it."""
         incident = self.open_incident()
-        if incident is not None:
-            whom = f" {', '.join(remediation.targets)}" if remediation.targets else ""
-            self._set_incident(replace(incident, decision=f"{remediation.kind.value}{whom}: {remediation.reason}"))
-            self.tend(decided=remediation.kind)
+        assert incident is not None
+        whom = f" {', '.join(remediation.targets)}" if remediation.targets else ""
+        self._set_incident(replace(incident, decision=f"{remediation.kind.value}{whom}: {remediation.reason}"))
+        self.tend(decided=remediation.kind)
 
     def note_new_generation(self, replicas: int) -> None:
         incident, limits = self.open_incident(), self.settings.limits

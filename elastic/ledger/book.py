@@ -5,7 +5,6 @@ Reports of steps come late, and not in order; so what happened between two steps
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -266,10 +265,6 @@ class Book:
                 self.stretches.insert(place + 1, rest)
                 stretch = rest
             stretch.is_void, stretch.voided_by = True, incident
-
-    def kept(self) -> Iterator[Stretch]:
-        """Stretches that count."""
-        return (one for one in self.stretches if not one.is_void)
 
     def usual_s(self, shape: Shape | None = None) -> float:
         """How long a step of this shape takes; of the shape with the most steps, where it is not known; 0: none is."""

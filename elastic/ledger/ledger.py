@@ -54,10 +54,6 @@ class Ledger:
             self._goodput, self._asked_s = self.account().goodput, book.seen_s
         return self._goodput
 
-    def spans(self, now_s: float | None = None) -> list[Span]:
-        """The run's time in order, without gaps, up to `now_s`, or the last moment that a line tells of."""
-        return list(Judge(self._book, now_s).spans())
-
     def account(self, now_s: float | None = None, between: tuple[float, float] | None = None) -> Account:
         """Where the time went.
 

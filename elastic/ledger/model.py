@@ -117,11 +117,6 @@ class Span:
     last_step: int | None = None
     is_void: bool = False
 
-    @property
-    def main(self) -> Category:
-        """What most of it went into."""
-        return max(self.wall_seconds, key=lambda name: self.wall_seconds[name], default=Category.UNKNOWN)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:

@@ -1,7 +1,6 @@
 """Pure. Steps that followed each other, kept together: what they took, and how long a step usually takes."""
 
 from array import array
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -181,7 +180,3 @@ class Stretch:
             factor = max(0.0, whole_s - cores_s) / known_s
             for name in _SUMS:
                 setattr(self, name, getattr(self, name) * factor)
-
-    def at(self, at_s: float) -> int:
-        """How many of the steps had ended by then."""
-        return bisect_right(self.ends_s, at_s)

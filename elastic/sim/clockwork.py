@@ -82,9 +82,9 @@ class Clockwork(ABC):
         """Of a message."""
         return self.rng.uniform(0.01, 1.0 if self.rng.random() < 0.2 else 0.1)
 
+    @abstractmethod
     def think_s(self) -> float:
         """Between two moves of a worker."""
-        return self.delay_s()
 
     def chance(self, fault: str) -> bool:
         """Whether a fault strikes now; none does after `Plan.faults_end_s`."""

@@ -3,8 +3,10 @@
 Each cause has draws of its own, so that two ways of living with failures are compared on the same ones.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from elastic.control.faults import Fault, FaultKind
 from elastic.control.schedules import parse
@@ -67,12 +69,8 @@ def _independent(scenario: Scenario, seed: int) -> Iterator[Failure]:
 
 
 def _drawn(wanted: Failures, rng: Chance) -> FaultKind:
-    left = rng.random() * sum(wanted.kinds.values())
-    for kind, weight in wanted.kinds.items():
-        left -= weight
-        if left < 0:
-            return kind
-    return list(wanted.kinds)[-1]
+    ends = list(accumulate(wanted.kinds.values()))
+    return list(wanted.kinds)[min(bisect_right(ends, rng.random() * ends[-1]), len(ends) - 1)]
 
 
 def _bad(scenario: Scenario, seed: int) -> Iterator[Failure]:

@@ -149,30 +149,30 @@ class Fleet:
                 return
             if self.machines.take(name, wish.avoid):
                 del self.wishes[name]
-                self.later(self.times.place_s, self.come_up, name)
+                self.later(self.times.place_s, self.if_it_lives, self.come_up, name)
+
+    def if_it_lives(self, act: Callable[[str], None], name: str) -> None:
+        if name not in self.dead:
+            act(name)
 
     def come_up(self, name: str) -> None:
-        if name in self.dead or name not in self.machines.of:
-            return
         self.control(ev.WorkerPlaced(worker=name, node=self.machines.name(self.machines.of[name][0])))
-        self.later(self.times.loading_s, self.park, name)
+        self.later(self.times.loading_s, self.if_it_lives, self.park, name)
 
     def park(self, name: str) -> None:
-        if name not in self.dead and name in self.machines.of:
-            self.control(ev.WorkerParked(worker=name, host="h", port=1, pid=1, layout="l"))
+        self.control(ev.WorkerParked(worker=name, host="h", port=1, pid=1, layout="l"))
 
     def dismiss(self, command: cmd.Dismiss) -> None:
         for name in command.workers:
             self.current.discard(name)
             if self.wishes.pop(name, None) is None and name not in self.dead:
-                self.later(TICK_S, self.left, name)
+                self.later(TICK_S, self.if_it_lives, self.left, name)
 
     def left(self, name: str) -> None:
-        if name not in self.dead:
-            self.dead.add(name)
-            self.machines.release(name)
-            self.control(ev.TrainFnReturned(worker=name, dismissed=True))
-            self.place()
+        self.dead.add(name)
+        self.machines.release(name)
+        self.control(ev.TrainFnReturned(worker=name, dismissed=True))
+        self.place()
 
     def fence(self, command: cmd.Fence) -> None:
         self.dead.add(command.worker)
@@ -195,12 +195,9 @@ class Fleet:
                 is_current = name in self.current and held.step >= 0
                 commit = held if is_current else NOTHING_COMMITTED
                 said.append(ev.FreezeAnswered(worker=name, generation=generation, commit=commit, healed=is_current))
-        if generation == self.state.generation:
-            self.control(*said)
+        self.control(*said)
 
     def commit(self, steps: int) -> CommitId:
-        if steps <= 0:
-            return NOTHING_COMMITTED
         generation = max(1, self.state.generation)
         return CommitId(incarnation=1, generation=generation, attempt=1, step=steps - 1, lineage="s")
 

@@ -14,7 +14,6 @@ from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.records import Committed
 from elastic.checkpoint.rungs import copy_of
 from elastic.control.data import hash32
-from elastic.control.state import Phase
 from elastic.control.values import CommitId
 from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker
@@ -131,7 +130,7 @@ class KeptWorld(Restores):
         """One beat."""
         self.later(BEAT_S, self.keep)
         self.suffer()
-        if self.is_headless or self.ws.phase is Phase.ENDED:
+        if self.is_headless:
             return
         if self.life != self.kept_life:
             self.kept_life = self.life

@@ -6,7 +6,6 @@ or, if it is elastic, goes on with fewer replicas; it grows again at a checkpoin
 """
 
 import heapq
-import math
 
 from elastic.control.faults import FaultKind
 from elastic.sim.account import Account, Cause
@@ -62,8 +61,7 @@ class Restarting:
             next_s = until_s
             if self.is_small():
                 next_s = min(until_s, max(self.now_s, self.grows_s()))
-            if next_s > self.now_s:
-                self.train(next_s - self.now_s)
+            self.train(next_s - self.now_s)
             if self.is_small() and self.now_s >= self.grows_s():
                 self.resize()
 
@@ -72,13 +70,11 @@ class Restarting:
 
     def grows_s(self) -> float:
         """When more replicas can take part: at the first checkpoint after enough machines are back."""
-        for back_s in sorted({self.now_s, *self.returns}):
-            if self.usable(back_s) > self.replicas:
-                cycle_s = self.times.save_interval_s + self.times.save_stall_s
-                left_s = max(0.0, back_s - self.now_s)
-                passed_s = (self.trained_s + left_s) % cycle_s
-                return self.now_s + left_s + (cycle_s - passed_s if passed_s > 0.0 else 0.0)
-        return math.inf
+        back_s = next(one for one in sorted({self.now_s, *self.returns}) if self.usable(one) > self.replicas)
+        cycle_s = self.times.save_interval_s + self.times.save_stall_s
+        left_s = max(0.0, back_s - self.now_s)
+        passed_s = (self.trained_s + left_s) % cycle_s
+        return self.now_s + left_s + (cycle_s - passed_s if passed_s > 0.0 else 0.0)
 
     def usable(self, at_s: float) -> int:
         """Replicas for which there are machines then."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
-from elastic.control.state import Phase
 from elastic.control.values import CommitId, StepReport
 from elastic.control.worker_protocol import Signal, Stage
 from elastic.settings import Checkpoint
@@ -66,8 +65,6 @@ class Restores(World):
     # --- the driver's side ---
 
     def send_back(self) -> None:
-        if self.ws.phase is Phase.ENDED:
-            return
         self.later(REWINDS_S, self.send_back)
         if self.now_s < self.plan.faults_end_s and self.ws.state.published >= 0 and self.rng.random() < self.rewind:
             self.rewound += 1

@@ -13,7 +13,7 @@ from typing import Any
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted, newest_view, who_goes_on
-from elastic.control.state import Phase, RunState
+from elastic.control.state import RunState
 from elastic.control.values import CommitId
 from elastic.control.worker_protocol import Signal, Stage, Verdict
 from elastic.sim.depot import DepotWorld
@@ -75,8 +75,6 @@ class Succession(World):
             super().send(channel, is_ordered, act, *arguments)
 
     def die(self) -> None:
-        if self.ws.phase is Phase.ENDED or self.now_s < 0.2:
-            return
         self.faults.add("driver")
         self.life, self.is_headless = self.life + 1, True
         super().later(self.rng.choice((0.0, self.rng.uniform(0.1, 5.0))), self.succeed, self.life)

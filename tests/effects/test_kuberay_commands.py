@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from elastic.cli import cli
 from elastic.errors import ElasticError, SettingError
 from elastic.kube import validate
-from elastic.kube.google_values import DROPPED, MOVED, translate
-from tests.effects.kube_parts import ROOT, crds, definitions
+from tests.effects.kube_parts import crds, definitions
 
 RUN = """
 name: llama
@@ -136,20 +135,7 @@ def test_values_of_the_supervisor_are_translated(tmp_path):
     assert "not known: workload.flags.frobnicate" in done.stderr
 
 
-def test_two_keys_for_one_knob_must_agree():
-    with pytest.raises(SettingError, match="pod_termination_threshold_s is 60 by another key"):
-        translate({"a": {"pod_termination_threshold_s": 60, "container_termination_threshold_s": 61}})
-    translate({"a": {"pod_termination_threshold_s": 60, "container_termination_threshold_s": 60}})
-
-
 def test_a_value_that_cannot_work_here_is_refused(tmp_path):
     (tmp_path / "values.yaml").write_text("heartbeat_timeout_s: 0.1\n")
     with pytest.raises(SettingError, match="Limits.heartbeat_timeout_s=0.1 must be longer"):
         elastic("config", "--from-google", tmp_path / "values.yaml")
-
-
-def test_the_page_has_a_row_for_each_key():
-    page = (ROOT / "docs" / "migrating.md").read_text()
-    rows = {key: f"| `{key}` | `{moved.to}` | {moved.note} |" for key, moved in MOVED.items()}
-    rows |= {key: f"| `{key}` | {why} |" for key, why in DROPPED.items()}
-    assert [key for key, row in rows.items() if row not in page] == []

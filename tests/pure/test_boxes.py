@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastic.checkpoint import boxes
@@ -34,6 +34,7 @@ def two_boxes(draw):
 
 
 @given(two_boxes())
+@example(((4,), ((0,), (4,)), ((2,), (3,))))
 def test_overlap_and_rest_are_those_of_sets(drawn):
     _, one, other = drawn
     common = overlap(one, other)
@@ -180,3 +181,11 @@ def test_readers_share_the_comparison_of_copies():
     seen = [(reader, piece.shard) for reader in range(2) for _, piece in boxes.copies(manifests, reader, 2)]
     assert sorted(shard for _, shard in seen) == [1, 2, 3, 4]
     assert all(shard % 2 == reader for reader, shard in seen)
+
+
+def test_tensors_that_cannot_be_told_apart_by_their_path_are_refused():
+    """Keys 1 and "1" of one dict look the same in a path."""
+    (made,) = sharded([((4,), None)], 1)
+    twice = replace(made, entries=(*made.entries, made.entries[0]))
+    with pytest.raises(StateError, match="two tensors of the checkpoint are at /m/0"):
+        plan([Want(path="/m/0", dtype="float32", whole=(4,), box=whole_box((4,)))], [twice])

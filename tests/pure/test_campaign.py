@@ -9,9 +9,10 @@ import pytest
 
 from elastic.sim import campaign
 from elastic.sim.brain import Brain
-from elastic.sim.campaign import FAULTS, case_of, from_plain, play, replay_command, shrink, to_plain
+from elastic.sim.campaign import FAULTS, Played, case_of, from_plain, play, replay_command, shrink, to_plain
 from elastic.sim.chance import Chance
 from elastic.sim.laws import Law, Violation, must
+from elastic.sim.succession import DriverDepotWorld, DriverGangDepotWorld
 from tests.pure.batches import batches
 
 HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
@@ -115,3 +116,27 @@ def test_a_law_says_which_and_what():
         must(False, Law.ENDS, lambda: "it hangs")
     assert caught.value.law is Law.ENDS
     must(True, Law.ENDS, lambda: str(1 / 0))
+
+
+def test_each_kind_of_case_is_a_world_of_its_kind():
+    wide = next(case for case in map(case_of, range(3, 400, 4)) if case.width > 1)
+    assert isinstance(campaign.world_of(wide), DriverGangDepotWorld)
+    assert isinstance(campaign.world_of(replace(wide, width=1)), DriverDepotWorld)
+    assert "--first 5 --seeds 1 --steps 40 " in replay_command(case_of(5, 40))
+
+
+def test_what_breaks_a_law_whatever_happens_shrinks_to_next_to_nothing(monkeypatch):
+    monkeypatch.setattr(campaign, "play", lambda case: Played(case=case, law="a law"))
+    case = next(one for one in map(case_of, range(200)) if len(one.deaths_s) > 1 and one.plan.spares)
+    case = replace(case, plan=replace(case.plan, in_order=False))
+    small = shrink(case, "a law", tries=500)
+    assert small.deaths_s == () and not any(getattr(small.plan, fault) for fault in FAULTS)
+    assert (small.plan.spares, small.plan.in_order) == (0, True)
+    assert small.plan.steps <= 10 and small.plan.replicas[1] <= max(2, small.plan.replicas[0])
+
+
+def test_what_does_not_go_wrong_again_is_not_tried_for_ever(monkeypatch):
+    played = []
+    monkeypatch.setattr(campaign, "play", lambda case: (played.append(case), Played(case=case))[1])
+    assert shrink(case_of(7), "a law", tries=3) == case_of(7)
+    assert len(played) == 3

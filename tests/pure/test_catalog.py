@@ -131,3 +131,8 @@ def test_lost_workers_condemn_no_checkpoint():
     history = [Start(step=9, lineage="a", ending=Ending.LOST)] * 9
     assert chosen(next_candidate(those, history)) == 9
     assert next_candidate((), ()).reason == "no step is whole"
+
+
+def test_a_candidate_has_the_manifest_of_each_shard():
+    (found,) = candidates([holder(FAR, 3, shard=1, shards=2), holder(PEER, 3, shard=0, shards=2)], "r")
+    assert [one.shard for one in found.manifests] == [0, 1]

@@ -1,5 +1,7 @@
 """The controller's table, and messages that come twice, too late, or not at all."""
 
+import pickle
+
 import pytest
 
 from elastic.control import commands as cmd
@@ -228,3 +230,8 @@ def test_spares_and_waiting_members_are_told_nothing():
     ws = BareController(1, spares=1).run()
     assert overdue(ws, "w1", 0) == ()
     assert overdue(below_minimum(), "w0", 1) == ()
+
+
+@pytest.mark.parametrize("kind", sorted(EVENTS, key=str), ids=lambda kind: kind.__name__)
+def test_an_event_arrives_as_it_was_sent(kind):
+    assert pickle.loads(pickle.dumps(EXAMPLES[kind])) == EXAMPLES[kind]

@@ -171,6 +171,14 @@ def test_a_member_that_does_not_answer_is_doubted_then_fenced_then_outlived():
     assert ws.state.incidents[0].kind is IncidentClass.WORKER_LOST
 
 
+def test_who_is_ended_sooner_than_doubted_is_not_looked_for():
+    ws = BareController((1, 2), doubt_after_s=5.0, freeze_timeout_s=2.0, lease_s=LEASE_S).run()
+    ws.break_("w0")
+    ws.answer("w0", 3)
+    ws.tick(after_s=2.5)
+    assert ws.addressees(cmd.Fence) == {"w1"} and not ws.given(cmd.ProveDead)
+
+
 @pytest.mark.parametrize("absent_s", [60.0, -3600.0], ids=["stood still", "its clock was set back"])
 def test_nobody_is_late_because_the_controller_was(absent_s):
     ws = BareController((1, 3), doubt_after_s=5.0, freeze_timeout_s=FREEZE_S).run()

@@ -1,9 +1,14 @@
 """Replicas of two workers: who is started, who goes on, what they resume from, and how a broken one comes back."""
 
+from dataclasses import replace
+
+import pytest
+
 from elastic.control import events as ev
 from elastic.control.commands import Dismiss, Form, Freeze, Pause, StartWorker
 from elastic.control.outcome import Ending
 from elastic.control.state import Phase, Standing
+from elastic.control.values import Member
 from tests.pure.bare_controller import BareController
 
 
@@ -319,3 +324,17 @@ def test_a_whole_replica_that_lacks_a_shard_of_the_newest_commit_takes_in_the_on
     ws.join(next(one.name for one in ws.state.workers.values() if (one.gang, one.shard) == (2, 0) and one.name != "w4"))
     assert ws.phase is Phase.FORMING and ws.view.resume.step == 5
     assert ws.names(ws.view.donors) == ["w2", "w5"] and "w3" in ws.names(ws.view.behind)
+
+
+def test_one_worker_of_a_host_is_the_first_of_its_shard():
+    hosts = ["a", "a", "a", "a", "b", "b", "a", "c"]  # four replicas of two workers
+    members = tuple(Member(f"w{number}", host, 1) for number, host in enumerate(hosts))
+    view = replace(gangs().view, members=members)
+    assert [one.worker for one in members if view.is_first_of_its_shard(one.worker)] == ["w0", "w1", "w4", "w5", "w7"]
+    with pytest.raises(KeyError, match="w9 is not a member of generation 1"):
+        view.rank_of("w9")
+
+
+def test_where_replicas_have_one_worker_all_hold_the_same_shard():
+    view = BareController(2).run().view
+    assert view.across(0) == view

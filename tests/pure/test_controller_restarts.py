@@ -1,8 +1,11 @@
 """Restarts from checkpoints that lead nowhere end the run, as `max_workload_restarts` says."""
 
+import pytest
+
 from elastic.control import events as ev
 from elastic.control.commands import EndRun, FindRestore
 from elastic.control.outcome import Ending
+from elastic.control.restoring import why_no_rewind
 from elastic.control.state import Phase
 from elastic.settings import Checkpoint
 from tests.pure.bare_controller import BareController, commit
@@ -93,3 +96,49 @@ def test_who_goes_back_on_purpose_need_not_get_past_where_the_run_was():
     all_die(ws)
     restart(ws, 3)
     assert ws.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("to_step", "skip", "why"),
+    [
+        (2, (2, 1), "steps 2 to 1 cannot be left out"),
+        (2, (2, 4), "steps 2 to 4 cannot be left out"),
+        (9, (0, 0), "step 9 is none that the run r has made"),
+        (2, (3, 5), ""),
+    ],
+)
+def test_where_a_run_cannot_go_back_to_it_says_why(to_step, skip, why):
+    ws = training()
+    for number in range(4):
+        ws.stable(number)
+    wish = ev.RewindAsked(to_step=to_step, skip=skip)
+    assert why_no_rewind(ws.state, wish).startswith(why) and bool(why_no_rewind(ws.state, wish)) is bool(why)
+    ws.end_loop("w0", 4)
+    assert why_no_rewind(ws.state, wish) == f"the run {ws.state.settings.run} has taken its last step"
+
+
+def test_where_no_saved_step_can_be_read_a_run_does_not_begin_anew_by_itself():
+    ws = BareController(1, checkpoint=Checkpoint())
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=commit(4)))
+    ws.join("w0")
+    ws.feed(ev.RestoreRefused(worker="w0", commit=commit(4), reason="bad bytes"))
+    assert [one.without for one in ws.given(FindRestore)] == [(commit(4),)]
+    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
+    assert ws.phase is Phase.ENDED and ws.state.outcome is not None
+    assert "no saved step can be restored (bad: 4)" in ws.state.outcome.message
+
+
+def test_where_a_step_to_go_back_to_cannot_be_read_all_go_on_with_what_they_held():
+    ws = training()
+    for number in range(4):
+        ws.stable(number)
+    ws.feed(ev.RewindAsked(to_step=2))
+    ws.feed(ev.RestoreFound(commit=commit(2)))
+    names = list(ws.members)
+    for name in names:
+        ws.answer(name, 4)
+    for name in names:
+        ws.feed(ev.RestoreRefused(worker=name, commit=commit(2), reason="bad bytes", kept=commit(4)))
+    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
+    assert ws.phase is Phase.FORMING and ws.members == names and ws.view.resume == commit(4)

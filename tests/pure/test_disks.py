@@ -184,3 +184,20 @@ def test_what_one_disk_holds_beyond_the_newest_of_each_shard_is_surplus():
     held = [key(step, shard, 2) for step in (1, 2, 3) for shard in (0, 1)] + [key(9), key(2, generation=2)]
     assert set(surplus(held, 1)) == {*(key(step, shard, 2) for step in (1, 2) for shard in (0, 1)), key(9)}
     assert set(surplus(held, 2)) == {key(1, 0, 2), key(1, 1, 2)}
+
+
+def test_what_is_no_concern_of_disks_changes_nothing():
+    nodes = Nodes("a")
+    nodes.pin(a=key(1))
+    nodes.tell(rungs.UploadDue())
+    assert nodes.write() == [(1, 0, "a")], "asked once"
+
+
+def test_what_a_node_wrote_before_it_was_lost_is_gone_with_it():
+    nodes = Nodes("ab")
+    nodes.pin(a=key(1))
+    nodes.tell(rungs.NodeLost(node="a", reason="silent"))
+    nodes.write()
+    assert nodes.told == []
+    nodes.pin(b=key(1))
+    assert nodes.write() == [(1, 0, "b")]

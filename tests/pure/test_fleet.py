@@ -279,3 +279,94 @@ def test_what_passes_is_waited_for_where_processes_restart():
     ran = simulate(scenario_of("restart", failures=failures), 0)
     assert [(told.decision, round(told.lost_s)) for told in ran.incidents][0] == ("wait", 60)
     assert ran.incidents[1].decision == "restart" and ran.incidents[1].lost_s > 600.0
+
+
+# --- what is rare -----------------------------------------------------------------------------------------------------
+
+
+def ran(schedule: str, policy=None, **times: float):
+    """A fleet under these failures alone; it trains from 125.1 s on, a step takes 10 s."""
+    given = {"start_s": 60.0, "save_interval_s": 600.0, "load_s": 30.0, **times}
+    scenario = scenario_of(failures=Failures(schedule=schedule), times=Times(**given))
+    found = Fleet(scenario, 0, policy).run()
+    assert found.account.total_s == pytest.approx(36000.0, abs=1e-6) and found.ending == ""
+    return found
+
+
+def test_before_anybody_trains_a_failure_strikes_nobody():
+    assert ran("30 kill").incidents == ()
+
+
+def test_a_machine_that_is_lost_while_its_worker_loads_is_replaced():
+    calm = ran("")
+    for lost in (ran("62 node_down node:n0"), ran("70 node_down node:n0")):
+        assert lost.incidents == () and lost.account.seconds[Cause.PRODUCTIVE] < calm.account.seconds[Cause.PRODUCTIVE]
+
+
+def test_a_failure_in_the_first_step_costs_nothing_but_that_step():
+    found = ran("128 kill node:n0")
+    assert found.incidents[0].kind == "kill" and found.account.seconds[Cause.RESTORE] == 0.0
+    assert 0.0 < found.account.seconds[Cause.REDONE] <= 10.0
+
+
+def test_what_strikes_a_machine_that_nobody_is_on_strikes_nobody():
+    once, twice = ran("3600 kill node:n0"), ran("3600 kill node:n0; 3603 kill node:n0")
+    assert once.incidents == twice.incidents != ()
+
+
+def test_a_machine_that_is_lost_again_comes_back_later():
+    once, twice = (
+        ran(schedule).account.seconds[Cause.REDUCED_CAPACITY]
+        for schedule in (
+            "1000 node_down node:n0 for=600; 1000 node_down node:n2 for=600",
+            "1000 node_down node:n0 for=600; 1000 node_down node:n2 for=600; "
+            "1300 node_down node:n0 for=900; 1300 node_down node:n2 for=900",
+        )
+    )
+    assert twice > once + 0.5 * 600.0 / 8.0
+
+
+def test_who_dies_while_a_generation_forms_is_found_by_those_who_wait_for_it():
+    found = ran("1000 kill node:n0; 1009 kill node:n4", detect_s=5.0, freeze_s=2.0, form_s=5.0)
+    assert [told.kind for told in found.incidents] == ["kill", "growth or departure"], "nobody trained in between"
+
+
+def test_who_does_not_answer_in_time_is_ended():
+    found = ran("1000 kill node:n0", freeze_s=100.0)
+    assert "8 lost" in found.incidents[0].decision and found.account.seconds[Cause.RESTORE] > 0.0
+    assert found.account.seconds[Cause.REDUCED_CAPACITY] == 0.0, "their machines are free at once"
+
+
+def test_who_joins_while_others_hang_waits_until_they_are_found():
+    found = ran("3600 node_down node:n0; 3676 stop node:n4 for=9000", detect_hang_s=100.0)
+    assert [told.kind for told in found.incidents][:2] == ["node_down", "stop"]
+    assert found.account.seconds[Cause.DETECTING] >= 100.0 and found.incidents[2].at_s > 3776.0
+
+
+def test_a_policy_may_go_back_to_a_checkpoint():
+    def goes_back(incident, view):
+        return Remediation(kind=Kind.RESTART_FROM_TIER, reason="to be sure")
+
+    found = ran("3600 kill node:n0", goes_back)
+    assert found.account.seconds[Cause.RESTORE] > 0.0
+
+
+def test_a_machine_that_is_back_before_its_worker_has_gone_is_free_once_that_has():
+    machines = Machines(Cluster(gpus=32, nodes_per_replica=2), spares=0)
+    assert machines.take("w0") and machines.of["w0"] == (0, 1)
+    machines.lose(0, until_s=5.0)
+    assert machines.come_back(0, now_s=5.0) and sorted(machines.free) == [2, 3]
+    machines.release("w0")
+    assert sorted(machines.free) == [0, 1, 2, 3]
+
+
+def test_what_comes_back_before_a_restart_takes_part_from_the_start():
+    lost = simulate(scenario_of("restart", failures=Failures(schedule="30 node_down node:n0 for=10")), 0)
+    assert lost.account.seconds[Cause.REDUCED_CAPACITY] < 60.0
+
+
+def test_kinds_of_failures_come_as_often_as_they_weigh():
+    wanted = Failures(per_day=240.0, kinds={FaultKind.KILL: 3.0, FaultKind.STOP: 1.0})
+    kinds = [one.kind for one in failures_of(scenario_of(job=Job(hours=200.0), failures=wanted), 0)]
+    assert kinds.count(FaultKind.KILL) == pytest.approx(1500, rel=0.1)
+    assert kinds.count(FaultKind.STOP) == pytest.approx(500, rel=0.2)

@@ -367,3 +367,22 @@ def test_windows_that_are_over_take_no_room():
     for code in range(100):
         cooldown.is_news(xid(code), (), 0.0)
     assert list(cooldown.overdue(2.0)) == [] and cooldown._windows == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "severity", "detail"),
+    [
+        ({}, {"needs_reset": True}, Severity.RESET_NEEDED, "needs a reset, says its driver"),
+        ({}, {"remap_pending": True}, Severity.INFORMATIONAL, "remaps a row of its memory at the next reset"),
+        (
+            {"links_up": frozenset({1})},
+            {"links_up": frozenset({1, 2})},
+            Severity.INFORMATIONAL,
+            "has NVLink 2 back",
+        ),
+    ],
+)
+def test_a_state_is_told_when_it_begins_and_not_again(before, now, severity, detail):
+    (found,) = compare_gpu(gpu(**before), gpu(**now), HEALTH)
+    assert found.severity is severity and detail in found.detail
+    assert compare_gpu(gpu(**now), gpu(**now), HEALTH) == []

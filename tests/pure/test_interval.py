@@ -167,3 +167,11 @@ def test_what_the_user_has_set_is_told_once():
     assert told is not None and told.reason == "set to every 10 steps"
     schedule.stalled(99.0)
     assert schedule.news(1e6) is None
+
+
+def test_a_schedule_knows_how_long_the_last_one_took_to_arrive():
+    schedule = Schedule(AUTO, 0.5)
+    schedule.stalled(0.01)
+    before_s = schedule.cadence(0.0).seconds
+    schedule.arrived(10 * before_s)
+    assert schedule.cadence(0.0).seconds >= 10 * before_s

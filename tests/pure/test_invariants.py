@@ -126,6 +126,9 @@ def test_numbers_and_records_only_go_forward():
     assert "x0 was forgotten" in broken(crowded(state), state)
     dead = worker(state, "w1", standing=Standing.DEAD)
     assert "w1 came back from dead" in broken(dead, state)
+    spare = worker(crowded(state), "x0", standing=Standing.DEAD)
+    without = replace(spare, workers={name: one for name, one in spare.workers.items() if name != "x0"})
+    assert broken(spare, without) == [], "who is over, and no member, may be"
 
 
 def test_nothing_follows_the_end():

@@ -146,3 +146,9 @@ def test_a_line_comes_every_so_many_seconds_and_one_at_the_end(caplog):
 def test_a_log_that_can_not_be_is_refused(wrong):
     with pytest.raises(SettingError, match="StepLog"):
         StepLog(**wrong)
+
+
+def test_what_sets_nothing_leaves_the_settings_as_they_are():
+    given = Checkpoint(persistent=STORE)
+    assert configured([StepLog(), ModelCheckpoint(top_k=2)], given) == ModelCheckpoint(top_k=2).configure(given)
+    assert configured([StepLog()], None) is None

@@ -1,7 +1,9 @@
 """Knobs by name: what is given becomes settings or is refused by name, and everybody can see what came from where."""
 
 import dataclasses
+import json
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -170,6 +172,17 @@ def test_everybody_can_see_what_came_from_where():
     assert "checkpoint" not in knobs
 
 
+def test_a_mapping_is_one_knob_and_takes_nothing_else():
+    given = tree(scaling__label_selector={"pool": "b"})
+    knobs = {knob.path: knob.value for knob in effective(configured(given), given)}
+    assert knobs["scaling.label_selector"] == {"pool": "b"}
+    own = {"scaling": Given(Scaling(resources_per_worker=MappingProxyType({"CPU": 2.0})), "fit(scaling=...)")}
+    knobs = {knob.path: knob.value for knob in effective(configured(own), own)}
+    assert json.dumps(knobs["scaling.resources_per_worker"]) == '{"CPU": 2.0}', "of whatever kind it is"
+    with pytest.raises(SettingError, match="scaling.label_selector='pool' must be"):
+        configured(tree(scaling__label_selector="pool"))
+
+
 def test_a_section_that_is_off_is_one_line():
     knobs = {knob.path: knob.value for knob in effective(RunConfig(), {})}
     assert knobs["checkpoint"] is None and "checkpoint.peers" not in knobs
@@ -222,6 +235,24 @@ def said(field):
         return "none"
     is_number = isinstance(field.default, int | float) and not isinstance(field.default, bool)
     return f"{field.default:g}" if is_number else words.get(field.default, str(field.default))
+
+
+def test_what_is_said_before_the_first_knob_belongs_to_none():
+    @dataclasses.dataclass
+    class Told:
+        """Told.
+
+        Attributes:
+            All of them matter.
+
+            knob: something
+                that takes two lines. (s; default 1: as measured)
+        """
+
+        knob: float = 1
+
+    (one,) = documented(Told)
+    assert (one.name, one.default) == ("knob", "1") and "two lines" in str(one) and "All of them" not in str(one)
 
 
 def test_a_knob_without_reason_is_found():

@@ -206,6 +206,21 @@ def test_a_google_account_is_named_on_both_service_accounts():
         assert objects[who]["metadata"]["annotations"] == {"iam.gke.io/gcp-service-account": "t@p.iam"}
 
 
+def test_machines_with_gpus_are_asked_for_by_name_and_those_without_by_nothing():
+    gpus = trainer(with_kuberay(accelerator="nvidia-h100-80gb"))
+    assert gpus["nodeSelector"]["cloud.google.com/gke-accelerator"] == "nvidia-h100-80gb"
+    assert any(one["key"] == "nvidia.com/gpu" for one in gpus["tolerations"])
+    scaling = replace(SCALING, use_gpu=False, workers_per_replica=1)
+    plain = trainer(replace(with_kuberay(gpus_per_node=0), scaling=scaling, checkpoint=None))
+    assert "nvidia.com/gpu" not in str(plain)
+
+
+def test_workers_have_gpus_where_machines_do_and_only_tiers_that_were_asked_for_are_mounted():
+    scaling = replace(SCALING, use_gpu=False)
+    assert inside(replace(CONFIG, scaling=scaling)).scaling.use_gpu
+    assert inside(replace(CONFIG, checkpoint=None)).checkpoint is None
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 

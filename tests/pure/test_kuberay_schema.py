@@ -30,6 +30,10 @@ FIELDS = {
         "x-kubernetes-list-map-keys": ["id"],
         "items": PARTS,
     },
+    "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+    "list": {"type": "array", "items": {"type": "boolean"}},
+    "even": {"type": "integer", "allOf": [{"maximum": 8}, {"not": {"enum": [1, 3, 5, 7]}}]},
+    "few": {"anyOf": [{"enum": [1]}, {"enum": [2]}]},
     "some": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
     "either": {"oneOf": [{"type": "string"}, {"type": "integer"}], "not": {"enum": [7]}},
 }
@@ -59,6 +63,7 @@ def thing(**spec: Any) -> dict[str, Any]:
         {"free": {"any": [1, {"thing": None}]}},
         {"parts": [{"id": "a"}, {"id": "b", "n": 0.5}]},
         {"either": 3},
+        {"tags": ["a", "b"], "list": [True, True], "even": 4, "few": 2},
     ],
 )
 def test_what_is_allowed(spec):
@@ -85,6 +90,11 @@ def test_what_is_allowed(spec):
         ({"parts": [{"id": "a", "x": 1}]}, "spec.parts[0].x: there is no such field"),
         ({"parts": [{"id": "a"}, {"id": "a"}]}, "spec.parts[1]: is there twice: ['a']"),
         ({"either": 1.5}, "spec.either: 1.5 must be exactly one of what it may be, and is 0"),
+        ({"tags": ["a", "b", "a"]}, "spec.tags[2]: is there twice: 'a'"),
+        ({"list": [True, 1]}, "spec.list[1]: 1 must be a boolean"),
+        ({"on": 1}, "spec.on: 1 must be a boolean"),
+        ({"even": 10}, "spec.even: 10 breaks maximum 8"),
+        ({"few": 3}, "spec.few: 3 is none of what it may be"),
         ({"either": 7}, "spec.either: 7 is what it must not be"),
     ],
 )
@@ -162,6 +172,11 @@ FIRST = f"{CLUSTER}.workerGroupSpecs[1]"
         ({"spec.clusterSelector": {"a": "b"}}, "spec.clusterSelector"),
         ({"spec.activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds"),
         ({"spec.submissionMode": "SidecarMode"}, "spec.submitterConfig"),
+        (
+            {"spec.submissionMode": "SidecarMode", f"{CLUSTER}.headGroupSpec.template.spec.restartPolicy": "Always"},
+            f"{CLUSTER}.headGroupSpec.template.spec.restartPolicy",
+        ),
+        ({"spec.ttlSecondsAfterFinished": -1}, "spec.ttlSecondsAfterFinished"),
         ({f"{CLUSTER}.authOptions.enableK8sTokenAuth": True}, f"{CLUSTER}.authOptions.enableK8sTokenAuth"),
         ({f"{CLUSTER}.rayVersion": "2.51.0"}, f"{CLUSTER}.rayVersion"),
         ({f"{GROUP}.template.spec.restartPolicy": "Always"}, f"{FIRST}.template.spec.restartPolicy"),
@@ -202,6 +217,18 @@ def test_the_head_says_which_autoscaler_once():
     env = one["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["env"]
     env.append({"name": "RAY_enable_autoscaler_v2", "value": "1"})
     assert said(one) == [f"{CLUSTER}.autoscalerOptions.version"]
+
+
+def test_a_job_may_name_a_cluster_that_is_there_instead_of_its_own():
+    one = put(job(), "spec.clusterSelector", {"ray.io/cluster": "ours"})
+    del one["spec"]["rayClusterSpec"], one["spec"]["backoffLimit"]
+    assert said(one) == []
+
+
+def test_pods_may_be_restarted_and_any_version_will_do_where_nothing_asks_otherwise():
+    one = put(job(), f"{GROUP}.template.spec.restartPolicy", "Always")
+    del one["spec"]["rayClusterSpec"]["autoscalerOptions"]["version"], one["spec"]["rayClusterSpec"]["authOptions"]
+    assert said(put(one, f"{CLUSTER}.rayVersion", "2.10.0")) == []
 
 
 def test_other_kinds_are_not_the_operators():

@@ -345,3 +345,46 @@ def test_a_step_that_becomes_durable_late_is_told_of():
     nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node))
     nodes.tell(rungs.Committed(commit=key(1).commit, shards=1))
     assert [(told.commit.step, told.rung) for told in nodes.take(rungs.CheckpointRung)] == [(1, Rung.DURABLE)]
+
+
+def test_a_notice_of_a_node_that_nobody_knows_is_urgent_all_the_same():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.stage("a", key(1))
+    nodes.tell(rungs.Notice(node="z", reason="preempted"))
+    assert [order.key for order in nodes.take(rungs.Upload)] == [key(1)]
+
+
+def test_a_commit_that_fails_is_tried_again():
+    nodes = Nodes("a", peers=0, is_persistent=True)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.UploadDue())
+    (upload,) = nodes.take(rungs.Upload)
+    nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node, digest="d"))
+    for _ in range(2):
+        (commit,) = nodes.take(rungs.Commit)
+        nodes.tell(rungs.Committed(commit=commit.commit, shards=1, reason="503"))
+    assert nodes.rung(1) is not Rung.DURABLE
+    nodes.tell(rungs.Committed(commit=key(1).commit, shards=1))
+    assert nodes.rung(1) is Rung.DURABLE
+
+
+def test_a_full_node_gives_up_what_can_never_be_whole_again():
+    nodes = Nodes("abc")
+    nodes.stage("a", key(1, 0, 2))
+    nodes.stage("b", key(1, 1, 2))
+    nodes.pin()
+    orders = nodes.take(rungs.Pull)
+    nodes.copies["c"].add(key(1, 0, 2))
+    nodes.hold("c")
+    nodes.slots["a"], nodes.slots["b"] = {key(2, 0, 2)}, {key(2, 1, 2)}
+    nodes.pinned["a"] = nodes.pinned["b"] = set()
+    nodes.hold("a")
+    nodes.hold("b")
+    for order in orders:
+        nodes.tell(rungs.Refused(key=order.key, node=order.node, reason="gone"))
+    nodes.pin()
+    assert nodes.take(rungs.Drop) == [], "there may be room for both"
+    for order in nodes.take(rungs.Pull):
+        nodes.tell(rungs.Refused(key=order.key, node=order.node, reason="no room", is_full=True))
+    (drop,) = nodes.take(rungs.Drop)
+    assert (drop.key, drop.node) == (key(1, 0, 2), "c") and "a part of it is nowhere now" in drop.reason

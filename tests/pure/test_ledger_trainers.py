@@ -146,3 +146,18 @@ def test_a_line_of_another_kind_is_passed_over():
     assert not ledger.feed({"t": 1.0, "trainer": "coffee"})
     assert not ledger.feed_text('{"t": 1.0, "trainer": "job_sta')
     assert ledger.is_empty and ledger.account().wall_s == 0.0
+
+
+def test_a_step_that_is_told_to_have_ended_is_over():
+    told = Told().launch()
+    for step in range(10):
+        told.say("step_started", step=step).sleep(1.0).say("step_ended").sleep(0.25)
+        told.say("begin", what="evaluation").sleep(0.5).say("end").say("end")
+    account = balanced(told.end())
+    assert account.steps.usual_s == pytest.approx(1.0) and account.wall_seconds[C.EVALUATION] == pytest.approx(5.0)
+
+
+def test_a_fault_that_somebody_injected_is_told_with_its_proof():
+    told = Told().launch().steps(0, 20).say("fault", kind="kill", target="rank 1", proof="SIGKILL").steps(20, 40)
+    (struck,) = [one.injected for one in told.end().incidents if one.injected is not None]
+    assert (struck.fault, struck.proof) == ("kill rank 1", "SIGKILL")

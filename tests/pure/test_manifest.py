@@ -1,6 +1,7 @@
 """Pure. A manifest survives its encoding, and nothing else does; lines of history; names."""
 
 import json
+from dataclasses import replace
 
 import google_crc32c
 import pytest
@@ -136,3 +137,12 @@ def test_steps_past_a_fork_are_void_unless_made_after_it():
     assert is_visible(made(1, 4, 31), forks)
     assert not is_visible(made(1, 4, 51), forks)
     assert is_visible(made(2, 1, 51), forks)
+
+
+def test_shards_are_the_same_when_they_hold_the_same_part_of_the_same_state():
+    """Whatever the attempt that made it; another shard, another count or another history is something else."""
+    one = manifest(bytes(12)).key
+    again = replace(one, commit=replace(COMMIT, attempt=5))
+    assert one.is_same(again)
+    others = replace(one, shard=0), replace(one, shards=3), replace(one, commit=replace(COMMIT, lineage="cd34"))
+    assert not any(one.is_same(other) for other in others)

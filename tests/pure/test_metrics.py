@@ -11,6 +11,7 @@ from elastic.control.care import Bucket, Care
 from elastic.control.metrics import BY_NAME, METRICS, PREFIX, MetricKind, Sample, of_moment, of_state, of_steps, table
 from elastic.control.moments import (
     MOMENTS,
+    IncidentDecided,
     IncidentOpened,
     IncidentResolved,
     Moment,
@@ -165,3 +166,9 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert():
 def test_the_page_lists_them_all():
     page = (ROOT / "docs" / "metrics.md").read_text()
     assert table() in page, "put the output of elastic.control.metrics.table() between its lines"
+
+
+def test_without_members_nobody_is_slow_and_what_has_no_series_adds_nothing():
+    names = {one.name for one in of_state(RunState(settings=SETTINGS))}
+    assert "straggler_score_max" not in names and "replicas" in names
+    assert list(of_moment(IncidentDecided(**AT, incident=LOST))) == []

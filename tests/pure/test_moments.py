@@ -86,6 +86,7 @@ def test_a_straggler_is_told_with_how_slow_it_is():
     assert isinstance(opened, IncidentOpened)
     assert straggler == StragglerFound(run="r", at_s=12.0, step=7, worker="w1", node="n1", slowness=2.5)
     assert straggler.sentence == "straggler w1 on node n1: 2.50 times the group's median"
+    assert len(told(state(), state(incidents=(slow,), workers={}))) == 1, "who it was is forgotten"
 
 
 def test_a_notice_is_told_once():

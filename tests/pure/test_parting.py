@@ -119,3 +119,20 @@ def test_a_freeze_for_another_reason_says_nothing_of_the_network():
     ws.fail_forming("w1")
     freeze(ws, HALVES)
     assert ws.members == ["w0", "w1", "w2", "w3"]
+
+
+def test_shards_that_those_in_reach_of_each_other_do_not_have_between_them_keep_all_together():
+    """(w0, w1) hold step 5, and are apart from the other two replicas, which have one shard of it and one of step 4."""
+    ws = BareController((1, 3), width=2, forming_timeout_s=FORMING_S).run()
+    ws.stable(3)
+    ws.break_("w0")
+    everybody = list(ws.members)
+    for worker in everybody:
+        ws.answer(worker, 4)
+    ws.arrive(*everybody)
+    ws.tick(after_s=FORMING_S + 0.1)
+    for worker in everybody:
+        missed = ("w2", "w4") if worker == "w0" else ()
+        ws.answer(worker, 4 if worker in ("w2", "w4") else 5, missed=missed)
+    assert ws.members == everybody and ws.view.resume.step == 5
+    assert not ws.state.care.quarantine

@@ -96,3 +96,30 @@ def test_a_changed_copy_is_a_replaced_one():
         changed(value).one = 3
     with pytest.raises(AttributeError):
         changed(value, third=3)
+
+
+def test_versions_that_share_nothing_are_compared_all_the_same():
+    old, new = PersistentMap({"a": 1, "b": 2, "c": 3}), PersistentMap({"b": 2, "a": 4, "d": 5})
+    assert new.changes_since(old) == ({"a": 4, "d": 5}, ("c",))
+
+
+def test_what_has_changed_is_found_where_the_tree_has_grown():
+    old = PersistentMap({str(number): number for number in range(60)})
+    more = {str(number): number for number in range(60, 70)}
+    new = old.updated(more).without(["3"])
+    assert new.changes_since(old) == (more, ("3",))
+
+
+@pytest.mark.parametrize("size", [10, 100, 5000, 64**3 + 1])
+def test_some_are_read_at_once(size):
+    made = PersistentMap({str(number): number for number in range(size)})
+    some = [0, 1, size // 2, size - 1]
+    assert made.many(map(str, some)) == some == [made[str(number)] for number in some]
+
+
+def test_it_says_what_it_holds_and_what_it_does_not():
+    made = PersistentMap({"a": 1})
+    assert repr(made) == "PersistentMap({'a': 1})"
+    assert made == made and made != PersistentMap({"a": 2})
+    with pytest.raises(KeyError, match="b"):
+        made["b"]

@@ -3,6 +3,7 @@
 import pytest
 
 from elastic.control import events as ev
+from elastic.control.care import Care
 from elastic.control.outcome import Ending
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import Phase
@@ -140,3 +141,10 @@ def test_the_ladder(ladder, incident, survivors, spares, in_a_row, kind):
     remediation = ladder(incident, view)
     assert remediation.kind is kind
     assert remediation.reason
+
+
+def test_an_incident_of_which_nothing_was_decided_says_nothing_of_how_long_a_remedy_takes():
+    lost = Incident(number=3, kind=IncidentClass.WORKER_LOST, opened_at_s=1.0)
+    assert Care().recovered(lost, 5.0) == Care()
+    care = Care(mending={3: Kind.SWAP}).recovered(lost, 5.0)
+    assert care.recovery_s == {Kind.SWAP: (5.0,)} and care.mending == {}

@@ -286,3 +286,10 @@ def test_where_a_policy_fails_the_ladder_decides_and_says_so(policy, why):
     remediation = policy_of(policy)(LOST, view_of(3, 1))
     assert remediation.kind is SWAP
     assert remediation.reason.startswith("1 lost, 1 spare ready (") and why in remediation.reason
+
+
+def test_a_spare_takes_over_from_a_bad_node_and_nodes_that_fail_too_often_go_for_good():
+    lost = incident_of(IncidentClass.NODE_LOST)
+    assert HotSwapFirst()(lost, view_of(3, 1)).kind is QUARANTINE
+    often = replace(view_of(3, 1), budget_left={IncidentClass.NODE_LOST: 0.5})
+    assert HotSwapFirst()(lost, often).kind is REPLACE

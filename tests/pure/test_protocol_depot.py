@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from elastic.checkpoint import rungs
 from elastic.checkpoint.rungs import copy_of
-from elastic.control.values import CommitId
+from elastic.control import commands as cmd
+from elastic.control.values import CommitId, Fork
 from elastic.sim.campaign import KINDS, case_of, world_of
 from elastic.sim.depot import DepotWorld
 from elastic.sim.laws import Violation
 from elastic.sim.parts import Plan
-from elastic.sim.storage import SLOTS, Host, Store, keys_of
+from elastic.sim.storage import SLOTS, Host, Store, digest_of, keys_of
+from elastic.sim.succession import DriverDepotWorld
 from tests.pure.batches import batches
 
 SEEDS, BATCH = 48, 4
@@ -103,3 +106,91 @@ def test_the_laws_of_collecting_can_be_broken():
 
 def commit(step: int) -> CommitId:
     return CommitId(incarnation=1, generation=1, attempt=1, step=step, lineage=f"l{step}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan", "more", "faults"),
+    [
+        (DepotWorld, {"replicas": (1, 1), "spares": 2}, {"node_loss": 0.2}, {"node_loss"}),
+        (
+            DepotWorld,
+            {"replicas": (1, 1), "spares": 2, "mute": 0.01},
+            {"node_loss": 0.2, "outage": 0.2, "rewind": 0.3, "upload_s": 1.0},
+            {"node_loss", "outage", "mute"},
+        ),
+        (DriverDepotWorld, {"replicas": (1, 1), "spares": 2}, {"node_loss": 0.1, "deaths_s": (5.0, 9.0)}, {"driver"}),
+        (DepotWorld, {"replicas": (2, 2), "crash": 0.01}, {}, {"crash"}),
+    ],
+    ids=["nodes are lost", "storage fails beside it", "drivers die", "too few are left"],
+)
+def test_what_was_safe_stays_so_whatever_is_lost(kind, plan, more, faults):
+    for seed in range(4):
+        world = kind(seed, Plan(steps=40, **plan), **{**TIERS, **HARM, "link_bytes_per_s": 2 << 30, **more}).play()
+        world.judge()
+        faults = faults - world.faults
+    assert not faults
+
+
+def one_host() -> tuple[DepotWorld, Host]:
+    """A world in which one worker has come up, and its host is heard of."""
+    world = DepotWorld(3, Plan(replicas=(1, 1), steps=6), **TIERS, **HARM)
+    world.come_up("w0")
+    world.heard_s["node-w0"] = 0.0
+    return world, world.hosts["node-w0"]
+
+
+def test_what_is_kept_goes_only_for_something_newer_or_when_nobody_wants_it():
+    world, host = one_host()
+    (key,) = keys_of(commit(3), 1)
+    order = rungs.Drop(key=key, node=host.name, reason="a test")
+    with pytest.raises(Violation, match="nothing newer is kept by 1 nodes"):
+        world.dropped_from(host, order)
+    world.ws.state = replace(world.ws.state, forks=(Fork(incarnation=1, generation=2, step=-1),))
+    world.dropped_from(host, order)
+
+
+def test_what_the_history_has_left_behind_is_not_staged():
+    world, host = one_host()
+    queued = len(world.queue)
+    world.ws.state = replace(world.ws.state, forks=(Fork(incarnation=1, generation=2, step=-1),))
+    world.stage(world.workers["w0"], commit(3))
+    assert len(world.queue) == queued
+    world.ws.state = replace(world.ws.state, forks=())
+    world.stage(world.workers["w0"], commit(3))
+    assert len(world.queue) == queued + 1
+
+
+def test_who_holds_something_else_saves_nothing():
+    world, host = one_host()
+    queued = len(world.queue)
+    world.carry_out(cmd.Save(workers=("w0",), commit=commit(3), reason="the run waits"))
+    assert len(world.queue) == queued and host.slots == {}
+
+
+def test_a_step_that_is_not_there_in_full_is_not_committed():
+    world, host = one_host()
+    digests = tuple(digest_of(key) for key in keys_of(commit(3), 1))
+    world.commit(host, rungs.Commit(commit=commit(3), digests=digests, node=host.name), world.ladder)
+    assert world.store.committed == {}
+
+
+def test_who_is_cut_off_meanwhile_neither_hears_nor_tells():
+    world, host = one_host()
+    heard, queued = [], len(world.queue)
+    world.arrive_at(host, lambda *told: heard.append(told), ("here",))
+    worker = world.workers["w0"]
+    worker.muted_until_s, worker.cut_ways = 9.0, ("in", "out")
+    world.arrive_at(host, lambda *told: heard.append(told), ("there",))
+    world.tell_holding(host, world.ladder)
+    assert [told[-1] for told in heard] == ["here"] and len(world.queue) == queued
+
+
+def test_what_was_pulled_to_a_node_that_is_gone_is_nowhere():
+    world, host = one_host()
+    (key,) = keys_of(commit(3), 1)
+    host.slots[copy_of(key)] = key
+    order = rungs.Pull(key=key, node=host.name, sources=(host.name,), reason="a test")
+    del world.hosts[host.name]
+    queued = len(world.queue)
+    world.end_pull(host, host, order, world.ladder)
+    assert world.pulled == 0 and host.copies == {} and len(world.queue) == queued

@@ -120,6 +120,19 @@ def test_the_state_does_not_grow_with_100_000_incidents():
     assert max(half, whole) < AT_MOST_BYTES  # it goes up and down: the oldest are forgotten some at a time
 
 
+def test_the_last_incidents_are_kept_and_those_by_which_a_node_may_be_judged():
+    run = LongRun()
+    limits = run.state.settings.limits
+    for number in range(KEPT_INCIDENTS + 1):
+        run.is_checked = number % CHECKED == 0
+        run.survive_an_incident()
+    run.is_checked = True
+    assert len(run.state.incidents) == KEPT_INCIDENTS + 1, "the first is not old enough"
+    run.now_s += limits.flap_window_s + limits.flap_cooldown_s
+    run.survive_an_incident()
+    assert [one.number for one in run.state.incidents] == [*range(2, KEPT_INCIDENTS + 2)]
+
+
 @pytest.mark.slow
 def test_a_worker_that_was_forgotten_is_nobody():
     run = LongRun()

@@ -3,7 +3,19 @@
 from dataclasses import replace
 from math import inf
 
-from elastic.kube.objects import GroupState, JobState, Machine, Pod, Taint, job_status
+import pytest
+
+from elastic.kube.objects import (
+    GroupState,
+    JobState,
+    Machine,
+    Pod,
+    Taint,
+    group_state,
+    job_status,
+    machine_of,
+    taints_of,
+)
 from elastic.kube.reconcile import Cordon, Memory, Missing, Release, Replace, Scale, Seen, Warn, Wish, mark, reconcile
 
 NOW_S = 1000.0
@@ -229,3 +241,31 @@ def test_every_state_of_a_job_is_known():
         JobState.FAILED,
         JobState.INVALID,
     }
+
+
+def test_a_group_is_read_as_the_operator_writes_it():
+    """What is left out has the default of Kubernetes: none of it, and no bound above."""
+    workers = {
+        "groupName": "workers",
+        "replicas": 3,
+        "minReplicas": 1,
+        "maxReplicas": 4,
+        "scaleStrategy": {"workersToDelete": ["p1"]},
+    }
+    one = {"metadata": {"name": "ours"}, "spec": {"workerGroupSpecs": [{"groupName": "supervisor"}, workers]}}
+    assert group_state(one, "workers") == (1, replace(GROUP, leaving=("p1",)))
+    assert group_state(one, "supervisor")[1] == GroupState(
+        name="supervisor", replicas=0, low=0, high=2**31 - 1, leaving=()
+    )
+    with pytest.raises(LookupError, match="RayCluster ours has no worker group spot"):
+        group_state(one, "spot")
+
+
+def test_a_machine_is_read_as_kubernetes_writes_it():
+    taint = {"key": "a", "effect": "NoSchedule"}
+    node = {"metadata": {"name": "m1"}, "spec": {"unschedulable": True, "taints": [taint]}}
+    assert machine_of(node) == Machine(
+        name="m1", is_cordoned=True, taints=(Taint(key="a", value="", effect="NoSchedule"),)
+    )
+    assert machine_of({"metadata": {"name": "m2"}, "spec": {}}) == Machine(name="m2", is_cordoned=False, taints=())
+    assert taints_of(node) == [taint] and taints_of({"spec": {"taints": None}}) == []

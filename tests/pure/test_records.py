@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastic.checkpoint.manifest import Entry, Fork, Manifest
 from elastic.checkpoint.records import Committed, Keys, digest_of, name_of, opened, parse_fork, parse_name, sealed
-from elastic.checkpoint.store import checked_key
+from elastic.checkpoint.store import checked_key, is_key
 from elastic.control.values import CommitId
 from elastic.errors import CorruptError, SettingError
 
@@ -98,7 +98,8 @@ def test_a_fork_is_its_key(incarnation, generation, step):
 def test_all_keys_are_keys():
     keys, name = Keys("night-1"), name_of(COMMIT)
     made = [keys.incarnation(1), keys.commit(name), keys.clearing(name), keys.quarantine(name), keys.pin(name)]
-    made += [keys.latest, keys.manifest(name, 1, 2, RECORD.manifests[0]), keys.chunk(MANIFEST, 1)]
+    made += [keys.failure(name, 1), keys.journal(1, 2), keys.log(1, "supervisor", 2), keys.latest]
+    made += [keys.manifest(name, 1, 2, RECORD.manifests[0]), keys.chunk(MANIFEST, 1)]
     for key in made:
         assert checked_key(key) == key
     assert len(set(made)) == len(made)
@@ -141,3 +142,21 @@ def test_what_contradicts_itself_is_refused(changes):
         Committed.decode(
             sealed("commit", {key: value for key, value in body.items() if key not in ("version", "kind")})
         )
+
+
+def test_what_belongs_to_a_step_is_found_by_its_folders():
+    keys, name = Keys("night-1"), name_of(COMMIT)
+    assert keys.manifest(name, 1, 2, RECORD.manifests[0]).startswith(keys.step(name))
+    assert keys.chunk(MANIFEST, 1).startswith(keys.step(name)) and keys.step(name).startswith(keys.folder("steps"))
+    assert keys.commit(name).startswith(keys.folder("commits")) and keys.journal(1, 2).startswith(
+        keys.folder("journal")
+    )
+    assert not keys.leases(name).startswith(keys.step(name)), "a lease is not a part of what it holds"
+    assert all(folder.endswith("/") for folder in (keys.step(name), keys.leases(name), keys.folder("steps")))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_it"), [("a/b-1/c.d", True), ("a", True), ("a//b", False), ("a/../b", False), ("", False)]
+)
+def test_a_key_is_told_from_what_is_none(text, is_it):
+    assert is_key(text) is is_it

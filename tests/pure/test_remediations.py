@@ -1,6 +1,7 @@
 """Each kind of remediation, from the policy's word to what is done, and to its end."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -14,7 +15,7 @@ from elastic.control.holding import why_no_pause
 from elastic.control.outcome import Ending
 from elastic.control.refusing import admitted
 from elastic.control.remediation import ClusterView, Kind, Remediation
-from elastic.control.state import Phase, Standing
+from elastic.control.state import Phase, RunState, Standing
 from elastic.control.values import Incident, IncidentClass
 from elastic.policies import ExitOnNotice, Ladder
 from elastic.settings import Checkpoint, Limits
@@ -88,6 +89,32 @@ def test_a_place_that_has_no_room_is_given_up():
     ws.tick(Limits().place_timeout_s + 1.0)
     assert ws.addressees(cmd.Dismiss) == {"w3"}
     assert starts(ws) == [(frozenset(), "")], "anywhere"
+
+
+def test_who_waits_for_another_place_goes_on_waiting():
+    ws = running(Kind.RESTART)
+    lose(ws)
+    go_on(ws)
+    ws.tick(Limits().place_timeout_s - 1.0)
+    lose(ws, "w2", number=5)
+    go_on(ws, 6)
+    assert starts(ws) == [(frozenset(), "node-w2")]
+    ws.tick(2.0)
+    assert ws.addressees(cmd.Dismiss) == {"w3"} and starts(ws) == [(frozenset(), "")]
+
+
+def test_a_replica_on_several_nodes_is_started_anew_wherever_there_is_room():
+    ws = BareController((1, 2), width=2, policy=wants(Kind.RESTART))
+    settings = ws.state.settings
+    ws.state = RunState(settings=replace(settings, scaling=replace(settings.scaling, num_nodes_per_dp=2)))
+    ws.run()
+    for number in range(4):
+        ws.stable(number)
+    ws.die("w1")
+    for name in ("w0", "w2", "w3"):
+        ws.answer(name, 4)
+    go_on(ws)
+    assert {node for _, node in starts(ws)} == {""} and ws.state.care.places == ()
 
 
 def test_time_in_which_nobody_looked_is_no_wait_for_a_place():
@@ -226,6 +253,26 @@ def test_a_reset_that_comes_to_nothing_leaves_the_node_in_quarantine(is_told):
         ws.tick(Limits().gpu_reset_timeout_s + 0.1)
     assert ws.state.care.resets == ()
     assert ws.state.care.quarantine["node-w1"] == pytest.approx(ws.now_s + Limits().quarantine_s, abs=2.0)
+
+
+def test_a_reset_does_not_end_a_longer_quarantine():
+    wanted = [Kind.RESET_GPU, Kind.QUARANTINE]
+    ws = BareController((1, 3), policy=lambda incident, view: Remediation(kind=wanted[0], reason="by choice"))
+    ws.start()
+    ws.place("w0", node="a")
+    ws.place("w1", "w2", node="b")
+    told = {"host": "h", "port": 1, "pid": 1, "layout": "l"}
+    ws.feed(*(ev.WorkerParked(worker=name, gpus=(name[1:],), **told) for name in ("w0", "w1", "w2")))
+    ws.form()
+    lose(ws, "w1")
+    go_on(ws)
+    ws.tick(0.1)
+    (reset,) = ws.given(cmd.ResetGpu)
+    wanted.pop(0)
+    lose(ws, "w2", number=5)
+    until_s = ws.state.care.quarantine["b"]
+    ws.feed(ev.GpuReset(node=reset.node, gpus=reset.gpus))
+    assert ws.state.care.resets == () and ws.state.care.quarantine == {"b": until_s}
 
 
 def test_without_a_gpu_there_is_nothing_to_reset():

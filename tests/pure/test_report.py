@@ -227,3 +227,116 @@ def test_a_sentence_is_one_line_of_bounded_length():
     text = sentence("WorkerLost", {"worker": "w1", "evidence": "a\n" + "b" * 1000})
     assert text.startswith("contact with w1 is lost: a b") and len(text) <= 240 and "\n" not in text
     assert sentence("StepStable", {}) == ""
+
+
+# --- what is rare -----------------------------------------------------------------------------------------------------
+
+
+def training(*workers: str, nodes: tuple[str, ...] = ("a",)) -> Scribe:
+    scribe = Scribe()
+    scribe.begin()
+    scribe.start(workers, nodes)
+    scribe.form(workers)
+    return scribe
+
+
+def test_of_very_many_incidents_those_that_cost_most_are_told_and_how_many_are_not():
+    scribe = training("w0", "w1")
+    for number in range(410):
+        scribe.steps(1, replicas=2)
+        scribe.kill("w1", ["w0"])
+        scribe.now_s += 5.0 * (number == 409)
+        scribe.form(["w0", "w1"])
+    scribe.steps(1, replicas=2)
+    now = made(scribe.lines)
+    assert now.headline.incidents == 410 and len(now.incidents) == 400
+    assert [one.number for one in now.incidents] == sorted(one.number for one in now.incidents)
+    assert now.incidents[-1].cost_s == max(one.cost_s for one in now.incidents) > 5.0
+    assert "11 more incidents, which cost least, are not listed" in now.notes[0]
+
+
+def test_nodes_that_are_not_drawn_are_counted():
+    names = [f"w{number}" for number in range(1030)]
+    now = made(training(*names, nodes=tuple(f"n{number:04d}" for number in range(1030))).lines)
+    assert len(now.timeline.lanes) == 1024 and now.notes == ("6 more nodes are not drawn.",)
+
+
+def test_retries_that_are_not_marked_are_counted():
+    scribe = training("w0", "w1")
+    scribe.steps(310, replicas=2)
+    scribe.kill("w1", ["w0"])
+    scribe.form(["w0"], restored_step=-1)
+    scribe.steps(310, replicas=1)
+    now = made(scribe.lines)
+    assert (now.redone, len(now.retries)) == (310, 300) and now.notes == ("10 more retries are not marked.",)
+
+
+def test_callbacks_are_named_in_the_waterfall():
+    scribe = training("w0", "w1")
+    scribe.steps(20, replicas=2)
+    for line in scribe.lines:
+        if line.get("event") == "StepStable":
+            line["report"] |= {"times": {"callback_s": 0.04}, "costs": {"Profile": 0.04}}
+    (spent,) = [one for one in made(scribe.lines).waterfall.spent if one.category == "callbacks"]
+    assert spent.meaning.startswith("callbacks on workers: Profile ")
+
+
+def test_a_driver_that_takes_over_goes_on_with_the_run():
+    scribe = training("w0", "w1")
+    scribe.end("driver_failed", "its machine is gone")
+    assert made(scribe.lines).headline.ending == "driver failed: its machine is gone"
+    scribe.event("RunTakenOver", found=["w0", "w1"])
+    assert made(scribe.lines).headline.ending == ""
+
+
+def test_a_member_that_is_left_out_stands_ready_and_who_was_never_there_is_nobody():
+    scribe = training("w0", "w1")
+    scribe.now_s += 5
+    scribe.event("WorkerDead", worker="w9", proof="its process is gone")
+    scribe.form(["w0"])
+    lanes = {lane.name: lane for lane in made(scribe.lines).timeline.lanes}
+    assert [one.state for one in lanes["w1"].segments] == ["starting", "ready", "training", "ready"]
+    assert "w9" not in lanes
+
+
+def test_what_lasted_no_time_is_not_drawn():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.command("StartWorker", worker="w0", gang=0, shard=0, avoid=[], node="a")
+    scribe.event("WorkerParked", worker="w0", host="h", port=1, pid=1, layout="l")
+    scribe.now_s += 2
+    (lane,) = made([*scribe.lines, {"t": scribe.now_s}]).timeline.lanes
+    assert [one.state for one in lane.segments] == ["ready"]
+
+
+def test_fewer_copies_than_asked_for_are_told_and_that_they_are_back():
+    scribe = training("w0", "w1")
+    for reason in ("1 node for 2 copies", ""):
+        scribe.lines.append({"t": scribe.now_s, "checkpoint": "Degraded", "reason": reason})
+    assert [one.reason for one in made(scribe.lines).decisions if one.tier == "copies"] == [
+        "1 node for 2 copies",
+        "as many as asked for again",
+    ]
+
+
+def test_whose_pace_is_not_known_is_not_compared():
+    scribe = training("w0", "w1", "w2")
+    scribe.steps(30, replicas=3, seconds=[0.01, 0.0, 0.03])
+    assert {one.worker for one in made(scribe.lines).stragglers} == {"w0", "w2"}
+
+
+def test_a_setting_of_several_parts_is_one_line():
+    scribe = Scribe()
+    scribe.settings(scaling__resources=({"CPU": 2, "GPU": 1}, "run.yaml"), scaling__labels=({}, "default"))
+    assert [one.value for one in made(scribe.lines).settings] == ["CPU=2, GPU=1", "none"]
+
+
+def test_what_was_found_and_what_was_done_on_purpose_have_their_sentences():
+    found = {"severity": "restartable", "node": "node-a-0123456789", "kind": "xid", "detail": "XID 94"}
+    assert (
+        sentence("HardwareFinding", {**found, "device": "GPU-1"})
+        == "restartable on node node-a-01234, GPU-1: xid: XID 94"
+    )
+    assert sentence("HardwareFinding", {**found, "device": ""}) == "restartable on node node-a-01234: xid: XID 94"
+    struck = {"fault": {"kind": "kill"}, "target": "w1", "proof": "SIGKILL"}
+    assert sentence("FaultInjected", struck) == "fault kill was injected on purpose into w1: SIGKILL"

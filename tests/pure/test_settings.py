@@ -7,7 +7,7 @@ import pytest
 
 from elastic import errors
 from elastic.control.outcome import Ending
-from elastic.settings import Chaos, Limits, Page, RunSettings, Scaling
+from elastic.settings import Chaos, Checkpoint, Health, Interval, KubeRay, Limits, Page, RunSettings, Scaling
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,7 @@ from elastic.settings import Chaos, Limits, Page, RunSettings, Scaling
         ({"workers_per_replica": 4, "num_nodes_per_dp": 2}, "Scaling.num_nodes_per_dp=2"),
         ({"num_nodes_per_dp": 0}, "Scaling.num_nodes_per_dp=0"),
         ({"threads_per_worker": 0}, "Scaling.threads_per_worker=0"),
+        ({"num_dp_replicas": (1, 2, 3)}, r"Scaling.num_dp_replicas=\(1, 2, 3\) must be an integer or"),
         ({"resources_per_worker": {"CPU": 0.0}}, "Scaling.resources_per_worker="),
         ({"resources_per_worker": {"CPU": 1.0, "TPU": -1.0}}, "Scaling.resources_per_worker="),
     ],
@@ -123,6 +124,37 @@ def test_a_page_that_cannot_work_names_its_field(setting, named):
 @pytest.mark.parametrize(("host", "is_loopback"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
 def test_a_page_for_others_is_told_from_one_for_this_machine(host, is_loopback):
     assert Page(host=host).is_loopback is is_loopback
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "said"),
+    [
+        (Checkpoint, {"peers": -1}, "Checkpoint.peers=-1 must not be negative"),
+        (Checkpoint, {"peer_bytes": 0}, "Checkpoint.peer_bytes=0 must be positive"),
+        (Checkpoint, {"disk": "here"}, "Checkpoint.disk='here' must be an absolute path"),
+        (
+            Checkpoint,
+            {"backup_interval_minutes": 5, "persistent_interval": Interval(steps=9)},
+            "Checkpoint.backup_interval_minutes and persistent_interval say the same",
+        ),
+        (Health, {"recheck_s": 0}, "Health.recheck_s=0 must be positive"),
+        (Health, {"space_free": 1.0}, "Health.space_free=1.0 is a share"),
+        (Health, {"peer_bytes_per_s": -1.0}, "Health.peer_bytes_per_s=-1.0 must not be negative"),
+        (KubeRay, {"namespace": "Not_this"}, "KubeRay.namespace='Not_this' must be a name"),
+        (KubeRay, {"retries": -1}, "KubeRay.retries=-1 must not be negative"),
+        (KubeRay, {"head_cpus": 0}, "KubeRay.head_cpus=0 must be positive"),
+        (KubeRay, {"params": 0}, "KubeRay.params=0 must be positive"),
+        (KubeRay, {"multi_tier": True}, "KubeRay.multi_tier=True needs KubeRay.params"),
+        (
+            KubeRay,
+            {"interactive": True, "entrypoint": "python x.py"},
+            "KubeRay.interactive=True takes no KubeRay.entry",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(kind, setting, said):
+    with pytest.raises(errors.SettingError, match=f"^{said}"):
+        kind(**setting)
 
 
 def test_settings_are_values():

@@ -163,3 +163,12 @@ def test_a_policy_sees_scores_of_workers_and_nodes():
     ((_, view),) = seen
     assert view.slowness == {"w0": 1.0, "w1": 1.0, "w2": 4.0}
     assert view.node_slowness == {"a": 1.0, "b": 4.0}
+
+
+def test_of_two_replicas_of_two_shards_the_slow_one_that_is_ahead_is_kept():
+    ws = running(Kind.SHRINK)
+    train(ws, 0, SLOW_STEPS, 1.0, 3.0, 1.0)
+    ws.answer("w1", SLOW_STEPS + 1)
+    ws.answer("w0", SLOW_STEPS)
+    ws.answer("w2", SLOW_STEPS)
+    assert "w1" in ws.members and ws.view.resume.step == SLOW_STEPS + 1

@@ -5,6 +5,7 @@ That the counts are right is a law: all tests of the controller hold it after ea
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 
 import pytest
@@ -21,7 +22,7 @@ from elastic.control.lookout import Lookout
 from elastic.control.persistent import PersistentMap
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.suspicion import WAITING, suspicions
-from elastic.control.tally import Tally
+from elastic.control.tally import Gangs, Tally
 from elastic.control.xid import Severity
 from elastic.policies import Ladder
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
@@ -255,6 +256,18 @@ def test_a_tally_that_is_wrong_breaks_a_law():
     assert "late" in check(ws.state)[0]
 
 
+def test_who_holds_state_and_is_not_taken_in_holds_it_still():
+    ws = trained(2)
+    view, workers = ws.view, dict(ws.state.workers)
+    held = {"standing": Standing.PARKED, "answer": commit(7), "healed": True}
+    workers["x0"] = changed(workers["w0"], name="x0", gang=9, **held)
+    state = replace(ws.state, workers=PersistentMap(workers), tally=None)
+    tally, following = Tally(state), replace(view, generation=view.generation + 1)
+    assert list(tally.holders.names) == ["x0"]
+    tally.enter(following, [])
+    assert list(tally.holders.names) == ["x0"] and tally.holders.resumable() is not None
+
+
 def test_who_takes_an_older_state_up_again_gets_another_tally():
     ws = trained()
     older, known = ws.state, dict(ws.state.workers)
@@ -321,3 +334,14 @@ def test_a_worker_nobody_knows_is_not_read():
     ws = BareController(1).run()
     ws.feed(ev.HostsHeard(nodes=("node-w0",), readings=(ws.reading("w9", Flying.COMPUTING, 9.0),)))
     assert "w9" not in ws.state.readings and ws.state.heard_s == {"node-w0": ws.now_s}
+
+
+def test_a_replica_is_whole_while_it_has_one_worker_of_each_shard_or_more():
+    gangs = Gangs(2)
+    for shard in (0, 1, 1):
+        gangs.add(7, shard)
+    assert gangs.whole == 1
+    gangs.drop(7, 1)
+    assert gangs.whole == 1, "another one has this shard"
+    gangs.drop(7, 1)
+    assert gangs.whole == 0 and gangs.shards == {7: {0: 1}}

@@ -1,0 +1,68 @@
+"""Values of Google's supervisor and recipes, translated into settings here."""
+
+from pathlib import Path
+
+import pytest
+
+from elastic.errors import SettingError
+from elastic.kube.google_values import DROPPED, MOVED, translate
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_two_keys_for_one_knob_must_agree():
+    with pytest.raises(SettingError, match="pod_termination_threshold_s is 60 by another key"):
+        translate({"a": {"pod_termination_threshold_s": 60, "container_termination_threshold_s": 61}})
+    translate({"a": {"pod_termination_threshold_s": 60, "container_termination_threshold_s": 60}})
+
+
+def test_the_page_has_a_row_for_each_key():
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    rows = {key: f"| `{key}` | `{moved.to}` | {moved.note} |" for key, moved in MOVED.items()}
+    rows |= {key: f"| `{key}` | {why} |" for key, why in DROPPED.items()}
+    assert [key for key, row in rows.items() if row not in page] == []
+
+
+def test_a_key_is_known_wherever_it_is_and_however_it_is_written():
+    found = translate({"x": [{"y": 1}], "args": "--topk-ckpt=-1 --local-ckpt-interval 25", "Job-Name": "night"})
+    assert found.config == {
+        "name": "night",
+        "checkpoint": {"keep": {"every": 1}, "local_interval": {"steps": 25}},
+    }
+    assert found.unknown == ["x"] and found.dropped == {}
+
+
+@pytest.mark.parametrize(("flag", "kept"), [("-1", {"every": 1}), ("0", {"last": 1}), ("3", {"last": 3})])
+def test_how_many_checkpoints_are_kept(flag, kept):
+    assert translate({"flags": [f"--topk-ckpt={flag}", 7]}).config == {"checkpoint": {"keep": kept}}
+
+
+@pytest.mark.parametrize(
+    ("values", "scaling"),
+    [
+        ({"num_dp_replicas": 3}, {"num_dp_replicas": [3, 3], "workers_per_replica": 8, "use_gpu": True}),
+        (
+            {"min_num_dp_replicas": 2, "max_num_dp_replicas": 4, "num_nodes_per_dp": 2, "workers_per_host": 4},
+            {
+                "num_dp_replicas": [2, 4],
+                "num_nodes_per_dp": 2,
+                "workers_per_replica": 2,
+                "resources_per_worker": {"GPU": 4},
+            },
+        ),
+    ],
+)
+def test_a_worker_here_has_one_gpu_or_all_of_its_node(values, scaling):
+    assert translate(values).config["scaling"] == scaling
+
+
+def test_what_needs_no_setting_is_told_with_its_reason_and_what_is_empty_is_nothing():
+    found = translate({"sensor": {"port": 60081, "address": None}, "flags": ["--enable-gcsfuse", "--frobnicate=3"]})
+    assert found.dropped == {"sensor.port": DROPPED["port"]} and found.unknown == ["flags.frobnicate"]
+    assert found.config == {"kuberay": {"gcsfuse": True}}
+    assert translate({"flags": "--enable-gcsfuse=false"}).config == {"kuberay": {"gcsfuse": False}}
+
+
+def test_a_value_of_the_wrong_kind_is_refused_by_its_key():
+    with pytest.raises(SettingError, match="a.watchdog_cooldown_s='soon' is no value for health.cooldown_s"):
+        translate({"a": {"watchdog_cooldown_s": "soon"}})

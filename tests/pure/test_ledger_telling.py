@@ -1,0 +1,154 @@
+"""The ledger on journals with something odd or missing in them; and how an account is told."""
+
+import json
+
+import pytest
+
+from elastic.ledger.ledger import Ledger
+from elastic.ledger.model import Account
+from elastic.ledger.telling import facts, lines, rows
+from tests.pure.test_ledger import STEP_S, C, near, only, started, strike
+
+
+def test_who_is_told_that_train_fn_raised_twice_knows_one_error():
+    journal = started().sleep(0.3)
+    for worker in ("w1", "w0"):
+        journal.write(event="TrainFnRaised", worker=worker, summary="ValueError: no", traceback="")
+    account = journal.phase("ended").account()
+    assert only(account, "train_fn raised").culprits == ("w1",)
+
+
+def test_a_fault_of_another_version_is_known_by_its_kind():
+    journal = started()
+    fault = {"kind": "kill", "strength": 3}
+    journal.write(event="FaultInjected", fault=fault, target="w1", at_s=journal.at_s, proof="seen")
+    injected = only(journal.steps(2).account(), "injected fault").injected
+    assert injected is not None and (injected.fault, injected.target) == ("kill", "w1")
+
+
+def test_steps_that_are_told_after_the_run_went_back_behind_them_do_not_count():
+    journal = started()
+    journal.incident("silent_corruption")
+    journal.phase("waiting", waits_for="restore").sleep(1.0).form(2, took_s=0.0, back_to=9)
+    late = {"incarnation": 1, "generation": 1, "attempt": 1, "step": 21}
+    report = {"commit": late, "replicas": 2, "samples": 8, "started_at_s": 1.0, "committed_at_s": 1.5}
+    journal.write(event="StepStable", worker="w0", report=report)
+    assert journal.steps(5).account().steps.last == 14
+
+
+def test_what_steps_would_have_been_after_those_that_were_lost_is_not_productive():
+    journal = started().sleep(3.0)
+    journal.incident("silent_corruption")
+    journal.phase("waiting", waits_for="restore").sleep(1.0).form(2, took_s=0.0, back_to=9).steps(5)
+    account = journal.account()
+    assert account.wall_seconds[C.PRODUCTIVE] == near(15 * STEP_S)
+    assert account.wall_seconds[C.DETECTING] == near(2.5), "the silence, but for one attempt in flight"
+
+
+def test_slow_steps_are_charged_to_the_straggler_that_was_found_among_their_workers():
+    journal = started().steps(3, 1.5)
+    journal.incident("straggler")
+    account = journal.steps(3, 1.5).steps(5).account()
+    assert only(account, "straggler").wall_seconds == {C.STRAGGLER_DRAG: near(6.0)}
+    assert not [one for one in account.incidents if one.kind == "slow steps"]
+
+
+def test_only_what_is_safe_somewhere_counts_as_saved_and_a_clock_set_back_gives_no_time():
+    journal = started()
+    journal.write(checkpoint="CheckpointRung", commit={"step": 5}, rung="durable")
+    journal.write(checkpoint="CheckpointRung", commit={"step": 9}, rung="staged")
+    for seconds in (-0.8, 0.8):
+        journal.write(event="Noted", worker="w1", what="profile", step=journal.step, seconds=seconds, detail="")
+    account = journal.steps(1, seconds=STEP_S + 1.0).steps(1).account()
+    assert account.steps.saved == 5 and account.callback_seconds == {"profile": near(0.8)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"command": "EndRun", "reason": "done"},
+        {"event": "LoopEnded", "worker": "w0", "generation": 1, "times": {"since_s": 5.0, "stall_s": 1.0}},
+        {"trainer": "job_ended"},
+        {"trainer": "end"},
+    ],
+    ids=lambda line: next(iter(line.values())),
+)
+def test_a_journal_that_begins_with_its_end_has_an_account(line):
+    """What came before was lost: nothing is known of it, and nothing is made up."""
+    ledger = Ledger()
+    assert ledger.feed({"t": 10.0, **line})
+    account = ledger.account(12.0)
+    assert account.goodput == 0.0 and sum(account.wall_seconds.values()) == near(account.wall_s)
+
+
+def test_steps_before_any_life_is_told_of_count_and_the_rest_is_unknown():
+    ledger, place = Ledger(), {"incarnation": 1, "generation": 1, "attempt": 1}
+    assert ledger.feed({"t": 8.0, "event": "Unheard"})
+    for step in (5, 7):
+        times = {"started_at_s": 10.0 + step, "committed_at_s": 11.0 + step}
+        report = {"commit": {"step": step, **place}, "replicas": 2, "samples": 8, **times}
+        assert ledger.feed({"t": 11.0 + step, "event": "StepStable", "worker": "w0", "report": report})
+    account = ledger.account()
+    assert account.wall_seconds[C.PRODUCTIVE] == near(2.0) and account.wall_seconds[C.UNKNOWN] > 0
+    assert sum(account.wall_seconds.values()) == near(account.wall_s)
+
+
+# --- how it is told ---------------------------------------------------------------------------------------------------
+
+
+def told_of() -> Account:
+    """A run with callbacks, an injected fault, and steps that were lost again."""
+    journal = started().steps(4, callback_s=0.2, costs={"Profile": 0.3, "CollectGarbage": 0.1})
+    strike(journal, "kill", "one")
+    journal.incident("worker_lost")
+    journal.phase("waiting", waits_for="restore").sleep(1.0).form(2, took_s=0.0, back_to=20).steps(5)
+    return journal.account()
+
+
+def test_the_facts_are_plain_and_name_every_category():
+    account = told_of()
+    told = facts(account)
+    assert json.loads(json.dumps(told)) == told
+    assert told["wall_seconds"].keys() == told["worker_seconds"].keys() == {category.value for category in C}
+    assert told["wall_seconds"]["productive"] == account.wall_seconds[C.PRODUCTIVE]
+    assert told["wall_seconds"]["paused"] == 0.0, "nothing went into it"
+    lost = next(one for one in told["incidents"] if one["kind"] == "worker lost")
+    assert lost["injected"]["kind"] == "kill" and lost["culprits"] == ["w1"]
+    assert next(one for one in told["incidents"] if one["kind"] == "run start")["injected"] is None
+
+
+def test_the_table_has_each_category_and_the_whole():
+    account = told_of()
+    *categories, (name, wall_s, workers_s) = rows(account)
+    assert [row[0] for row in categories] == [category.value for category in C]
+    assert (name, wall_s, workers_s) == ("all", account.wall_s, account.workers_s)
+    assert sum(row[1] for row in categories) == near(wall_s)
+
+
+def test_the_text_begins_with_the_whole_and_has_the_dearest_first():
+    account = told_of()
+    text = list(lines(account))
+    assert text[0].startswith("run r: ") and "so far, 1 lives" in text[0]
+    assert f"goodput {account.goodput:.1%}" in text[1] and "done for nothing" in text[1]
+    table = [line.split()[0] for line in text[4 : text.index("", 3)] if not line.startswith("callbacks:")]
+    assert table[0] == "productive" and table[-1] == "all" and "paused" not in table
+    assert any(line.startswith("callbacks: Profile ") for line in text), "the dearest first"
+    assert any("worker lost: w1" in line for line in text)
+    assert any(line.startswith("     injected: kill rank:1 at ") for line in text)
+    assert "     seen: gone" in text and "     done: swap" in text
+    assert any(line.startswith("goodput ") and line.endswith(account.definitions[0].formula) for line in text[-20:])
+
+
+def test_a_run_that_has_hardly_begun_is_told_without_shares():
+    ledger = Ledger()
+    assert ledger.feed({"t": 5.0, "event": "RunStarted"}) and ledger.feed({"t": 10.0, "event": "Unheard"})
+    text = list(lines(ledger.account()))
+    assert any(line.split()[:3] == ["all", "5.00", "100.0%"] for line in text)
+    assert "0 steps kept, " in text[1] and "lost" not in text[1]
+    assert not any(line.startswith("callbacks:") for line in text)
+
+
+def test_a_run_of_which_nothing_is_told_has_no_incidents():
+    text = list(lines(Ledger().account()))
+    assert text[0].startswith("run : 0.0 s") and not any("cost" in line for line in text)
+    assert ("", "") not in zip(text, text[1:], strict=False), "and no room for them"

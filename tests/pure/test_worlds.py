@@ -1,0 +1,203 @@
+"""Simulated worlds, one rare situation at a time: what their parts do in it, and that their laws can be broken."""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.outcome import Ending
+from elastic.control.state import Phase
+from elastic.control.values import CommitId, IncidentClass
+from elastic.sim.clockwork import TICK_S, Clockwork
+from elastic.sim.gangs import GangWorld
+from elastic.sim.laws import Violation
+from elastic.sim.parts import Plan, SimWorker
+from elastic.sim.succession import DriverWorld, Order
+from elastic.sim.tiers import TierWorld
+from elastic.sim.world import World
+
+W = TypeVar("W", bound=Clockwork)
+TIERS = {"before": 0, "save": 1.0, "bad": 0.0, "refuse": 0.0, "rewind": 0.0}
+
+
+def begun(world: W) -> W:
+    world.later(0.0, world.control, ev.RunStarted())
+    world.later(TICK_S, world.tick)
+    return world
+
+
+def until(world: W, holds: Callable[[], bool]) -> W:
+    """Play on until this holds."""
+    while not holds():
+        world.now_s, _, act, arguments = heapq.heappop(world.queue)
+        assert world.now_s < world.plan.limit_s and world.ws.phase is not Phase.ENDED
+        act(*arguments)
+    return world
+
+
+def trained(world: W, steps: int = 3) -> W:
+    """So many steps are stable, and all train."""
+    return until(begun(world), lambda: len(world.stable) >= steps and world.ws.phase is Phase.RUNNING)
+
+
+def commit(step: int, lineage: str = "", **more: int) -> CommitId:
+    place = {"incarnation": 1, "generation": 1, "attempt": 1, **more}
+    return CommitId(step=step, lineage=lineage or f"l{step}", **place)
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "world",
+    [World(1, Plan(replicas=(1, 1), steps=500)), GangWorld(1, Plan(replicas=(1, 1), steps=500), 2)],
+    ids=["one worker", "a gang"],
+)
+def test_who_was_not_reached_for_a_lease_applies_nothing(world):
+    trained(world)
+    for worker in world.workers.values():
+        worker.muted_at_s, worker.muted_until_s = world.now_s - 2 * world.plan.lease_s, world.now_s + 5.0
+        worker.cut_ways = ("in",)
+    begin_s, held = world.now_s, {name: one.state.commit.step for name, one in world.workers.items()}
+    until(world, lambda: world.now_s > begin_s + 4.0)
+    assert all(one.state.commit.step <= held[name] + 1 for name, one in world.workers.items()), "one was under way"
+
+
+def test_donors_that_differ_are_found_while_a_generation_forms():
+    """Of three that hand their state on one is odd: it is named, and whoever joins gets what the other two hold."""
+    world = trained(World(2, Plan(replicas=(1, 4), steps=500, corrupt=1e-9)))
+    world.crash(world.workers["w3"])
+    until(
+        world, lambda: world.ws.phase is Phase.FORMING and len(world.ws.view.donors) == 3 < len(world.ws.view.members)
+    )
+    odd = world.ws.view.members[world.ws.view.donors[1]].worker
+    world.workers[odd].bits = 99
+    until(world, lambda: any(one.kind is IncidentClass.SILENT_CORRUPTION for one in world.ws.state.incidents))
+    found = next(one for one in world.ws.state.incidents if one.kind is IncidentClass.SILENT_CORRUPTION)
+    assert found.culprits == (odd,)
+
+
+def test_what_was_replaced_is_forgotten_unless_it_was_stable():
+    world = trained(GangWorld(1, Plan(replicas=(2, 2), steps=500), 2))
+    worker, newest = world.workers["w0"], len(world.stable) - 1
+    worker.view = replace(world.ws.view, replaced=("w0",))
+    worker.pending = commit(newest + 1, "other")
+    world.forget_superseded(worker)
+    assert worker.pending is None
+    worker.pending = commit(newest, world.stable[newest])
+    with pytest.raises(Violation, match="w0 is told that it was replaced"):
+        world.forget_superseded(worker)
+
+
+def test_what_the_next_generation_does_not_resume_from_is_forgotten():
+    world = trained(GangWorld(1, Plan(replicas=(2, 2), steps=500), 2))
+    worker, newest = world.workers["w0"], len(world.stable) - 1
+    worker.view = replace(world.ws.view, resume=commit(newest, world.stable[newest]))
+    worker.pending = commit(newest + 1, "other")
+    world.forget_superseded(worker)
+    assert worker.pending is None
+    worker.view = replace(world.ws.view, resume=commit(newest + 2))
+    worker.pending = commit(newest + 1, "other")
+    with pytest.raises(Violation, match="was replaced, and w0 is not told"):
+        world.forget_superseded(worker)
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+def test_where_a_node_is_out_of_reach_calls_may_fail_at_once():
+    worlds = [World(seed, Plan(replicas=(1, 3), steps=10, mute=0.02, lose_call=1.0)).play() for seed in range(10)]
+    for world in worlds:
+        world.judge()
+    assert sum({"mute", "lose_call"} <= world.faults for world in worlds) > 2
+
+
+def test_two_replicas_that_differ_end_a_run_without_checkpoints():
+    worlds = [World(seed, Plan(replicas=(2, 2), steps=12, corrupt=0.1)).play() for seed in range(10)]
+    for world in worlds:
+        world.judge()
+    assert Ending.DIVERGED in {world.ws.state.outcome.ending for world in worlds}
+
+
+def test_where_a_history_begins_anew_nobody_may_hold_what_it_throws_away():
+    world = trained(World(1, Plan(replicas=(2, 2), steps=500)))
+    with pytest.raises(Violation, match="the state was thrown away"):
+        world.start_over()
+    gone = replace(world.ws.state.workers["w0"], left_with=commit(0))
+    world.ws.state = replace(world.ws.state, workers={**world.ws.state.workers, "w0": gone})
+    world.workers["w1"].muted_until_s = world.now_s + 9.0
+    world.start_over()
+    assert world.workers["w0"].is_alive, "the run went on without it, and it is told so"
+    assert not world.workers["w1"].is_alive and world.stable == []
+
+
+# --- drivers ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_known_any_more_may_do_again_what_it_likes():
+    world = trained(DriverWorld(1, Plan(replicas=(2, 2), steps=500)))
+    with pytest.raises(Violation, match="w0 redid stable step 0"):
+        world.check_not_redone(world.workers["w0"], commit(0))
+    world.check_not_redone(SimWorker(name="x0"), commit(0))
+
+
+def test_between_two_drivers_nobody_hears_and_orders_of_the_first_come_too_late():
+    world = trained(DriverWorld(1, Plan(replicas=(2, 2), steps=500)))
+    world.die()
+    before = world.ws.state
+    world.control(ev.StopAsked(reason="enough"))
+    assert world.ws.state is before
+    until(world, lambda: not world.is_headless and world.ws.phase is Phase.RUNNING)
+    worker = world.workers["w0"]
+    assert worker.state.incarnation == 2
+    pause = cmd.Pause(worker="w0", generation=world.ws.generation, reason="to see")
+    world.obey(worker, Order(1, pause))
+    assert worker.pause_generation != pause.generation
+    world.obey(worker, Order(2, pause))
+    assert worker.pause_generation == pause.generation
+
+
+# --- tiers ------------------------------------------------------------------------------------------------------------
+
+
+def gone_back() -> TierWorld:
+    """A run that went on from step 2 of an earlier life."""
+    return TierWorld(1, Plan(replicas=(2, 2), steps=6), **{**TIERS, "before": 3}).play()
+
+
+def test_tiers_are_not_asked_while_members_hold_the_state():
+    world = trained(TierWorld(1, Plan(replicas=(2, 2), steps=500), **TIERS))
+    with pytest.raises(Violation, match="members hold"):
+        world.check_nobody_holds()
+    for worker in world.workers.values():
+        worker.is_hung = True
+    world.check_nobody_holds()
+
+
+def test_what_an_earlier_line_of_history_made_is_no_step_of_the_run():
+    world = gone_back()
+    assert len(world.stable) == 6
+    world.note_stable(commit(6, "old", incarnation=0))
+    assert len(world.stable) == 6
+    world.note_stable(commit(6, "new"))
+    assert world.stable[6] == "new"
+    worker = world.workers["w0"]
+    worker.pending, worker.unpublished = commit(6, "old", incarnation=0), [commit(5, "old", incarnation=0)]
+    world.form(worker)
+    assert worker.pending is None and worker.unpublished == []
+
+
+def test_an_order_to_load_is_heard_when_contact_is_back_and_an_older_one_not_at_all():
+    world = gone_back()
+    worker, order = world.workers["w0"], cmd.Restore(workers=("w0",), commit=commit(2), number=9, reason="to see")
+    worker.muted_until_s, worker.cut_ways = world.now_s + 5.0, ("in",)
+    queued = len(world.queue)
+    world.obey(worker, order)
+    assert len(world.queue) == queued + 1 and world.answers.get("w0", (0, None))[0] < 9
+    world.answers["w0"] = (10, None)
+    world.restore(worker, order)
+    assert world.answers["w0"] == (10, None) and len(world.queue) == queued + 1
