@@ -61,6 +61,7 @@ class Hand:
     address: tuple[str, int] | None = None
     seen: int = 0
     is_heard: bool = False
+    is_fenced: bool = False
     is_over: bool = False
 
 
@@ -194,6 +195,8 @@ class RayFleet:
         self._probes.begin(worker, hand.address)
 
     def fence(self, worker: str) -> None:
+        if (hand := self._hands.get(worker)) is not None:
+            hand.is_fenced = True
         self._fenced_s[worker] = time.monotonic()
         self._monitors.fence(self._node(worker), worker, lambda proof: self._fenced(worker, proof))
 
@@ -305,14 +308,15 @@ class RayFleet:
 
     def _listen(self, worker: str) -> None:
         hand = self._hands[worker]
+        if hand.is_over or hand.is_fenced:  # a call would renew the lease of one that must not step again
+            return
 
         def heard(news: tuple[int, list[ev.Event]]) -> None:
             number, events = news
             hand.seen = number
             for event in events:
                 self._emit(event)
-            if not hand.is_over:
-                self._listen(worker)
+            self._listen(worker)
 
         hand.is_heard = True
         limits = self._settings.limits  # each call tells the worker that its driver lives

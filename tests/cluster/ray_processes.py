@@ -27,6 +27,7 @@ _LINES = {
     "gcs_server": "/gcs_server",
     "dashboard_agent": "ray::DashboardAgent",
     "runtime_env_agent": "ray::RuntimeEnvAgent",
+    "host_monitor": "ray::HostMonitor",
 }
 
 
