@@ -27,7 +27,7 @@ from elastic.actors.peer_source import namespace
 from elastic.actors.probing import Probes
 from elastic.actors.slots import Slots, is_reserved, place_of
 from elastic.actors.striker import Striker
-from elastic.actors.worker import start_worker_host
+from elastic.actors.worker import carried, start_worker_host
 from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.adoption import newest_view
@@ -82,7 +82,7 @@ class RayFleet:
     ) -> None:
         self._settings, self._seed, self._emit_event, self._crash = settings, seed, emit, crash
         self._run, self._incarnation = settings.run, settings.incarnation
-        self._train_fn, self._digest = ray.put(train_fn), digest
+        self._train_fn, self._digest = carried(train_fn), digest
         self._told = (0, -1)
         self._reign, self._probes = crown.Reign(settings.run, settings.incarnation, crash), Probes(self._emit)
         self._hands: dict[str, Hand] = {}

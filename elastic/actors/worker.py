@@ -22,6 +22,8 @@ log = logging.getLogger("elastic")
 
 # `events` waits for news in its own group, so that a freeze is never queued behind it.
 _GROUPS = {"control": 4, "events": 1}
+_BY_VALUE_BYTES = 64 << 10  # Ray sends an argument with the call up to 100 KiB
+_PUT_S = 30.0
 
 
 class RayWorkerHost(WorkerHost):
@@ -65,6 +67,18 @@ def _free_slot() -> None:
     group = get_current_placement_group()
     if group is not None:
         remove_placement_group(group)
+
+
+def carried(train_fn: TrainFn) -> Any:
+    """What actors are started with for `train_fn`, as it is now: itself, or a reference to it where it is large.
+
+    Ray starts an actor once its node has fetched what is behind references, from any node that has it. Of one that has
+    just died it gets nothing, and asks again after 10 s, and after 20 s more: long for who is to replace a worker.
+    """
+    reference, buffers = ray.put(train_fn), list[Any]()
+    nbytes = len(cloudpickle.dumps(train_fn, buffer_callback=buffers.append))
+    nbytes += sum(buffer.raw().nbytes for buffer in buffers)
+    return reference if nbytes > _BY_VALUE_BYTES else ray.get(reference, timeout=_PUT_S)
 
 
 def start_worker_host(

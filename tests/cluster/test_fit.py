@@ -1,5 +1,6 @@
 """Effect. elastic.fit on a real cluster: placement, results, faults, and nothing left behind."""
 
+import functools
 import json
 import os
 import signal
@@ -7,10 +8,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import ray
 
 import elastic
+from elastic.actors import ray_fleet
 from elastic.actors.draining import drain_node, draining_nodes
+from elastic.actors.worker import carried
 from elastic.control.state import RunState
 from elastic.control.values import IncidentClass
 from elastic.errors import ElasticError
@@ -75,6 +80,32 @@ def test_a_run_without_faults_returns_its_result(clean: Any) -> None:
     assert clean.last_report["loss"] < 20
     assert 0 < clean.goodput <= 1
     assert Path(clean.run_dir, "journal.jsonl").exists()
+
+
+def test_what_a_worker_is_started_with_lies_on_no_other_node(
+    hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one that has just died, its node would fetch it in vain, and start nothing for 10 or 30 s."""
+    given, start = list[Any](), ray_fleet.start_worker_host
+
+    def recording(**how: Any) -> Any:
+        given.extend(how["arguments"])
+        return start(**how)
+
+    monkeypatch.setattr(ray_fleet, "start_worker_host", recording)
+    result = fit(tmp_path, steps=2, scaling=elastic.Scaling(num_dp_replicas=1))
+    assert result.steps == 2 and given
+    assert not [one for one in given if isinstance(one, ray.ObjectRef)]
+
+
+def test_train_fn_is_carried_as_it_was_and_a_large_one_is_shared(hosts: Any) -> None:
+    values = [1]
+    small = carried(functools.partial(print, values))
+    values.append(2)
+    assert small.args == ([1],)
+    for large in (bytes(1 << 17), numpy.zeros(1 << 17, numpy.uint8)):
+        shared = carried(functools.partial(print, large))
+        assert isinstance(shared, ray.ObjectRef) and len(ray.get(shared, timeout=30).args[0]) == 1 << 17
 
 
 def test_gpu_workers_go_where_the_gpus_are(hosts: Any, tmp_path: Path) -> None:
