@@ -1,6 +1,9 @@
 """Effect. A worker that is slow and right: dealt less, or replaced; no step, sample or attempt is lost over it."""
 
+import time
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +11,7 @@ from elastic.control.remediation import Kind
 from elastic.control.values import IncidentClass
 from elastic.policies import Ladder
 from tests.chaos.group import (
+    LONG_S,
     Story,
     Training,
     assert_exactly_once,
@@ -15,6 +19,7 @@ from tests.chaos.group import (
     assert_same_answer,
     run,
 )
+from tests.chaos.saboteur import train
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -57,6 +62,15 @@ def test_a_straggler_is_dealt_less(clean, tmp_path):
     assert_nothing_lost(story, clean)
 
 
+def train_with_w3_as_the_spare(session: Any, *, folder: Path, **options: Any) -> str:
+    """Whoever comes last to the door waits there; the slow one must not be it."""
+    journal, deadline_s = folder / "run" / "journal.jsonl", time.monotonic() + LONG_S
+    while session.worker == "w3" and journal.read_text().count('"WorkerParked"') < 3:
+        assert time.monotonic() < deadline_s, "the others have not come"
+        time.sleep(0.02)
+    return train(session, folder=folder, **options)
+
+
 @pytest.mark.slow
 def test_a_straggler_makes_room_for_a_spare(tmp_path, tmp_path_factory):
     steps = 100
@@ -68,7 +82,7 @@ def test_a_straggler_makes_room_for_a_spare(tmp_path, tmp_path_factory):
         slots=4,
         spares=1,
         pause_s=0.01,
-        training=Training(options=SLOW, policy=policy, parked=4),
+        training=Training(function=train_with_w3_as_the_spare, options=SLOW, policy=policy, parked=4),
         **limits,
     )
     clean = run(tmp_path_factory.mktemp("clean") / "run", steps=steps, pause_s=0)

@@ -200,7 +200,7 @@ def test_the_run_goes_on_without_processes_of_ray_and_handles_faults_meanwhile(f
     victims = ("dashboard", "log_monitor", "autoscaler", "gcs_server")
     told = play(folder, *victims)
     assert [one["victim"] for one in told["faults"]] == list(victims)
-    assert all(one["is_gone"] for one in told["faults"])
+    assert all(one["is_gone"] for one in told["faults"]), told
     lost = [one["worker"] for one in told["faults"]]
     assert [culprits for culprits in told["culprits"] if set(culprits) & set(lost)] == [[one] for one in lost]
     assert_exactly_once(folder, told["steps"])
@@ -214,6 +214,7 @@ def test_an_agent_takes_its_node_along_and_the_run_goes_on_with_the_others(agent
     """Ray's raylet ends with its agents; beside it a worker is killed."""
     told = play(folder, agent)
     (fault,) = told["faults"]
-    assert fault["is_gone"] and fault["worker"] in {name for culprits in told["culprits"] for name in culprits}
+    assert fault["is_gone"], told
+    assert fault["worker"] in {name for culprits in told["culprits"] for name in culprits}
     assert told["nodes_left"] == 2, "the head and one of two nodes"
     assert_exactly_once(folder, told["steps"])

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,15 @@ def clean(hosts: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return fit(tmp_path_factory.mktemp("clean"))
 
 
-def committed_samples(folder: Path) -> Counter[tuple[int, int]]:
-    """(step, sample) -> times, over the attempts that were committed last."""
-    lines = read_lines(folder)
+def committed_samples(
+    folder: Path, is_void: Callable[[dict[str, Any]], bool] = lambda line: False
+) -> Counter[tuple[int, int]]:
+    """(step, sample) -> times, over the attempts that were committed last.
+
+    Args:
+        is_void: a line of an attempt that a restart has undone; its generation's number may be given out once more.
+    """
+    lines = [line for line in read_lines(folder) if not is_void(line)]
     stands = {line["step"]: line["generation"] for line in lines if line["event"] == "committed"}
     consumed = (
         line for line in lines if line["event"] == "consumed" and stands.get(line["step"]) == line["generation"]
