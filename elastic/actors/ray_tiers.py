@@ -29,6 +29,7 @@ _DISK_S = 60.0  # a disk that is full, or slow, is no reason to wait for long
 _POLL_S = 0.05
 _KEPT_METRICS = 256
 _TOLD_S = 5.0
+_ASK_S = 0.5
 _ANNOUNCE_S = 5.0  # then workers may read what their nodes bring, too
 
 
@@ -166,16 +167,16 @@ class RayTiers(Tiers):
     def _wait(self, is_wanted: bool, until_s: float, what: str, reached: Callable[[], int]) -> None:
         if not is_wanted or self._keeper is None:
             return
-        told_s = -_TOLD_S
+        told_s = time.monotonic()
+        asked_s = told_s - _ASK_S
         with self._changed:
-            while reached() < self._staged and time.monotonic() < until_s:
-                if time.monotonic() - told_s > _TOLD_S:
-                    if told_s > 0:
-                        log.warning("step %d is not %s yet", self._staged, what)
-                    told_s = time.monotonic()
-                    self._keeper.redundancy_lost(
-                        "the run is over"
-                    )  # once more: it may have heard of the last step since
+            while reached() < self._staged and (now_s := time.monotonic()) < until_s:
+                if now_s - asked_s >= _ASK_S:  # again: it may have heard of the last step since
+                    asked_s = now_s
+                    self._keeper.redundancy_lost("the run is over")
+                if now_s - told_s > _TOLD_S:
+                    told_s = now_s
+                    log.warning("step %d is not %s yet", self._staged, what)
                 self._changed.wait(_POLL_S)
         if reached() < self._staged:
             log.error("step %d is not %s at the end; the last one that is: %d", self._staged, what, reached())

@@ -115,6 +115,7 @@ def test_what_is_staged_while_the_run_waits_goes_down_at_once(tmp_path: Path) ->
 @pytest.mark.parametrize("is_written", [True, False])
 def test_the_end_waits_for_disks_but_not_for_long(is_written: bool, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("elastic.actors.ray_tiers._DISK_S", 2 * LATE_S)
+    monkeypatch.setattr("elastic.actors.ray_tiers._ASK_S", LATE_S / 4)
     keeper = Keeper()
     tiers, state, _ = tiers_of(tmp_path, keeper, disk=str(tmp_path))
     tiers.heed(ev.ShardStaged(worker="w0", commit=commit(4), shard=0, shards=1, nbytes=64), state)
@@ -123,7 +124,8 @@ def test_the_end_waits_for_disks_but_not_for_long(is_written: bool, tmp_path: Pa
     began_s = time.monotonic()
     tiers.flush()
     assert (time.monotonic() - began_s < LATE_S) == is_written
-    assert keeper.urged == ([] if is_written else ["the run is over"])
+    assert set(keeper.urged) == (set() if is_written else {"the run is over"})
+    assert is_written or len(keeper.urged) > 1, "the keeper may hear of the last step after it was urged"
 
 
 def fields_of(state: RunState) -> dict[str, Any]:
