@@ -146,6 +146,18 @@ def test_a_rewind_that_was_not_finished_has_not_been():
     assert ws.view.resume == commit(7) and ws.view.behind == (1,)
 
 
+def test_a_rewind_in_vain_keeps_it_from_nothing():
+    """Asked before the new driver's first generation, whose line of history begins with what live workers hold."""
+    told, old = {"published": 6}, view("w0", "w1", resume=2, published=2)
+    ws = taken(adopted("w0", 7, old), told=told, checkpoint=Checkpoint())
+    ws.feed(ev.RewindAsked(to_step=3))
+    ws.die("w1")
+    assert ws.phase is Phase.WAITING
+    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
+    assert ws.phase is Phase.FORMING and (ws.view.resume, ws.view.restored) == (commit(7), False)
+    assert (ws.state.forks, ws.state.published) == ((Fork(incarnation=2, generation=4, step=7),), 6)
+
+
 def test_if_all_have_the_newest_step_comes_from_the_tiers():
     old = view("w0", resume=2, published=2)
     ws = taken(adopted("w0", 3, old), replicas=1, told={"published": 6}, checkpoint=Checkpoint())
