@@ -53,7 +53,7 @@ from elastic.control.saving import save_again
 from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
-from elastic.control.taking_over import taken_over
+from elastic.control.taking_over import dismiss_surplus, taken_over
 from elastic.control.tending import gpu_reset, rung_reached, tend
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -245,6 +245,8 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
         told["standing"] = Standing.MEMBER
     is_first = event.worker in turn.tally.late
     turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
+    if "standing" in told:
+        dismiss_surplus(turn)
     if turn.state.phase is Phase.RUNNING:  # all stop at the end of a step, as one of them was asked
         turn.enter(Phase.FREEZING, planned=True)
     elif turn.state.phase is Phase.FREEZING and is_first and not turn.state.planned:

@@ -191,9 +191,13 @@ def _new_generation(before: RunState, event: ev.Event, after: RunState, view: Vi
 
 
 def _is_fork(before: RunState, after: RunState) -> bool:
-    """A restore ended, and with the new generation a new line of history begins; not one that begins with nothing."""
+    """A restore ended, and with the new generation a new line of history begins.
+
+    Not one that begins with nothing; nor is it one of a new driver that has gone back to nothing yet.
+    """
     is_new = after.forks[:-1] == before.forks != after.forks and after.forks[-1].step >= 0
-    return before.restore is not None and after.restore is None and is_new
+    is_in_vain = after.looks_in_vain > before.looks_in_vain
+    return before.restore is not None and after.restore is None and is_new and not is_in_vain
 
 
 def _exiled(before: RunState, event: ev.Event, after: RunState) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted, newest_view
+from elastic.control.departing import AT_HOME
 from elastic.control.forming import settle
 from elastic.control.persistent import persistent
 from elastic.control.restoring import look_for_state
@@ -24,13 +25,12 @@ _STANDING = {
     Stage.PARKED: Standing.PARKED,
     Stage.FROZEN: Standing.PARKED,
 }
-_HELD = (Standing.LOADING, Standing.PARKED, Standing.MEMBER)
 
 
 def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
     changes = _taken_over(turn.state, event, turn.now_s)
     turn.change(**changes | {name: persistent(changes[name]) for name in ("workers", "heard_s") if name in changes})
-    _dismiss_surplus(turn)
+    dismiss_surplus(turn)
     if turn.state.view is None:
         turn.enter(Phase.STARTING)
         turn.replenish("a new driver goes on with workers that have not trained yet")
@@ -43,16 +43,24 @@ def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
     settle(turn)
 
 
-def _dismiss_surplus(turn: Turn) -> None:
-    """Some that were to be ended, and were replaced, are there with those who replace them."""
-    scaling = turn.settings.scaling
-    held = [worker for worker in turn.standing(*_HELD) if not worker.notice]
-    members = {worker.gang for worker in held if turn.is_member(worker.name)}
-    others = sorted({worker.gang for worker in held} - members)
-    room = scaling.bounds[1] + scaling.spares - len(members)
-    for worker in held:
-        if worker.gang in others[max(0, room) :]:
-            turn.dismiss(worker.name, reason="there are enough without it")
+def dismiss_surplus(turn: Turn) -> None:
+    """Some that were to be ended, and were replaced, are there with those who replace them: who is at the door goes.
+
+    So it is where a member that was not found at once has come back.
+    """
+    held, scaling = turn.tally.held, turn.settings.scaling
+    others: dict[int, list[str]] = {}
+    for worker in turn.standing(*AT_HOME):
+        if worker.notice or worker.held:
+            continue
+        if held.shards[worker.gang][worker.shard] > 1:
+            turn.dismiss(worker.name, reason="somebody else is in its place")
+        elif not any(map(turn.is_member, turn.tally.mates[worker.gang])):
+            others.setdefault(worker.gang, []).append(worker.name)
+    surplus = max(0, len(held.shards) - scaling.bounds[1] - scaling.spares)
+    for gang in sorted(others, reverse=True)[:surplus]:
+        for name in others[gang]:
+            turn.dismiss(name, reason="there are enough without it")
 
 
 def as_found(state: RunState, event: ev.RunTakenOver, now_s: float) -> RunState:

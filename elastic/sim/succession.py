@@ -53,6 +53,7 @@ class Succession(World):
         self.stale = 0
         self.abandoned = self.is_sent_back = False
         super().__init__(*arguments, **options)
+        self.past = self.ws.state
         for at_s in deaths_s:
             self.later(at_s, self.die)
 
@@ -91,8 +92,9 @@ class Succession(World):
     def control(self, event: ev.Event) -> None:
         if self.is_headless:
             return
+        before = self.ws.state
         super().control(event)
-        if isinstance(event, ev.StepStable):
+        if isinstance(event, ev.StepStable) and self.ws.state is not before:  # else it waits, or was never heard
             told = self.ws.state.published
             is_later = not self.journal or told >= self.journal[-1] or bool(self.ws.state.forks)
             must(is_later, Law.EXACTLY_ONCE, lambda: "a step is told a second time")
@@ -150,7 +152,9 @@ class Succession(World):
             return
         going, ended = who_goes_on(found)
         names, members = {one.worker for one in going}, set[str]()
-        view, before = newest_view(found), self.ws.state
+        if self.ws.state.workers:  # else it died before it had taken over: what the journal has, the one before it told
+            self.past = self.ws.state
+        view, before = newest_view(found), self.past
         if view is not None:
             members = {member.worker for member in view.members}
         for worker in self.workers.values():

@@ -10,7 +10,7 @@ from elastic.control import events as ev
 from elastic.control.commands import Command, Dismiss, EndRun, Form, Freeze, Go
 from elastic.control.invariants import check, check_step
 from elastic.control.outcome import Ending, Outcome
-from elastic.control.state import Phase, RunState, Standing
+from elastic.control.state import Phase, Restoring, RunState, Standing
 from elastic.control.values import Fork, Incident, IncidentClass
 from tests.pure.bare_controller import BareController, commit
 
@@ -193,3 +193,7 @@ def test_a_fork_lets_what_was_published_go_back():
     waits = replace(state, restore=None, forks=())
     begun = replace(waits, forks=(Fork(incarnation=1, generation=2, step=1),), published=1)
     assert "step 4 was published, now 1" in broken(waits, begun), "no restore was under way"
+    waits = replace(waits, restore=Restoring(commit=commit(1), since_s=0.0))
+    assert "step 4 was published, now 1" not in broken(waits, begun)
+    in_vain = replace(begun, looks_in_vain=1)
+    assert "step 4 was published, now 1" in broken(waits, in_vain), "there was nothing to go back to"

@@ -2,9 +2,11 @@
 
 import functools
 import random
+from typing import Any
 
 import pytest
 
+from elastic.control import events as ev
 from elastic.control.outcome import Ending
 from elastic.sim.parts import Plan
 from elastic.sim.succession import DriverGangWorld, DriverTierWorld, DriverWorld
@@ -60,6 +62,31 @@ def test_where_nothing_but_the_driver_dies_nobody_is_started_anew():
         assert set(world.workers) == {"w0", "w1", "w2"} or "driver" not in world.faults
         assert len(world.stable) == 8
         assert world.ws.state.published == 7
+
+
+class DiesAtTheDoor(DriverWorld):
+    """Its second driver dies when it has found the workers, and before it has taken over."""
+
+    def __init__(self, seed: int, plan: Plan, **options: Any) -> None:
+        self.openings: list[ev.RunTakenOver] = []
+        super().__init__(seed, plan, **options)
+
+    def control(self, event: ev.Event) -> None:
+        if isinstance(event, ev.RunTakenOver):
+            self.openings.append(event)
+        if isinstance(event, ev.RunTakenOver) and self.life == 2:
+            self.die()
+        else:
+            super().control(event)
+
+
+def test_a_driver_that_dies_before_it_has_taken_over_leaves_the_journal_it_has_found():
+    world = DiesAtTheDoor(0, Plan(replicas=(2, 2), spares=1, steps=40, quick=True), deaths_s=(8.0,)).play()
+    world.judge()
+    second, third = world.openings
+    assert second.published >= 0 and second.next_worker == 3
+    assert (third.published, third.ahead) == (second.published, second.ahead)
+    assert (third.next_worker, third.next_gang) == (second.next_worker, second.next_gang)
 
 
 @batches(150, 10, quick=10)

@@ -146,6 +146,18 @@ def test_a_rewind_that_was_not_finished_has_not_been():
     assert ws.view.resume == commit(7) and ws.view.behind == (1,)
 
 
+def test_a_rewind_in_vain_keeps_it_from_nothing():
+    """Asked before the new driver's first generation, whose line of history begins with what live workers hold."""
+    told, old = {"published": 6}, view("w0", "w1", resume=2, published=2)
+    ws = taken(adopted("w0", 7, old), told=told, checkpoint=Checkpoint())
+    ws.feed(ev.RewindAsked(to_step=3))
+    ws.die("w1")
+    assert ws.phase is Phase.WAITING
+    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
+    assert ws.phase is Phase.FORMING and (ws.view.resume, ws.view.restored) == (commit(7), False)
+    assert (ws.state.forks, ws.state.published) == ((Fork(incarnation=2, generation=4, step=7),), 6)
+
+
 def test_if_all_have_the_newest_step_comes_from_the_tiers():
     old = view("w0", resume=2, published=2)
     ws = taken(adopted("w0", 3, old), replicas=1, told={"published": 6}, checkpoint=Checkpoint())
@@ -175,6 +187,52 @@ def test_there_may_be_more_of_them_than_are_wanted():
     """Who was to be ended, and was replaced, is there with those who replace it."""
     ws = taken(adopted("w0", 7, view("w0")), parked("w1"), parked("w2"), parked("w3"), replicas=(1, 2), spares=1)
     assert ws.addressees(cmd.Dismiss) == {"w3"}
+
+
+PLACES = {"w0": (0, 0), "w1": (0, 1), "w2": (1, 0), "w3": (1, 1)}
+
+
+def two_replicas_of_two(*names: str) -> list[Adopted]:
+    old = view("w0", "w1", "w2", "w3", width=2)
+    return [adopted(name, 7, old, gang=PLACES[name][0], shard=PLACES[name][1]) for name in names]
+
+
+def test_of_two_in_one_place_the_member_stays():
+    found = two_replicas_of_two("w0", "w1", "w2", "w3")
+    ws = taken(*found, parked("w5", gang=1, shard=1), parked("w6", gang=2, shard=0), replicas=(1, 3), width=2)
+    assert ws.addressees(cmd.Dismiss) == {"w5"}
+    assert set(ws.members) == set(PLACES)
+
+
+def test_of_two_at_the_door_one_stays_and_gets_the_mates_it_needs():
+    found = two_replicas_of_two("w0", "w1")
+    rivals = (parked("w5", gang=4, shard=0), parked("w6", gang=4, shard=0), parked("w7", gang=5, shard=1))
+    ws = taken(*found, *rivals, replicas=(1, 3), width=2, told={"next_worker": 8})
+    assert len(ws.addressees(cmd.Dismiss) & {"w5", "w6"}) == 1
+    ws.die("w2", "w3")
+    ws.form()
+    assert {(start.gang, start.shard) for start in ws.given(cmd.StartWorker)} == {(4, 1), (5, 0)}
+
+
+def test_who_replaces_a_missing_member_goes_only_if_that_comes_back():
+    found, rival = two_replicas_of_two("w0", "w1", "w2"), parked("w5", gang=1, shard=1)
+    ws = taken(*found, rival, width=2)
+    assert ws.phase is Phase.FREEZING and ws.given(cmd.Dismiss) == []
+    ws.answer("w3", 7)
+    assert ws.addressees(cmd.Dismiss) == {"w5"}
+    assert ws.phase is Phase.FORMING and set(ws.members) == set(PLACES)
+    ws = taken(*found, rival, width=2)
+    ws.die("w3")
+    assert ws.given(cmd.Dismiss) == [] and set(ws.members) == {"w0", "w1", "w2", "w5"}
+
+
+def test_so_does_a_whole_replica_unless_it_is_lost_anyway():
+    doomed = parked("w3", notice="SIGTERM")
+    ws = taken(adopted("w0", 7, view("w0", "w1")), parked("w2"), doomed)
+    assert ws.given(cmd.Dismiss) == []
+    ws.answer("w1", 7)
+    assert ws.addressees(cmd.Dismiss) == {"w2"}
+    assert set(ws.members) == {"w0", "w1"}
 
 
 def test_who_was_dismissed_counts_as_gone():
