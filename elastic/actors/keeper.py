@@ -147,9 +147,20 @@ class Keeper:
         """This process may end at any moment: actors upload what is newest, and commit it, with it or without."""
         self._inbox.put(lambda: self._hand_over(reason))
 
-    def lease(self, commit: CommitId, shards: int, is_over: bool = False) -> None:
-        """Somebody reads this step: nothing of it is dropped until this is called again with is_over."""
-        self._inbox.put(lambda: self._heed(rungs.Leased(commit=commit, shards=shards, is_over=is_over)))
+    def lease(
+        self, commit: CommitId, shards: int, is_over: bool = False, then: Callable[[Any], object] = lambda going: None
+    ) -> None:
+        """Somebody reads this step: nothing more of it is dropped until this is called again with is_over.
+
+        Args:
+            then: called in the keeper's thread with what is being dropped already, see `Ladder.going`.
+        """
+
+        def heed() -> None:
+            self._heed(rungs.Leased(commit=commit, shards=shards, is_over=is_over))
+            then(self._ladder.going(commit, shards))
+
+        self._inbox.put(heed)
 
     def inventory(self, here: str) -> list[PeerSource]:
         """Where shards can be read by somebody on node `here`, nearest first."""

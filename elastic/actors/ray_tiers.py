@@ -1,18 +1,19 @@
 """Effect. The tiers of a run on Ray: its keeper is told what happens, and is waited for in the end."""
 
 import logging
+import queue
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic.actors.keeper import Keeper
-from elastic.actors.peer_source import peer_sources
+from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim
 from elastic.actors.replica import end_replicas, wake
 from elastic.actors.tiers import Tiers
-from elastic.checkpoint.catalog import Candidate
+from elastic.checkpoint.catalog import Candidate, Holder
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
 from elastic.control import events as ev
@@ -62,6 +63,7 @@ class RayTiers(Tiers):
         self._homes: Mapping[str, set[int]] = {}
         self._worry = ""
         self._leased: tuple[CommitId, int] | None = None  # what is about to be restored, and its shards
+        self._claims: deque[tuple[CommitId, int]] = deque()  # leases of what was found, and not heard of yet
         self._state: RunState | None = None  # as last seen
         self._changed = threading.Condition()
 
@@ -91,10 +93,7 @@ class RayTiers(Tiers):
             case ev.NodeNotice():
                 self._keeper.notice(event.node, event.reason)
             case ev.RestoreFound():
-                found = self._found if self._prefetch(self._keeper, state, {}) else None
-                self._lease(self._keeper, (found.commit, len(found.shards)) if found is not None else None)
-                if found is None:
-                    self._keeper.prefetch(None)  # it was announced, and is not wanted any more
+                self._heed_found(self._keeper, event, state)
             case ev.WorkerPlaced():
                 self._prefetch(self._keeper, state, self._homes)
             case ev.StepStable():
@@ -119,13 +118,21 @@ class RayTiers(Tiers):
                 homes.setdefault(member.shard, set()).add(member.node)
             self._keeper.homes(homes)
 
+    def _heed_found(self, keeper: Keeper, event: ev.RestoreFound, state: RunState) -> None:
+        found = self._found if self._prefetch(keeper, state, {}) else None
+        self._lease(keeper, (found.commit, len(found.shards)) if found is not None else None)
+        if event.commit is not None and self._claims:
+            keeper.lease(*self._claims.popleft(), is_over=True)
+        if found is None:
+            keeper.prefetch(None)  # it was announced, and is not wanted any more
+
     def _lease(self, keeper: Keeper, wanted: tuple[CommitId, int] | None) -> None:
         """This is not collected until something else is wanted, or nothing."""
         before, self._leased = self._leased, wanted
+        if wanted is not None:
+            keeper.lease(*wanted)  # before the other one is over: it may be the same
         if before is not None:
             keeper.lease(*before, is_over=True)
-        if wanted is not None:
-            keeper.lease(*wanted)
 
     def _prefetch(self, keeper: Keeper, state: RunState, before: Mapping[str, set[int]]) -> bool:
         """Bring what is about to be restored to the nodes of those who load it, if they are others than before.
@@ -140,6 +147,22 @@ class RayTiers(Tiers):
         if homes != before:
             keeper.prefetch(Aim(candidate=found, width=state.width, homes=homes))
         return True
+
+    def _claim(self, candidate: Candidate) -> bool:
+        """What is being dropped was still to be seen a moment ago; the keeper knows."""
+        if self._keeper is None:
+            return True
+        told, claim = queue.SimpleQueue[frozenset[tuple[str, int]]](), (candidate.commit, len(candidate.shards))
+        self._keeper.lease(*claim, then=told.put)
+        try:
+            going = told.get(timeout=_ANNOUNCE_S)
+        except queue.Empty:  # it is told without an answer: who cannot load it says so
+            going = frozenset()
+        if all(any(not _is_going(one, going) for one in holders) for holders in candidate.shards):
+            self._claims.append(claim)
+            return True
+        self._keeper.lease(*claim, is_over=True)
+        return False
 
     def _announce(self, candidate: Candidate) -> None:
         """Live workers load it at once: their nodes expect it before they ask, so that each byte is read once."""
@@ -201,6 +224,11 @@ class RayTiers(Tiers):
 
     def _metrics_of(self, commit: CommitId) -> Mapping[str, float]:
         return self._metrics.get(commit.step, {})
+
+
+def _is_going(holder: Holder, going: frozenset[tuple[str, int]]) -> bool:
+    source = holder.source
+    return isinstance(source, PeerSource) and (source.node, holder.manifest.shard) in going
 
 
 def _homes(state: RunState) -> dict[str, set[int]]:

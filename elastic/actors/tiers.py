@@ -122,7 +122,11 @@ class Tiers:
         early = [one for one in seen.candidates if at_most is None or one.commit.step <= at_most]
         those = [one for one in early if not any(one.commit.same_state(bad) for bad in without)]
         # Who asks for a step by its number wants it, whatever came of it.
-        choice = next_candidate(those, seen.starts if at_most is None else (), _TRIES)
+        starts = seen.starts if at_most is None else ()
+        choice = next_candidate(those, starts, _TRIES)
+        while choice.candidate is not None and not self._claim(choice.candidate):
+            those.remove(choice.candidate)
+            choice = next_candidate(those, starts, _TRIES)
         if choice.bad:
             steps = ", ".join(str(step) for step, _ in choice.bad)
             log.warning("steps left out, since training failed soon after them in %d lives: %s", _TRIES, steps)
@@ -135,6 +139,10 @@ class Tiers:
         if choice.bad:
             silent = f"training failed {_TRIES} times soon after each step: choose one with elastic rewind --to-step"
         self._emit(ev.RestoreFound(commit=None, reason=silent or "no step is whole", error=silent))
+
+    def _claim(self, candidate: Candidate) -> bool:
+        """From now on nothing of it is dropped; False: too much of it is being dropped already."""
+        return True
 
     def _announce(self, candidate: Candidate) -> None:
         """It is about to be told that this can be restored; may wait for a moment."""

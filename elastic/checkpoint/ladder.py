@@ -52,6 +52,12 @@ class Ladder:
         step = self._now.steps.get((commit.step, commit.lineage, shards))
         return None if step is None else self._now.rung(step)
 
+    def going(self, commit: CommitId, shards: int) -> frozenset[tuple[str, int]]:
+        """(node, shard) of the copies of a step that are being dropped: who still sees them must not count on them."""
+        step = (commit.step, commit.lineage, shards)
+        at = ((node, copy) for node, site in self._now.sites.items() for copy in site.dropping)
+        return frozenset((node, shard) for node, (of, shard) in at if of == step)
+
     def _note(self, event: rungs.Event) -> None:
         match event:
             case rungs.Homes():
@@ -94,7 +100,7 @@ class Ladder:
         if site is None or (site.life == holding.life and holding.number < site.number):
             return
         if site.life != holding.life:
-            site.ordered = frozenset()
+            site.ordered, site.dropping = frozenset(), set()
             self._forget_work(node)
         for key in sorted(holding.slots | holding.copies, key=rungs.copy_of):  # a set has no order that repeats itself
             self._now.see(key.commit, key.shards)
@@ -102,6 +108,7 @@ class Ladder:
         site.slots = {rungs.copy_of(key) for key in holding.slots}
         site.pinned = {rungs.copy_of(key) for key in holding.pinned}
         site.copies = {rungs.copy_of(key) for key in holding.copies}
+        site.dropping &= site.copies - site.slots - {rungs.copy_of(key) for key in holding.disk}
         for of, shard in site.copies:
             self._now.steps[of].pulling.discard((shard, node))
             self._now.steps[of].full.discard(node)
@@ -265,6 +272,7 @@ class Ladder:
             for node, site in self._now.sites.items() if reason else ():
                 for copy in sorted(copy for copy in site.copies if copy[0] == step.copy(0)[0]):
                     site.copies.discard(copy)
+                    site.dropping.add(copy)
                     for one in active:
                         one.room_at(node)
                     yield rungs.Drop(key=step.key(copy[1]), node=node, reason=reason)

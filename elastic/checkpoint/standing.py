@@ -13,7 +13,7 @@ TRIES = 3  # of a pull at one node, of an upload, of a commit
 
 @dataclass(slots=True)
 class Site:
-    """A node, and which copies it holds."""
+    """A node, and which copies it holds; dropping: those that it was told to drop, and may still show."""
 
     domain: str
     life: str = ""
@@ -21,6 +21,7 @@ class Site:
     slots: set[Copy] = field(default_factory=set)
     pinned: set[Copy] = field(default_factory=set)
     copies: set[Copy] = field(default_factory=set)
+    dropping: set[Copy] = field(default_factory=set)
     ordered: frozenset[ShardKey] = frozenset()  # pins, as last ordered
     leaving: str = ""
 

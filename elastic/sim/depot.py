@@ -39,6 +39,7 @@ class DepotWorld(KeptWorld):
     Attributes:
         safe: the newest step that was told to be on several nodes. ghosts: nodes that were lost, and when.
         waited: lineages of steps that survivors have saved while the run waited. leased: what is about to be restored.
+        going: (node, shard) of those copies of it that were being dropped when it was found, and did not count.
     """
 
     def __init__(self, seed: int, plan: Plan, *, outage: float, node_loss: float, **options: Any) -> None:
@@ -47,6 +48,7 @@ class DepotWorld(KeptWorld):
         self.ghosts: list[tuple[float, Host]] = []
         self.waited: set[str] = set()
         self.leased: CommitId | None = None
+        self.going: frozenset[tuple[str, int]] = frozenset()
         self.collected = 0
         super().__init__(seed, plan, **options)
 
@@ -99,6 +101,7 @@ class DepotWorld(KeptWorld):
         """What was kept in full makes room for something newer that is kept as well, as far as one can know."""
         why, commit = f"{host.name} dropped {order.key}, since {order.reason}", order.key.commit
         is_wanted = self.leased is not None and self.leased.same_state(commit)
+        is_wanted = is_wanted and (host.name, order.key.shard) not in self.going
         must(not is_wanted, Law.COLLECTED, lambda: f"{why}, and it is about to be restored")
         self.check_restorable(why)
         host.copies[copy_of(order.key)] = order.key
@@ -137,11 +140,16 @@ class DepotWorld(KeptWorld):
 
     # --- what can be restored ---
 
-    def whole(self, also_silent: bool = True) -> tuple[Candidate, ...]:
-        """Best first. also_silent: nodes out of reach count, too."""
+    def whole(self, also_silent: bool = True, also_going: bool = True) -> tuple[Candidate, ...]:
+        """Best first. also_silent: nodes out of reach count, too. also_going: so do copies that are being dropped."""
         sources = self.sources(also_silent)
+        if not also_going:
+            sources = [(source, [key for key in keys if not self.is_going(source, key)]) for source, keys in sources]
         found = [Holder(source=source, manifest=manifest_of(key)) for source, keys in sources for key in keys]
         return candidates(found, RUN, self.ws.state.forks)
+
+    def is_going(self, source: Any, key: ShardKey) -> bool:
+        return source is not self.store and (source.name, key.shard) in self.ladder.going(key.commit, key.shards)
 
     def sources(self, also_silent: bool = True) -> list[tuple[Any, list[ShardKey]]]:
         hosts = [host for host in self.hosts.values() if also_silent or not self.is_silent(host)]
@@ -159,18 +167,20 @@ class DepotWorld(KeptWorld):
     def lease(self, wanted: CommitId | None) -> None:
         """It is not collected until something else is wanted, or nothing."""
         before, self.leased = self.leased, wanted
-        for commit, is_over in ((before, True), (wanted, False)):
+        for commit, is_over in ((wanted, False), (before, True)):
             if commit is not None:
                 self.heed(self.ladder, rungs.Leased(commit=commit, shards=self.width, is_over=is_over))
 
     def find(self, command: cmd.FindRestore) -> ev.RestoreFound:
         found = self.found(command)
-        self.lease(found.commit)
+        commit = found.commit
+        self.going = self.ladder.going(commit, self.width) if commit is not None else frozenset()
+        self.lease(commit)
         return found
 
     def found(self, command: cmd.FindRestore) -> ev.RestoreFound:
         bound = command.at_most if command.at_most is not None else 1 << 30
-        those = [one for one in self.whole(also_silent=False) if one.commit.step <= bound]
+        those = [one for one in self.whole(also_silent=False, also_going=False) if one.commit.step <= bound]
         those = [one for one in those if not any(one.commit.same_state(bad) for bad in command.without)]
         chosen = next_candidate(those, ()).candidate
         if chosen is None:

@@ -167,7 +167,8 @@ class Succession(World):
         self.ws = copy.copy(self.ws)
         self.ws.state = RunState(settings=replace(before.settings, incarnation=life), forks=before.forks)
         self.is_headless, self.stalled_until_s = False, 0.0
-        self.is_sent_back = before.restore is not None and before.restore.at_most is not None
+        if before.restore is not None and before.restore.at_most is not None:
+            self.is_sent_back = True  # until a generation is formed, however many drivers that takes
         told: dict[str, Any] = {"published": before.published, "ahead": tuple(before.published_ahead)}
         if before.generation == 0:
             told = {}

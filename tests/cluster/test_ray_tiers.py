@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Keeper:
         self.answers, self.aims, self.staged_, self.urged = answers, list[Aim | None](), list[Any](), list[str]()
         self.leases: list[tuple[int, bool]] = []
         self.forks: tuple[Fork, ...] = ()
+        self.going: dict[int, frozenset[tuple[str, int]]] = {}
 
     def prefetch(self, aim: Aim | None, then: Callable[[], None] = lambda: None) -> None:
         self.aims.append(aim)
@@ -40,8 +42,11 @@ class Keeper:
     def staged(self, *what: Any) -> None:
         self.staged_.append(what)
 
-    def lease(self, commit: CommitId, shards: int, is_over: bool = False) -> None:
+    def lease(
+        self, commit: CommitId, shards: int, is_over: bool = False, then: Callable[[Any], object] = lambda going: None
+    ) -> None:
         self.leases.append((commit.step, is_over))
+        then(self.going.get(commit.step, frozenset()))
 
     def forked(self, forks: tuple[Fork, ...]) -> None:
         self.forks = forks
@@ -78,10 +83,37 @@ def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
     (told,) = emitted
     assert isinstance(told, ev.RestoreFound) and told.commit == found.commit
     tiers.heed(told, RunState(**{**fields_of(state), "restore": Restoring(number=1, commit=found.commit)}))
-    assert len(keeper.aims) == 2 and keeper.aims[-1] is not None and keeper.leases == [(7, False)]
+    assert len(keeper.aims) == 2 and keeper.aims[-1] is not None
+    assert keeper.leases == [(7, False), (7, False), (7, True)]
     tiers.heed(told, state)
     assert keeper.aims[-1] is None, "nobody restores it after all"
-    assert keeper.leases == [(7, False), (7, True)]
+    assert keeper.leases[3:] == [(7, True)]
+
+
+def test_what_is_being_dropped_everywhere_is_not_told(tmp_path: Path, monkeypatch: Any) -> None:
+    keeper = Keeper(answers=False)
+    tiers, _, emitted = tiers_of(tmp_path, keeper)
+    found = [candidate_of(step, 1, "ab") for step in (9, 8, 7)]
+    found = [
+        replace(one, shards=tuple(row[:2] for row in one.shards)) for one in found
+    ]  # only in the memory of a and b
+    monkeypatch.setattr(tiers, "_look", lambda: type("", (), {"candidates": found, "starts": (), "silent": ()}))
+    keeper.going = {9: frozenset({("a", 0), ("b", 0)}), 8: frozenset({("a", 0), ("b", 1)})}
+    tiers._find(9, ())
+    (told,) = emitted
+    assert isinstance(told, ev.RestoreFound) and told.commit == found[1].commit, "b keeps it"
+    assert keeper.leases == [(9, False), (9, True), (8, False)]
+
+
+def test_a_keeper_that_stands_still_does_not_keep_what_was_found_from_being_told(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("elastic.actors.ray_tiers._ANNOUNCE_S", LATE_S)
+    tiers, _, _ = tiers_of(tmp_path, Keeper(answers=False))
+    monkeypatch.setattr(tiers._keeper, "lease", lambda *_, then: None)
+    assert tiers._claim(candidate_of(7, 1, ""))
+    tiers._keeper = None
+    assert tiers._claim(candidate_of(7, 1, "")), "nobody drops anything"
 
 
 def test_keepers_that_do_not_answer_hold_up_a_restore_for_a_moment_only(tmp_path: Path, monkeypatch: Any) -> None:

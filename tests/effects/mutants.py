@@ -169,6 +169,12 @@ MUTANTS = (
         new="            if step.is_uploading or step in active:\n",
     ),
     Mutant(
+        name="a copy that is being dropped is found",
+        file="checkpoint/ladder.py",
+        old="                    site.dropping.add(copy)\n",
+        new="",
+    ),
+    Mutant(
         name="what history has left behind is restored",
         file="checkpoint/catalog.py",
         old="        if is_visible(commit, tuple(lines)) and ",

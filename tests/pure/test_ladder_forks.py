@@ -33,3 +33,21 @@ def test_disks_keep_it_too():
         nodes.disk["a"] = {key(step) for step in (1, 2, 3)}
         nodes.hold("a")
         assert nodes.dropped == dropped
+
+
+def test_what_is_being_dropped_is_told_until_its_node_shows_it_no_more():
+    nodes = Nodes("ab")
+    for step in (1, 2):
+        nodes.replicate("a", key(step))
+    assert nodes.ladder.going(key(1).commit, 1) == frozenset()
+    nodes.replicate("a", key(3))
+    (drop,) = nodes.take(rungs.Drop)
+    gone = frozenset({("b", 0)})
+    assert (drop.key, drop.node) == (key(1), "b") and nodes.ladder.going(key(1).commit, 1) == gone
+    nodes.tell(rungs.Leased(commit=key(1).commit, shards=1))
+    nodes.hold("b")
+    assert nodes.ladder.going(key(1).commit, 1) == gone, "that was how it was before"
+    assert nodes.ladder.going(key(2).commit, 1) == frozenset()
+    nodes.copies["b"].discard(key(1))
+    nodes.hold("b")
+    assert nodes.ladder.going(key(1).commit, 1) == frozenset()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from elastic.checkpoint import rungs
+from elastic.checkpoint.records import Committed
 from elastic.checkpoint.rungs import copy_of
 from elastic.control import commands as cmd
 from elastic.control.values import CommitId, Fork
@@ -13,7 +14,7 @@ from elastic.sim.campaign import KINDS, case_of, world_of
 from elastic.sim.depot import DepotWorld
 from elastic.sim.laws import Violation
 from elastic.sim.parts import Plan
-from elastic.sim.storage import SLOTS, Host, Store, digest_of, keys_of
+from elastic.sim.storage import RUN, SLOTS, Host, Store, digest_of, keys_of
 from elastic.sim.succession import DriverDepotWorld
 from tests.pure.batches import batches
 
@@ -146,6 +147,24 @@ def test_what_is_kept_goes_only_for_something_newer_or_when_nobody_wants_it():
     with pytest.raises(Violation, match="nothing newer is kept by 1 nodes"):
         world.dropped_from(host, order)
     world.ws.state = replace(world.ws.state, forks=(Fork(incarnation=1, generation=2, step=-1),))
+    world.dropped_from(host, order)
+
+
+def test_what_was_being_dropped_before_is_not_found_and_what_was_found_is_not_dropped():
+    world, host = one_host()
+    (key,) = keys_of(commit(3), 1)
+    host.copies[copy_of(key)] = key
+    world.ladder.heed(rungs.NodeUp(node=host.name))
+    world.ladder.heed(rungs.Held(node=host.name, holding=host.holding()))
+    look = cmd.FindRestore(reason="a test", at_most=3)
+    assert world.find(look).commit == key.commit
+    order = rungs.Drop(key=key, node=host.name, reason="a test")
+    with pytest.raises(Violation, match="about to be restored"):
+        world.dropped_from(host, order)
+    world.ladder.going = lambda commit, shards: frozenset({(host.name, 0)})
+    assert world.find(look).commit is None and world.whole()
+    world.store.committed["there"] = Committed(run=RUN, commit=key.commit, manifests=("",), nbytes=0)
+    assert world.find(look).commit == key.commit, "the store has it, too"
     world.dropped_from(host, order)
 
 
