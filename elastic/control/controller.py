@@ -53,7 +53,7 @@ from elastic.control.saving import save_again
 from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import note_speed
 from elastic.control.suspicion import KEPT_STEPS
-from elastic.control.taking_over import dismiss_surplus, taken_over
+from elastic.control.taking_over import dismiss_surplus, is_left_of_a_rewind, taken_over
 from elastic.control.tending import gpu_reset, rung_reached, tend
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -236,7 +236,8 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     if turn.worker(event.worker).standing is Standing.PARKED:
         return  # it has answered before, and its state is being replaced
     is_void = any(fork.voids(event.commit) for fork in turn.state.forks)  # it could not restore what the others did
-    is_healed = event.healed and not is_void and not is_of_old(turn, event.worker, event.commit)
+    is_old = is_of_old(turn, event.worker, event.commit) or is_left_of_a_rewind(turn, event)
+    is_healed = event.healed and not is_void and not is_old
     prepared = None if is_void else event.prepared
     record = turn.worker(event.worker)
     told = {"answer": event.commit, "healed": is_healed, "prepared": prepared, "doubted": False, "missed": event.missed}

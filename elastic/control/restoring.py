@@ -63,7 +63,8 @@ def is_restored(turn: Turn) -> bool:
     _send_to_the_door(turn)
     turn.replenish("the state is restored")
     waiting = turn.tally.by_start(turn.tally.unasked)
-    turn.set_workers(waiting, restoring=restore.commit, restoring_s=turn.now_s, refused=False)
+    # Who kept what it held when an earlier restore came to nothing gives it up now: its answer counts again.
+    turn.set_workers(waiting, restoring=restore.commit, restoring_s=turn.now_s, refused=False, healed=False)
     if waiting:
         reason = f"the run goes on after step {restore.commit.step}"
         turn.do(Restore(workers=tuple(waiting), commit=restore.commit, number=restore.number, reason=reason))

@@ -6,6 +6,7 @@ like any that are out of reach, and the next generation resumes from the highest
 It is of the new incarnation, and its number is above all that any of them has heard of.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -78,8 +79,7 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
         while told + 1 in event.ahead:
             told += 1
         ahead = frozenset(step for step in event.ahead if step > told)
-        # Of a generation that never formed, members may be one update behind what it resumes from.
-        oldest = max(told, view.resume.step - 1, *ahead)
+        oldest = _oldest(view, told, ahead)
         there = [one for one in event.found if one.worker in members]
         workers |= {one.worker: _member(one, event.generation, oldest, now_s) for one in there}
         workers |= _missing(view, workers, max(event.next_gang, _first_free(one.gang for one in event.found)), now_s)
@@ -103,6 +103,22 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
         "next_gang": max(event.next_gang, _first_free(one.gang for one in workers.values())),
         "restores": max((one.restores for one in event.found), default=0),
     }
+
+
+def _oldest(view: View, told: int, ahead: Collection[int]) -> int:
+    """Of a generation that never formed, members may be one update behind what it resumes from."""
+    return max(told, view.resume.step - 1, *ahead)
+
+
+def is_left_of_a_rewind(turn: Turn, event: ev.FreezeAnswered) -> bool:
+    """A member that the new driver had not found answers late, and has loaded something at the door for the one before.
+
+    It is judged as those who were found: what is older than what was told is nothing to go on from.
+    """
+    state, last = turn.state, event.prepared or event.commit
+    if state.view is None or state.view.incarnation == state.settings.incarnation:
+        return False
+    return last.step < _oldest(state.view, state.published, state.published_ahead)
 
 
 def _record(one: Adopted, now_s: float) -> WorkerRecord:

@@ -142,3 +142,24 @@ def test_where_a_step_to_go_back_to_cannot_be_read_all_go_on_with_what_they_held
         ws.feed(ev.RestoreRefused(worker=name, commit=commit(2), reason="bad bytes", kept=commit(4)))
     ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
     assert ws.phase is Phase.FORMING and ws.members == names and ws.view.resume == commit(4)
+
+
+def test_what_was_kept_is_given_up_where_it_makes_up_no_replica():
+    """One shard could not load an older step, and the other had: the state is restored anew, and both answers count."""
+    ws = BareController(1, width=2, checkpoint=Checkpoint())
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
+    ws.join("w0", "w1")
+    ws.form()
+    for number in range(4):
+        ws.stable(number)
+    ws.feed(ev.RewindAsked(to_step=2), ev.RestoreFound(commit=commit(2)))
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.feed(ev.RestoreRefused(worker="w0", commit=commit(2), reason="bad bytes", kept=commit(4)))
+    ws.feed(ev.Restored(worker="w1", commit=commit(2)))
+    ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
+    assert ws.phase is Phase.WAITING and ws.given(FindRestore)
+    ws.feed(ev.RestoreFound(commit=commit(3)))
+    ws.feed(ev.Restored(worker="w0", commit=commit(3)), ev.Restored(worker="w1", commit=commit(3)))
+    assert ws.phase is Phase.FORMING and ws.view.restored and ws.view.resume == commit(3)

@@ -164,6 +164,23 @@ def test_if_all_have_the_newest_step_comes_from_the_tiers():
     assert ws.phase is Phase.WAITING and ws.given(cmd.FindRestore)
 
 
+def test_who_answers_late_is_judged_as_those_who_were_found():
+    """All have loaded an older step for a rewind; one of them was out of reach when the new driver asked."""
+    old = view("w0", "w1", resume=2, published=2)
+    ws = taken(adopted("w0", 3, old), told={"published": 6}, checkpoint=Checkpoint())
+    assert ws.phase is Phase.FREEZING
+    ws.answer("w1", 3)
+    assert ws.phase is Phase.WAITING and ws.given(cmd.FindRestore) and not ws.given(cmd.Form)
+
+
+def test_who_answers_late_with_what_was_told_gives_it():
+    old = view("w0", "w1", resume=2, published=2)
+    ws = taken(adopted("w0", 3, old), told={"published": 6}, checkpoint=Checkpoint())
+    ws.answer("w1", 6)
+    assert ws.phase is Phase.FORMING and ws.view.resume == commit(6)
+    assert [ws.members[rank] for rank in ws.view.donors] == ["w1"]
+
+
 def test_replicas_of_several_workers_keep_their_places():
     old = view("w0", "w1", "w2", "w3", width=2)
     places = {"w0": (0, 0), "w1": (0, 1), "w2": (1, 0), "w3": (1, 1)}
