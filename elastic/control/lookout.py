@@ -10,6 +10,7 @@ from elastic.control.persistent import persistent
 from elastic.control.state import RunState
 from elastic.control.suspicion import WAITING, shortest_limit_s, stall_limit_s
 
+_RAY_NOTICES_S = 120.0  # it asks a node some times, for some seconds each, before it places no more there
 _MARGIN = 0.8  # who has stood still for this part of the limit is listed: the limit moves a little with each step
 
 Names = dict[str, None]
@@ -76,6 +77,10 @@ class Lookout:
                 break
             found.append(node)
         return found
+
+    def lately_silent(self, now_s: float) -> list[str]:
+        """Those of them that Ray may still place workers on."""
+        return [node for node in self.silent(now_s) if now_s - self._heard[node] <= _RAY_NOTICES_S]
 
     def expect(self, stall_s: float) -> None:
         """How long a phase of a step may last now: the lists are made anew if that has become something else."""

@@ -74,7 +74,7 @@ def _release_nodes(turn: Turn) -> None:
 
 
 def _ask_anew(turn: Turn) -> None:
-    """Workers that wait for a slot avoid a node that is free again, or are to be on one that has no room."""
+    """Workers that wait for a slot avoid a node that may have it again, or are to be on one that has no room."""
     if turn.state.phase not in _ASKS:
         return
     stuck = {worker.gang for worker in turn.many(turn.tally.tied) if _is_stuck(turn, worker)}
@@ -94,7 +94,7 @@ def _is_stuck(turn: Turn, worker: WorkerRecord) -> bool:
     if worker.pinned:
         is_late = turn.attended_s - worker.since_s > limits.place_timeout_s
         return is_late or worker.pinned in care.quarantine or worker.pinned in turn.state.leaving
-    return bool(worker.avoid - care.quarantine.keys())
+    return bool(worker.avoid - turn.barred)
 
 
 def _remind_of_pause(turn: Turn) -> None:

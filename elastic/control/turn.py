@@ -175,7 +175,7 @@ class Turn:
                 self._start(gang, shard, node, reason)
 
     def _start(self, gang: int, shard: int, node: str, reason: str) -> None:
-        name, avoid = f"w{self.state.next_worker}", frozenset(self.state.care.quarantine)
+        name, avoid = f"w{self.state.next_worker}", self.barred
         node = "" if node in avoid else node
         record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.attended_s, avoid=avoid, pinned=node)
         self.put({name: record})
@@ -212,6 +212,11 @@ class Turn:
         node = self.worker(worker).node
         if self.state.heard_s.get(node, self.now_s) != self.now_s:
             self.change(heard_s=self.tally.hosts.hear((node,), self.now_s))
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """Nodes that get no worker now: in quarantine, or out of reach, which Ray may not have noticed yet."""
+        return frozenset(self.state.care.quarantine).union(self.tally.hosts.lately_silent(self.now_s))
 
     def is_silent(self, node: str) -> bool:
         """It used to be heard, by its monitor or its workers, and is not any more."""

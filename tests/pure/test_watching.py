@@ -284,6 +284,38 @@ def test_a_host_that_comes_back_in_time_loses_nothing():
     assert sorted(ws.members) == ["w0", "w1", "w2"] and ws.given(cmd.Fence) == []
 
 
+def grown_without_the_silent() -> BareController:
+    """The others have gone on, and w3 was asked for in the place of w1."""
+    ws = cut_off()
+    ws.answer("w0", 7)
+    ws.answer("w2", 7)
+    ws.tick(EXILE_S + 0.01)
+    ws.form()
+    victims(ws, "w0", "w2", still_s=0.0)
+    ws.stable(8, after_s=0.1)
+    assert [(one.worker, one.avoid) for one in ws.given(cmd.StartWorker)] == [("w3", frozenset({"node-w1"}))]
+    return ws
+
+
+def test_a_worker_that_waits_for_a_slot_may_have_one_on_a_host_that_is_heard_again():
+    ws = grown_without_the_silent()
+    ws.tick(0.5)
+    assert ws.given(cmd.Dismiss) == []
+    ws.feed(ev.HostBeat(node="node-w1"))
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Dismiss) == {"w3"}
+    assert [(one.worker, one.avoid) for one in ws.given(cmd.StartWorker)] == [("w4", frozenset())]
+
+
+def test_a_host_that_is_silent_for_long_is_for_ray_to_avoid():
+    ws = grown_without_the_silent()
+    for _ in range(130):
+        ws.now_s += 1.0
+        victims(ws, "w0", "w2", still_s=0.0)
+    ws.tick(0.0)
+    assert [(one.worker, one.avoid) for one in ws.given(cmd.StartWorker)] == [("w4", frozenset())]
+
+
 def test_the_exiled_never_returns_as_a_member():
     ws = cut_off()
     ws.answer("w0", 7)
