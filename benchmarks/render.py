@@ -112,8 +112,9 @@ def section(found: Found) -> str:
     drawn = plots(found)
     if results := found.get("recovery"):
         settings = tables.settings_of(tables.counting(results))[-1]
-        shown = [table for table in tables.recovery(results, is_short=True) if f"({settings}" in table.title]
-        parts += [RECOVERY, _picture(f"recovery-{settings}", drawn), *_texts(shown), *_origins(results)]
+        those = [result for result in results if settings in tables.settings_of(tables.counting([result]))]
+        shown = [table for table in tables.recovery(those, is_short=True) if f"({settings}" in table.title]
+        parts += [RECOVERY, _picture(f"recovery-{settings}", drawn), *_texts(shown), *_origins(those)]
     if found.get("checkpoint_systems"):
         (result,) = found["checkpoint_systems"]
         parts += [CHECKPOINT, _picture("checkpoint", drawn), *_texts(_checkpoint_tables(result)), *_origins([result])]
