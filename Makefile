@@ -11,7 +11,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-pure test-all branches check fmt lock bench-env bench-quick bench bench-full bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-checkpoint-systems bench-hosts bench-gpu bench-tables diagram clean
+.PHONY: help venv demo test test-pure test-all campaign branches check fmt lock bench-env bench-quick bench bench-full bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-checkpoint-systems bench-hosts bench-gpu bench-tables diagram clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ test-pure: $(READY) ## the pure tests but the slow ones: seconds, no Ray, no tor
 
 test-all: $(READY) ## every test, slow ones included
 	$(BIN)/python -m pytest $(ARGS)
+
+campaign: $(READY) ## a hundred worlds of the protocol campaign, each with the faults of its seed: a minute
+	$(BIN)/elastic simulate campaign --seeds 100 --jobs $$(nproc) $(ARGS)
 
 branches: $(READY) ## fails if a line or branch of the pure half is taken by no pure test
 	$(BIN)/python tools/branches.py $(ARGS)

@@ -61,8 +61,19 @@ GOALS = {
     "survivable_vs_dcp": ("<=", 0.4),
     "crc_share": ("<", 0.03),
     "restore_local_bytes_per_s": (">=", 5e9),
+    "restart_restore_s": ("<=", 1.0),
+    "persistent_vs_dcp": ("<=", 1.0),
+    "peer_vs_ray_pull": (">=", 0.7),
+    "restore_peer_vs_ray_pull": (">=", 0.7),
 }
-PEERS = ("peer_vs_ray_pull", "peer_pull_bytes_per_s", "restore_actor_bytes_per_s", "restore_peer_bytes_per_s")
+PEERS = (
+    "peer_vs_ray_pull",
+    "peer_pull_bytes_per_s",
+    "ray_pull_bytes_per_s",
+    "restore_actor_bytes_per_s",
+    "restore_peer_bytes_per_s",
+    "restore_peer_vs_ray_pull",
+)
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -297,7 +308,7 @@ def summarize(rows: list[dict[str, float]]) -> dict[str, Any]:
     return medians | seconds | {"quartiles": {name: statistics.quantiles(ratios[name]) for name in ratios}}
 
 
-def tiers(settings: Settings, disk: Path | None, restarts: int) -> dict[str, Any]:
+def tiers(settings: Settings, disk: Path | None, restarts: int, peer_bytes: int) -> dict[str, Any]:
     """What the tiers cost beside the training; what needs Ray is left out without it."""
     directory = Path(settings.directory)
     found: dict[str, Any] = checkpoint_tiers.measure(directory, disk, settings.nbytes, settings.repeats)
@@ -305,7 +316,7 @@ def tiers(settings: Settings, disk: Path | None, restarts: int) -> dict[str, Any
     if importlib.util.find_spec("ray") is not None:
         from benchmarks import checkpoint_peers
 
-        peers = checkpoint_peers.figures(min(settings.nbytes, 256 << 20), settings.repeats)
+        peers = checkpoint_peers.figures(peer_bytes, settings.repeats)
         found |= {name: peers[name] for name in PEERS}
     return found
 
@@ -323,7 +334,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON file for the result")
     parser.add_argument("--bytes", type=size, default=usual.nbytes, help="of the state, e.g. 64MiB")
     parser.add_argument("--repeats", type=int, default=usual.repeats)
-    parser.add_argument("--restarts", type=int, default=3, help="of a whole job")
+    parser.add_argument("--restarts", type=int, default=10, help="of a whole job")
+    parser.add_argument("--peer-bytes", type=size, help="of a shard on another node; default: as --bytes")
     parser.add_argument("--trials", type=int, default=corruption.TRIALS, help="damaged checkpoints")
     parser.add_argument("--step", type=float, default=usual.step_memcpys, help="length of a step, in memcpys")
     parser.add_argument("--directory", default=usual.directory, help="a ramdisk")
@@ -332,7 +344,7 @@ def main() -> None:
     settings = Settings(nbytes=args.bytes, repeats=args.repeats, step_memcpys=args.step, directory=args.directory)
     origin = provenance()
     rows = measure(settings)
-    summary = summarize(rows) | tiers(settings, args.disk, args.restarts)
+    summary = summarize(rows) | tiers(settings, args.disk, args.restarts, args.peer_bytes or args.bytes)
     told = {name: getattr(settings, name) for name in settings.__slots__}
     details = {"goals": GOALS, "repetitions": rows, "settings": told, "provenance": origin}
     result = {"benchmark": "checkpoint", **summary, "corruption": corruption.counts(args.trials)} | details

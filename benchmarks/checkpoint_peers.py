@@ -26,8 +26,9 @@ from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from benchmarks.provenance import provenance
+from elastic.actors.equipment import Equipment, budget_bytes
 from elastic.actors.peer_source import PeerSource
-from elastic.actors.replica import Equipment, budget_bytes, end_replica, start_replica
+from elastic.actors.replica import end_replica, start_replica
 from elastic.checkpoint.manifest import CHUNK_BYTES, Manifest, ShardKey
 from elastic.checkpoint.source import Tier
 from elastic.control.values import CommitId
@@ -181,14 +182,20 @@ def figures(nbytes: int, rounds: int) -> dict[str, Any]:
         cluster.shutdown()
     median = {name: statistics.median(all_of) for name, all_of in seconds.items()}
     return {
-        "peer_vs_ray_pull": statistics.median(r / p for r, p in zip(seconds["ray"], seconds["peer"], strict=True)),
+        "peer_vs_ray_pull": _ratio(seconds["ray"], seconds["peer"]),
         "peer_pull_bytes_per_s": nbytes / median["peer"],
         "ray_pull_bytes_per_s": nbytes / median["ray"],
         "restore_actor_bytes_per_s": nbytes / median["restore_local"],
         "restore_peer_bytes_per_s": nbytes / median["restore_peer"],
+        "restore_peer_vs_ray_pull": _ratio(seconds["ray"], seconds["restore_peer"]),
         "bytes": nbytes,
         "seconds": seconds,
     }
+
+
+def _ratio(ray_s: list[float], ours_s: list[float]) -> float:
+    """Our speed, times that of Ray's own transfer in the same round."""
+    return statistics.median(ray / ours for ray, ours in zip(ray_s, ours_s, strict=True))
 
 
 def main() -> None:
@@ -205,6 +212,7 @@ def main() -> None:
     for name in ("peer_pull", "ray_pull", "restore_actor", "restore_peer"):
         print(f"{name:14} {result[f'{name}_bytes_per_s'] / 1e9:6.2f} GB/s")
     print(f"{'ratio':14} {result['peer_vs_ray_pull']:6.2f}   speed of a verified pull, times that of Ray's own")
+    print(f"{'':14} {result['restore_peer_vs_ray_pull']:6.2f}   speed of a verified restore, times that of Ray's own")
 
 
 if __name__ == "__main__":

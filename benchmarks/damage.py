@@ -1,21 +1,26 @@
 """A small run whose checkpoints lie in every tier, and the places in them that can be damaged."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
+from elastic.actors.peer_source import PeerSource
 from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Arena, Header
+from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.memory import MemorySource, scan
 from elastic.checkpoint.node import Node
+from elastic.checkpoint.records import Keys
 from elastic.checkpoint.source import Source, Tier
 from elastic.checkpoint.store import Store
+from elastic.checkpoint.stores import open_store
 from elastic.checkpoint.vault import Vault
 from elastic.checkpoint.vault_source import VaultSource
 from elastic.control.values import CommitId, Fork
@@ -39,9 +44,14 @@ class Region(Enum):
     SLOT_PADDING = (Tier.MEMORY, "padding")
     SLOT_FILE = (Tier.MEMORY, "file")
     SLOT_REPLY = (Tier.MEMORY, "reply")
+    DISK_PAYLOAD = (Tier.DISK, "payload")
+    DISK_PADDING = (Tier.DISK, "padding")
+    DISK_MANIFEST = (Tier.DISK, "manifest")
+    DISK_REPLY = (Tier.DISK, "reply")
     COPY_PAYLOAD = (Tier.PEER, "payload")
     COPY_PADDING = (Tier.PEER, "padding")
     COPY_REPLY = (Tier.PEER, "reply")
+    COPY_MANIFEST = (Tier.PEER, "manifest")
     CHUNK_PAYLOAD = (Tier.PERSISTENT, "payload")
     CHUNK_PADDING = (Tier.PERSISTENT, "padding")
     MANIFEST = (Tier.PERSISTENT, "manifest")
@@ -123,37 +133,40 @@ class Wire:
         return self._spoil(key, begin, self._source.read(key, begin, end))
 
 
-class PeerNode:
-    """What another node serves of its copies."""
+class PeerNode(PeerSource):
+    """What another node serves of its copies; asked here, not through Ray.
 
-    tier, where = Tier.PEER, "node b"
+    Args:
+        lines: manifests as they come over the wire, by `_name`; all others come as they are.
+    """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: Node, lines: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        super().__init__(None, node.name)
+        self._held, self._lines = node, lines
 
-    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
-        return self._node.manifests(step)
+    def _ask(self, method: str, group: str, timeout_s: float, *args: Any) -> Any:
+        given = getattr(self._held, method)(*args)
+        if method == "manifests":
+            return [self._sent(manifest) for manifest in given]
+        return self._sent(given) if method == "manifest" else given
 
-    def read(self, key: ShardKey, begin: int, end: int) -> Any:
-        return self._node.read(key, begin, end)
-
-    def manifest(self, key: ShardKey, timeout_s: float) -> Manifest:
-        return self._node.manifest(key)
-
-    def fetch(self, key: ShardKey, begin: int, end: int, timeout_s: float) -> Any:
-        return self._node.read(key, begin, end)
+    def _sent(self, manifest: Manifest) -> bytes:
+        return self._lines.get(_name(manifest)) or manifest.encode()
 
 
 class World:
-    """Two runs, of each two generations of two shards, in slots, as copies on a node, and in a store.
+    """Two runs, of each two generations of two shards, in slots, on a disk, as copies on a node, and in a store.
 
     Args:
-        folder: for slots. store: of the persistent tier.
+        folder: for slots; the disk is a folder in it. store: of the persistent tier.
     """
 
     def __init__(self, folder: Path, store: Store) -> None:
         self._folder, self.store = folder, store
+        self._disk = folder / "disk"
+        self._stores = {"object": store, "disk": open_store(str(self._disk))}
         self._copies: dict[str, Any] = {}
+        self._lines: dict[str, bytes] = {}
         self.manifests: dict[tuple[str, int, int], Manifest] = {}
         self.nodes = {run: self._fill(run) for run in (RUN, OTHER_RUN)}
         self.spots = {region: tuple(self._spots(region)) for region in Region}
@@ -161,11 +174,12 @@ class World:
     def vault(self, run: str = RUN) -> Vault:
         return Vault(self.store, run, threads=2)
 
-    def sources(self) -> dict[Tier, MemorySource | PeerNode | VaultSource]:
+    def sources(self) -> dict[Tier, MemorySource | Disk | PeerNode | VaultSource]:
         """Of the run, opened anew."""
         return {
             Tier.MEMORY: MemorySource(self._folder, RUN, where="memory"),
-            Tier.PEER: PeerNode(self.nodes[RUN]),
+            Tier.DISK: Disk(self._disk, RUN, "disk"),
+            Tier.PEER: PeerNode(self.nodes[RUN], self._lines),
             Tier.PERSISTENT: VaultSource(self.vault()),
         }
 
@@ -173,7 +187,9 @@ class World:
         kind, name = blob
         if kind == "slot":
             return (self._folder / name).read_bytes()
-        return self._copies[name].tobytes() if kind == "copy" else self.store.read(name)
+        if kind == "line":
+            return self._lines[name]
+        return self._copies[name].tobytes() if kind == "copy" else self._stores[kind].read(name)
 
     def set(self, blob: Blob, data: bytes) -> None:
         """In place; a copy that is too short ends in zeros."""
@@ -185,8 +201,10 @@ class World:
         elif kind == "copy":
             target = self._copies[name]
             target[...] = np.frombuffer(data.ljust(len(target), b"\0")[: len(target)], dtype=np.uint8)
+        elif kind == "line":
+            self._lines[name] = data
         else:
-            self.store.put(name, data)
+            self._stores[kind].put(name, data)
 
     # --- inside ---
 
@@ -195,7 +213,7 @@ class World:
         vault.register("benchmark")
         vault.fork(Fork(incarnation=1, generation=1, step=-1))
         local = Node("a", MemorySource(self._folder, run), 1 << 20, lambda array: (None, np.array(array)))
-        name = ""
+        disk, name = Disk(self._disk, run), ""
 
         def put(array: Any) -> tuple[Any, Any]:
             self._copies[name] = np.array(array)
@@ -207,8 +225,10 @@ class World:
                 manifest, payload = shard_of(run, step, shard)
                 self.manifests[run, step, shard] = manifest
                 self._seal(manifest, payload)
-                name = f"{run}-{step}-{shard}"
+                name = _name(manifest)
                 node.pull(manifest.key, [PeerNode(local)])
+                disk.write(manifest, lambda a, b, held=payload: held[a:b])
+                self._lines[_name(manifest)] = manifest.encode().rstrip()  # a line end less changes nothing
             mine = [self.manifests[run, step, shard] for shard in range(SHARDS)]
             digests = [vault.upload(one, lambda a, b, one=one: node.read(one.key, a, b)) for one in mine]
             vault.commit(mine[0].commit, digests)
@@ -233,46 +253,50 @@ class World:
             others = [one for one in self.manifests.values() if one is not manifest]
             if tier is Tier.MEMORY and part != "reply":
                 yield self._slot(manifest, others, part)
+            elif (tier, part) == (Tier.PEER, "manifest"):
+                yield self._blob("line", _name(manifest), map(_name, others), shard)
             elif tier is Tier.PEER or part == "reply":
-                blob, *donors = [("copy", f"{m.run}-{m.commit.step}-{m.shard}") for m in (manifest, *others)]
+                blob, *donors = [("copy", _name(one)) for one in (manifest, *others)]
                 spans = ((0, manifest.nbytes),) if part == "reply" else _spans(manifest, part)
                 yield Spot(blob=blob, spans=spans, shard=shard, donors=tuple(donors))
             elif part == "manifest":
-                yield self._object(self._manifest_key(manifest), map(self._manifest_key, others), shard)
+                kind = _kind(tier)
+                mine, *theirs = [self._manifest_key(kind, one) for one in (manifest, *others)]
+                yield self._blob(kind, mine, theirs, shard)
             else:
-                yield from self._chunks(manifest, others, part)
+                yield from self._chunks(_kind(tier), manifest, others, part)
 
     def _record(self, part: str) -> Spot:
         if part == "LATEST":
-            return self._object(self.vault().keys.latest, [self.vault(OTHER_RUN).keys.latest])
+            return self._blob("object", self.vault().keys.latest, [self.vault(OTHER_RUN).keys.latest])
         folder = {"fork": "forks", "incarnation": "incarnations", "COMMIT": "commits"}[part]
         keys = [item.key for run in (RUN, OTHER_RUN) for item in self.store.list(f"{run}/{folder}/")]
         mine = next(key for key in keys if key.startswith(RUN) and (part != "COMMIT" or f"{NEW:010d}" in key))
         donors = [key for key in keys if key != mine]
-        return self._object(mine, donors)
+        return self._blob("object", mine, donors)
 
-    def _object(self, key: str, donors: Any, shard: int | None = None) -> Spot:
-        nbytes = len(self.store.read(key))
+    def _blob(self, kind: str, name: str, donors: Iterable[str], shard: int | None = None) -> Spot:
+        """All of it."""
         return Spot(
-            blob=("object", key),
-            spans=((0, nbytes),),
+            blob=(kind, name),
+            spans=((0, len(self.get((kind, name)))),),
             shard=shard,
-            donors=tuple(("object", donor) for donor in donors),
+            donors=tuple((kind, donor) for donor in donors),
         )
 
-    def _manifest_key(self, manifest: Manifest) -> str:
-        keys = self.vault(manifest.run).keys
-        step = self.store.list(f"{manifest.run}/steps/")
+    def _manifest_key(self, kind: str, manifest: Manifest) -> str:
+        keys = Keys(manifest.run)
+        step = self._stores[kind].list(f"{manifest.run}/steps/")
         folder = keys.chunk(manifest, 0).rpartition("/")[0]
         return next(item.key for item in step if item.key.startswith(f"{folder}/manifest-"))
 
-    def _chunks(self, manifest: Manifest, others: Sequence[Manifest], part: str) -> Iterator[Spot]:
+    def _chunks(self, kind: str, manifest: Manifest, others: Sequence[Manifest], part: str) -> Iterator[Spot]:
         for number in range(len(manifest.chunks)):
             first, last = manifest.chunk(number)
             spans = [(max(a, first) - first, min(b, last) - first) for a, b in _spans(manifest, part)]
             spans = [(a, b) for a, b in spans if a < b]
             theirs = [one for one in (manifest, *others) if number < len(one.chunks)]
-            blob, *donors = [("object", self.vault(one.run).keys.chunk(one, number)) for one in theirs]
+            blob, *donors = [(kind, Keys(one.run).chunk(one, number)) for one in theirs]
             if spans:
                 yield Spot(blob=blob, spans=tuple(spans), shard=manifest.shard, donors=tuple(donors))
 
@@ -295,6 +319,15 @@ class World:
             "file": ((0, len(data)),),
         }[part]
         return Spot(blob=blob, spans=spans, shard=manifest.shard, donors=tuple(donors))
+
+
+def _name(manifest: Manifest) -> str:
+    return f"{manifest.run}-{manifest.commit.step}-{manifest.shard}"
+
+
+def _kind(tier: Tier) -> str:
+    """Of blobs in a tier that keeps them in a store."""
+    return "disk" if tier is Tier.DISK else "object"
 
 
 def _spans(manifest: Manifest, part: str) -> tuple[Span, ...]:

@@ -23,6 +23,7 @@ import ray
 
 from benchmarks.provenance import provenance
 from elastic.actors.monitor import HostMonitor
+from elastic.actors.series import GpuSeries
 from elastic.control.flight import Flying
 from elastic.settings import Health, Limits
 from elastic.train.flight import FlightPage
@@ -92,7 +93,7 @@ def measure(seconds: float, workers: int) -> dict[str, Any]:
         ray.init(num_cpus=4, include_dashboard=False, runtime_env={"env_vars": environment})
         groups: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2, "health": 2}}
         empty = ray.remote(**groups)(Empty).remote()
-        monitor = ray.remote(**groups)(Monitor).remote("n1", True, Health())
+        monitor = ray.remote(**groups)(Monitor).remote("n1", True, Health(), show_gpus=GpuSeries("r", "n1").show)
         pids = {"empty": ray.get(empty.pid.remote(), timeout=DEADLINE_S)}
         pids["monitor"] = ray.get(monitor.pid.remote(), timeout=DEADLINE_S)
         assert ray.get(monitor.has_looked.remote(), timeout=DEADLINE_S), "the stand-in's GPUs are not seen"
@@ -143,6 +144,7 @@ def main() -> None:
     beyond = {name: measured["monitor"][name] - measured["empty"][name] for name in ("core_share", "rss", "uss")}
     is_kept = measured["monitor"]["core_share"] <= CORE_SHARE + measured["empty"]["core_share"] and beyond["rss"] <= MIB
     result = {
+        "benchmark": "host_monitor",
         "workers": args.workers,
         "gpus": GPUS,
         **measured,

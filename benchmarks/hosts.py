@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -192,7 +192,7 @@ class Hosts(Network):
         environment: more of it, for each process of the cluster.
 
     Attributes:
-        slots: by name of the host.
+        slots: by name of the host. raylets: the same, `ray start` of each host that was added.
         ray_address: for drivers, which must run in the root namespace with `environment`.
     """
 
@@ -205,8 +205,9 @@ class Hosts(Network):
         super().__init__()
         self._first, self._head, self._more = slots, head, dict(environment or {})
         self.slots: dict[str, int] = {}
+        self.raylets: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = Path("/tmp") / self.name  # short: sockets lie below it
-        self._raylets: list[subprocess.Popen[bytes]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
         self.ray_address = ""
 
     @property
@@ -225,26 +226,35 @@ class Hosts(Network):
 
     def close(self) -> None:
         super().close()
-        for raylet in self._raylets:
+        for raylet in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 raylet.wait(_END_S)
 
-    def add(self, slots: int, *options: str, has_own_memory: bool = False, **environment: str) -> str:
+    def add(
+        self,
+        slots: int,
+        *options: str,
+        has_own_memory: bool = False,
+        environment_at: Callable[[str], Mapping[str, str]] = lambda address: {},
+        **environment: str,
+    ) -> str:
         """A new host with so many slots; one at a time, since raylets that start together fight over files.
 
         Args:
             options: of `ray start`. has_own_memory: it has a /dev/shm of its own. environment: of its processes alone.
+            environment_at: more of it, which depends on the host's address.
         """
         host = self.add_host()
+        environment = {**environment_at(host.address), **environment}
         self.slots[host.name] = slots
         inside = ("ip", "netns", "exec", host.name, *(_OWN_MEMORY if has_own_memory else ()))
         command = (*inside, *_ray_start(host.address, slots), f"--address={self.ray_address}", *options)
-        self._start(*command, **environment)
+        self.raylets[host.name] = self._start(*command, **environment)
         return host.name
 
     def lose(self, name: str) -> list[int]:
         """Take a host away as a power cut would; returns the pids that were killed."""
-        del self.slots[name]
+        del self.slots[name], self.raylets[name]
         return self.remove_host(name)
 
     def of(self, pid: int) -> str:
@@ -258,30 +268,32 @@ class Hosts(Network):
     def _open(self) -> None:
         super()._open()
         self._folder.mkdir()
-        port = _free_port(self.address)
+        port = _free_port()
         self.ray_address = f"{self.address}:{port}"
         # Its own ports are drawn by chance: other clusters of this machine share the root namespace.
-        ports = (f"--port={port}", f"--ray-client-server-port={_free_port(self.address)}", "--min-worker-port=0")
+        ports = (f"--port={port}", f"--ray-client-server-port={_free_port()}", "--min-worker-port=0")
         head = (*_ray_start(self.address, 0), "--head", "--max-worker-port=0", *self._head)
         self._start(*head, *ports, f"--temp-dir={self._folder}")
         for slots in self._first:
             self.add(slots)
 
-    def _start(self, *command: str, **environment: str) -> None:
+    def _start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a raylet and wait until it says that it runs."""
-        said, env = self._folder / f"start-{len(self._raylets)}.txt", {**self.environment, **environment}
+        said, env = self._folder / f"start-{len(self._started)}.txt", {**self.environment, **environment}
         with said.open("wb") as out:
             raylet = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=_ROOT)
-        self._raylets.append(raylet)
+        self._started.append(raylet)
         deadline_s = time.monotonic() + _START_S
         while b"Ray runtime started" not in said.read_bytes():
             if raylet.poll() is not None or time.monotonic() > deadline_s:
                 raise HostsError(f"a raylet did not start within {_START_S:.0f} s: {said.read_text()[-2000:]}")
             time.sleep(0.05)
+        return raylet
 
 
-def _free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as server:
+def _free_port() -> int:
+    """On each address: Ray listens on all of them, and others have theirs on some."""
+    with socket.create_server(("", 0)) as server:
         return int(server.getsockname()[1])
 
 

@@ -43,8 +43,9 @@ SIMULATED = """\
 ### At sizes that nobody can rent
 
 What the design is worth there is simulated: `elastic simulate case-study` plays 1,024 GPUs for 40 h with five
-interruptions a day, under the real controller. Its inputs are published numbers where there are any, and readings and
-assumptions where there are none; [the page](docs/simulator.md) tells them apart.
+interruptions a day. In the row `elastic` the real controller decides; those above it are a model of processes that end
+and start anew. Inputs are published numbers where there are any, and readings and assumptions where there are none;
+[the page](docs/simulator.md) tells them apart.
 """
 MORE = "[All tables](benchmarks/results/TABLES.md); [rules, and how to repeat](benchmarks/README.md)."
 ALT = {

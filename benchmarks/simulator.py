@@ -54,7 +54,8 @@ def _fleet(name: str) -> dict[str, Any]:
         "goal_seconds": goal_s,
         "goal_mib": goal_mib,
         "goodput": ran.goodput,
-        "incidents": len(ran.incidents),
+        "incidents": len(ran.failures),
+        "resizes": len(ran.incidents) - len(ran.failures),
         "generations": ran.generations,
         "events": ran.events,
     }

@@ -344,8 +344,10 @@ def case_study(result: Result) -> Table:
         gain = f"{100 * row['gain']:+.2f}" if row["gain"] is not None else ""
         published = "{:.0f} to {:.0f}".format(*(100 * end for end in row["published"])) if row["published"] else ""
         goodput, interval = f"{100 * row['goodput']:.2f} %", f"{100 * low:.2f} to {100 * high:.2f}"
-        lines.append((row["name"], goodput, interval, gain, published, str(row["seeds"])))
-    columns = ("row", "goodput", "95 % of the mean", "gain", "published", "runs")
+        incidents = f"{row['incidents']:.1f} of {number(row['lost_s'])} s"
+        numbers = (goodput, interval, gain, published, incidents, str(row["seeds"]))
+        lines.append((row["name"], *numbers, row["assumptions"]))
+    columns = ("row", "goodput", "95 % of the mean", "gain", "published", "incidents, median", "runs", "assumptions")
     return Table(title="1,024 GPUs for 40 h, simulated", columns=columns, rows=tuple(lines))
 
 

@@ -37,7 +37,7 @@ from elastic.actors.tiers import NoTiers
 from elastic.actors.token import Token
 from elastic.callbacks import Callback, WorkerCallback, by_place, configured
 from elastic.checkpoint.manifest import checked_name
-from elastic.checkpoint.rungs import CheckpointRung
+from elastic.checkpoint.rungs import CheckpointRung, Degraded
 from elastic.checkpoint.vault import open_vault
 from elastic.config import load
 from elastic.control import events as ev
@@ -188,14 +188,15 @@ def _drive(
         journal.checkpoint(time.time(), told)
         if isinstance(told, CheckpointRung):
             emit(ev.RungReached(commit=told.commit, rung=told.rung.name.lower()))
-            driver.reached(told)
+        if isinstance(told, CheckpointRung | Degraded):
+            driver.ladder(told)
 
     tiers = _tiers(settings, emit, keep, crash)
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
     logs.incarnation = incarnation
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
     journal.settings(time.time(), settings.run, incarnation, knobs)
-    brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token)
+    brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token, logs.heed)
     injector = Injector(work.faults, work.seed, emit)
     metrics = RayMetrics(settings.run)
     driver = Driver(brain, journal, [*work.callbacks, injector, metrics])
@@ -248,13 +249,14 @@ def _number(tiers: RayTiers | NoTiers, run: str, heeded: int) -> tuple[int, tupl
 
 def _opening(left: Heirloom | None, past: Past) -> ev.RunStarted | ev.RunTakenOver:
     if left is None:
-        return ev.RunStarted()
+        return ev.RunStarted(left=past.left)
     return ev.RunTakenOver(
         found=left.found,
         published=past.published,
         ahead=past.ahead,
         next_worker=past.next_worker,
         next_gang=past.next_gang,
+        left=past.left,
     )
 
 
@@ -263,7 +265,7 @@ def _past(path: Path, settings: RunSettings) -> Past:
     if settings.checkpoint is not None and settings.checkpoint.persistent is not None and not path.exists():
         with closing(open_vault(settings.checkpoint.persistent, settings.run)) as vault:
             fetch_journal(path, vault.store, settings.run)
-    return read_past(path)
+    return read_past(path, settings.run)
 
 
 def _announce(place: str, callbacks: Sequence[Callback]) -> None:

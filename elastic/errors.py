@@ -102,9 +102,13 @@ class CorruptError(ElasticError):
 
 
 class RefusedError(ElasticError):
-    """A checkpoint cannot be restored from what can be read now: take an older one. Attribute: `shard`, or None."""
+    """A checkpoint cannot be restored from what can be read now: take an older one.
+
+    Attributes: `shard`, or None. `is_bad`: the persistent tier, and whoever else holds it, gave wrong bytes, or none.
+    """
 
     shard: int | None
+    is_bad: bool = False
 
 
 class SupersededError(ElasticError):

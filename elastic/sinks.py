@@ -21,6 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,8 +37,9 @@ _PAUSE_S = 0.5  # before a second try; doubled before each further one
 
 
 def facts(moment: Moment) -> dict[str, Any]:
-    """A moment for a program: its name, its fields, and the sentence for people as "text"."""
-    return {"moment": moment.name, "text": moment.sentence, **plain(moment)}
+    """A moment for a program: its name, its fields, and the sentence for people as "text"; no end of time is null."""
+    known = {name: None if value == inf else value for name, value in plain(moment).items()}
+    return {"moment": moment.name, "text": moment.sentence, **known}
 
 
 class Sink(Callback):

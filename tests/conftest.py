@@ -29,7 +29,7 @@ os.environ[RUN_MARK[0]] = RUN_MARK[1]
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 # The same examples in every run; to look for new ones: pytest --hypothesis-profile=search.
-hypothesis.settings.register_profile("repeat", derandomize=True, database=None, deadline=None, max_examples=50)
+hypothesis.settings.register_profile("repeat", derandomize=True, database=None, deadline=None, max_examples=30)
 hypothesis.settings.register_profile("search", database=None, deadline=None)
 hypothesis.settings.load_profile("repeat")
 

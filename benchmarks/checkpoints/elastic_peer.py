@@ -13,8 +13,9 @@ from benchmarks.checkpoint_peers import Nothing
 from benchmarks.checkpoints.elastic_slots import Slots, new_bench, newest, restored
 from benchmarks.checkpoints.serving import Task, serve, task_from_arguments
 from benchmarks.checkpoints.state import Work
+from elastic.actors.equipment import Equipment, budget_bytes
 from elastic.actors.peer_source import PeerSource
-from elastic.actors.replica import Equipment, budget_bytes, end_replica, start_replica
+from elastic.actors.replica import end_replica, start_replica
 from elastic.checkpoint import memory
 from elastic.checkpoint.memory import MemorySource
 from elastic.settings import Keep

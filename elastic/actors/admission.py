@@ -37,12 +37,19 @@ class Admission:
         self._waiting: dict[str, list[ev.WorkerParked]] = {}
         self._unhealthy: dict[str, float] = {}  # when it is checked again
         self._shunned: set[str] = set()
+        self._avoided: set[str] = set()  # since they were last checked
 
     def begin(self, node: str) -> None:
         """Its first worker was placed there, or its monitor is a new one."""
+        self._avoided.discard(node)
         if self._health.checks:
             self._waiting.setdefault(node, [])
             self._check(node, lambda found: self._answered(node, found), lambda error: self._failed(node, error))
+
+    def begin_again(self, node: str) -> None:
+        """A worker was placed there: a node that workers have had to avoid is checked anew."""
+        if node in self._avoided:
+            self.begin(node)
 
     def must_wait(self, node: str, event: ev.WorkerParked) -> bool:
         """Whether this is told only once the node was checked."""
@@ -60,6 +67,7 @@ class Admission:
     def labels(self, wanted: Mapping[str, str] | None, avoid: frozenset[str], node: str) -> dict[str, str]:
         """For the next placement: what the user wants, and `node`, or none of those to be avoided or left out."""
         shunned = self._shunned | avoid
+        self._avoided |= avoid
         if node:
             return {**(wanted or {}), _NODE_ID: node}
         return {**(wanted or {}), **({_NODE_ID: f"!in({','.join(sorted(shunned))})"} if shunned else {})}

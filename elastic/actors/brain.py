@@ -1,12 +1,14 @@
 """Effect. The supervisor actor as the driver sees it: asked once a turn, replaced when it dies."""
 
+import contextlib
 import logging
 import pickle
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from elastic.actors import crown
 from elastic.actors.cycles import Cycles
@@ -25,16 +27,23 @@ log = logging.getLogger("elastic")
 _ANSWER_S = 30.0
 _FAR_ANSWER_S = 4.0  # it may be out of reach; the next one is beside the driver
 _LIVES = 3
+_LAST_S = 1.0
 _NAME_S = 10.0
 _NAME_POLL_S = 0.05
 _MANY = 4096  # workers, of which so much is known that a look at all of it would be felt
 
 
 class RayBrain:
-    """A supervisor actor; what it was told and did not answer is told to its successor again."""
+    """A supervisor actor; what it was told and did not answer is told to its successor again.
 
-    def __init__(self, state: RunState, policy: Policy, token: Token) -> None:
-        self._state, self._policy, self._token = state, policy, token
+    Args:
+        heeds: takes what it says that is not for the controller, and tells whether it was that.
+    """
+
+    def __init__(
+        self, state: RunState, policy: Policy, token: Token, heeds: Callable[[ev.Event], bool] = lambda event: False
+    ) -> None:
+        self._state, self._policy, self._token, self._heeds = state, policy, token, heeds
         self._cycles = Cycles()
         self._start(beside_driver=False)
 
@@ -61,15 +70,21 @@ class RayBrain:
 
     def asked(self) -> list[ev.Event]:
         try:
-            asked: list[ev.Event] = ray.get(self._call("asked"), timeout=self._answer_s)
-            return asked
+            return self._asked(self._answer_s)
         except (RayActorError, GetTimeoutError) as error:  # `observe` finds that out too, and replaces it
             log.debug("the supervisor can not say what it was asked: %s", error)
             return []
 
     def close(self) -> None:
         self._cycles.seek()
+        with contextlib.suppress(RayError):  # its last lines
+            self._asked(_LAST_S)
         ray.kill(self._actor)
+
+    def _asked(self, timeout_s: float) -> list[ev.Event]:
+        """Raises: RayActorError, GetTimeoutError."""
+        asked: list[ev.Event] = ray.get(self._call("asked"), timeout=timeout_s)
+        return [one for one in asked if not self._heeds(one)]
 
     def _call(self, method: str, *arguments: Any) -> Any:
         return self._actor.call.remote(self._token.secret, method, *arguments)

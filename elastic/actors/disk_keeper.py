@@ -29,7 +29,7 @@ class DiskKeeper:
     def __init__(
         self,
         incarnation: int,
-        tell: Callable[[rungs.DiskStep], None],
+        tell: Callable[[rungs.DiskStep | rungs.Degraded], None],
         then: Then,
         actor_of: Callable[[str], Any],
         held: Callable[[str, Holding], None],
@@ -42,7 +42,7 @@ class DiskKeeper:
         """Something happened to nodes."""
         for order in self._disks.heed(event):
             match order:
-                case rungs.DiskStep():
+                case rungs.DiskStep() | rungs.Degraded():
                     self._tell(order)
                 case rungs.ToDisk():
                     self._write(order)

@@ -17,7 +17,7 @@ from elastic.actors.machines import Machines, NoMachines
 from elastic.actors.teller import Teller
 from elastic.actors.tiers import NoTiers, Tiers
 from elastic.callbacks.base import Callback
-from elastic.checkpoint.rungs import CheckpointRung
+from elastic.checkpoint.rungs import CheckpointRung, Degraded
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.backlog import Backlog
@@ -35,7 +35,7 @@ _ABSENT_S = 4.0  # a driver that has stood still for a little longer may be take
 
 Observed = list[tuple[float, ev.Event]]
 _OPENING = ev.RunStarted()
-News = tuple[Observed, RunState, Any, list[Line]] | CheckpointRung | BaseException
+News = tuple[Observed, RunState, Any, list[Line]] | CheckpointRung | Degraded | BaseException
 
 
 class Brain(Protocol):
@@ -101,17 +101,17 @@ class Driver:
         """A thread of the fleet has failed: `run` raises its error, rather than wait for what will not come."""
         self._inbox.put(error)
 
-    def reached(self, rung: CheckpointRung) -> None:
-        """Called by the tiers, from any thread: a step has come to a rung."""
-        self._news.put(rung)
+    def ladder(self, told: CheckpointRung | Degraded) -> None:
+        """Called by the tiers, from any thread: a step has come to a rung, or a rung is not what was asked for."""
+        self._news.put(told)
 
     def tell_late(self) -> None:
         """After `run`, in its thread: tell of the rungs that steps have come to since."""
         with contextlib.suppress(queue.Empty):
             while True:
                 news = self._news.get_nowait()
-                if isinstance(news, CheckpointRung):
-                    self._teller.reached(self._clock(), news)
+                if isinstance(news, CheckpointRung | Degraded):
+                    self._teller.ladder(self._clock(), news)
 
     def run(
         self,
@@ -146,8 +146,8 @@ class Driver:
                     continue
                 if isinstance(news, BaseException):
                     raise news
-                if isinstance(news, CheckpointRung):
-                    self._teller.reached(self._clock(), news)
+                if isinstance(news, CheckpointRung | Degraded):
+                    self._teller.ladder(self._clock(), news)
                     continue
                 events, state, value, lines = news
                 self._teller.tell(events, state, lines)

@@ -19,6 +19,7 @@ from ray.util.placement_group import PlacementGroup
 
 from elastic.actors.asking import supervisor_name
 from elastic.actors.peer_source import namespace
+from elastic.actors.slots import gang_of
 from elastic.control.adoption import Adopted, who_goes_on
 from elastic.errors import ElasticError, SupersededError
 from elastic.settings import RunSettings
@@ -81,7 +82,7 @@ class Former:
         pattern = re.compile(rf"elastic-{re.escape(run)}@(\d+)-(w\d+)")
         matches = [match for match in map(pattern.fullmatch, _names(run)) if match is not None]
         self._left = [Left(match[2], int(match[1]), actor) for match in matches if (actor := self._actor(match[0]))]
-        enough = sum(len(placed["bundles"]) for placed in self._gangs().values() if placed["state"] == "CREATED")
+        enough = sum(workers for _, workers, is_placed in self._gangs().values() if is_placed)
         self._introduced = _ask({left: left.actor.introduce for left in self._left}, enough)
 
     @property
@@ -126,20 +127,23 @@ class Former:
             if left.name not in keep:
                 ray.kill(left.actor)
         kept = {}
-        for number, placed in self._gangs().items():
+        for number, (gang, _, _) in self._gangs().items():
             group = PlacementGroup(ray.PlacementGroupID(bytes.fromhex(number)))  # by name only its own job finds it
-            gang = int(placed["name"].rpartition("-gang")[2])
             if gang in gangs:
                 kept[gang] = group
             else:
                 remove_placement_group(group)
         return kept
 
-    def _gangs(self) -> dict[str, dict[str, Any]]:
-        """Placement groups of the run's replicas, by their id."""
-        pattern = re.compile(rf"elastic-{re.escape(self._run)}@\d+-gang\d+")
-        placed = placement_group_table().items()
-        return {key: one for key, one in placed if pattern.fullmatch(one["name"]) and one["state"] != "REMOVED"}
+    def _gangs(self) -> dict[str, tuple[int, int, bool]]:
+        """By the id of a replica's placement group: its number, its workers, whether it has its slots."""
+        found = {}
+        for key, group in placement_group_table().items():
+            gang = gang_of(group["name"], self._run)
+            if gang is not None and group["state"] != "REMOVED":
+                number, per_bundle = gang
+                found[key] = (number, per_bundle * len(group["bundles"]), group["state"] == "CREATED")
+        return found
 
     def _end_supervisor(self) -> None:
         """A supervisor outlives its driver, and tells for how long it has heard nothing of it."""

@@ -27,8 +27,10 @@ class Guard:
 
     def __init__(self, token: Token, state: RunState, policy: Policy, driver: tuple[str, int] | None = None) -> None:
         self._token = token
-        self._supervisor = Supervisor(state, policy) if driver is None else LeasedSupervisor(state, policy, driver)
-        self._run = state.settings.run
+        self._run, logs = state.settings.run, state.settings.logs
+        self._supervisor = (
+            Supervisor(state, policy) if driver is None else LeasedSupervisor(state, policy, driver, logs)
+        )
         self._has_refused = False
 
     def where(self) -> tuple[str, str]:

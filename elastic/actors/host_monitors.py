@@ -15,12 +15,13 @@ from elastic.actors.admission import Admission
 from elastic.actors.fleet import Emit
 from elastic.actors.monitor import UNREACHABLE, HostMonitor
 from elastic.actors.relays import Relays
+from elastic.actors.series import GpuSeries
 from elastic.chaos.striking import Scene
 from elastic.control import events as ev
 from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.refusing import misplaced
-from elastic.settings import Health, Limits
+from elastic.settings import RunSettings
 
 log = logging.getLogger("elastic")
 
@@ -41,33 +42,38 @@ class HostMonitors:
         emit: takes what the monitors tell.
         then: goes on with an answer, or an error, of a call to Ray, in a thread that may call Ray.
         on_new: called with a node whose monitor is new and knows of no worker.
-        limits: how often each is asked, and from how many on they are heard through relays.
-        health: what they sense, and check.
+        settings: how often each is asked, from how many on they are heard through relays, what they sense and check.
 
     Attribute `admission`: which nodes may have workers.
     """
 
-    def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], limits: Limits, health: Health) -> None:
-        self._emit, self._then, self._on_new, self._health = emit, then, on_new, health
+    def __init__(self, emit: Emit, then: Then, on_new: Callable[[str], None], settings: RunSettings) -> None:
+        limits = settings.limits
+        self._emit, self._then, self._on_new = emit, then, on_new
+        self._run, self._health, self._logs = settings.run, settings.health, settings.logs
         self._period_s, self._hang_floor_s = limits.heartbeat_polling_period_s, limits.hang_floor_s
         self._relay_above_hosts = limits.relay_above_hosts
-        self.admission = Admission(health, emit, self._check)
+        self.admission = Admission(settings.health, emit, self._check)
         self._monitors: dict[str, Any] = {}
         self._replacements: dict[str, float] = {}
         self._relays = Relays(self._believe, emit, then, self._lost, limits)
         self._watched: dict[str, str] = {}
-        self._refused: set[str] = set()
+        self._refused: set[tuple[str, str]] = set()
+        self._is_measured: dict[str, bool] = {}  # whether another node's bytes came fast enough; False: there was none
 
     def need(self, node: str) -> None:
         """Have a monitor on this node."""
         if node in self._monitors:
+            self.admission.begin_again(node)
             return
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         # A driver that hangs in a reset, or in a check, must not keep it from fencing.
         groups = {"events": 1, "control": 2, "health": 2, "slow": 1}
         options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": groups}
         actor_class = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy)
-        self._monitors[node] = actor_class.remote(node, True, self._health, self._hang_floor_s)
+        self._monitors[node] = actor_class.remote(
+            node, True, self._health, self._hang_floor_s, GpuSeries(self._run, node).show, self._logs
+        )
         self._listen(node)
         self._on_new(node)
         self.admission.begin(node)
@@ -145,19 +151,23 @@ class HostMonitors:
         Args:
             arenas: (directory, run) of slots that go too.
         """
-        for ending in [monitor.end_all.remote(pages, arenas) for monitor in self._monitors.values()]:
+        monitors = dict(self._monitors)
+        calls = {node: (one.end_all.remote(pages, arenas), one.logged.remote()) for node, one in monitors.items()}
+        for node, ending in calls.items():
             with contextlib.suppress(RayError, GetTimeoutError):
-                alive = ray.get(ending, timeout=_END_S)
+                alive, logged = ray.get(list(ending), timeout=_END_S)
                 if alive:
                     log.warning("processes that could not be ended: %s", alive)
+                for one in logged:
+                    self._believe(node, one)
 
     def _believe(self, node: str, event: ev.Event) -> None:
         """Pass on what is this monitor's to tell; say once of each kind that something was not."""
         why_not = misplaced(node, event, self._watched)
         if not why_not:
             self._emit(event)
-        elif why_not not in self._refused:
-            self._refused.add(why_not)
+        elif (node, type(event).__name__) not in self._refused:
+            self._refused.add((node, type(event).__name__))
             log.warning("refused: %s", why_not)
 
     def kill(self) -> None:
@@ -170,18 +180,32 @@ class HostMonitors:
     ) -> None:
         """Ask a monitor for the health of its node; measured from another node, if that is wanted and there is one."""
         monitor = self._monitors.get(node)
-        other = next((one for one in self._monitors if one != node), None)
         if monitor is None:
             return
-        if self._health.peer_bytes_per_s and peer is None and other is not None:
-            self._borrow(other, lambda address: self._check(node, done, failed, address), failed)
-            return
+        if self._health.peer_bytes_per_s and peer is None:
+            others = sorted(self._monitors.keys() - {node}, key=lambda one: not self._is_measured.get(one))
+            if others:
+                self._is_measured.pop(node, None)
+                self._borrow(others[0], lambda address: self._check(node, done, failed, address), failed)
+                return
+            self._is_measured[node] = False
+
+        def answered(found: list[str]) -> None:
+            done(found)
+            if peer is not None and not found:
+                self._make_up_for(node)
 
         def not_answered(error: Exception) -> None:
             if not isinstance(error, RayActorError):  # a monitor that is lost is replaced, and asked again
                 failed(error)
 
-        self._then(monitor.check_health.options(concurrency_group="health").remote(peer), done, not_answered)
+        self._then(monitor.check_health.options(concurrency_group="health").remote(peer), answered, not_answered)
+
+    def _make_up_for(self, node: str) -> None:
+        """Bytes come here as fast as they should: whoever had nobody to measure with has this node now."""
+        self._is_measured[node] = True
+        for other in [one for one, is_measured in self._is_measured.items() if not is_measured]:
+            self.admission.begin(other)
 
     def _borrow(self, node: str, use: Callable[[Any], Any], failed: Callable[[Exception], Any]) -> None:
         """Have a node lend its bytes; `use` gets its address and port."""
@@ -191,6 +215,7 @@ class HostMonitors:
 
     def _lost(self, node: str) -> None:
         self._monitors.pop(node, None)
+        self._is_measured.pop(node, None)
         self._replacements[node] = time.monotonic() + _REPLACE_S
         self._emit(ev.MonitorLost(node=node))
 

@@ -3,14 +3,16 @@
 What a line holds is said in `elastic/ledger/lines.py`.
 """
 
+import contextlib
 import dataclasses
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from elastic.checkpoint.rungs import CheckpointRung, Degraded, Prefetch, UploadInterval
+from elastic.checkpoint.rungs import CheckpointRung, Degraded, PeersChosen, Prefetch, UploadInterval
 from elastic.control import events as ev
+from elastic.control.bequest import Bequest, bequest_of
 from elastic.control.plain import plain
 from elastic.control.state import RunState
 from elastic.knobs import Knob
@@ -18,6 +20,7 @@ from elastic.ledger.lines import Line, line_of
 
 JOURNAL = "journal.jsonl"
 _HEAD = 64  # the kind of a line is among its first characters
+_OF_THE_PAST = ("StepStable", "Form", "StartWorker", "Settings", "Bequest")
 
 
 class Journal:
@@ -44,7 +47,9 @@ class Journal:
         told = {"life": "Settings", "run": run, "incarnation": incarnation, "knobs": plain(values)}
         self.write([{"t": round(at_s, 6), **told}])
 
-    def checkpoint(self, at_s: float, told: CheckpointRung | Degraded | Prefetch | UploadInterval) -> None:
+    def checkpoint(
+        self, at_s: float, told: CheckpointRung | Degraded | PeersChosen | Prefetch | UploadInterval
+    ) -> None:
         """A tier of the checkpoints has something to tell."""
         self.write([line_of("checkpoint", at_s, told)])
 
@@ -95,39 +100,44 @@ class Past:
     Attributes:
         published, ahead: stable steps of the last line of history, as in `RunState`; -1 if there are none.
         next_worker, next_gang: none of this number or a higher one was started.
+        left: by the last driver.
     """
 
     published: int = -1
     ahead: tuple[int, ...] = ()
     next_worker: int = 0
     next_gang: int = 0
+    left: Bequest = dataclasses.field(default_factory=Bequest)
 
 
-def read_past(path: Path) -> Past:
-    """Of a journal that a driver has left, maybe in the middle of a line."""
+def read_past(path: Path, run: str) -> Past:
+    """Of a journal that a driver has left. Runs of other names in the same directory leave this one nothing."""
     steps: set[int] = set()
-    begin, worker, gang = 0, -1, -1
-    try:
-        lines = path.open(errors="replace")
-    except FileNotFoundError:
-        return Past()
-    with lines:
-        for text in lines:
-            if not any(f'": "{kind}"' in text[:_HEAD] for kind in ("StepStable", "Form", "StartWorker")):
-                continue
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if line.get("event") == "StepStable":
-                steps.add(line["report"]["commit"]["step"])
-            elif line.get("command") == "StartWorker":
-                worker, gang = max(worker, int(line["worker"][1:])), max(gang, line["gang"])
-            elif line.get("command") == "Form" and (line["view"]["bootstrap"] or line["view"]["restored"]):
-                begin = line["view"]["resume"]["step"] + 1
-                steps.clear()
+    begin, worker, gang, left, is_own = 0, -1, -1, Bequest(), True
+    for line in _lines_of_the_past(path):
+        if line.get("event") == "StepStable":
+            steps.add(line["report"]["commit"]["step"])
+        elif line.get("life") == "Settings":
+            is_own = line["run"] == run
+        elif line.get("life") == "Bequest":
+            left = bequest_of(line) if is_own else left
+        elif line.get("command") == "StartWorker":
+            worker, gang = max(worker, int(line["worker"][1:])), max(gang, line["gang"])
+        elif line.get("command") == "Form" and (line["view"]["bootstrap"] or line["view"]["restored"]):
+            begin = line["view"]["resume"]["step"] + 1
+            steps.clear()
     published = begin - 1
     while published + 1 in steps:
         published += 1
     ahead = tuple(sorted(step for step in steps if step > published))
-    return Past(published=published, ahead=ahead, next_worker=worker + 1, next_gang=gang + 1)
+    left = dataclasses.replace(left, furthest=max(left.furthest, published, *ahead))
+    return Past(published=published, ahead=ahead, next_worker=worker + 1, next_gang=gang + 1, left=left)
+
+
+def _lines_of_the_past(path: Path) -> Iterator[Line]:
+    """Those that tell of it; the last one may have been cut off."""
+    with contextlib.suppress(FileNotFoundError), path.open(errors="replace") as texts:
+        for text in texts:
+            if any(f'": "{kind}"' in text[:_HEAD] for kind in _OF_THE_PAST):
+                with contextlib.suppress(ValueError):
+                    yield json.loads(text)

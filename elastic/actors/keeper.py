@@ -17,18 +17,20 @@ from ray.exceptions import RayError
 
 from elastic.actors.calls import Calls
 from elastic.actors.disk_keeper import DiskKeeper
+from elastic.actors.equipment import Equipment, equipment_for
 from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim, Prefetcher
-from elastic.actors.replica import Equipment, PullAnswer, end_replicas, equipment_for, start_replica
+from elastic.actors.replica import PullAnswer, end_replicas, start_replica
+from elastic.actors.upload_keeper import UploadKeeper
 from elastic.checkpoint import rungs
+from elastic.checkpoint.copies import Copies, Taker
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.ladder import Ladder
-from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.placement import sites
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.source import Source
+from elastic.control import events as ev
 from elastic.control.values import CommitId, Fork
-from elastic.policies.interval import Measured, Schedule
 from elastic.settings import Checkpoint, RunSettings
 
 log = logging.getLogger("elastic")
@@ -36,12 +38,12 @@ log = logging.getLogger("elastic")
 BEAT_S = 2.0
 SILENT_S = 6.0  # a node that has not answered for so long does not count
 _PULL_S = 1800.0  # actors have tighter deadlines of their own, which follow from sizes
-_UPLOAD_S = 6 * 3600.0
 _DROP_S = 30.0
 _END_S = 10.0
-_ZONE = "ray.io/availability-zone"
+_COMING_S = 30.0  # within which an actor that was started is up
 
-Told = rungs.CheckpointRung | rungs.Degraded | rungs.DiskStep | rungs.Prefetch | rungs.UploadInterval
+Noted = rungs.DiskStep | rungs.PeersChosen | rungs.Prefetch | rungs.UploadInterval
+Told = rungs.CheckpointRung | rungs.Degraded | Noted | ev.Logged
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class Hand:
     domain: str = ""
     life: str = ""
     is_up: bool = False
+    is_coming: bool = True
     asked_s: float | None = None  # when it was last asked, while no answer has come
     is_stale: bool = False  # ask again as soon as it has answered
 
@@ -63,7 +66,7 @@ class Keeper:
 
     Args:
         settings: of the run; its `checkpoint` must not be None.
-        tell: takes what is for the journal, in the keeper's thread.
+        tell: takes what is for the journal, and what actors have logged, in the keeper's thread.
         crash: takes the error that has ended the thread, which nothing should.
         metrics: of a step, for `Keep.best`; called in the keeper's thread.
         memory, disk: node id -> that node's slots, and its disk, called there; default: see `equipment_for`.
@@ -82,33 +85,30 @@ class Keeper:
         self._settings, self._run, self._incarnation = settings, settings.run, settings.incarnation
         checkpoint = self._checkpoint = settings.checkpoint or Checkpoint()
         self._memory, self._disk = memory, disk
-        self._tell, self._crash, self._metrics, self._beat_s = tell, crash, metrics, beat_s
-        self._ladder = Ladder(checkpoint.peers, checkpoint.persistent is not None)
+        self._tell, self._crash, self._beat_s = _aloud(tell), crash, beat_s
+        self._copies = Copies(checkpoint.peers)
+        self._ladder = Ladder(self._copies.first, checkpoint.persistent is not None)
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
-        # Uploads stop nobody: where the interval is measured, the next one begins when the last has arrived.
-        self._uploads = Schedule(checkpoint.upload_interval, checkpoint.overhead, Measured(stall_s=0.0))
-        self._upload_began_s = 0.0
-        self._uploading: dict[ShardKey, rungs.Upload] = {}
-        self._is_leaving = False
         self._newest: int | None = None  # step that is staged
         self._urgent: dict[str, tuple[int, str]] = {}  # by node: what it has staged, and why that goes down at once
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._calls = Calls(self._inbox.put)
         self._then = self._calls.then
         self._prefetcher = Prefetcher(settings.incarnation, tell, self._then)
+        self._uploads = UploadKeeper(checkpoint, settings.incarnation, tell, self._then, self._heed, metrics)
         self._disks: DiskKeeper | None = None
         if disk is not None or checkpoint.disk is not None:
-            self._disks = DiskKeeper(settings.incarnation, tell, self._then, self._actor_of, self._held)
+            self._disks = DiskKeeper(settings.incarnation, self._tell, self._then, self._actor_of, self._held)
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="elastic-checkpoints", daemon=True)
         self._thread.start()
 
     # --- from any thread; none of these waits ---
 
-    def staged(self, node: str, step: int = -1, urgent: str = "") -> None:
+    def staged(self, node: str, staged: ev.ShardStaged | None = None, urgent: str = "") -> None:
         """A worker on this node has sealed a shard of a step; urgent: why that goes down at once, or empty."""
-        self._inbox.put(lambda: self._see_staged(node, step, urgent))
+        self._inbox.put(lambda: self._see_staged(node, staged, urgent))
 
     def homes(self, by_shard: Mapping[int, Collection[str]]) -> None:
         """Which nodes have workers of which shard: they get actors."""
@@ -131,9 +131,10 @@ class Keeper:
         """A node will be lost."""
         self._inbox.put(lambda: self._heed(rungs.Notice(node=node, reason=reason)))
 
-    def lost(self, node: str, reason: str) -> None:
-        """A node is gone."""
-        self._inbox.put(lambda: self._lose(node, reason))
+    def watched(self, *, failures: int, hosts: int, watched_s: float) -> None:
+        """Incidents of this life so far, in so many seconds, on so many hosts."""
+        seen = {"failures": failures, "hosts": hosts}
+        self._inbox.put(lambda: self._uploads.watched(**seen, watched_s=watched_s))
 
     def redundancy_lost(self, reason: str) -> None:
         """Live workers hold the newest state once only."""
@@ -167,10 +168,10 @@ class Keeper:
         return peer_sources(self._run, here)
 
     def close(self, keep: bool) -> None:
-        """Stop; the actors stay for the next driver of the run until their lease ends, or end now."""
-        self._is_closed.set()
-        self._inbox.put(lambda: None)
+        """Stop, after all it was told; the actors stay for the run's next driver until their lease ends, or end now."""
+        self._inbox.put(self._is_closed.set)
         self._thread.join(_END_S)
+        self._is_closed.set()
         if keep:
             return
         try:
@@ -211,21 +212,38 @@ class Keeper:
             if hand.is_up and now_s - hand.heard_s > SILENT_S + self._beat_s:
                 hand.is_up = False
                 self._heed(rungs.NodeLost(node=node, reason=f"silent for {now_s - hand.heard_s:.0f} s"))
+            if hand.is_coming and now_s - hand.heard_s > _COMING_S:
+                hand.is_coming = False
+                self._heed(rungs.NodeLost(node=node, reason=f"it has not come up in {_COMING_S:.0f} s"))
             if hand.asked_s is not None and now_s - hand.asked_s > SILENT_S:
                 hand.asked_s = None
             self._ask_soon(node)
+        self._choose_peers()
         self._heed(rungs.Beat())
-        is_new = self._newest not in (None, self._uploads.last_step) and self._uploads.is_due(self._newest, now_s)
-        if is_new and self._homes:  # before it trains, this life cannot commit
+        if (
+            self._homes and not self._ladder.is_uploading and self._uploads.is_due(self._newest)
+        ):  # before it trains, this life cannot commit
             self._heed(rungs.UploadDue())
+
+    def _choose_peers(self) -> None:
+        up = {node: hand for node, hand in self._hands.items() if hand.is_up}
+        takers = {
+            node: Taker(domain=hand.domain, budget_bytes=hand.equipment.budget_bytes) for node, hand in up.items()
+        }
+        chosen = self._copies.news(self._homes, takers, is_complete=len(up) == len(self._hands))
+        if chosen is not None:
+            log.info("checkpoints: copies on %d other nodes: %s", chosen.peers, chosen.reason)
+            self._heed(chosen)
+            self._tell(chosen)
 
     def _look_at_nodes(self) -> None:
         """Actors where workers are, and elsewhere if copies need them; nodes that are gone are given up."""
         alive = {one["NodeID"]: one for one in ray.nodes() if one["Alive"]}
         for node in [node for node in self._hands if node not in alive]:
-            self._lose(node, "Ray has lost it")
+            self._lose(node)
         with_workers = set().union(*self._homes.values()) & set(alive)
-        needed = sites(with_workers, alive, 1 + self._checkpoint.peers, self._run) if with_workers else ()
+        domains = {node: self._domain(known) for node, known in alive.items()}
+        needed = sites(with_workers, domains, 1 + self._copies.most, self._run) if with_workers else ()
         for node in (*needed, *(self._prefetcher.homes & set(alive))):
             if node not in self._hands:
                 self._start(node, alive[node])
@@ -233,8 +251,11 @@ class Keeper:
     def _start(self, node: str, known: dict[str, Any]) -> None:
         store_bytes = known["Resources"].get("object_store_memory", 0)
         equipment = equipment_for(self._settings, store_bytes, self._memory, self._disk)
-        domain = known.get("Labels", {}).get(_ZONE, "")
-        self._hands[node] = Hand(start_replica(node, equipment), equipment, time.monotonic(), domain)
+        self._heed(rungs.NodeComing(node=node))
+        self._hands[node] = Hand(start_replica(node, equipment), equipment, time.monotonic(), self._domain(known))
+
+    def _domain(self, known: dict[str, Any]) -> str:
+        return str(known.get("Labels", {}).get(self._checkpoint.domain_label, ""))
 
     def _rehome(self, homes: dict[int, frozenset[str]]) -> None:
         self._homes = homes
@@ -249,16 +270,18 @@ class Keeper:
         for node in self._hands:
             self._ask_soon(node)
 
-    def _lose(self, node: str, reason: str) -> None:
+    def _lose(self, node: str) -> None:
         self._prefetcher.lost(node)
         if self._hands.pop(node, None) is not None:
-            self._heed(rungs.NodeLost(node=node, reason=reason))
+            self._heed(rungs.NodeLost(node=node, reason="Ray has lost it"))
 
     # --- what nodes hold ---
 
-    def _see_staged(self, node: str, step: int, urgent: str) -> None:
-        if urgent:
-            self._urgent[node] = (step, urgent)
+    def _see_staged(self, node: str, staged: ev.ShardStaged | None, urgent: str) -> None:
+        if staged is not None:
+            self._copies.staged(staged.shard, staged.nbytes)
+            if urgent:
+                self._urgent[node] = (staged.commit.step, urgent)
         self._ask_soon(node)
 
     def _ask_soon(self, node: str) -> None:
@@ -278,7 +301,8 @@ class Keeper:
             hand.asked_s = None
             return self._hands.get(node) is hand
 
-        def heard(holding: Holding) -> None:
+        def heard(answer: tuple[Holding, list[ev.Logged]]) -> None:
+            holding = self._without_logs(answer)
             if is_answer():
                 self._hear(node, hand, holding)
                 if hand.is_stale:
@@ -291,6 +315,11 @@ class Keeper:
         call = hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, self._ladder.pins(node))
         self._then(call, SILENT_S, heard, failed)
 
+    def _without_logs(self, answer: tuple[Holding, list[ev.Logged]]) -> Holding:
+        for one in answer[1]:
+            self._tell(one)
+        return answer[0]
+
     def _hear(self, node: str, hand: Hand, holding: Holding) -> None:
         hand.heard_s = time.monotonic()
         if holding.life != hand.life:  # it may be equipped as an earlier driver had it
@@ -298,7 +327,7 @@ class Keeper:
             call = hand.actor.equip.options(concurrency_group="control").remote(hand.equipment)
             self._then(call, SILENT_S, _ignore, lambda reason: log.warning("checkpoints: node %s: %s", node, reason))
         if not hand.is_up:
-            hand.is_up = True
+            hand.is_up, hand.is_coming = True, False
             self._heed(rungs.NodeUp(node=node, domain=hand.domain))
         steps = [key.commit.step for key in holding.slots]
         self._newest = max(steps, default=self._newest)
@@ -319,12 +348,8 @@ class Keeper:
                 case rungs.CheckpointRung():
                     self._tell(order)
                     self._prefetcher.came_to(order)
-                    if order.rung is rungs.Rung.DURABLE and order.commit.step == self._uploads.last_step:
-                        self._is_uploaded()
+                    self._uploads.arrived(order)
                 case rungs.Degraded():
-                    log.warning(
-                        "checkpoints: %s", f"degraded: {order.reason}" if order.reason else "as asked for again"
-                    )
                     self._tell(order)
                 case rungs.Pin():
                     self._ask_soon(order.node)
@@ -340,9 +365,9 @@ class Keeper:
                 call = hand.actor.drop.options(concurrency_group="control").remote(self._incarnation, order.key)
                 self._then(call, _DROP_S, lambda holding: self._held(order.node, holding, hand), _ignore)
             case rungs.Upload():
-                self._upload(order, hand)
+                self._uploads.upload(order, hand.actor)
             case rungs.Commit():
-                self._commit(order, hand)
+                self._uploads.commit(order, hand.actor)
 
     def _pull(self, order: rungs.Pull, hand: Hand) -> None:
         peers = [PeerSource(self._hands[node].actor, node) for node in order.sources if node in self._hands]
@@ -359,46 +384,9 @@ class Keeper:
         call = hand.actor.pull.options(concurrency_group="pull").remote(self._incarnation, order.key, peers)
         self._then(call, _PULL_S, ended, failed)
 
-    def _upload(self, order: rungs.Upload, hand: Hand) -> None:
-        if order.key.commit.step != self._uploads.last_step:
-            self._upload_began_s = time.monotonic()
-            self._uploads.done(order.key.commit.step, self._upload_began_s)
-
-        def ended(answer: tuple[str, str]) -> None:
-            digest, reason = answer
-            self._uploading.pop(order.key, None)
-            if reason:
-                log.warning("checkpoints: not uploaded: %s", reason)
-            self._heed(rungs.Uploaded(key=order.key, node=order.node, digest=digest, reason=reason))
-
-        self._uploading[order.key] = order
-        metrics = dict(self._metrics(order.key.commit)) if self._is_leaving else None
-        call = hand.actor.upload.options(concurrency_group="upload").remote(self._incarnation, order.key, metrics)
-        self._then(call, _UPLOAD_S, ended, lambda reason: ended(("", reason)))
-
     def _hand_over(self, reason: str) -> None:
-        self._is_leaving = True
-        for order in [one for one in self._uploading.values() if one.node in self._hands]:
-            self._upload(order, self._hands[order.node])  # once more: they were not told that they may be left alone
+        self._uploads.leave(self._actor_of)
         self._heed(rungs.RedundancyLost(reason=reason))
-
-    def _is_uploaded(self) -> None:
-        now_s = time.monotonic()
-        self._uploads.arrived(now_s - self._upload_began_s)
-        chosen = self._uploads.news(now_s)
-        if chosen is not None and self._checkpoint.persistent is not None:
-            self._tell(rungs.UploadInterval(reason=chosen.reason))
-
-    def _commit(self, order: rungs.Commit, hand: Hand) -> None:
-        def ended(reason: str) -> None:
-            if reason:
-                log.warning("checkpoints: step %d is not committed: %s", order.commit.step, reason)
-            self._heed(rungs.Committed(commit=order.commit, shards=len(order.digests), reason=reason))
-
-        call = hand.actor.commit.options(concurrency_group="upload").remote(
-            self._incarnation, order.commit, order.digests, dict(self._metrics(order.commit))
-        )
-        self._then(call, _UPLOAD_S, ended, ended)
 
     def _actor_of(self, node: str) -> Any:
         hand = self._hands.get(node)
@@ -409,6 +397,18 @@ class Keeper:
         now = self._hands.get(node)
         if now is not None and now.is_up and hand in (None, now):
             self._hear(node, now, holding)
+
+
+def _aloud(tell: Callable[[Told], None]) -> Callable[[Told], None]:
+    """Who reads the log hears of what is degraded, too."""
+
+    def told(one: Told) -> None:
+        if isinstance(one, rungs.Degraded):
+            how = f"degraded: {one.reason}" if one.reason else "as asked for again"
+            log.warning("checkpoints: %s: %s", one.rung, how)
+        tell(one)
+
+    return told
 
 
 def _ignore(_: Any) -> None:

@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from elastic.actors.run_logs import put_aside
 from elastic.actors.segments import Copying, next_lines
 from elastic.checkpoint.records import Keys, sealed
 from elastic.checkpoint.store import Store, StoreError
@@ -25,11 +26,19 @@ class LogsCopy(Copying):
     def copy(self) -> None:
         try:
             for path in sorted(self._folder.glob("*.jsonl")):
-                while text := next_lines(path, begin := self._copied_bytes.get(path.name, 0)):
-                    number = self._numbers.get(path.name, 0)
-                    body = {"begin": begin, "text": text.decode(errors="replace")}
-                    self._store.create(self._keys.log(self._incarnation, path.stem, number), sealed(_KIND, body))
-                    self._numbers[path.name] = number + 1
-                    self._copied_bytes[path.name] = begin + len(text)
+                if path.stat().st_size < self._copied_bytes.get(path.name, 0):  # the one before is full
+                    self._copy_on_from(path.name, put_aside(path))
+                    self._copied_bytes[path.name] = 0
+                self._copy_on_from(path.name, path)
         except (StoreError, OSError) as error:
             log.debug("logs are not copied now, and are tried again: %s", error)
+
+    def _copy_on_from(self, name: str, path: Path) -> None:
+        """Raises: StoreError, OSError."""
+        while text := next_lines(path, begin := self._copied_bytes.get(name, 0)):
+            number = self._numbers.get(name, 0)
+            body = {"begin": begin, "text": text.decode(errors="replace")}
+            stem = name.removesuffix(".jsonl")
+            self._store.create(self._keys.log(self._incarnation, stem, number), sealed(_KIND, body))
+            self._numbers[name] = number + 1
+            self._copied_bytes[name] = begin + len(text)

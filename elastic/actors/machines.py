@@ -77,6 +77,8 @@ class Machines:
         self._state: RunState | None = None
         self._memory = Memory()
         self._may_touch_nodes = kuberay.node_rights
+        if not kuberay.node_rights:
+            log.info("machines: kuberay.node_rights is off: nodes are not cordoned, bad ones are kept out by Ray alone")
         self._trouble = ""
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="elastic-machines", daemon=True)
@@ -105,6 +107,7 @@ class Machines:
             alive = [one for one in state.workers.values() if one.standing not in OVER]
             wish = Wish(
                 quarantine=state.care.quarantine,
+                unhealthy=frozenset(state.care.unhealthy),
                 busy=frozenset(one.node for one in alive),
                 addresses=self._addresses(),
                 replicas=self._replicas,
@@ -116,13 +119,14 @@ class Machines:
         except KubeError as error:
             self._note(error)
             return
+        is_done = True
         for order in orders:
             try:
                 self._carry_out(order)
-            except KubeError as error:  # the next look finds it undone
+            except KubeError as error:  # the next look finds it undone; what is only told is told now
                 self._note(error)
-                return
-        if self._trouble:
+                is_done = False
+        if self._trouble and is_done:
             log.info("machines: Kubernetes answers again")
             self._trouble = ""
 
@@ -153,7 +157,7 @@ class Machines:
                 log.warning("machines: replaced: %s", ", ".join(sorted(order.pods)))
                 self._client.replace_pods(self._cluster, GROUP, order.pods)
             case Scale():
-                self._client.scale(self._cluster, GROUP, order.replicas, order.leave)
+                self._client.scale(self._cluster, GROUP, order.replicas, order.leave, order.of)
             case Warn():
                 self._emit(ev.NodeNotice(node=order.node, reason=order.reason))
             case Missing():

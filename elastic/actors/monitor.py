@@ -5,13 +5,14 @@ reads flight pages, and acts where nobody else can: it kills a worker that does 
 """
 
 import contextlib
+import logging
 import math
 import os
 import select
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,8 +30,11 @@ from elastic.errors import ElasticError
 from elastic.hosts.health import check_node
 from elastic.hosts.peers import lend
 from elastic.hosts.sensing import Claim, Senses
-from elastic.settings import Health
+from elastic.settings import Health, Logs
 from elastic.train.flight import PAGES, Flight, read_page, read_visible
+from elastic.train.logs import lines_of
+
+log = logging.getLogger("elastic")
 
 _READ_S = 0.1
 _LATE_S = 2 * _READ_S
@@ -140,6 +144,8 @@ class HostMonitor:
         heeds_cloud: pass on the cloud's notice that this machine will be taken away.
         health: what is sensed of the hardware, and checked; None: nothing.
         hang_floor_s: see `Limits`; who waits for a beat is told at once of a worker that has stood still for so long.
+        show_gpus: takes each look at the GPUs.
+        logs: what of the lines of this process is told with its beats; None: nothing, it is not its own.
     """
 
     def __init__(
@@ -148,7 +154,10 @@ class HostMonitor:
         heeds_cloud: bool = False,
         health: Health | None = None,
         hang_floor_s: float = math.inf,
+        show_gpus: Callable[[Sequence[GpuReading]], None] = lambda gpus: None,
+        logs: Logs | None = None,
     ) -> None:
+        self._lines = lines_of("monitor", node, logs) if logs is not None else None
         self._node, self._hang_floor_s = node, hang_floor_s
         self._is_urgent = False
         self._watched: dict[str, Watched] = {}
@@ -157,8 +166,9 @@ class HostMonitor:
         self._aftermath = Aftermath()
         self._is_closed = threading.Event()
         self._health = health
-        is_sensing = health is not None and health.sensing
-        self._senses = Senses(node, health, self._tell, self._claims) if health is not None and is_sensing else None
+        self._senses: Senses | None = None
+        if health is not None and health.sensing:
+            self._senses = Senses(node, health, self._tell, self._claims, show=show_gpus)
         self._thread = threading.Thread(target=self._watch, name="elastic-monitor", daemon=True)
         self._thread.start()
         self._cloud = PreemptionWatch(self._notice) if heeds_cloud else None
@@ -171,6 +181,7 @@ class HostMonitor:
             return False
         with self._lock:
             self._watched[worker] = Watched(pid, process, page)
+        log.info("watches %s, pid %d", worker, pid)
         return True
 
     def events(self, timeout_s: float) -> list[ev.Event]:
@@ -224,7 +235,12 @@ class HostMonitor:
 
     def beat(self, timeout_s: float) -> tuple[list[ev.Event], tuple[Reading, ...]]:
         """See `events`; and what is seen of the workers."""
-        return self.events(timeout_s), self.readings()
+        news = self.events(timeout_s)
+        return [*news, *self.logged()], self.readings()
+
+    def logged(self) -> list[ev.Logged]:
+        """What this process has logged since the last time."""
+        return self._lines.taken() if self._lines is not None else []
 
     def check_health(self, peer: tuple[str, int] | None = None) -> list[str]:
         """Why no worker should join from here; nothing, if all is well.
@@ -329,9 +345,9 @@ class HostMonitor:
             watched = self._watched.pop(name, None)
             if watched is None:
                 return
-            flight = read_page(watched.page) or watched.flight
-            proof = f"pid {watched.pid} is gone; {_last_seen(flight)}"
-            self._news.append(ev.WorkerDead(worker=name, proof=proof))
+            watched.flight = read_page(watched.page) or watched.flight
+            proof = f"pid {watched.pid} is gone; {_last_seen(watched.flight)}"
+            self._news.append(ev.WorkerDead(worker=name, proof=proof, last=watched.reading(name)))
             self._lock.notify_all()
         watched.page.unlink(missing_ok=True)
 

@@ -118,9 +118,14 @@ def replica_actors(run: str) -> dict[str, Any]:
 
 
 def peer_sources(run: str, here: str) -> list[PeerSource]:
-    """Where shards of a run can be read, node `here` first; they may not answer."""
+    """Where shards of a run can be read, node `here` first; they may not answer.
+
+    Those of nodes that Ray has lost are left out: it looks for them until a call's deadline.
+    """
+    alive = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
     found = [
         PeerSource(actor, node, Tier.MEMORY if node == here else Tier.PEER)
         for node, actor in replica_actors(run).items()
+        if node in alive
     ]
     return sorted(found, key=lambda source: (source.tier, source.node))

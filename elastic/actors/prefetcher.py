@@ -130,6 +130,8 @@ class Prefetcher:
         self._others.pop(node, None)
         for shard in self._shards:
             shard.tree = [one for one in shard.tree if one != node]
+        self._announcing.pop(node, None)  # who was to take from it asks the next one: nobody waits for its answer
+        self._go()
 
     def restored(self, generation: int) -> None:
         """A generation goes on from the step."""
@@ -209,7 +211,7 @@ class Prefetcher:
         self._announcing[node] += 1
 
         def answered(_: Any) -> None:
-            self._announcing[node] -= 1
+            self._announcing[node] = max(0, self._announcing[node] - 1)  # 0: it was lost meanwhile
             self._go()
 
         call = site.actor.expect.options(concurrency_group="control").remote(self._incarnation, manifests)

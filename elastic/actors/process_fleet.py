@@ -40,11 +40,23 @@ class Child:
         self.listener: threading.Thread | None = None
         self.value: Any = None
         self._lock = threading.Lock()
+        self._is_found = threading.Event()
+        self._last: Reading | None = None
 
     def say(self, method: str, *arguments: Any) -> None:
         """Ask the worker for something; one that is gone is told nothing."""
         with self._lock, contextlib.suppress(OSError):
             self.pipe.send((method, arguments))
+
+    def found_dead(self, event: ev.WorkerDead) -> None:
+        """Its host monitor has seen its end, too."""
+        self._last = event.last
+        self._is_found.set()
+
+    def last_seen(self) -> Reading | None:
+        """What its flight page said when it died; None: nobody has read it in time."""
+        self._is_found.wait(_REAP_S)
+        return self._last
 
 
 class ProcessFleet:
@@ -183,9 +195,11 @@ class ProcessFleet:
 
     def _beat(self) -> None:
         """One monitor sees all; each node tells of its own workers."""
-        while not self._is_down.wait(self.settings.limits.heartbeat_polling_period_s):
-            for event in self._monitor.events(0):
-                if isinstance(event, ev.FaultInjected | ev.FaultRefused):  # of deaths the listeners tell
+        while not self._is_down.is_set():
+            for event in self._monitor.events(self.settings.limits.heartbeat_polling_period_s):
+                if isinstance(event, ev.WorkerDead):  # of deaths the listeners tell
+                    self.children[event.worker].found_dead(event)
+                else:
                     self._emit(event)
             seen = {reading.worker: reading for reading in self._monitor.readings()}
             nodes: dict[str, list[Reading]] = {}
@@ -223,8 +237,8 @@ class ProcessFleet:
         process.start()
         theirs.close()
         page = page_path(self.settings.run, worker, self.settings.incarnation)
-        self._monitor.watch(worker, process.pid or 0, page)
         child = self.children[worker] = Child(process, ours, node)
+        self._monitor.watch(worker, process.pid or 0, page)
         self._emit(ev.WorkerPlaced(worker=worker, node=node))
         child.listener = threading.Thread(target=self._listen, args=(worker, child), daemon=True)
         child.listener.start()
@@ -244,7 +258,8 @@ class ProcessFleet:
         while child.process.exitcode is None and not self._is_down.is_set():
             child.process.join(_REAP_S)
         if (code := child.process.exitcode) is not None:
-            self._emit(ev.WorkerDead(worker=worker, proof=f"pid {child.process.pid} ended with code {code}"))
+            proof = f"pid {child.process.pid} ended with code {code}"
+            self._emit(ev.WorkerDead(worker=worker, proof=proof, last=child.last_seen()))
 
 
 def serve(pipe: Connection, spec: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ class RayFleet:
         self._fenced_s: dict[str, float] = {}
         self._answers = Answers(crash)
         self._then = self._answers.then
-        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, settings.limits, settings.health)
+        self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, settings)
         self._striker = Striker(settings, self._monitors, self._emit, self._then)
         self._drains = Drains(self._emit)
         self._lock = threading.RLock()
@@ -110,7 +110,7 @@ class RayFleet:
             num_cpus=scaling.resources.get("CPU", 0),
             num_gpus=scaling.resources.get("GPU", 0),
             resources=resources,
-            strategy=PlacementGroupSchedulingStrategy(group, shard),
+            strategy=PlacementGroupSchedulingStrategy(group, self._slots.bundle_of(shard)),
             arguments=(worker, self._seed, self._settings, self._train_fn, gang, shard, self._digest),
         )
         with self._lock:
@@ -376,7 +376,7 @@ class RayFleet:
 
     def _look_for(self, worker: str, hand: Hand) -> None:
         """Tell where its slot is, if that is known, and news."""
-        node = "" if hand.group is None else place_of(hand.group, hand.shard)
+        node = "" if hand.group is None else place_of(hand.group, self._slots.bundle_of(hand.shard))
         if node and node != hand.node:
             hand.node = node
             self._monitors.need(node)

@@ -1,27 +1,16 @@
-"""Effect. A run's metrics through Ray, whose nodes offer them to Prometheus as `ray_elastic_...`."""
+"""Effect. A run's metrics, from the process of its driver."""
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
 
+from elastic.actors.series import Make, Series, made_by_ray
 from elastic.callbacks.base import Callback
-from elastic.control.metrics import METRICS, PREFIX, Metric, MetricKind, Sample, of_moment, of_state, of_steps
+from elastic.control.metrics import BY_NAME, OF_RUNS, MetricKind, Sample, of_moment, of_state, of_steps
 from elastic.control.moments import Moment
 from elastic.control.state import RunState
 from elastic.control.values import StepReport
 
 PERIOD_S = 1.0  # Prometheus asks seldom; what happens meanwhile is summed
 _MOST = 1024  # steps that are kept back
-
-
-def _made_by_ray(metric: Metric) -> Any:
-    from ray.util import metrics
-
-    tags = ("run", *metric.tags)
-    if metric.kind is MetricKind.HISTOGRAM:
-        return metrics.Histogram(PREFIX + metric.name, metric.what, boundaries=list(metric.bounds), tag_keys=tags)
-    kind = metrics.Gauge if metric.kind is MetricKind.GAUGE else metrics.Counter
-    return kind(PREFIX + metric.name, metric.what, tag_keys=tags)
 
 
 class RayMetrics(Callback):
@@ -32,10 +21,9 @@ class RayMetrics(Callback):
         make: a metric as Ray knows it.
     """
 
-    def __init__(self, run: str, make: Callable[[Metric], Any] = _made_by_ray) -> None:
-        self._run = run
-        self._metrics = {metric.name: (metric, make(metric)) for metric in METRICS}
-        self._shown: dict[str, set[tuple[str, ...]]] = {}
+    def __init__(self, run: str, make: Make = made_by_ray) -> None:
+        self._series = Series(run, OF_RUNS, make)
+        self._latched: dict[tuple[str, tuple[str, ...]], Sample] = {}  # of moments: Ray forgets what it hears once
         self._reports: list[StepReport] = []
         self._state: RunState | None = None
         self._goodput = 0.0
@@ -51,7 +39,10 @@ class RayMetrics(Callback):
         self._flush_if_due()
 
     def on_moment(self, moment: Moment) -> None:
-        self._record(of_moment(moment))
+        samples = list(of_moment(moment))
+        self._series.record(samples)
+        gauges = (one for one in samples if BY_NAME[one.name].kind is MetricKind.GAUGE)
+        self._latched |= {(one.name, one.tags): one for one in gauges}
 
     def on_end(self) -> None:
         self._flush()
@@ -63,29 +54,9 @@ class RayMetrics(Callback):
             self._flush()
 
     def _flush(self) -> None:
+        self._series.record(self._latched.values())
         if self._reports:
-            self._record(of_steps(self._reports, self._goodput))
+            self._series.record(of_steps(self._reports, self._goodput))
             self._reports.clear()
         if self._state is not None:
-            self._show(list(of_state(self._state)))
-
-    def _show(self, samples: list[Sample]) -> None:
-        """Series of a gauge that are not told any more go to 0: Ray would show their last value for ever."""
-        told: dict[str, set[tuple[str, ...]]] = {}
-        for sample in samples:
-            told.setdefault(sample.name, set()).add(sample.tags)
-        self._record(samples)
-        for name, series in self._shown.items():
-            self._record(Sample(name, 0.0, tags) for tags in series - told.get(name, set()))
-        self._shown = told
-
-    def _record(self, samples: Iterable[Sample]) -> None:
-        for sample in samples:
-            metric, made = self._metrics[sample.name]
-            tags = {"run": self._run, **dict(zip(metric.tags, sample.tags, strict=True))}
-            if metric.kind is MetricKind.GAUGE:
-                made.set(sample.value, tags)
-            elif metric.kind is MetricKind.HISTOGRAM:
-                made.observe(sample.value, tags)
-            elif sample.value > 0:
-                made.inc(sample.value, tags)
+            self._series.show(list(of_state(self._state)))

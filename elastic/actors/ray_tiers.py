@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elastic.actors.keeper import Keeper
@@ -13,12 +13,13 @@ from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim
 from elastic.actors.replica import end_replicas, wake
 from elastic.actors.tiers import Tiers
-from elastic.checkpoint.catalog import Candidate, Holder
+from elastic.checkpoint.catalog import Candidate, Holder, candidates
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
+from elastic.checkpoint.source import Source
 from elastic.control import events as ev
-from elastic.control.restoring import last_copy
-from elastic.control.state import OVER, Phase, RunState
+from elastic.control.restoring import last_copy, why_at_once
+from elastic.control.state import OVER, RunState
 from elastic.control.values import CommitId, Fork, View
 from elastic.settings import Checkpoint, RunSettings
 from elastic.train.flight import storage_switch
@@ -88,8 +89,8 @@ class RayTiers(Tiers):
         match event:
             case ev.ShardStaged() if event.worker in state.workers:
                 self._staged = max(self._staged, event.commit.step)
-                urgent = self._worry if state.phase is Phase.WAITING else ""
-                self._keeper.staged(state.workers[event.worker].node, event.commit.step, urgent)
+                urgent = why_at_once(state, event.commit)
+                self._keeper.staged(state.workers[event.worker].node, event, urgent)
             case ev.NodeNotice():
                 self._keeper.notice(event.node, event.reason)
             case ev.RestoreFound():
@@ -117,6 +118,8 @@ class RayTiers(Tiers):
             for member in state.members:
                 homes.setdefault(member.shard, set()).add(member.node)
             self._keeper.homes(homes)
+            hosts = len({member.host for member in view.members})
+            self._keeper.watched(failures=view.failures, hosts=hosts, watched_s=view.watched_s)
 
     def _heed_found(self, keeper: Keeper, event: ev.RestoreFound, state: RunState) -> None:
         found = self._found if self._prefetch(keeper, state, {}) else None
@@ -163,6 +166,18 @@ class RayTiers(Tiers):
             return True
         self._keeper.lease(*claim, is_over=True)
         return False
+
+    def _is_enough(self, is_newest_wanted: bool, holders: Sequence[Holder], waiting: Sequence[Source]) -> bool:
+        """Nodes that are out of reach are not waited for, which Ray may not know of yet; nor, once it is whole, is
+        anybody for the newest step that was staged, if that is what is wanted."""
+        away = _out_of_reach(self._state)
+        if all(isinstance(one, PeerSource) and one.node in away for one in waiting):
+            return True
+        if not is_newest_wanted or self._staged < 0:
+            return False
+        newest = max((holder.manifest.commit.step for holder in holders), default=self._staged)
+        best = candidates(holders, self._settings.run, self._forks)
+        return bool(best) and best[0].commit.step >= max(newest, self._staged)
 
     def _announce(self, candidate: Candidate) -> None:
         """Live workers load it at once: their nodes expect it before they ask, so that each byte is read once."""
@@ -212,6 +227,9 @@ class RayTiers(Tiers):
         super().close(keep)
 
     def _told(self, told: Any) -> None:
+        if isinstance(told, ev.Logged):
+            self._emit(told)
+            return
         self._write(told)
         if isinstance(told, DiskStep):
             with self._changed:
@@ -229,6 +247,14 @@ class RayTiers(Tiers):
 def _is_going(holder: Holder, going: frozenset[tuple[str, int]]) -> bool:
     source = holder.source
     return isinstance(source, PeerSource) and (source.node, holder.manifest.shard) in going
+
+
+def _out_of_reach(state: RunState | None) -> set[str]:
+    """Nodes that used to be heard, and are not any more."""
+    if state is None or state.seen_s is None:
+        return set()
+    limit_s = state.seen_s - state.settings.limits.heartbeat_timeout_s
+    return {node for node, heard_s in state.heard_s.items() if heard_s < limit_s}
 
 
 def _homes(state: RunState) -> dict[str, set[int]]:

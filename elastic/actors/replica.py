@@ -6,41 +6,44 @@ mapped, so Ray does not spill them. A restarted actor begins with what is in its
 the rest again.
 """
 
-import functools
+import contextlib
 import logging
+import math
+import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from elastic.actors.equipment import Equipment, equipment_for
 from elastic.actors.peer_source import PeerSource, actor_name, namespace, replica_actors
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
-from elastic.checkpoint.memory import MemorySource, reclaim
+from elastic.checkpoint.memory import reclaim
 from elastic.checkpoint.node import PART_BYTES, Node
 from elastic.checkpoint.prefetching import Incoming, prefetch
 from elastic.checkpoint.rungs import Holding
-from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import StoreError
-from elastic.checkpoint.vault import Vault, open_vault
-from elastic.checkpoint.vault_cleaning import collected
+from elastic.checkpoint.vault import Vault
+from elastic.checkpoint.vault_cleaning import Janitor
 from elastic.checkpoint.vault_source import VaultSource
+from elastic.control import events as ev
 from elastic.control.values import CommitId
 from elastic.errors import CorruptError, ElasticError, NoRoomError
-from elastic.settings import Checkpoint, Keep, RunSettings
-from elastic.train.flight import storage_switch
+from elastic.settings import RunSettings
+from elastic.train.logs import lines_of
 
 log = logging.getLogger("elastic")
 
-STORE_SHARE = 0.7  # Ray spills from 0.8 on, silently
 _PARTS = 16  # so that two parts on their way stay below what the budget leaves free
 _LEASE_LOOK_S = 0.5
+_TURN_S = 1800.0  # the store has deadlines of its own, which follow from sizes
+_NEXT_S = 5.0  # within which an upload that waited for a thread has begun
 _CLEAR_S = 5.0
 _MAP_S = 30.0  # it is in this node's store, and is only mapped
 _LOOK_S = 10.0
@@ -48,30 +51,6 @@ _WAKE_S = 60.0
 _WOKEN_S = 120.0
 _WAIT_S = 0.2  # then a reader asks again, and the thread is free for those whose bytes are here
 _GROUPS = {"control": 2, "read": 8, "pull": 2, "upload": 2, "prefetch": 1, "disk": 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
-    """What an actor is started with; the two functions are called on its node.
-
-    Attributes:
-        incarnation: of the driver; an actor obeys the newest one that has spoken to it, and no older one.
-        memory: node id -> its slots. disk: node id -> its disk, None: none is used.
-        vault: opens the persistent tier, None: there is none.
-        keep: what the persistent tier keeps. budget_bytes: what copies may take.
-        slots: the directory of its slots, which go with the actor, but for those of live workers. lease_s: how long
-            actor, copies and slots outlive the last word of a driver.
-    """
-
-    run: str
-    incarnation: int
-    memory: Callable[[str], Source]
-    disk: Callable[[str], Disk] | None = None
-    vault: Callable[[], Vault] | None
-    keep: Keep
-    budget_bytes: int
-    slots: Path
-    lease_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +64,37 @@ class PullAnswer:
     nbytes: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadAnswer:
+    """How an upload ended.
+
+    Attributes:
+        digest: of the shard's manifest. reason: why it is not there, empty if it is.
+        cost_s: CPU time that this actor took meanwhile, divided by the cores that it shares with the workers.
+    """
+
+    digest: str = ""
+    reason: str = ""
+    cost_s: float = 0.0
+
+
 class CheckpointReplica:
     """See the module. Reads and pulls have threads of their own, so that beats are answered meanwhile."""
 
     def __init__(self, node: str, equipment: Equipment) -> None:
         self._equipment = equipment
+        self._lines = lines_of("replica", node, equipment.logs)
         self._vault: Vault | None = None
+        self._janitor = Janitor()
         part_bytes = min(PART_BYTES, max(1, equipment.budget_bytes // _PARTS))
         self._node = Node(node[:12], equipment.memory(node), equipment.budget_bytes, _put, part_bytes)
         self._where = node
+        log.info("keeps what is in the memory of node %s, and %d bytes of copies", node[:12], equipment.budget_bytes)
         self._use_disk(equipment)
         self._vault_lock = threading.Lock()
         self._uploading: set[ShardKey] = set()
+        self._at_work, self._worked_s = 0, -math.inf  # uploads, those that wait for another included; when one ended
+        self._turn = threading.Condition()
         self._heard_s = time.monotonic()
         self._self = ray.get_runtime_context().current_actor
         threading.Thread(target=self._expire, name="elastic-lease", daemon=True).start()
@@ -119,11 +117,11 @@ class CheckpointReplica:
             looking.start()
             looking.join(_LOOK_S)
 
-    def beat(self, incarnation: int, pins: Collection[ShardKey]) -> Holding:
-        """Keep these slots, and tell what is here."""
+    def beat(self, incarnation: int, pins: Collection[ShardKey]) -> tuple[Holding, list[ev.Logged]]:
+        """Keep these slots, and tell what is here, and what was logged here since."""
         self._obey(incarnation)
         self._node.pin(pins)
-        return self._node.holding()
+        return self._node.holding(), self._lines.taken()
 
     def pull(self, incarnation: int, key: ShardKey, peers: Sequence[PeerSource]) -> PullAnswer:
         """Take a copy from the first of the peers that gives it whole."""
@@ -176,23 +174,47 @@ class CheckpointReplica:
             log.warning("an old step stays on the disk: %s", error)
         return self._node.holding()
 
-    def upload(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float] | None = None) -> tuple[str, str]:
-        """Write a shard to the persistent tier; returns (digest of its manifest, why it is not there).
+    def upload(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float] | None = None) -> UploadAnswer:
+        """Write a shard to the persistent tier.
 
         With `metrics` of the step no driver may be left by then: whoever finds all its shards there commits it.
         """
         self._obey(incarnation)
-        self._uploading.add(key)
+        with self._working(key):
+            uploaded = self._upload(key)
+            if metrics is None or uploaded.reason:
+                return uploaded
+            if reason := self._commit_if_whole(incarnation, key, metrics):
+                log.warning("step %d is not durable yet: %s", key.commit.step, reason)
+            return uploaded
+
+    def _upload(self, key: ShardKey) -> UploadAnswer:
+        began_s = time.process_time()
         try:
             with self._node.lent(key) as (manifest, read):
                 digest = self._opened().upload(manifest, read)
-            if metrics is not None and (reason := self._commit_if_whole(incarnation, key, metrics)):
-                log.warning("step %d is not durable yet: %s", key.commit.step, reason)
-            return digest, ""
         except ElasticError as error:
-            return "", f"node {self._node.name}: {error}"
+            return UploadAnswer(reason=f"node {self._node.name}: {error}")
+        cost_s = (time.process_time() - began_s) / len(os.sched_getaffinity(0))
+        return UploadAnswer(digest=digest, cost_s=cost_s)
+
+    @contextlib.contextmanager
+    def _working(self, key: ShardKey) -> Iterator[None]:
+        """The actor stays meanwhile. A shard is uploaded once at a time: the second finds what the first has sent."""
+        with self._turn:
+            self._at_work += 1
+            if not self._turn.wait_for(lambda: key not in self._uploading, _TURN_S):
+                self._at_work -= 1
+                raise StoreError(f"node {self._node.name}: an earlier upload of {key} has not ended in {_TURN_S:.0f} s")
+            self._uploading.add(key)
+        try:
+            yield
         finally:
-            self._uploading.discard(key)
+            with self._turn:
+                self._uploading.discard(key)
+                self._worked_s = time.monotonic()
+                self._at_work -= 1
+                self._turn.notify_all()
 
     def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str], metrics: Mapping[str, float]) -> str:
         """Make a step durable and delete what nobody wants any more; returns why it is not durable, empty if it is."""
@@ -202,24 +224,26 @@ class CheckpointReplica:
         except ElasticError as error:
             return f"node {self._node.name}: {error}"
         try:
-            collected(self._opened(), self._equipment.keep)
+            self._janitor.clean(self._opened(), self._equipment.keep)
         except ElasticError as error:
-            log.warning("old steps are not deleted now: %s", error)
+            log.warning("old steps, and what was left behind, are not deleted now: %s", error)
         return ""
 
     def make_durable(self, incarnation: int, key: ShardKey) -> str:
         """No driver is left: upload a shard, and commit its step if all shards are there; returns why it is not."""
-        return self.upload(incarnation, key)[1] or self._commit_if_whole(incarnation, key, {})
+        self._obey(incarnation)
+        with self._working(key):
+            return self._upload(key).reason or self._commit_if_whole(incarnation, key, {})
 
     def _commit_if_whole(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float]) -> str:
         """Commit a step if all its shards are uploaded; returns why it is not durable, empty if it is."""
         try:
             digests = self._opened().uploaded(key.commit, key.shards)
+            if len(digests) < key.shards:
+                return f"of {key.shards} shards {len(digests)} are uploaded so far"
+            return self.commit(incarnation, key.commit, digests, metrics)
         except ElasticError as error:
             return f"node {self._node.name}: {error}"
-        if len(digests) < key.shards:
-            return f"of {key.shards} shards {len(digests)} are uploaded so far"
-        return self.commit(incarnation, key.commit, digests, metrics)
 
     def clear(self, incarnation: int) -> None:
         """The run is over: take away what its lives have left in the memory of this node."""
@@ -264,42 +288,19 @@ class CheckpointReplica:
                 self._vault = self._equipment.vault()
             return self._vault
 
+    def _is_needed(self) -> bool:
+        """A driver was heard, or something is uploaded and committed, or may be about to be."""
+        now_s = time.monotonic()
+        is_heard = now_s - self._heard_s < self._equipment.lease_s
+        return is_heard or self._at_work > 0 or now_s - self._worked_s < _NEXT_S
+
     def _expire(self) -> None:
-        while self._uploading or time.monotonic() - self._heard_s < self._equipment.lease_s:
+        while self._is_needed():
             time.sleep(min(_LEASE_LOOK_S, self._equipment.lease_s / 4))
         log.warning("no driver for %.0f s: what node %s holds is given up", self._equipment.lease_s, self._node.name)
         if self._equipment.incarnation:  # who was only woken to be asked has no say in what stays
             self._clear()
         ray.kill(self._self, no_restart=True)
-
-
-def equipment_for(
-    settings: RunSettings,
-    store_bytes: float,
-    memory: Callable[[str], Source] | None = None,
-    disk: Callable[[str], Disk] | None = None,
-) -> Equipment:
-    """What the actor of a node gets.
-
-    Args:
-        store_bytes: of the node's object store.
-        memory, disk: node id -> its slots, and its disk; default: where `settings.checkpoint` says.
-    """
-    checkpoint, run = settings.checkpoint or Checkpoint(), settings.run
-    switch = storage_switch(run) if settings.is_breakable else None
-    if checkpoint.disk is not None:
-        disk = disk or functools.partial(disk_in, Path(checkpoint.disk), run)
-    return Equipment(
-        run=run,
-        incarnation=settings.incarnation,
-        memory=memory or functools.partial(slots_in, Path(checkpoint.memory), run),
-        disk=disk,
-        vault=opener(checkpoint, run, settings.incarnation, switch),
-        keep=checkpoint.keep,
-        budget_bytes=budget_bytes(checkpoint.peer_bytes, store_bytes),
-        slots=Path(checkpoint.memory),
-        lease_s=checkpoint.memory_lease_s,
-    )
 
 
 def start_replica(node: str, equipment: Equipment) -> Any:
@@ -361,38 +362,12 @@ def end_replicas(run: str, incarnation: int) -> None:
         end_replica(actor)
 
 
-def budget_bytes(asked: int | None, store_bytes: float) -> int:
-    """What the copies on a node may take of its object store, which must not come to spill."""
-    most = int(STORE_SHARE * store_bytes)
-    return most if asked is None else min(asked, most)
-
-
-def slots_in(directory: Path, run: str, node: str) -> Source:
-    """The slots of the node where it is called."""
-    return MemorySource(directory, run, f"memory of node {node[:12]}")
-
-
-def disk_in(directory: Path, run: str, node: str) -> Disk:
-    """The disk of the node where it is called."""
-    return Disk(directory, run, f"disk of node {node[:12]}")
-
-
 def _look_at(disk: Disk) -> None:
     try:
         disk.sweep()
         disk.look()
     except StoreError as error:
         log.warning("what is on the disk of this node cannot be used: %s", error)
-
-
-def opener(
-    checkpoint: Checkpoint, run: str, incarnation: int, switch: Path | None = None
-) -> Callable[[], Vault] | None:
-    """Opens the persistent tier, wherever it is called; `switch`: see `open_vault`."""
-    if checkpoint.persistent is None:
-        return None
-    cap, url = checkpoint.upload_bytes_per_s, checkpoint.persistent
-    return functools.partial(open_vault, url, run, switch=switch, incarnation=incarnation, bytes_per_s=cap)
 
 
 def _put(array: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Effect. The logs of a run: a file for each worker and one for the driver, and on the terminal what matters, once."""
+"""Effect. The logs of a run: a file for each of its processes, and on the terminal what matters, once."""
 
 import json
 import logging
@@ -19,19 +19,24 @@ workers_log = logging.getLogger("elastic.workers")
 
 FOLDER = "logs"
 DRIVER = "driver"
+MOST_BYTES = 64 << 20  # of a file; twice as much of each process is kept
 
 
 class RunLogs(logging.Handler):
     """Writes `<run_dir>/logs/<worker>.jsonl`, a line of JSON each; as a handler it takes what the driver itself logs.
 
+    A file that has come to `most_bytes` is put aside as `<worker>.jsonl.1`, in the place of the one before.
+
     Use it as a context: inside, what "elastic" logs goes to `driver.jsonl`, and, if nobody else shows it, to stderr.
     """
 
-    def __init__(self, run_dir: Path, settings: RunSettings, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, settings: RunSettings, stream: TextIO | None = None, most_bytes: int = MOST_BYTES
+    ) -> None:
         super().__init__(getattr(logging, settings.logs.level.upper()))
         self.folder = run_dir / FOLDER
         self.incarnation = settings.incarnation  # of the lines that come from now on
-        self._run, self._stream = settings.run, stream or sys.stderr
+        self._run, self._stream, self._most_bytes = settings.run, stream or sys.stderr, most_bytes
         self._echo = Echo(settings.logs.show)
         self._nodes: dict[str, str] = {}
         self._has_failed = False
@@ -45,14 +50,14 @@ class RunLogs(logging.Handler):
             self._nodes[event.worker] = event.node
         if not isinstance(event, ev.Logged):
             return False
-        self._write(event.worker, event.lines)
+        self._write(event.worker, event.lines, event.role, event.node or self._nodes.get(event.worker, ""))
         for line in event.lines:
-            for level, text in list(self._echo.heard(line, event.worker, time.monotonic())):
+            for level, text in list(self._echo.heard(line, event.worker, time.monotonic(), event.role)):
                 _show(level, text)
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._write(DRIVER, (line_of(record),))
+        self._write(DRIVER, (line_of(record),), DRIVER, "")
 
     def __enter__(self) -> "RunLogs":
         self._level_before = log.level
@@ -72,19 +77,28 @@ class RunLogs(logging.Handler):
             log.removeHandler(self._console)
         log.setLevel(self._level_before)
 
-    def _write(self, name: str, lines: tuple[LogLine, ...]) -> None:
-        node = self._nodes.get(name, "")
-        text = "".join(json.dumps(line.facts(self._run, self.incarnation, name, node)) + "\n" for line in lines)
+    def _write(self, name: str, lines: tuple[LogLine, ...], role: str, node: str) -> None:
+        who = self._run, self.incarnation, name, node, role
+        text = "".join(json.dumps(line.facts(*who)) + "\n" for line in lines)
         try:
             with self._writing:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                with (self.folder / f"{name}.jsonl").open("a") as file:
+                path = self.folder / f"{name}.jsonl"
+                with path.open("a") as file:
                     file.write(text)
+                    is_full = file.tell() >= self._most_bytes
+                if is_full:
+                    path.replace(put_aside(path))
                 self._has_failed = False
         except OSError as error:  # a full disk ends no training; not logged, since that would come here again
             if not self._has_failed:
                 self._has_failed = True
                 print(f"logs are not written to {self.folder}: {error.strerror}", file=self._stream)
+
+
+def put_aside(path: Path) -> Path:
+    """Where a file goes that is full."""
+    return path.with_name(f"{path.name}.1")
 
 
 def _show(level: str, text: str) -> None:

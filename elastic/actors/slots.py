@@ -1,7 +1,11 @@
-"""Effect. The slots of a run on Ray: a detached placement group for each replica, from its first worker to its last."""
+"""Effect. The slots of a run on Ray: a detached placement group for each replica, from its first worker to its last.
+
+A group has a bundle for each node of the replica, with room for all workers there; its name tells how many these are.
+"""
 
 import logging
 import queue
+import re
 import threading
 from collections.abc import Mapping
 
@@ -42,15 +46,20 @@ class Slots:
             asking = self._asking.setdefault(gang, threading.Lock())
         with asking:
             if gang not in self._groups:
-                width = self._scaling.workers_per_replica
+                nodes, workers = self._scaling.num_nodes_per_dp, self._scaling.workers_per_node
+                room = {name: amount * workers for name, amount in self._scaling.resources.items()}
                 self._groups[gang] = placement_group(
-                    [self._scaling.resources] * width,
-                    strategy="STRICT_PACK" if self._scaling.num_nodes_per_dp == 1 else "STRICT_SPREAD",
-                    name=f"{self._prefix}gang{gang}",
+                    [room] * nodes,
+                    strategy="STRICT_PACK" if nodes == 1 else "STRICT_SPREAD",
+                    name=f"{self._prefix}gang{gang}x{workers}",
                     lifetime="detached",
-                    bundle_label_selector=[dict(labels)] * width if labels else None,
+                    bundle_label_selector=[dict(labels)] * nodes if labels else None,
                 )
             return self._groups[gang]
+
+    def bundle_of(self, shard: int) -> int:
+        """In which bundle of its group a worker has its place."""
+        return shard // self._scaling.workers_per_node
 
     def release(self, gang: int, group: PlacementGroup | None) -> None:
         """Its last worker is gone; the group goes with the next `remove_released`."""
@@ -66,14 +75,20 @@ class Slots:
             remove_placement_group(self._released.get())
 
 
-def place_of(group: PlacementGroup, shard: int) -> str:
+def gang_of(name: str, run: str) -> tuple[int, int] | None:
+    """The gang whose group has this name, and its workers in a bundle; None: it is not of this run."""
+    match = re.fullmatch(rf"elastic-{re.escape(run)}@\d+-gang(\d+)x(\d+)", name)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def place_of(group: PlacementGroup, bundle: int) -> str:
     """The node on which a slot was found; empty if none was, or Ray can not say."""
     try:
         table = placement_group_table(group)
     except RayError as error:
         log.debug("a placement is unknown: %s", error)
         return ""
-    return table.get("bundles_to_node_id", {}).get(shard, "") if table.get("state") == "CREATED" else ""
+    return table.get("bundles_to_node_id", {}).get(bundle, "") if table.get("state") == "CREATED" else ""
 
 
 def is_reserved(group: PlacementGroup) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from elastic.callbacks.base import Callback
-from elastic.checkpoint.rungs import CheckpointRung
+from elastic.checkpoint.rungs import CheckpointRung, Degraded
 from elastic.control import events as ev
-from elastic.control.moments import Moment, RungReached, moments
+from elastic.control.moments import Moment, RungDegraded, RungReached, moments
 from elastic.control.state import Phase, RunState
 from elastic.control.tuning import Tuning
 from elastic.control.values import StepReport
@@ -48,9 +48,13 @@ class Teller:
                 self._tell_moment(moment)
             self._tell_changes(before, state)
 
-    def reached(self, at_s: float, told: CheckpointRung) -> None:
-        """A step has come to a rung."""
+    def ladder(self, at_s: float, told: CheckpointRung | Degraded) -> None:
+        """A step has come to a rung, or a rung is not what was asked for."""
         run = self._state.settings.run if self._state is not None else ""
+        if isinstance(told, Degraded):
+            facts = {"rung": told.rung, "reason": told.reason}
+            self._tell_moment(RungDegraded(run=run, at_s=at_s, step=self._told, **facts))
+            return
         self._tell_moment(
             RungReached(
                 run=run,

@@ -1,17 +1,18 @@
 """Effect. A run's checkpoint tiers as its driver uses them: which life this is, and what can be restored."""
 
+import functools
 import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from elastic.checkpoint.catalog import Candidate, Start, candidates, next_candidate
+from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, next_candidate
 from elastic.checkpoint.catalog import Ending as StartEnding
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import take_inventory
-from elastic.checkpoint.records import parse_name
+from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.control import events as ev
@@ -36,7 +37,7 @@ class Seen:
 
     Attributes:
         forks: where history began anew. starts: those that failed, of the last lives.
-        silent: a sentence for each tier that gave no answer.
+        silent: a sentence for each tier that gave no answer. quarantined: one for each whole step that is left out.
     """
 
     candidates: tuple[Candidate, ...]
@@ -44,6 +45,7 @@ class Seen:
     starts: tuple[Start, ...]
     incarnation: int
     silent: tuple[str, ...]
+    quarantined: tuple[str, ...]
 
 
 class Tiers:
@@ -59,6 +61,7 @@ class Tiers:
         self._start: CommitId | None = None
         self._found: Candidate | None = None  # by the last look
         self._failure = ""
+        self._refused: dict[tuple[int, str], str] = {}  # why, by (step, lineage) that is bad wherever it is
 
     # --- before the run ---
 
@@ -83,6 +86,8 @@ class Tiers:
 
     def heed(self, event: ev.Event, state: RunState) -> None:
         """Something happened that the tiers may have to act on."""
+        if isinstance(event, ev.RestoreRefused) and event.is_bad:
+            self._refused[event.commit.step, event.commit.lineage] = event.reason
         start, outcome = self._start, state.outcome
         if start is None or outcome is None or outcome.ending not in _STATE_MAY_BE_BAD:
             return
@@ -114,7 +119,8 @@ class Tiers:
 
     def _find(self, at_most: int | None, without: Bad) -> None:
         try:
-            seen = self._look()
+            self._condemn(without)
+            seen = self._look(is_newest_wanted=at_most is None and not without)
         except Exception as error:  # whatever it is, the controller waits for an answer
             told = f"{type(error).__name__}: {error}"
             self._emit(ev.RestoreFound(commit=None, error=told))
@@ -127,18 +133,26 @@ class Tiers:
         while choice.candidate is not None and not self._claim(choice.candidate):
             those.remove(choice.candidate)
             choice = next_candidate(those, starts, _TRIES)
+        story = "; ".join(f"step {one.step}: {one.told}" for one in starts if (one.step, one.lineage) in choice.bad)
         if choice.bad:
             steps = ", ".join(str(step) for step, _ in choice.bad)
             log.warning("steps left out, since training failed soon after them in %d lives: %s", _TRIES, steps)
+            log.warning("how these lives ended: %s", story)
+        for told in seen.quarantined:
+            log.warning("left out, being in quarantine: %s", told)
         self._found = choice.candidate
         if choice.candidate is not None:
             self._announce(choice.candidate)
             self._emit(ev.RestoreFound(commit=choice.candidate.commit))
             return
-        silent = "; ".join(seen.silent)
+        why = "; ".join(seen.silent)
         if choice.bad:
-            silent = f"training failed {_TRIES} times soon after each step: choose one with elastic rewind --to-step"
-        self._emit(ev.RestoreFound(commit=None, reason=silent or "no step is whole", error=silent))
+            advice = f"choose one with elastic rewind --to-step ({story})"
+            why = f"training failed {_TRIES} times soon after each step: {advice}"
+        elif seen.quarantined and not seen.candidates:
+            bad = "; ".join((*seen.quarantined, *seen.silent))
+            why = f"every whole step is in quarantine: start the run under another name to begin anew ({bad})"
+        self._emit(ev.RestoreFound(commit=None, reason=why or "no step is whole", error=why))
 
     def _claim(self, candidate: Candidate) -> bool:
         """From now on nothing of it is dropped; False: too much of it is being dropped already."""
@@ -157,26 +171,51 @@ class Tiers:
         except StoreError as error:
             log.warning("it is not recorded that training failed soon after step %d: %s", self._start.step, error)
 
-    def _look(self) -> Seen:
+    def _condemn(self, without: Bad) -> None:
+        """Of what cannot be restored: what the persistent tier holds of it, and is bad, no later life reads again."""
         vault = self._reach.vault
-        inventory = take_inventory(self._reach.sources(), self._timeout_s)
+        for commit in without:
+            reason = self._refused.pop((commit.step, commit.lineage), "")
+            if not reason or vault is None:
+                continue
+            try:
+                for record in vault.commits():
+                    if record.commit.same_state(commit):
+                        vault.quarantine(record.commit, reason)
+            except StoreError as error:
+                log.warning("step %d is bad, and not put in quarantine: %s", commit.step, error)
+
+    def _is_enough(self, is_newest_wanted: bool, holders: Sequence[Holder], waiting: Sequence[Source]) -> bool:
+        """Whether those who have not answered can be done without, see `take_inventory`."""
+        return False
+
+    def _look(self, is_newest_wanted: bool = False) -> Seen:
+        vault = self._reach.vault
+        enough = functools.partial(self._is_enough, is_newest_wanted)
+        inventory = take_inventory(self._reach.sources(), self._timeout_s, enough=enough)
         found = [holder.manifest for holder in inventory.holders]
         lives = [manifest.commit.incarnation for manifest in found]
         forks = {*self._forks, *(fork for manifest in found for fork in manifest.forks)}
-        quarantined: set[tuple[int, str]] = set()
+        quarantined: dict[CommitId, str] = {}
         starts: tuple[Start, ...] = ()
         if vault is not None:
             forks |= set(vault.forks())
             lives += vault.incarnations()
-            named = [parse_name(name) for name in vault.quarantined()]
-            quarantined = {(commit.step, commit.lineage) for commit in named if commit is not None}
+            quarantined = vault.quarantined()
             starts = _failed_starts(vault.blamed(), forks)
+        those = candidates(inventory.holders, self._run, forks, quarantined)
+        left_out = candidates(inventory.holders, self._run, forks) if quarantined else ()
         return Seen(
-            candidates=candidates(inventory.holders, self._run, forks, quarantined),
+            candidates=those,
             forks=tuple(sorted(forks, key=lambda fork: (fork.incarnation, fork.generation))),
             starts=starts,
             incarnation=max([0, *lives, *(fork.incarnation for fork in forks)]),
             silent=inventory.silent,
+            quarantined=tuple(
+                f"step {one.step}: {reason}"
+                for one, reason in quarantined.items()
+                if any(one.same_state(there.commit) for there in left_out)
+            ),
         )
 
     def _fork(self, fork: Fork) -> None:
@@ -189,12 +228,15 @@ class Tiers:
             log.warning("it is not recorded yet that history began anew after step %d: %s", fork.step, error)
 
 
-def _failed_starts(blamed: list[tuple[CommitId, int]], forks: set[Fork]) -> tuple[Start, ...]:
+def _failed_starts(blamed: list[tuple[CommitId, int, str]], forks: set[Fork]) -> tuple[Start, ...]:
     """Since the last life that began from a step and did not fail so, or in which somebody sent the run back."""
-    failed = {life for _, life in blamed}
+    failed = {life for _, life, _ in blamed}
     good = max((fork.incarnation for fork in forks if fork.incarnation not in failed), default=0)
-    late = [commit for commit, life in blamed if life > good]
-    return tuple(Start(step=one.step, lineage=one.lineage, ending=StartEnding.FAILED) for one in late)
+    return tuple(
+        Start(step=one.step, lineage=one.lineage, ending=StartEnding.FAILED, told=f"life {life}: {reason}")
+        for one, life, reason in blamed
+        if life > good
+    )
 
 
 class NoTiers:

@@ -24,6 +24,7 @@ from elastic.control.moments import (
     NodeQuarantined,
     NoticeHeard,
     Resized,
+    RungDegraded,
     RungReached,
     StragglerFound,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Profile",
     "Resize",
     "Resized",
+    "RungDegraded",
     "RungReached",
     "ScaledLR",
     "SquareRootLR",

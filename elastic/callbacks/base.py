@@ -18,6 +18,7 @@ from elastic.control.moments import (
     NodeQuarantined,
     NoticeHeard,
     Resized,
+    RungDegraded,
     RungReached,
     StragglerFound,
 )
@@ -69,6 +70,9 @@ class Callback:
 
     def on_rung_reached(self, moment: RungReached) -> None:
         """A step has come to a rung of the checkpoint ladder."""
+
+    def on_rung_degraded(self, moment: RungDegraded) -> None:
+        """A rung of the checkpoint ladder is not what was asked for, or is again."""
 
     def on_notice(self, moment: NoticeHeard) -> None:
         """A node or a worker will be lost soon."""

@@ -17,8 +17,10 @@ class Profile(WorkerCallback):
     """Trace steps with torch.profiler: chosen ones, those after an incident, those after a checkpoint.
 
     A trace is a file `<folder>/<run>/<worker>-<why>-step<first>.json.gz` for Perfetto or chrome://tracing; why is
-    `steps`, `checkpoint`, or `incident-g<generation>`: the first steps of the generation that followed one. Those of
-    incidents are kept all; of the others the newest `keep` of each worker. Where its generation breaks, a trace ends.
+    `steps`, `checkpoint`, or `incident-<number>-g<generation>`: the first steps of the generation that followed it,
+    with the number that `Incident.number` has; without one where a step was tried again and no incident was opened.
+    Those of incidents are kept all; of the others the newest `keep` of each worker. Where its generation breaks, a
+    trace ends.
 
     Cost: nothing in steps that are not traced. Traced steps take longer, which shows in their times, and so does
     starting and writing a trace, typically tenths of a second for which all replicas wait: told in `StepReport.costs`
@@ -28,7 +30,7 @@ class Profile(WorkerCallback):
         folder: where workers write: a path of each node, or one that all share.
         steps: ranges of steps, e.g. `[range(100, 103)]`.
         ranks: replicas that are traced, by their rank at that time.
-        after_incident: so many steps after a step that had to be tried again; 0: none.
+        after_incident: so many steps after an incident, or a step that had to be tried again; 0: none.
         every_checkpoint: the step after each so manieth staged one; 0: none.
         keep: see above. with_memory: trace allocations, too.
 
@@ -58,7 +60,9 @@ class Profile(WorkerCallback):
         self._keep, self._with_memory = keep, with_memory
         self._session: Any = None
         self._trace: _Trace | None = None
-        self._incident = False  # the last attempt came to nothing
+        self._incident = False  # there was one, or the last attempt came to nothing
+        self._number: int | None = None  # of the last incident, if it is news
+        self._incidents: int | None = None  # when the last step began here
         self._staged = 0
         self._is_checkpoint = False
         self._has_failed = False
@@ -67,10 +71,14 @@ class Profile(WorkerCallback):
         self._session = session
 
     def on_step_begin(self, step: Any) -> None:
+        has_come = self._hear_of_incidents()
         if self._trace is not None:
-            return
+            if not has_come:
+                return
+            trace, self._trace = self._trace, None
+            self._write(trace, step)
         why, count = self._wanted(step)
-        self._incident = self._is_checkpoint = False
+        self._incident, self._number, self._is_checkpoint = False, None, False
         if count and self._session.rank in self._ranks:
             self._trace = _Trace(why, step.index, step.generation, count, self._with_memory)
 
@@ -93,10 +101,19 @@ class Profile(WorkerCallback):
         if trace is not None:
             trace.stop()
 
+    def _hear_of_incidents(self) -> bool:
+        """Whether there was one since the last step here: it may have found this worker between two steps."""
+        before, self._incidents = self._incidents, self._session.incidents
+        if not self._after_incident or before is None or self._incidents <= before:
+            return False
+        self._incident, self._number = True, self._incidents - 1
+        return True
+
     def _wanted(self, step: Any) -> tuple[str, int]:
         """Why, and how many steps, from this one on."""
         if self._incident:
-            return f"incident-g{step.generation}", self._after_incident
+            which = f"incident-{self._number}" if self._number is not None else "incident"
+            return f"{which}-g{step.generation}", self._after_incident
         for chosen in self._steps:
             if step.index in chosen:
                 return "steps", len(range(step.index, chosen.stop, chosen.step))

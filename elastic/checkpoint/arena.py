@@ -92,6 +92,20 @@ def free_bytes(directory: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the slots of a worker will take, and what there is.
+
+    Attributes:
+        slot_bytes: of all its slots; 0: it takes no snapshots. free_bytes: in the directory.
+        lack: what is wrong, whoever else is on the host; empty if nothing is.
+    """
+
+    slot_bytes: int = 0
+    free_bytes: int = 0
+    lack: str = ""
+
+
 def try_lock(fd: int, operation: int) -> bool:
     """Lock a slot's file without waiting; whether it was got."""
     try:
@@ -198,18 +212,20 @@ class Arena:
         self._made = self._seals = 0
         self._lock = threading.Lock()
 
-    def why_no_room(self, payload_bytes: int) -> str:
-        """What is wrong with the directory, before anything is written; empty if the slots fit.
+    def room(self, payload_bytes: int) -> Room:
+        """Whether the slots fit into the directory, before anything is written.
 
         An earlier life's slots count as free: they make room for those of this one.
         """
+        needed = needed_bytes(payload_bytes, self._count)
         try:
             slots = self._directory.glob(f"{self._run}*.slot")
             old = [path.stat().st_size + _MANIFEST_BYTES for path in slots if not path.name.startswith(self._life)]
-            is_enough = needed_bytes(payload_bytes, self._count) <= free_bytes(self._directory) + sum(old)
+            free = free_bytes(self._directory) + sum(old)
         except OSError as error:
-            return f"Checkpoint.memory={self._directory} cannot be used: {error}"
-        return "" if is_enough else str(self._no_room(payload_bytes))
+            return Room(slot_bytes=needed, lack=f"Checkpoint.memory={self._directory} cannot be used: {error}")
+        lack = "" if needed <= free else str(self._no_room(payload_bytes))
+        return Room(slot_bytes=needed, free_bytes=free, lack=lack)
 
     def reserve(self, payload_bytes: int) -> None:
         """Have enough slots of this size, their pages touched; the newest sealed slot stays until it is replaced.

@@ -4,9 +4,10 @@ A box is (begin, end) by dimension, in coordinates of the whole tensor; tensors 
 consists of boxes can be read by any other: N workers of a replica or M, evenly cut or not, with parts held twice.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastic.checkpoint.manifest import Box, Entry, Manifest
 from elastic.errors import StateError
@@ -92,11 +93,7 @@ class Plan:
         """Numbers of the chunks to read, by shard: what it takes to read each of them once for several workers."""
         needed: dict[int, set[int]] = {}
         for piece in self.pieces:
-            manifest = manifests[piece.shard]
-            begin, end = byte_span(piece, manifest)
-            needed.setdefault(piece.shard, set()).update(
-                range(begin // manifest.chunk_bytes, -(-end // manifest.chunk_bytes))
-            )
+            needed.setdefault(piece.shard, set()).update(chunk_numbers(piece, manifests[piece.shard]))
         return {shard: tuple(sorted(needed[shard])) for shard in sorted(needed)}
 
 
@@ -106,6 +103,22 @@ def byte_span(piece: Piece, manifest: Manifest) -> tuple[int, int]:
     item_bytes = entry.nbytes // math.prod(entry.shape)
     first, end = span(piece.box, entry.box)
     return entry.begin + first * item_bytes, entry.begin + end * item_bytes
+
+
+def chunk_numbers(piece: Piece, manifest: Manifest) -> set[int]:
+    """Of the chunks that hold bytes of a piece; what lies between its rows is left out where that is a whole chunk."""
+    entry, chunk_bytes = manifest.entries[piece.entry], manifest.chunk_bytes
+    fixed, row_bytes = 0, entry.nbytes
+    while fixed < len(entry.shape) and row_bytes // entry.shape[fixed] >= chunk_bytes:
+        row_bytes //= entry.shape[fixed]
+        fixed += 1
+    low, high = piece.box
+    found: set[int] = set()
+    for at in itertools.product(*map(range, low[:fixed], high[:fixed])):
+        row = replace(piece, box=((*at, *low[fixed:]), (*(place + 1 for place in at), *high[fixed:])))
+        begin, end = byte_span(row, manifest)
+        found.update(range(begin // chunk_bytes, -(-end // chunk_bytes)))
+    return found
 
 
 def plan(wants: Sequence[Want], manifests: Sequence[Manifest], own: int | None = None) -> Plan:

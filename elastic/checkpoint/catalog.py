@@ -47,21 +47,22 @@ def candidates(
     found: Iterable[Holder],
     run: str,
     forks: Collection[Fork] = (),
-    quarantined: Collection[tuple[int, str]] = (),
+    quarantined: Collection[CommitId] = (),
 ) -> tuple[Candidate, ...]:
     """What could be restored, best first: by step, then the newest line, then the nearest.
 
     Args:
         found: whatever sources hold, of any step, in any order.
         forks: beside those that the manifests name.
-        quarantined: (step, lineage) that must not be taken.
+        quarantined: what must not be taken; the same step made anew, in a later generation, may be.
     """
     mine = [holder for holder in found if holder.manifest.run == run]
+    bad = {(one.step, one.lineage, *_line(one)) for one in quarantined}
     lines = {*forks, *(fork for holder in mine for fork in holder.manifest.forks)}
     groups: dict[tuple[int, str, int], list[Holder]] = {}
     for holder in mine:
         commit = holder.manifest.commit
-        if is_visible(commit, tuple(lines)) and (commit.step, commit.lineage) not in quarantined:
+        if is_visible(commit, tuple(lines)) and (commit.step, commit.lineage, *_line(commit)) not in bad:
             groups.setdefault((commit.step, commit.lineage, holder.manifest.shards), []).append(holder)
     whole = [one for (_, _, shards), held in groups.items() if (one := _whole(held, shards)) is not None]
     return tuple(sorted(whole, key=_rank, reverse=True))
@@ -97,16 +98,17 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One start from a checkpoint, and what came of it."""
+    """One start from a checkpoint, and what came of it; `told`: in words."""
 
     step: int
     lineage: str
     ending: Ending
+    told: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which candidate to start from, or None; why; and which (step, lineage) are to be quarantined."""
+    """Which candidate to start from, or None; why; and which (step, lineage) were passed over."""
 
     candidate: Candidate | None
     reason: str
@@ -162,8 +164,12 @@ def _content(manifest: Manifest) -> tuple[Any, ...]:
     return manifest.skeleton, manifest.nbytes, manifest.chunk_bytes, manifest.chunks
 
 
+def _line(commit: CommitId) -> tuple[int, int]:
+    return commit.incarnation, commit.generation
+
+
 def _made(commit: CommitId) -> tuple[int, int, int]:
-    return commit.incarnation, commit.generation, commit.attempt
+    return *_line(commit), commit.attempt
 
 
 def _rank(one: Candidate) -> tuple[Any, ...]:

@@ -14,6 +14,8 @@ from elastic.checkpoint.rungs import Copy, StepId, copy_of, step_id
 from elastic.control.values import Fork
 
 KEEP = 2
+DISK = "disk"  # no rung, but told of like one
+DiskOrder = rungs.ToDisk | rungs.OffDisk | rungs.DiskStep | rungs.Degraded
 
 
 @dataclass(slots=True)
@@ -35,16 +37,19 @@ class Disks:
         self._target: StepId | None = None
         self._writing: set[tuple[Copy, str]] = set()
         self._refused: set[tuple[Copy, str]] = set()
+        self._failing: dict[str, str] = {}  # by node, why the last shard was not written
         self._told: StepId | None = None
+        self._is_degraded = False
         self._forks: tuple[Fork, ...] = ()
 
-    def heed(self, event: rungs.Event | rungs.OnDisk) -> tuple[rungs.ToDisk | rungs.OffDisk | rungs.DiskStep, ...]:
+    def heed(self, event: rungs.Event | rungs.OnDisk) -> tuple[DiskOrder, ...]:
         """Take an event in; returns what is to be done, and told, now."""
         match event:
             case rungs.Held():
                 self._hold(event.node, event.holding)
             case rungs.NodeLost():
                 self._sites.pop(event.node, None)
+                self._failing.pop(event.node, None)
                 self._forget_work(event.node)
             case rungs.OnDisk():
                 self._end(event)
@@ -52,7 +57,7 @@ class Disks:
                 self._forks = event.forks
             case _:
                 return ()
-        return (*self._drop(), *self._write(), *self._tell())
+        return (*self._drop(), *self._write(), *self._tell(), *self._tell_trouble())
 
     def _hold(self, node: str, holding: rungs.Holding) -> None:
         site = self._sites.setdefault(node, Site())
@@ -76,8 +81,10 @@ class Disks:
         site.is_full = event.is_full
         if event.reason:
             self._refused.add((copy, event.node))
+            self._failing[event.node] = event.reason
         else:
             site.disk[copy] = event.key
+            self._failing.pop(event.node, None)
 
     def _write(self) -> Iterator[rungs.ToDisk]:
         if not self._writing and not any(self._lacking()):
@@ -119,6 +126,8 @@ class Disks:
                 newer = sum(order > _order(key) for order in whole)
                 if newer >= (1 if site.is_full else KEEP):
                     del site.disk[copy]
+                    if site.is_full:  # not any more
+                        self._failing.pop(node, None)
                     site.is_full = False
                     self._refused = {(one, at) for one, at in self._refused if at != node}
                     yield rungs.OffDisk(key=key, node=node, reason=f"{newer} newer steps are whole on the disks")
@@ -129,6 +138,11 @@ class Disks:
             self._told = step_id(newest)
             nodes = tuple(node for node, one in self._sites.items() if any(copy[0] == self._told for copy in one.disk))
             yield rungs.DiskStep(commit=newest.commit, shards=newest.shards, nodes=nodes)
+
+    def _tell_trouble(self) -> Iterator[rungs.Degraded]:
+        if bool(self._failing) != self._is_degraded:
+            self._is_degraded = bool(self._failing)
+            yield rungs.Degraded(rung=DISK, reason="; ".join(list(self._failing.values())[:3]))
 
 
 def _whole(held: Iterable[dict[Copy, ShardKey]]) -> list[ShardKey]:

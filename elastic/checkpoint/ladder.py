@@ -25,7 +25,7 @@ class Ladder:
     """See the module.
 
     Args:
-        peers: copies on other nodes than the own; 0 pulls nothing.
+        peers: copies on other nodes than the own, until another number is chosen; 0 pulls nothing.
         is_persistent: there is a persistent tier.
     """
 
@@ -34,6 +34,8 @@ class Ladder:
         self._homes: dict[int, frozenset[str]] = {}
         self._candidate: Step | None = None
         self._is_due, self._urgent, self._degraded = False, "", ""
+        self._coming: set[str] = set()
+        self._not_durable = self._told_durable = ""  # why a step is not, and what was told of it
 
     # --- what is known ---
 
@@ -51,6 +53,11 @@ class Ladder:
         """Where a step stands; None: nobody has anything of it."""
         step = self._now.steps.get((commit.step, commit.lineage, shards))
         return None if step is None else self._now.rung(step)
+
+    @property
+    def is_uploading(self) -> bool:
+        """Whether a step is on its way to the persistent tier."""
+        return any(step.is_uploading for step in self._now.steps.values())
 
     def going(self, commit: CommitId, shards: int) -> frozenset[tuple[str, int]]:
         """(node, shard) of the copies of a step that are being dropped: who still sees them must not count on them."""
@@ -81,7 +88,10 @@ class Ladder:
 
     def _note_node(self, event: rungs.Event) -> None:
         match event:
+            case rungs.NodeComing():
+                self._coming.add(event.node)
             case rungs.NodeUp():
+                self._coming.discard(event.node)
                 self._now.sites.setdefault(event.node, Site(event.domain)).domain = event.domain
             case rungs.NodeLost():
                 self._lose(event.node)
@@ -91,6 +101,10 @@ class Ladder:
                 self._urgent, self._candidate = event.reason, None
             case rungs.RedundancyLost():
                 self._urgent, self._candidate = event.reason, None
+            case rungs.PeersChosen():
+                self._now.copies = 1 + event.peers
+                for step in self._now.steps.values():
+                    step.was_asked_for_less()
             case _:
                 assert isinstance(event, rungs.UploadDue)
                 self._is_due = True
@@ -130,11 +144,14 @@ class Ladder:
             step.committer = ""
             if not event.reason:
                 step.is_durable, step.is_uploading = True, False
+                self._not_durable = ""
         if event.reason:
+            self._not_durable = event.reason
             step.upload_tries += 1
             step.is_uploading = step.is_uploading and step.upload_tries < TRIES
 
     def _lose(self, node: str) -> None:
+        self._coming.discard(node)
         self._now.sites.pop(node, None)
         self._forget_work(node)
 
@@ -205,8 +222,7 @@ class Ladder:
 
     def _choose_upload(self) -> None:
         """At the interval the safe step, whose slots stay; in an emergency the newest there is, at once."""
-        is_busy = any(step.is_uploading for step in self._now.steps.values())
-        if not self._urgent and (not self._is_due or is_busy):
+        if not self._urgent and (not self._is_due or self.is_uploading):
             return
         whole = (step for step in self._now.newest_first() if self._now.is_whole(step))
         step = next(whole, None) if self._urgent else self._now.safe()
@@ -223,7 +239,7 @@ class Ladder:
             sources = self._now.sources(step, shard)
             if shard in step.uploaded or shard in step.uploads or not sources:
                 continue
-            copy = step.copy(shard)
+            copy = step.copies[shard]
             load = {node: sum(at == node for at in step.uploads.values()) for node in sources}
             node = min(sources, key=lambda node: (load[node], not self._now.sites[node].keeps(copy)))
             step.uploads[shard] = node
@@ -250,11 +266,14 @@ class Ladder:
                 commit=step.commit, shards=step.shards, rung=rung, copies=copies, degraded=degraded, reason=reason
             )
         latest = next((step for step in newest if step.was_replicated), None)
-        if latest is not None and self._now.is_replicated(latest):  # else it is just being made good
+        if latest is not None and self._now.is_replicated(latest) and not self._coming:  # else it may be made good yet
             degraded = self._shortage(latest)
             if bool(degraded) != bool(self._degraded):
                 yield rungs.Degraded(reason=degraded)
             self._degraded = degraded
+        if bool(self._not_durable) != bool(self._told_durable):
+            self._told_durable = self._not_durable
+            yield rungs.Degraded(rung=rungs.Rung.DURABLE.name.lower(), reason=self._not_durable)
 
     def _shortage(self, step: Step) -> str:
         """Why fewer nodes keep a step than asked for, and more are not to come; empty: they are not, or they are."""
@@ -270,7 +289,7 @@ class Ladder:
                 continue
             reason = self._why_not_needed(step, is_pressed=any(one.full for one in active))
             for node, site in self._now.sites.items() if reason else ():
-                for copy in sorted(copy for copy in site.copies if copy[0] == step.copy(0)[0]):
+                for copy in sorted(copy for copy in site.copies if copy[0] == step.copies[0][0]):
                     site.copies.discard(copy)
                     site.dropping.add(copy)
                     for one in active:
@@ -281,7 +300,7 @@ class Ladder:
         """Why the copies of a step may go; empty: they may not. is_pressed: a node has no room for a newer one."""
         now = self._now
         newer = [one for one in now.newest_first() if one.order > step.order and now.is_whole(one)]
-        in_full = [one for one in newer if one.was_replicated and now.fewest(one) >= now.fewest(step)]
+        in_full = [one for one in newer if one.was_replicated and now.fewest(one) >= min(now.fewest(step), now.copies)]
         if len(in_full) >= (1 if is_pressed else KEEP):
             return f"step {in_full[0].commit.step} is replicated"
         if is_pressed and newer and not step.was_replicated and not now.is_whole(step):
@@ -301,4 +320,4 @@ class Ladder:
 
 def _pins(site: Site, active: Iterable[Step]) -> frozenset[ShardKey]:
     """The slots of these steps that are there."""
-    return frozenset(step.key(shard) for step in active for shard in step.all if step.copy(shard) in site.slots)
+    return frozenset(step.key(shard) for step in active for shard in step.all if step.copies[shard] in site.slots)

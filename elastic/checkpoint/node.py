@@ -270,7 +270,8 @@ class Node:
                     reasons.append(f"{peer.where}: {error}")
                     if copied is not None and copied.is_over:
                         break
-                    log.warning("node %s could not pull from %s: %s", self.name, peer.where, error)
+                    # If nobody gives it, who asked is told, and says so.
+                    log.info("node %s could not pull from %s: %s", self.name, peer.where, error)
         finally:
             if copied is not None and not copied.is_whole:
                 self._let_go(copied, "; ".join(reasons) or "nobody gave it")

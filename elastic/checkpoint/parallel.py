@@ -1,14 +1,18 @@
 """Effect. Many transfers at once, with an end: threads that stop at the first error or when nothing moves any more."""
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TypeVar
 
 from elastic.checkpoint.store import StoreError
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+QUIET_S = 1.0  # who has not answered so long after the last one may be gone
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads: int, stall_s: float, what: str) -> list[R]:
@@ -22,6 +26,62 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads: int, sta
         Exception: the first that `work` raised; no new item is begun after it.
     """
     return _Crew(work, items, stall_s, what).run(min(threads, len(items)))
+
+
+def each(
+    jobs: Sequence[T],
+    act: Callable[[T], None],
+    threads: int,
+    deadline_s: float,
+    is_enough: Callable[[], bool] = lambda: False,
+) -> list[T]:
+    """Act on all jobs, some at a time; the first error ends it, and is raised here.
+
+    The threads are daemons: a source that never answers holds up neither the caller nor the end of the process.
+
+    Args:
+        is_enough: asked whenever no job was done for `QUIET_S`: whether to leave it at that.
+
+    Returns:
+        Jobs that were not done at the deadline (monotonic time), or when it was enough.
+    """
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, Future[None]]] = queue.SimpleQueue()
+    ending = threading.Event()
+
+    def work() -> None:
+        while not ending.is_set():
+            try:
+                number = todo.get_nowait()
+            except queue.Empty:
+                return
+            future: Future[None] = Future()
+            try:
+                act(jobs[number])
+                future.set_result(None)
+            except BaseException as error:  # raised where it is waited for
+                future.set_exception(error)
+            done.put((number, future))
+
+    for number in range(len(jobs)):
+        todo.put(number)
+    for _ in range(min(threads, len(jobs))):
+        threading.Thread(target=work, name="elastic-read", daemon=True).start()
+    left = set(range(len(jobs)))
+    try:
+        while left:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            try:
+                number, future = done.get(timeout=min(QUIET_S, left_s))
+            except queue.Empty:
+                if left_s <= QUIET_S or is_enough():
+                    break
+                continue
+            left.discard(number)
+            future.result()
+    finally:
+        ending.set()
+    return [jobs[number] for number in sorted(left)]
 
 
 class _Crew:

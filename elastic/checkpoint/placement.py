@@ -26,8 +26,22 @@ def targets(shard: int, holders: Collection[str], domains: Mapping[str, str], co
     Returns:
         As many as are missing, or as there are; nodes of domains without a copy first.
     """
+    return _spread(ranked(f"shard {shard}", domains), holders, domains, copies)
+
+
+def sites(with_workers: Collection[str], domains: Mapping[str, str], copies: int, run: str) -> Sequence[str]:
+    """Nodes that need a replica actor: all with workers, and of the others only as many as the copies need.
+
+    Args:
+        domains: failure domain of each node, as in `targets`.
+    """
+    return [*sorted(with_workers), *_spread(ranked(run, domains), with_workers, domains, copies)]
+
+
+def _spread(nodes: Iterable[str], holders: Collection[str], domains: Mapping[str, str], copies: int) -> tuple[str, ...]:
+    """As many of these nodes as are missing, in their order, those of domains without a holder first."""
     missing = max(0, copies - len(holders))
-    candidates = ranked(f"shard {shard}", (node for node in domains if node not in holders))
+    candidates = [node for node in nodes if node not in holders]
     taken = {_domain(node, domains) for node in holders}
     chosen: list[str] = []
     for node in candidates:
@@ -36,12 +50,6 @@ def targets(shard: int, holders: Collection[str], domains: Mapping[str, str], co
             taken.add(_domain(node, domains))
     others = (node for node in candidates if node not in chosen)
     return (*chosen, *list(others)[: missing - len(chosen)])
-
-
-def sites(with_workers: Collection[str], others: Collection[str], copies: int, run: str) -> Sequence[str]:
-    """Nodes that need a replica actor: all with workers, and of the others only as many as the copies need."""
-    missing = max(0, copies - len(with_workers))
-    return [*sorted(with_workers), *ranked(run, set(others) - set(with_workers))[:missing]]
 
 
 def _domain(node: str, domains: Mapping[str, str]) -> str:

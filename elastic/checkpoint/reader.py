@@ -5,37 +5,39 @@ the chunks. What no holder gives is refused, with the shard and what each of the
 """
 
 import math
-import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic.checkpoint.boxes import Piece, Plan, Want, byte_span, extent, is_one_run
+from elastic.checkpoint.boxes import Piece, Plan, Want, byte_span, chunk_numbers, extent, is_one_run
 from elastic.checkpoint.catalog import Candidate, Holder
 from elastic.checkpoint.manifest import Entry, Manifest
-from elastic.checkpoint.source import Source
-from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.parallel import each
+from elastic.checkpoint.source import Source, Tier
+from elastic.checkpoint.store import MissingError, StoreError
 from elastic.errors import CorruptError, RefusedError
 
 Bytes = NDArray[np.uint8]
-Job = TypeVar("Job")
 
 _FAILURES = (StoreError, CorruptError, OSError)  # of a source; what else it raises is a bug
+_CONCLUSIVE = (CorruptError, MissingError)  # it will give nothing better later
 _STRIKES = 3  # a source that could not be asked so often is asked last
 _TOLD = 8
 _PLACE_S = 60.0  # copying a chunk in memory takes milliseconds
 
+# Whether the holders that were told of will do, though these sources have not answered yet.
+Enough = Callable[[Sequence[Holder], Sequence[Source]], bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What sources hold. `silent`: a sentence for each source that gave no answer."""
+    """What sources hold. `silent`: a sentence for each source that gave no answer, in time or at all."""
 
     holders: tuple[Holder, ...]
     silent: tuple[str, ...] = ()
@@ -86,11 +88,14 @@ class ShardReport:
     failures: tuple[str, ...] = ()
 
 
-def take_inventory(sources: Sequence[Source], timeout_s: float = 60.0, step: int | None = None) -> Inventory:
+def take_inventory(
+    sources: Sequence[Source], timeout_s: float = 60.0, step: int | None = None, enough: Enough | None = None
+) -> Inventory:
     """Ask all sources at once; those that fail, or give no answer in time, are named and left out.
 
     Args:
         step: look at this one alone.
+        enough: asked when nobody has answered for `parallel.QUIET_S`; if so, the others are not waited for.
     """
     found: dict[int, list[Holder]] = {}
     silent: dict[int, str] = {}
@@ -102,8 +107,15 @@ def take_inventory(sources: Sequence[Source], timeout_s: float = 60.0, step: int
         except _FAILURES as error:
             silent[number] = f"{source.where}: {error}"
 
-    late = _each(range(len(sources)), ask, max(1, len(sources)), time.monotonic() + timeout_s)
-    silent |= {number: f"{sources[number].where}: no answer within {timeout_s:g} s" for number in late}
+    def is_enough() -> bool:
+        there = [holder for number in sorted(list(found)) for holder in found[number]]
+        waiting = [source for number, source in enumerate(sources) if number not in found and number not in silent]
+        return enough is not None and enough(there, waiting)
+
+    began_s = time.monotonic()
+    late = each(range(len(sources)), ask, max(1, len(sources)), began_s + timeout_s, is_enough)
+    waited_s = min(timeout_s, time.monotonic() - began_s)
+    silent |= {number: f"{sources[number].where}: no answer within {waited_s:.3g} s" for number in late}
     answered = [number for number in sorted(found) if number not in silent]
     return Inventory(
         holders=tuple(holder for number in answered for holder in found[number]),
@@ -149,7 +161,7 @@ def check(holder: Holder, is_deep: bool, effort: Effort | None = None) -> list[s
             bad[chunk] = str(error)
 
     deadline_s = time.monotonic() + effort.timeout_s
-    late = _each(range(len(manifest.chunks)), look, effort.threads, deadline_s)
+    late = each(range(len(manifest.chunks)), look, effort.threads, deadline_s)
     told = [bad[chunk] for chunk in sorted(bad)]
     return told + ([f"{manifest.name}: {len(late)} chunks not looked at in {effort.timeout_s:g} s"] if late else [])
 
@@ -178,15 +190,15 @@ class _Reading:
         self._asked: dict[tuple[int, int], str] = {}
         manifests = candidate.manifests
         self._jobs = [(shard, chunk) for shard, chunks in plan.chunks(manifests).items() for chunk in chunks]
-        self._landings: dict[int, list[_Landing]] = {}
+        self._landings: dict[tuple[int, int], list[_Landing]] = {}  # by job
         for piece in plan.pieces:
             landing = _Landing(piece, manifests[piece.shard], plan.wants[piece.want], into[piece.want])
-            self._landings.setdefault(piece.shard, []).append(landing)
-        self._by_chunk = {shard: _by_chunk(self._landings[shard], manifests[shard]) for shard in self._landings}
+            for chunk in landing.chunks:
+                self._landings.setdefault((piece.shard, chunk), []).append(landing)
 
     def run(self) -> list[ShardReport]:
         try:
-            late = _each(self._jobs, self._fetch, self._effort.threads, self._deadline_s)
+            late = each(self._jobs, self._fetch, self._effort.threads, self._deadline_s)
         finally:
             self._end()
         if late:
@@ -205,13 +217,12 @@ class _Reading:
             self._lock.wait_for(lambda: not self._placing, _PLACE_S)
 
     def _place(self, job: tuple[int, int], begin: int, data: Bytes) -> None:
-        shard, chunk = job
         with self._lock:
             if self._is_over:
                 return
             self._placing += 1
         try:
-            for landing in self._by_chunk[shard][chunk]:
+            for landing in self._landings[job]:
                 landing.take(begin, data)
         finally:
             with self._lock:
@@ -223,10 +234,11 @@ class _Reading:
         with self._lock:
             tally = self._tallies.setdefault(shard, _Tally())
             tally.begun_s = min(tally.begun_s, time.monotonic())
-        said = []
+        said, is_bad = [], any(holder.source.tier is Tier.PERSISTENT for holder in self._candidate.shards[shard])
         for holder in self._holders(shard, chunk):
             if time.monotonic() > self._deadline_s:
                 said.append(f"nobody else was asked {self._in_time}")
+                is_bad = False
                 break
             self._asked[job] = holder.source.where
             try:
@@ -234,13 +246,14 @@ class _Reading:
             except _FAILURES as error:
                 said.append(f"{holder.source.tier.name.lower()} {holder.source.where}: {error}")
                 self._failed(tally, holder, error, said[-1])
+                is_bad = is_bad and isinstance(error, _CONCLUSIVE)
                 continue
             self._place(job, holder.manifest.chunk(chunk)[0], data)
             with self._lock:
                 tally.given[holder.source.tier.name.lower(), holder.source.where] += len(data)
                 tally.ended_s = time.monotonic()
             return
-        raise self._refused(shard, chunk, "; ".join(said))
+        raise self._refused(shard, chunk, "; ".join(said), is_bad=is_bad)
 
     def _holders(self, shard: int, chunk: int) -> Iterator[Holder]:
         """Whom to ask for a chunk, one after the other."""
@@ -262,9 +275,9 @@ class _Reading:
             if not isinstance(error, CorruptError):
                 self._strikes[holder.source.where] += 1
 
-    def _refused(self, shard: int, chunk: int, why: str) -> RefusedError:
+    def _refused(self, shard: int, chunk: int, why: str, *, is_bad: bool = False) -> RefusedError:
         name = self._candidate.shards[shard][0].manifest.name
-        return RefusedError(f"{name}: chunk {chunk} cannot be had: {why}", shard=shard)
+        return RefusedError(f"{name}: chunk {chunk} cannot be had: {why}", shard=shard, is_bad=is_bad)
 
     def _report(self, shard: int) -> ShardReport:
         tally = self._tallies[shard]
@@ -290,12 +303,14 @@ class _Landing:
         self._piece, self._want, self._target = piece, want, target
         self._entry: Entry = manifest.entries[piece.entry]
         self._item_bytes = self._entry.nbytes // math.prod(self._entry.shape)
-        self._missing_bytes = self.end - self.begin
+        self.chunks = chunk_numbers(piece, manifest)
+        ends = (manifest.chunk(chunk) for chunk in self.chunks)
+        self._missing_bytes = sum(min(self.end, end) - max(self.begin, begin) for begin, end in ends)
         self._buffer: Bytes | None = None
         self._lock = threading.Lock()
         if is_one_run(piece.box, self._entry.box) and is_one_run(piece.box, want.box):
             first = self._destination().ctypes.data - target.ctypes.data
-            self._buffer = target[first : first + self._missing_bytes]
+            self._buffer = target[first : first + self.end - self.begin]
         self._is_direct = self._buffer is not None
 
     def take(self, chunk_begin: int, data: Bytes) -> None:
@@ -332,14 +347,6 @@ class _Landing:
         )
 
 
-def _by_chunk(landings: Sequence[_Landing], manifest: Manifest) -> dict[int, list[_Landing]]:
-    rows: dict[int, list[_Landing]] = {}
-    for landing in landings:
-        for chunk in range(landing.begin // manifest.chunk_bytes, -(-landing.end // manifest.chunk_bytes)):
-            rows.setdefault(chunk, []).append(landing)
-    return rows
-
-
 def _checked(holder: Holder, chunk: int) -> Bytes:
     """A chunk's bytes.
 
@@ -351,46 +358,3 @@ def _checked(holder: Holder, chunk: int) -> Bytes:
     data: Bytes = np.frombuffer(given, dtype=np.uint8)
     holder.manifest.verify(chunk, data)
     return data
-
-
-def _each(jobs: Sequence[Job], act: Callable[[Job], None], threads: int, deadline_s: float) -> list[Job]:
-    """Act on all jobs, some at a time; the first error ends it, and is raised here.
-
-    The threads are daemons: a source that never answers holds up neither the caller nor the end of the process.
-
-    Returns:
-        Jobs that were not done at the deadline (monotonic time).
-    """
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, Future[None]]] = queue.SimpleQueue()
-    ending = threading.Event()
-
-    def work() -> None:
-        while not ending.is_set():
-            try:
-                number = todo.get_nowait()
-            except queue.Empty:
-                return
-            future: Future[None] = Future()
-            try:
-                act(jobs[number])
-                future.set_result(None)
-            except BaseException as error:  # raised where it is waited for
-                future.set_exception(error)
-            done.put((number, future))
-
-    for number in range(len(jobs)):
-        todo.put(number)
-    for _ in range(min(threads, len(jobs))):
-        threading.Thread(target=work, name="elastic-read", daemon=True).start()
-    left = set(range(len(jobs)))
-    try:
-        while left:
-            number, future = done.get(timeout=max(0.0, deadline_s - time.monotonic()))
-            left.discard(number)
-            future.result()
-    except queue.Empty:
-        pass
-    finally:
-        ending.set()
-    return [jobs[number] for number in sorted(left)]

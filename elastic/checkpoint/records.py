@@ -6,7 +6,7 @@
     <run>/commits/<name>                                created last: the step is DURABLE; names each shard's manifest
     <run>/leases/<name>/<holder>                        until when somebody needs the step's objects
     <run>/clearing/<name>                               somebody is deleting the step's objects
-    <run>/quarantine/<name>, <run>/pins/<name>          not to be restored; not to be deleted
+    <run>/quarantine/<name>                             not to be restored
     <run>/failures/<name>/<incarnation>                 created once: training failed soon after this life's start there
     <run>/journal/<incarnation>-<number>                created once: lines of the driver's journal, in order
     <run>/logs/<incarnation>-<worker>-<number>          created once: lines of a log file, in order
@@ -177,9 +177,6 @@ class Keys:
 
     def log(self, incarnation: int, name: str, number: int) -> str:
         return f"{self.run}/logs/{incarnation:010d}-{name}-{number:010d}"
-
-    def pin(self, name: str) -> str:
-        return f"{self.run}/pins/{name}"
 
     @property
     def latest(self) -> str:

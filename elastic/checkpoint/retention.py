@@ -25,16 +25,15 @@ def judged(
     *,
     forks: Sequence[Fork] = (),
     bad: Collection[str] = (),
-    pinned: Collection[str] = (),
     leased: Collection[str] = (),
 ) -> list[Verdict]:
     """Decide about all durable steps of a run, newest first.
 
     A step is *good* if it is visible and not bad. The newest good one is kept whatever the settings say; so are steps
-    that are pinned or leased. Without any good step nothing is dropped: what is bad for us may be all its owner has.
+    that are leased. Without any good step nothing is dropped: what is bad for us may be all its owner has.
 
     Args:
-        forks: all that are known. bad, pinned, leased: names of commits; bad are those in quarantine, or incomplete.
+        forks: all that are known. bad, leased: names of commits; bad are those in quarantine, or incomplete.
     """
     newest_first = sorted(records, key=lambda record: record.order, reverse=True)
     good = [record for record in newest_first if record.name not in bad and is_visible(record.commit, forks)]
@@ -43,9 +42,8 @@ def judged(
     wanted = _wanted(good, keep)
 
     def verdict(record: Committed) -> Verdict:
-        for names, reason in ((leased, "it is being read or written"), (pinned, "pinned")):
-            if record.name in names:
-                return Verdict(record=record, is_kept=True, reason=reason)
+        if record.name in leased:
+            return Verdict(record=record, is_kept=True, reason="it is being read or written")
         if record.name in wanted:
             return Verdict(record=record, is_kept=True, reason=wanted[record.name])
         if record.name in bad:

@@ -43,6 +43,13 @@ class Homes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeComing:
+    """Its actor was started: it is up soon, or told of as lost."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUp:
     """A node can hold copies. domain: its failure domain, empty if unknown."""
 
@@ -146,8 +153,17 @@ class OnDisk:
     is_full: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersChosen:
+    """So many other nodes get a copy of each shard from now on, where `Checkpoint.peers` leaves it open."""
+
+    peers: int
+    reason: str
+
+
 Event = (
     Homes
+    | NodeComing
     | NodeUp
     | NodeLost
     | Held
@@ -160,6 +176,7 @@ Event = (
     | RedundancyLost
     | Leased
     | Forked
+    | PeersChosen
 )
 
 
@@ -229,9 +246,10 @@ class CheckpointRung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degraded:
-    """Fewer copies than asked for, told once; an empty reason: not any more."""
+    """A rung is not what was asked for, as with fewer copies; told once. An empty reason: it is again."""
 
     reason: str
+    rung: str = Rung.REPLICATED.name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,11 +34,12 @@ class Site:
         return copy in self.slots or copy in self.copies
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Step:
     """One step, and what was tried for it.
 
     Attributes:
+        order: older to newer: a later generation that began at an earlier step is newer. copies: of its shards.
         age: beats since it was first seen. said: what the journal was last told of it.
         pulling: (shard, node) of pulls on their way; waiting: of those of them that failed and are tried again.
         tries, refusals: pulls that failed, by (shard, node), and why the node is not asked again.
@@ -64,12 +65,14 @@ class Step:
     uploaded: dict[int, tuple[str, str]] = field(default_factory=dict)
     upload_tries: int = 0
     readers: int = 0
+    order: tuple[int, int, int, int] = field(init=False)
+    copies: tuple[Copy, ...] = field(init=False)
 
-    @property
-    def order(self) -> tuple[int, int, int, int]:
-        """Older to newer: a later generation that began at an earlier step is newer."""
+    def __post_init__(self) -> None:
         commit = self.commit
-        return commit.incarnation, commit.generation, commit.step, commit.attempt
+        self.order = commit.incarnation, commit.generation, commit.step, commit.attempt
+        of = commit.step, commit.lineage, self.shards
+        self.copies = tuple((of, shard) for shard in self.all)
 
     @property
     def all(self) -> range:
@@ -77,9 +80,6 @@ class Step:
 
     def key(self, shard: int) -> ShardKey:
         return ShardKey(commit=self.commit, shard=shard, shards=self.shards)
-
-    def copy(self, shard: int) -> Copy:
-        return (self.commit.step, self.commit.lineage, self.shards), shard
 
     def excuse(self, shard: int, node: str, reason: str) -> None:
         """Note a pull that came to nothing: another try after the next beat; after TRIES none for this step."""
@@ -94,6 +94,11 @@ class Step:
         self.age += 1
         self.pulling -= self.waiting
         self.waiting.clear()
+
+    def was_asked_for_less(self) -> None:
+        """Another number of copies is wanted: what it lacks of them was not lost."""
+        if self.said is not None and self.said[0] is not Rung.DURABLE:
+            self.said = None
 
     def room_at(self, node: str) -> None:
         """Something was dropped there: where the node was full, it may be asked anew."""
@@ -131,29 +136,28 @@ class Standing:
         return [node for node, site in self.sites.items() if not site.leaving] or list(self.sites)
 
     def keepers(self, step: Step, shard: int) -> list[str]:
-        copy = step.copy(shard)
+        copy = step.copies[shard]
         return [node for node in self.staying() if self.sites[node].keeps(copy)]
 
     def sources(self, step: Step, shard: int) -> list[str]:
         """Copies first: slots are the trainer's, and a leaving node last of all."""
-        copy = step.copy(shard)
+        copy = step.copies[shard]
         found = ranked(f"source {shard}", (node for node, site in self.sites.items() if site.has(copy)))
         return sorted(found, key=lambda node: (bool(self.sites[node].leaving), copy not in self.sites[node].copies))
 
-    def is_somewhere(self, step: Step, shard: int) -> bool:
-        copy = step.copy(shard)
+    def is_somewhere(self, copy: Copy) -> bool:
         return any(site.has(copy) for site in self.sites.values())
 
     def is_copied(self, step: Step) -> bool:
         """Whether a node has a copy of a part of it, beside what workers have in their slots."""
-        return any(copy in site.copies for copy in map(step.copy, step.all) for site in self.sites.values())
+        return any(copy in site.copies for copy in step.copies for site in self.sites.values())
 
     def fewest(self, step: Step) -> int:
         staying = [self.sites[node] for node in self.staying()]
-        return min(sum(site.keeps(copy) for site in staying) for copy in map(step.copy, step.all))
+        return min(sum([copy in site.pinned or copy in site.copies for site in staying]) for copy in step.copies)
 
     def is_whole(self, step: Step) -> bool:
-        return all(self.is_somewhere(step, shard) for shard in step.all)
+        return all(map(self.is_somewhere, step.copies))
 
     def is_replicated(self, step: Step) -> bool:
         def is_enough(shard: int) -> bool:
@@ -174,12 +178,20 @@ class Standing:
         return sorted(self._visible(), key=lambda step: step.order, reverse=True)
 
     def _visible(self) -> list[Step]:
-        return [step for step in self.steps.values() if is_visible(step.commit, self.forks)]
+        steps = self.steps.values()
+        return [step for step in steps if is_visible(step.commit, self.forks)] if self.forks else list(steps)
 
     def safe(self) -> Step | None:
         """The step to fall back to: of those that were REPLICATED and are whole, the newest of the best kept."""
-        found = (step for step in self._visible() if step.was_replicated and self.is_whole(step))
-        return max(found, key=lambda step: (min(self.fewest(step), self.copies), step.order), default=None)
+        best, most = None, 0
+        for step in self.newest_first():
+            if step.was_replicated and self.is_whole(step):
+                fewest = self.fewest(step)
+                if fewest >= self.copies:  # no older one is kept better
+                    return step
+                if best is None or fewest > most:
+                    best, most = step, fewest
+        return best
 
     def has_any(self, step: Step) -> bool:
-        return any(self.is_somewhere(step, shard) for shard in step.all)
+        return any(map(self.is_somewhere, step.copies))

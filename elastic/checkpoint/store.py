@@ -4,7 +4,7 @@ Every decision (which incarnation is the newest, is a step committed) is one sma
 on Google Cloud Storage, on S3 and in a directory. What a store cannot promise it says (`is_atomic`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ class StoreError(ElasticError):
 
 
 class MissingError(StoreError):
-    """There is no object of this key."""
+    """There is no object of this key, or it ends before the bytes that were asked for."""
 
 
 class TakenError(StoreError):
@@ -58,11 +58,24 @@ class Store(Protocol):
         """Bytes [begin, end) of an object; to its end by default. Unverified: sums are the caller's.
 
         Raises:
-            MissingError. StoreError: also where fewer bytes than asked for are there.
+            MissingError: also where fewer bytes than asked for are there. StoreError.
         """
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace a small object that is only a hint.
+
+        Raises:
+            StoreError.
+        """
+
+    def advance(self, key: str, data: bytes, is_older: Callable[[bytes], bool]) -> None:
+        """Write or replace a small object that is only a hint, unless what is there is no older.
+
+        In one step where the store compares and sets (Cloud Storage); else another writer may come between look and
+        write.
+
+        Args:
+            is_older: whether bytes that are there may be replaced.
 
         Raises:
             StoreError.
@@ -82,14 +95,27 @@ class Store(Protocol):
             StoreError.
         """
 
-    def sweep(self, prefix: str, before_s: float) -> int:
+    def sweep(self, prefix: str, before_s: float, *, is_dry: bool = False) -> int:
         """Remove what killed writers left below a prefix: no objects, and last written before a wall-clock time.
+
+        Args:
+            is_dry: only count.
 
         Returns how many such leftovers there were. Raises StoreError.
         """
 
     def close(self) -> None:
         """Give back connections and threads."""
+
+
+def advance_by_looking(store: Store, key: str, data: bytes, is_older: Callable[[bytes], bool]) -> None:
+    """`Store.advance` where nothing is compared and set: look, then write."""
+    try:
+        is_due = is_older(store.read(key))
+    except MissingError:
+        is_due = True
+    if is_due:
+        store.put(key, data)
 
 
 def checked_key(key: str) -> str:

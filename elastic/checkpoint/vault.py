@@ -204,7 +204,7 @@ class Vault:
         with contextlib.suppress(StoreError):  # hints, and a lease that ends by itself
             lease.release()
             for newest in self.commits()[:1]:
-                self.store.put(self.keys.latest, f"{newest.name}\n".encode())
+                self._point_to(newest)
         return record
 
     # Looking
@@ -237,15 +237,10 @@ class Vault:
         with contextlib.suppress(TakenError):
             self.store.create(self.keys.quarantine(name_of(commit)), sealed("quarantine", {"reason": reason}))
 
-    def quarantined(self) -> dict[str, str]:
-        """Reasons, by name (`name_of`) of the commit; a reason that cannot be read counts, too."""
-        reasons = {}
-        for name in self._names("quarantine"):
-            try:
-                reasons[name] = str(opened("quarantine", self.store.read(self.keys.quarantine(name)))["reason"])
-            except (CorruptError, MissingError, KeyError):
-                reasons[name] = "not readable"
-        return reasons
+    def quarantined(self) -> dict[CommitId, str]:
+        """Reasons, by commit, its attempt left at 0; a reason that cannot be read counts, too."""
+        named = [commit for name in self._names("quarantine") if (commit := parse_name(name)) is not None]
+        return {one: self._reason("quarantine", self.keys.quarantine(name_of(one))) for one in named}
 
     def blame(self, commit: CommitId, reason: str) -> None:
         """Record that training failed soon after this life had begun from a step. The first reason stays."""
@@ -253,26 +248,15 @@ class Vault:
             key = self.keys.failure(name_of(commit), self.incarnation)
             self.store.create(key, sealed("failure", {"reason": reason}))
 
-    def blamed(self) -> list[tuple[CommitId, int]]:
-        """(commit, the life of the driver that failed after it), oldest life first."""
+    def blamed(self) -> list[tuple[CommitId, int, str]]:
+        """(commit, the life of the driver that failed after it, why), oldest life first."""
         found = []
         for path in self._names("failures"):
             name, _, life = path.partition("/")
             commit = parse_name(name)
             if commit is not None and life.isdecimal():
-                found.append((commit, int(life)))
-        return sorted(found, key=lambda pair: pair[1])
-
-    def pin(self, commit: CommitId) -> None:
-        """Keep a step whatever the settings say."""
-        self.store.put(self.keys.pin(name_of(commit)), sealed("pin", {}))
-
-    def unpin(self, commit: CommitId) -> None:
-        self.store.delete(self.keys.pin(name_of(commit)))
-
-    def pinned(self) -> list[str]:
-        """Names of pinned commits."""
-        return self._names("pins")
+                found.append((commit, int(life), self._reason("failure", f"{self.keys.folder('failures')}{path}")))
+        return sorted(found, key=lambda row: row[1])
 
     # Transfers
 
@@ -287,6 +271,22 @@ class Vault:
     def _names(self, kind: str) -> list[str]:
         folder = self.keys.folder(kind)
         return [item.key.removeprefix(folder) for item in self.store.list(folder)]
+
+    def _point_to(self, newest: Committed) -> None:
+        """LATEST names it, unless it names a newer step by now: another driver may come between."""
+
+        def is_older(latest: bytes) -> bool:
+            name = latest.decode(errors="replace").strip()
+            named = self._committed(name) if parse_name(name) is not None else None
+            return named is None or not is_visible(named.commit, self.forks()) or named.order < newest.order
+
+        self.store.advance(self.keys.latest, f"{newest.name}\n".encode(), is_older)
+
+    def _reason(self, kind: str, key: str) -> str:
+        try:
+            return str(opened(kind, self.store.read(key))["reason"])
+        except (CorruptError, MissingError, KeyError):
+            return "not readable"
 
     def _committed(self, name: str) -> Committed | None:
         if name in self._commits:  # created once, so it cannot have changed

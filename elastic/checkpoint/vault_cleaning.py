@@ -6,15 +6,36 @@ A collector that is killed on the way leaves a step without COMMIT, or the mark:
 """
 
 from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import inf
 
 from elastic.checkpoint.leases import SKEW_S, BusyError
-from elastic.checkpoint.records import parse_name
+from elastic.checkpoint.records import name_of, parse_name
 from elastic.checkpoint.retention import Verdict, judged
 from elastic.checkpoint.store import MissingError
 from elastic.checkpoint.vault import Vault
-from elastic.control.values import CommitId
-from elastic.errors import CorruptError, SettingError
+from elastic.errors import CorruptError
 from elastic.settings import Keep
+
+
+class Janitor:
+    """Cleans a run's part of the persistent tier after its commits; what was left behind, once in a lease's time."""
+
+    def __init__(self) -> None:
+        self._swept_s = -inf
+
+    def clean(self, vault: Vault, keep: Keep) -> None:
+        """Delete what nobody wants any more.
+
+        Raises:
+            FencedError: `vault` belongs to a driver that has a successor. StoreError.
+        """
+        collected(vault, keep)
+        now_s = vault.leases.now_s()
+        if now_s - self._swept_s > vault.leases.lease_s:
+            self._swept_s = now_s
+            swept(vault)
 
 
 def collected(vault: Vault, keep: Keep, *, is_dry: bool = False) -> list[Verdict]:
@@ -40,68 +61,79 @@ def collected(vault: Vault, keep: Keep, *, is_dry: bool = False) -> list[Verdict
     return verdicts
 
 
-def deleted(vault: Vault, commit: CommitId) -> None:
-    """Delete one durable step.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What those who were killed have left behind in a run.
 
-    Raises:
-        SettingError: it is the newest good one, or pinned. BusyError: somebody needs it now. StoreError.
+    Attributes:
+        steps: names of those without COMMIT, of which parts were there. marks: how many, of collectors.
+        leases: how many that are over. files: how many that are no objects.
     """
-    for verdict in _verdicts(vault, Keep(last=1)):
-        if (
-            verdict.record.commit.same_state(commit)
-            and verdict.is_kept
-            and not vault.leases.is_taken(verdict.record.name, is_durable=True)
-        ):
-            raise SettingError(f"{vault.where}: step {commit.step} stays: {verdict.reason}")
-    for record in vault.commits(also_void=True):
-        if record.commit.same_state(commit):
-            _clear(vault, record.name)
+
+    steps: tuple[str, ...] = ()
+    marks: int = 0
+    leases: int = 0
+    files: int = 0
 
 
-def swept(vault: Vault) -> list[str]:
+def swept(vault: Vault, *, is_dry: bool = False) -> Swept:
     """Clean up after those who were killed: uploads without COMMIT, half-deleted steps, leases and files left over.
 
-    Only of this run, and only what nobody has written to or leased for `lease_s`. Returns the names of the steps.
+    Only of this run, and only what nobody has written to or leased for `lease_s`.
+
+    Args:
+        is_dry: only look.
 
     Raises:
         FencedError: `vault` belongs to a driver that has a successor. StoreError.
     """
     if vault.incarnation:
         vault.check_fence()
+    store, folder = vault.store, vault.keys.folder
     before_s = vault.leases.now_s() - vault.leases.lease_s - SKEW_S
-    marks = {item.key.rpartition("/")[2]: item for item in vault.store.list(vault.keys.folder("clearing"))}
-    for name, mark in marks.items():
-        if parse_name(name) is not None and mark.modified_at_s < before_s:
-            vault.store.delete(mark.key)  # its owner is dead; what is without COMMIT comes next
+    marks = [item for item in store.list(folder("clearing")) if parse_name(item.key.rpartition("/")[2]) is not None]
+    left = [mark.key for mark in marks if mark.modified_at_s < before_s]
+    for key in () if is_dry else left:
+        store.delete(key)  # its owner is dead; what is without COMMIT comes next
+    leases = [lease.key for lease in store.list(folder("leases")) if lease.modified_at_s < before_s]
+    steps = [name for name in _without_commit(vault, before_s) if _is_cleared(vault, name, left, is_dry)]
+    for key in () if is_dry else leases:
+        store.delete(key)
+    files = store.sweep(f"{vault.run}/", before_s, is_dry=is_dry)
+    return Swept(steps=tuple(steps), marks=len(left), leases=len(leases), files=files)
+
+
+def _without_commit(vault: Vault, before_s: float) -> list[str]:
+    """Names of the steps that are not durable, and that nobody has written to since then."""
     durable = {item.key.rpartition("/")[2] for item in vault.store.list(vault.keys.folder("commits"))}
     written_s: dict[str, float] = defaultdict(float)
     for item in vault.store.list(vault.keys.folder("steps")):
         name = item.key.removeprefix(vault.keys.folder("steps")).partition("/")[0]
         written_s[name] = max(written_s[name], item.modified_at_s)
-    cleared = []
-    for name, at_s in written_s.items():
-        if parse_name(name) is not None and name not in durable and at_s < before_s and _is_cleared(vault, name):
-            cleared.append(name)
-    for lease in vault.store.list(vault.keys.folder("leases")):
-        if lease.modified_at_s < before_s:
-            vault.store.delete(lease.key)
-    vault.store.sweep(f"{vault.run}/", before_s)
-    return cleared
+    old = (name for name, at_s in written_s.items() if at_s < before_s)
+    return [name for name in old if parse_name(name) is not None and name not in durable]
 
 
 def _verdicts(vault: Vault, keep: Keep) -> list[Verdict]:
     records = vault.commits(also_void=True)
-    bad = set(vault.quarantined())
+    bad = {name_of(commit) for commit in vault.quarantined()}
     for record in [record for record in vault.commits() if record.name not in bad][: keep.last]:
         try:
             vault.check_complete(record)
         except (MissingError, CorruptError):
             bad.add(record.name)
     leased = {record.name for record in records if vault.leases.is_taken(record.name, is_durable=True)}
-    return judged(records, keep, forks=vault.forks(), bad=bad, pinned=vault.pinned(), leased=leased)
+    return judged(records, keep, forks=vault.forks(), bad=bad, leased=leased)
 
 
-def _is_cleared(vault: Vault, name: str) -> bool:
+def _is_cleared(vault: Vault, name: str, left: Collection[str], is_dry: bool) -> bool:
+    """
+    Args:
+        left: keys of the marks whose owners are dead.
+    """
+    if is_dry:
+        is_being = any(mark.key not in left for mark in vault.store.list(vault.keys.clearing(name)))
+        return not is_being and not vault.leases.is_taken(name, is_durable=False)
     try:
         _clear(vault, name, is_durable=False)
     except BusyError:
@@ -125,4 +157,3 @@ def _clear(vault: Vault, name: str, *, is_durable: bool = True) -> None:
         doomed = [*store.list(keys.step(name)), *store.list(keys.leases(name))]
         vault.all_of(lambda item: store.delete(item.key), doomed, f"{vault.where}: deletion of {name}")
         store.delete(keys.quarantine(name))
-        store.delete(keys.pin(name))

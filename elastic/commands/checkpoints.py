@@ -1,14 +1,16 @@
 """Effect. Commands that look at checkpoints, check them, and carry them out of here and in."""
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from elastic.commands.style import UNSOUND
+from elastic.commands.style import UNSOUND, address_option
 from elastic.commands.style import json_option as _json
 from elastic.commands.style import tell as _say
 
@@ -24,24 +26,51 @@ _memory = click.option(
     help=f"This node's ramdisk (Checkpoint.memory); {MEMORY} if nothing else is given.",
 )
 _disk = click.option("--disk", type=click.Path(path_type=Path), help="This node's disk (Checkpoint.disk).")
+_peers = click.option("--peers", is_flag=True, help="All nodes of a cluster where RUN lives, by its replica actors.")
 _timeout = click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds for each shard."
 )
 _step = click.option("--step", type=click.IntRange(min=0), help="Default: the newest that is whole.")
 
 
-def places(function: Function) -> Function:
-    """The options that say where to look."""
-    return _persistent(_memory(_disk(_timeout(_json(function)))))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where to look; `memory` if nothing is given. timeout: seconds for each shard."""
+
+    persistent: str | None
+    memory: Path | None
+    disk: Path | None
+    peers: bool
+    address: str | None
+    timeout: float
+
+
+def places(function: Function) -> Any:
+    """The options that say where to look; the function gets them as `where`."""
+
+    @functools.wraps(function)
+    def gathered(
+        persistent: str | None,
+        memory: Path | None,
+        disk: Path | None,
+        peers: bool,
+        address: str | None,
+        timeout: float,
+        **rest: Any,
+    ) -> Any:
+        is_given = persistent is not None or disk is not None or peers
+        memory = Path(MEMORY) if memory is None and not is_given else memory
+        where = Where(persistent=persistent, memory=memory, disk=disk, peers=peers, address=address, timeout=timeout)
+        return function(where=where, **rest)
+
+    return _persistent(_memory(_disk(_peers(address_option(_timeout(_json(gathered)))))))
 
 
 @contextmanager
-def _held(run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float) -> Iterator[Any]:
+def _held(run: str, where: Where) -> Iterator[Any]:
     from elastic.commands.places import looked_up
 
-    if persistent is None and memory is None and disk is None:
-        memory = Path(MEMORY)
-    with looked_up(run, persistent, memory, disk, timeout) as held:
+    with looked_up(run, where) as held:
         yield held
 
 
@@ -52,11 +81,11 @@ def _tell(facts: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 @click.command()
 @click.argument("run")
 @places
-def ls(run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float, as_json: bool) -> None:
+def ls(run: str, where: Where, as_json: bool) -> None:
     """List the steps of RUN that can be restored, best first, and those that lack a shard."""
     from elastic.commands.telling import listing
 
-    with _held(run, persistent, memory, disk, timeout) as held:
+    with _held(run, where) as held:
         facts, lines = listing(held)
         _tell(facts, as_json, lines)
 
@@ -66,21 +95,12 @@ def ls(run: str, persistent: str | None, memory: Path | None, disk: Path | None,
 @click.option("--deep", is_flag=True, help="Read every byte of every copy, and compare sums.")
 @click.option("--step", type=click.IntRange(min=0), help="Only this step.")
 @places
-def verify(
-    run: str,
-    deep: bool,
-    step: int | None,
-    persistent: str | None,
-    memory: Path | None,
-    disk: Path | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def verify(run: str, deep: bool, step: int | None, where: Where, as_json: bool) -> None:
     """Check all copies of all whole steps of RUN. Exit code 3: one is bad, or nothing can be restored."""
     from elastic.commands.telling import verification
 
-    with _held(run, persistent, memory, disk, timeout) as held:
-        facts, lines = verification(held, step, deep, timeout)
+    with _held(run, where) as held:
+        facts, lines = verification(held, step, deep, where.timeout)
         _tell(facts, as_json, lines)
     if not facts["is_sound"]:
         sys.exit(UNSOUND)
@@ -89,14 +109,12 @@ def verify(
 @click.command("restore-report")
 @click.argument("run")
 @places
-def restore_report(
-    run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout: float, as_json: bool
-) -> None:
+def restore_report(run: str, where: Where, as_json: bool) -> None:
     """Rehearse a restore of RUN: which step, from where, how fast. Exit code 3: no step can be restored."""
     from elastic.commands.telling import rehearsal
 
-    with _held(run, persistent, memory, disk, timeout) as held:
-        facts, lines = rehearsal(held, timeout)
+    with _held(run, where) as held:
+        facts, lines = rehearsal(held, where.timeout)
         _tell(facts, as_json, lines)
     if facts["step"] is None:
         sys.exit(UNSOUND)
@@ -113,10 +131,7 @@ def export(
     to: Path,
     form: str,
     step: int | None,
-    persistent: str | None,
-    memory: Path | None,
-    disk: Path | None,
-    timeout: float,
+    where: Where,
     as_json: bool,
 ) -> None:
     """Write a step of RUN as files that load without this package."""
@@ -126,8 +141,8 @@ def export(
     from elastic.interchange.exporting import Format
     from elastic.interchange.exporting import export as write
 
-    with _held(run, persistent, memory, disk, timeout) as held:
-        told = write(held.at(step), to, Format(form), Effort(timeout_s=timeout, knob="--timeout"))
+    with _held(run, where) as held:
+        told = write(held.at(step), to, Format(form), Effort(timeout_s=where.timeout, knob="--timeout"))
     apart = "" if told.whole else ", each shard apart since they were cut by hand"
     _tell(asdict(told), as_json, [f"step {told.step}: {told.tensors} tensors, {told.nbytes} bytes in {to}{apart}"])
 
@@ -180,7 +195,9 @@ def gc(
     mode: str,
     **keep: int,
 ) -> None:
-    """Delete the durable steps of RUN that nobody wants any more, never the newest good one; or old ones on a disk."""
+    """Delete the durable steps of RUN that nobody wants any more, never the newest good one, and what was left behind;
+    or old ones on a disk.
+    """
     from elastic.commands.places import disk_of, opened_vault
     from elastic.commands.telling import collection, disk_collection
     from elastic.settings import Keep

@@ -8,6 +8,7 @@ from datetime import datetime
 import click
 
 from elastic.commands.journals import journal_lines
+from elastic.commands.style import json_option
 from elastic.errors import RefusedError
 from elastic.ledger.ledger import ledger_of
 from elastic.ledger.telling import HEADER, facts, lines, rows
@@ -34,7 +35,7 @@ class Moment(click.ParamType):
 
 @click.command()
 @click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="Everything, for a program.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Seconds by category, for a spreadsheet.")
 @click.option("--between", nargs=2, type=Moment(), default=None, help="Only from A to B.")
 @click.option("--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine.")

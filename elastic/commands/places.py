@@ -1,4 +1,4 @@
-"""Effect. Where commands look for a run's checkpoints: this node's memory and disk, or a persistent store."""
+"""Effect. Where commands look for a run's checkpoints: this node's memory and disk, other nodes, a persistent store."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,6 +10,8 @@ from elastic.checkpoint.catalog import Candidate, Holder, candidates
 from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.reader import take_inventory
 from elastic.checkpoint.source import Source
+from elastic.commands.checkpoints import Where
+from elastic.control.values import CommitId
 from elastic.errors import RefusedError
 
 
@@ -19,14 +21,14 @@ class Held:
 
     Attributes:
         holders: every copy of every shard. candidates: whole steps, best first.
-        quarantined: reasons, by (step, lineage). silent: places that gave no answer, and durable steps that nobody can
+        quarantined: reasons, by commit. silent: places that gave no answer, and durable steps that nobody can
             read, a sentence each.
     """
 
     run: str
     holders: tuple[Holder, ...]
     candidates: tuple[Candidate, ...]
-    quarantined: dict[tuple[int, str], str]
+    quarantined: dict[CommitId, str]
     silent: tuple[str, ...]
 
     def at(self, step: int | None) -> Candidate:
@@ -45,30 +47,31 @@ class Held:
 
 
 @contextmanager
-def looked_up(
-    run: str, persistent: str | None, memory: Path | None, disk: Path | None, timeout_s: float
-) -> Iterator[Held]:
+def looked_up(run: str, where: Where) -> Iterator[Held]:
     """Ask the places; their sources can be read inside.
 
     Raises:
         SettingError: a place cannot be used. StoreError: the persistent store cannot be asked.
+        NoClusterError: there is none whose nodes could be asked.
     """
     with ExitStack() as stack:
         sources: list[Source] = []
         forks: list[Fork] = []
-        quarantined: dict[tuple[int, str], str] = {}
-        if memory is not None:
-            sources.append(memory_source(run, memory))
-        if disk is not None:
-            sources.append(disk_of(run, disk))
-        if persistent is not None:
-            vault = opened_vault(persistent, run)
+        quarantined: dict[CommitId, str] = {}
+        if where.memory is not None:
+            sources.append(memory_source(run, where.memory))
+        if where.disk is not None:
+            sources.append(disk_of(run, where.disk))
+        if where.peers:
+            sources += stack.enter_context(nodes_of(run, where.address))
+        if where.persistent is not None:
+            vault = opened_vault(where.persistent, run)
             stack.callback(vault.close)
             source = vault_source(vault)
             stack.callback(source.close)
             sources.append(source)
-            forks, quarantined = vault.forks(), quarantine_of(vault)
-        inventory = take_inventory(sources, timeout_s)
+            forks, quarantined = vault.forks(), vault.quarantined()
+        inventory = take_inventory(sources, where.timeout)
         troubles = [trouble for source in sources for trouble in getattr(source, "troubles", ())]
         yield Held(
             run=run,
@@ -93,6 +96,20 @@ def disk_of(run: str, directory: Path) -> Any:
     return Disk(directory.absolute(), run)
 
 
+@contextmanager
+def nodes_of(run: str, address: str | None) -> Iterator[list[Source]]:
+    """What the nodes of a cluster have in slots, copies and on disks, by the run's replica actors.
+
+    Raises:
+        NoClusterError: there is no cluster.
+    """
+    from elastic.actors.cluster import connected
+    from elastic.actors.peer_source import peer_sources
+
+    with connected(address):
+        yield list(peer_sources(run, ""))
+
+
 def opened_vault(url: str, run: str) -> Any:
     """A run's part of a persistent store."""
     from elastic.checkpoint.vault import open_vault
@@ -105,11 +122,3 @@ def vault_source(vault: Any) -> Any:
     from elastic.checkpoint.vault_source import VaultSource
 
     return VaultSource(vault)
-
-
-def quarantine_of(vault: Any) -> dict[tuple[int, str], str]:
-    """Reasons, by (step, lineage)."""
-    from elastic.checkpoint.records import parse_name
-
-    named = {parse_name(name): reason for name, reason in vault.quarantined().items()}
-    return {(commit.step, commit.lineage): reason for commit, reason in named.items() if commit is not None}

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from elastic.commands.many import processors, runs_of
+from elastic.commands.style import json_option
 from elastic.control.faults import seconds
-from elastic.sim.planning import Given, Plan, intervals_s, planned
+from elastic.sim.planning import Given, Plan, planned
 from elastic.sim.scenario import Scenario
 from elastic.sim.study import Row, row_of
 
@@ -32,6 +33,7 @@ _S = _Seconds()
 @click.option("--notice-share", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Announced failures.")
 @click.option("--notice", type=_S, default="30s", show_default=True, help="By which they are announced.")
 @click.option("--repair", type=_S, default="4h", show_default=True, help="Until a machine is back.")
+@click.option("--outage", type=_S, default="30d", show_default=True, help="Between two failures of all at once.")
 @click.option("--link", type=float, default=25.0, show_default=True, help="GB/s between two machines.")
 @click.option("--storage", type=float, default=10.0, show_default=True, help="GB/s of the persistent tier, in all.")
 @click.option("--loading", type=_S, default="5m", show_default=True, help="From a start to the first step.")
@@ -40,7 +42,7 @@ _S = _Seconds()
 @click.option("--price", type=float, default=0.0, show_default=True, help="Of a GPU for an hour.")
 @click.option("--seeds", type=click.IntRange(min=1), default=4, show_default=True, help="Runs of each choice.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@json_option
 def plan(seeds: int, jobs: int | None, as_json: bool, **options: Any) -> None:
     """Which policy, spares, minimum and intervals suit a cluster; each choice is tried in simulated runs."""
     given = _given(options)
@@ -66,6 +68,7 @@ def _given(options: dict[str, Any]) -> Given:
         notice_share=options["notice_share"],
         notice_s=options["notice"],
         repair_s=options["repair"],
+        outage_mtbf_s=options["outage"],
         link_bytes_per_s=options["link"] * 1e9,
         storage_bytes_per_s=options["storage"] * 1e9,
         loading_s=options["loading"],
@@ -84,7 +87,7 @@ def _tell(given: Given, found: Plan) -> None:
     )
     click.echo(f"replicas             Scaling(num_dp_replicas=({choice.minimum_replicas}, {given.replicas}))")
     click.echo(f"snapshots in memory  every {choice.local_interval_s:.0f} s")
-    click.echo(f"uploads              every {intervals_s(given)[1]:.0f} s; one takes {given.upload_s:.0f} s")
+    click.echo(f"uploads              every {choice.persistent_interval_s:.0f} s; one takes {given.upload_s:.0f} s")
     click.echo(f"expected goodput     {100 * row.goodput:.2f} % [{100 * low:.2f}, {100 * high:.2f}]")
     if row.cost:
         click.echo(f"cost                 {row.cost:.0f}, {row.useful_cost:.0f} for an hour of the full group's work")

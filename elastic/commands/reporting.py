@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from elastic.commands.journals import journal_file
+from elastic.commands.style import json_option
 from elastic.report.content.model import Report
 from elastic.report.follower import Follower
 
@@ -21,7 +22,7 @@ _address = click.option("--address", default=None, help="Of the cluster; default
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True, help="The page."
 )
-@click.option("--json", "as_json", is_flag=True, help="Write the figures behind the page to stdout instead.")
+@json_option
 @_address
 def report(run: str, output: Path, as_json: bool, address: str | None) -> None:
     """Write one page about RUN that works offline."""
@@ -67,7 +68,7 @@ def top(run: str, interval: float, once: bool, address: str | None) -> None:
 
 @click.command(epilog=_RUN_HELP)
 @click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@json_option
 @_address
 def status(run: str, as_json: bool, address: str | None) -> None:
     """Say where RUN stands: phase, step, replicas, failures, how safe the newest steps are, its live page."""

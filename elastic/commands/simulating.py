@@ -11,11 +11,25 @@ import click
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, calibrated, load
 from elastic.commands.simulation_report import page
-from elastic.sim.campaign import STEPS, Case, Played, case_of, from_plain, play, replay_command, shrink, to_plain
+from elastic.commands.style import json_option
+from elastic.sim.campaign import (
+    STEPS,
+    Case,
+    Played,
+    case_of,
+    from_plain,
+    play,
+    replay_command,
+    scenario_of,
+    shrink,
+    to_plain,
+)
 from elastic.sim.study import Row, row_of
 
 CASE_STUDY, LOG = "case_study", "log_896"
-_SEEDS, _LIVE_SEEDS = 2000, 200  # runs that restart take a millisecond, runs under the controller a tenth of a second
+_LINES, _LINE = 12, 160  # of a story: its last ones, and how much of each
+_SEEDS, _LIVE_SEEDS = 2000, 100  # runs that restart take a millisecond, runs under the controller a tenth of a second
+_SCHEDULED_SEEDS = 5  # where failures are scheduled, only whom they strike is left to chance
 
 
 class _Simulate(click.Group):
@@ -38,7 +52,7 @@ def simulate() -> None:
 @click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of each row.")
 @click.option("--calibrate", type=click.Path(path_type=Path), default=None, help="A run's folder: its times are taken.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@json_option
 @click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
 def scenario(
     scenario: str,
@@ -62,9 +76,9 @@ def scenario(
 
 
 @simulate.command("case-study")
-@click.option("--seeds", type=click.IntRange(min=1), default=None, help="Runs of each row; default: 2000, or 200 live.")
+@click.option("--seeds", type=click.IntRange(min=1), default=None, help="Runs of each row; default: 2000, 100 or 5.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@json_option
 @click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
 def case_study(seeds: int | None, jobs: int | None, as_json: bool, report: Path | None) -> None:
     """From a plain setup near 80 % to this library: 1,024 GPUs, 40 h, 5 interruptions a day; and a 896-GPU log."""
@@ -74,8 +88,14 @@ def case_study(seeds: int | None, jobs: int | None, as_json: bool, report: Path 
 
 def rows_of(entries: Sequence[Entry], seeds: int | None, jobs: int) -> list[Row]:
     """A row for each entry; `seeds`: runs of each, None for as many as their way takes little time for."""
-    wanted = [seeds or (_LIVE_SEEDS if one.scenario.way == "live" else _SEEDS) for one in entries]
+    wanted = [seeds or _usual(one) for one in entries]
     return [_row(one, None, count, jobs) for one, count in zip(entries, wanted, strict=True)]
+
+
+def _usual(entry: Entry) -> int:
+    if not entry.scenario.failures.per_day:
+        return _SCHEDULED_SEEDS
+    return _LIVE_SEEDS if entry.scenario.way == "live" else _SEEDS
 
 
 def _row(entry: Entry, policy: str | None, seeds: int, jobs: int) -> Row:
@@ -129,9 +149,9 @@ def _tell(entries: Sequence[Entry], rows: Sequence[Row], title: str, as_json: bo
 @click.option("--case", "file", type=click.Path(path_type=Path, exists=True), default=None, help="Play this file's.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), default=None, help="Folder for what fails.")
 @click.option("--shrink", "is_shrunk", is_flag=True, help="Make what fails as small as it gets.")
-@click.option("--story", is_flag=True, help="Tell the end of the story of each world that fails.")
+@click.option("--story", is_flag=True, help="Tell more of the story of each world that fails, in full.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
-@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@json_option
 @click.pass_context
 def campaign(
     ctx: click.Context,
@@ -160,8 +180,10 @@ def campaign(
     else:
         for one, kept in zip(bad, files, strict=True):
             click.echo(f"seed {one.case.seed} ({one.case.kind}): {one.law}: {one.what}")
+            click.echo(f"  scenario: {scenario_of(one.case)}")
             click.echo(f"  {replay_command(one.case, kept)}")
-            click.echo("".join(f"    {line}\n" for line in (one.story if story else ())), nl=False)
+            lines = [line if story else line[:_LINE] for line in one.story[0 if story else -_LINES :]]
+            click.echo("".join(f"    {line}\n" for line in lines), nl=False)
         virtual_h = sum(one.seconds for one in played) / 3600
         events = sum(one.events for one in played)
         click.echo(f"{len(played)} worlds, {events} events, {virtual_h:.1f} virtual hours: {len(bad)} violations")
@@ -182,4 +204,10 @@ def _keep(bad: Played, folder: Path) -> str:
 
 
 def _violation(bad: Played, kept: str) -> dict[str, Any]:
-    return {"case": to_plain(bad.case), "law": bad.law, "what": bad.what, "replay": replay_command(bad.case, kept)}
+    return {
+        "case": to_plain(bad.case),
+        "story": bad.story,
+        "law": bad.law,
+        "what": bad.what,
+        "replay": replay_command(bad.case, kept),
+    }

@@ -1,5 +1,6 @@
 """Effect. `elastic submit`: a job on a Ray cluster, through its dashboard, with the settings of a run."""
 
+import json
 import os
 import shlex
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import click
 
+from elastic.commands.style import json_option
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
 _LATE_S = 30.0
@@ -24,13 +26,14 @@ _LATE_S = 30.0
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="For the job; repeatable.")
 @click.option("--address", default=None, help="Of the dashboard; default: RAY_API_SERVER_ADDRESS, or port 8265 here.")
 @click.option("--no-wait", is_flag=True, help="Print the job's id and leave.")
+@json_option
 def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
     """Run ENTRYPOINT as a job on a Ray cluster, and show its log: elastic submit --name llama -- python train.py
 
     Where the cluster asks for a token, it is Ray's: RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token. Ctrl-C ends
-    the log, not the job: `ray job stop ID` does.
+    the log, not the job: `ray job stop ID` does. With --json the log goes to stderr; stdout gets `job` and `status`.
     """
-    name = options["name"]
+    name, as_json = options["name"], options["as_json"]
     client = _client(options["address"])
     variables = dict(_pair(one) for one in options["variables"])
     environment: dict[str, Any] = {"env_vars": variables | _settings(options["file"], options["assignments"], name)}
@@ -46,9 +49,13 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
         raise ElasticError(f"the job was not taken: {str(error).splitlines()[0]}") from error
     click.echo(f"submitted {job}", err=True)
     if options["no_wait"]:
-        click.echo(job)
+        click.echo(json.dumps({"job": job, "status": "submitted"}) if as_json else job)
         return
-    sys.exit(_follow(client, job))
+    status = _follow(client, job, as_json)
+    click.echo(f"{job} {status.value.lower()}", err=True)
+    if as_json:
+        click.echo(json.dumps({"job": job, "status": status.value.lower()}))
+    sys.exit({"SUCCEEDED": 0, "STOPPED": 130}.get(status.value, 1))
 
 
 def _client(address: str | None) -> Any:
@@ -80,24 +87,21 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _follow(client: Any, job: str) -> int:
-    """Show the log until the job ends; returns what this command returns."""
+def _follow(client: Any, job: str, is_beside: bool) -> Any:
+    """Show the log, or that on stderr, until the job ends; returns its last status."""
     import asyncio
 
     from aiohttp import ClientError
-    from ray.job_submission import JobStatus
 
     async def show() -> None:
         async for lines in client.tail_job_logs(job):
-            click.echo(lines, nl=False)
+            click.echo(lines, nl=False, err=is_beside)
 
     try:
         asyncio.run(show())
     except (ClientError, RuntimeError) as error:
         raise ElasticError(f"the log of {job} broke off ({error}); the job goes on: ray job logs -f {job}") from error
-    status = _ended(client, job)
-    click.echo(f"{job} {status.value.lower()}", err=True)
-    return {JobStatus.SUCCEEDED: 0, JobStatus.STOPPED: 130}.get(status, 1)
+    return _ended(client, job)
 
 
 def _ended(client: Any, job: str) -> Any:

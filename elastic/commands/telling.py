@@ -25,7 +25,9 @@ def listing(held: Held) -> Told:
         "run": held.run,
         "steps": steps,
         "not_whole": lacking,
-        "quarantined": [{"step": s, "lineage": n, "reason": why} for (s, n), why in held.quarantined.items()],
+        "quarantined": [
+            {"step": one.step, "lineage": one.lineage, "reason": why} for one, why in held.quarantined.items()
+        ],
         "silent": list(held.silent),
     }
     lines = [
@@ -33,7 +35,7 @@ def listing(held: Held) -> Told:
         for one in steps
     ]
     lines += [f"step {one['step']:>8}  lacks shards {one['lacks']} of {one['shards']}" for one in lacking]
-    lines += [f"step {s:>8}  in quarantine: {why}" for (s, _), why in held.quarantined.items()]
+    lines += [f"step {one.step:>8}  in quarantine: {why}" for one, why in held.quarantined.items()]
     lines += [f"no answer: {trouble}" for trouble in held.silent]
     return facts, lines or [f"no checkpoint of run {held.run} is here"]
 
@@ -73,18 +75,21 @@ def rehearsal(held: Held, timeout_s: float) -> Told:
 
 
 def collection(vault: Any, keep: Keep, is_dry: bool) -> Told:
-    """What retention decides about durable steps, carried out unless it is a dry run."""
-    from elastic.checkpoint.vault_cleaning import collected
+    """What retention decides about durable steps, and what was left behind; carried out unless it is a dry run."""
+    from elastic.checkpoint.vault_cleaning import collected, swept
 
-    verdicts = collected(vault, keep, is_dry=is_dry)
+    verdicts, left = collected(vault, keep, is_dry=is_dry), swept(vault, is_dry=is_dry)
     steps: list[dict[str, Any]] = [
         {"step": one.record.commit.step, "bytes": one.record.nbytes, "is_kept": one.is_kept, "reason": one.reason}
         for one in verdicts
     ]
     freed = sum(one["bytes"] for one in steps if not one["is_kept"])
-    facts = {"run": vault.run, "dry_run": is_dry, "freed_bytes": freed, "steps": steps}
+    facts = {"run": vault.run, "dry_run": is_dry, "freed_bytes": freed, "steps": steps, "left_behind": asdict(left)}
     deleted = "would be deleted" if is_dry else "deleted"
     lines = [f"step {one['step']:>8}  {'kept' if one['is_kept'] else deleted}: {one['reason']}" for one in steps]
+    lines += [f"{name}  {deleted}: it has no COMMIT, and nobody uploads it" for name in left.steps]
+    counts = {"marks of collectors": left.marks, "leases": left.leases, "torn files": left.files}
+    lines += [f"{count} {what} left behind  {deleted}" for what, count in counts.items() if count]
     return facts, lines or [f"no durable step of run {vault.run}"]
 
 

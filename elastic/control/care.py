@@ -72,6 +72,7 @@ class Care:
 
     Attributes:
         quarantine: by node that gets no worker, until when; infinite: for good.
+        unhealthy: by node that fails its check, the end of the quarantine it got for that.
         budgets: by class; a class that is missing has all of its budget.
         node_incidents: by node, failures with a culprit on it.
         decided: what was decided last about the incident under treatment. once: what of it can be done only once, and
@@ -84,9 +85,11 @@ class Care:
         grow_now: whoever is ready joins at once.
         noticed: workers that will be lost, about whom the policy was asked.
         nodes_missing: machines that were asked for and have not come in time.
+        stopped_s: when all last stopped at the end of a step, which stages it.
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
+    unhealthy: Mapping[str, float] = field(default_factory=dict)
     budgets: Mapping[IncidentClass, Bucket] = field(default_factory=dict)
     node_incidents: Mapping[str, int] = field(default_factory=dict)
     decided: Kind | None = None
@@ -103,12 +106,14 @@ class Care:
     grow_now: bool = False
     noticed: frozenset[str] = frozenset()
     nodes_missing: int = 0
+    stopped_s: float = -inf
 
     def moved_by(self, absent_s: float) -> "Care":
         """All times later by so much."""
         return replace(
             self,
             quarantine={node: until_s + absent_s for node, until_s in self.quarantine.items()},
+            unhealthy={node: until_s + absent_s for node, until_s in self.unhealthy.items()},
             budgets={kind: replace(one, at_s=one.at_s + absent_s) for kind, one in self.budgets.items()},
             resets=tuple(
                 replace(one, since_s=one.since_s + absent_s, until_s=one.until_s + absent_s) for one in self.resets
@@ -122,7 +127,16 @@ class Care:
         return replace(self, quarantine={**self.quarantine, node: max(until_s, self.quarantine.get(node, -inf))})
 
     def released(self, *nodes: str) -> "Care":
-        return replace(self, quarantine={node: s for node, s in self.quarantine.items() if node not in nodes})
+        return replace(self, quarantine=_without(self.quarantine, nodes), unhealthy=_without(self.unhealthy, nodes))
+
+    def failed_check(self, node: str, until_s: float) -> "Care":
+        return replace(self.quarantined(node, until_s), unhealthy={**self.unhealthy, node: until_s})
+
+    def passed_check(self, node: str) -> "Care":
+        """The node is free again, unless something else keeps it away."""
+        passed = replace(self, unhealthy=_without(self.unhealthy, (node,)))
+        is_for_that = node in self.unhealthy and self.quarantine.get(node) == self.unhealthy[node]
+        return passed.released(node) if is_for_that else passed
 
     def settled(self, incident: Incident, nodes: set[str], now_s: float, size: float, refill_s: float) -> "Care":
         """An incident got its new generation: it has cost its class some budget, and its nodes some trust."""
@@ -163,6 +177,10 @@ class Care:
     def forked(self, step: int) -> "Care":
         """Later steps are void."""
         return replace(self, tier_steps={rung: min(newest, step) for rung, newest in self.tier_steps.items()})
+
+
+def _without(ends_s: Mapping[str, float], nodes: Iterable[str]) -> dict[str, float]:
+    return {node: until_s for node, until_s in ends_s.items() if node not in nodes}
 
 
 def middle(seconds: tuple[float, ...]) -> float | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.control import events as ev
+from elastic.control.bequest import taken_on
 from elastic.control.care import KEPT
 from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
 from elastic.control.corruption import corrupt, note_vote
@@ -44,14 +45,16 @@ from elastic.control.holding import pause_asked, resume_asked
 from elastic.control.injecting import fault_asked
 from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
+from elastic.control.poison import after, noted
 from elastic.control.pruning import note_trained, prune
 from elastic.control.remediation import Policy
 from elastic.control.restored import found, refused, restored
 from elastic.control.restoring import consider_restore, look_for_state, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
+from elastic.control.room import crowded
 from elastic.control.saving import save_again
 from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
-from elastic.control.stragglers import note_speed
+from elastic.control.stragglers import gpu_slow, note_speed
 from elastic.control.suspicion import KEPT_STEPS
 from elastic.control.taking_over import dismiss_surplus, is_left_of_a_rewind, taken_over
 from elastic.control.tending import gpu_reset, rung_reached, tend
@@ -97,7 +100,7 @@ def step(state: RunState, event: ev.Event, now_s: float, policy: Policy) -> Deci
 
 
 def _started(turn: Turn, event: ev.RunStarted) -> None:
-    turn.enter(Phase.STARTING)
+    turn.enter(Phase.STARTING, **taken_on(turn.state, event.left, turn.now_s))
     turn.replenish("the run starts")
     if turn.settings.checkpoint is not None:
         look_for_state(turn, "the run starts")
@@ -121,14 +124,16 @@ def _parked(turn: Turn, event: ev.WorkerParked) -> None:
     if record.standing is Standing.LOADING:
         turn.tend(loading_s=(*turn.state.care.loading_s, turn.attended_s - record.since_s)[-KEPT:])
     known = {"host": event.host, "port": event.port, "pid": event.pid, "layout": event.layout, "gpus": event.gpus}
-    turn.set_worker(event.worker, standing=Standing.PARKED, **known)
+    turn.set_worker(event.worker, standing=Standing.PARKED, slot_bytes=event.slot_bytes, **known)
     turn.change(start_failures=0, plan=event.plan or turn.state.plan)
 
 
 def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
     _parked(turn, event)
-    if event.no_room:  # later, a node without room costs the run a tier on that node; now it is a setting to be mended
-        turn.fail(Ending.NO_ROOM, f"no snapshots can be taken on {turn.worker(event.worker).node}: {event.no_room}")
+    if lack := event.no_room or crowded(
+        turn, event
+    ):  # later, a node without room costs the run a tier on that node; now it is a setting to be mended
+        turn.fail(Ending.NO_ROOM, f"no snapshots can be taken on {turn.worker(event.worker).node}: {lack}")
     else:
         start_if_ready(turn)
 
@@ -162,7 +167,10 @@ def _lost(turn: Turn, event: ev.WorkerLost) -> None:
 
 
 def _dead(turn: Turn, event: ev.WorkerDead) -> None:
-    before = turn.worker(event.worker).standing
+    record = turn.worker(event.worker)
+    before = record.standing
+    if event.last is not None:  # it may come after another proof
+        turn.change(flown=noted(turn.state.flown, event.worker, record.gang, event.last))
     if before in OVER:
         return
     turn.set_worker(event.worker, standing=Standing.DEAD)
@@ -322,7 +330,8 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     if step_told <= published or step_told in ahead:
         return
     took_s = event.report.committed_at_s - event.report.started_at_s
-    turn.change(published_ahead=ahead | {step_told}, without_progress=0)
+    flown = after(turn.state.flown, step_told)
+    turn.change(published_ahead=ahead | {step_told}, without_progress=0, flown=flown)
     turn.change(steps_s=(*turn.state.steps_s, took_s)[-KEPT_STEPS:])
     turn.publish_from(published)
     note_progress(turn, step_told)
@@ -432,6 +441,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.WorkerDeparted: (_departed,) * 6 + (_ignore,),
     ev.WorkerNotice: (worker_noticed,) * 5 + (_ignore, _ignore),
     ev.StackDumped: (stack_seen,) * 6 + (_ignore,),
+    ev.GpuSlow: (_ignore, gpu_slow, _ignore, _ignore, _ignore, _ignore, _ignore),
     ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
     ev.CorruptionFound: (_ignore, corrupt, corrupt, corrupt, corrupt, _ignore, _ignore),
     ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _froze, _ignore, _ignore),

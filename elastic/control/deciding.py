@@ -12,6 +12,7 @@ from elastic.control.care import Hold, Reset
 from elastic.control.departing import notice
 from elastic.control.events import RewindAsked
 from elastic.control.exiting import begin_exit
+from elastic.control.poison import after, worst
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.restoring import look_for_state, why_no_rewind
 from elastic.control.state import OVER, Restoring, WorkerRecord
@@ -161,6 +162,15 @@ def _restart_from_tier(turn: Turn, incident: Incident, wanted: Remediation) -> s
     return why_not
 
 
+def _leave_out(turn: Turn, incident: Incident, wanted: Remediation) -> str:
+    """Its samples count as consumed, and no optimizer runs."""
+    poison = worst(turn.state.flown)
+    if poison is None:
+        return "no micro-batch is known to be the cause"
+    turn.change(left_out=(*turn.state.left_out, poison.step), flown=after(turn.state.flown, poison.step))
+    return ""
+
+
 def _exit(turn: Turn, incident: Incident, wanted: Remediation) -> str:
     begin_exit(turn, wanted.reason)
     return ""
@@ -169,6 +179,7 @@ def _exit(turn: Turn, incident: Incident, wanted: Remediation) -> str:
 _ACTS: dict[Kind, Callable[[Turn, Incident, Remediation], str]] = {
     Kind.REDEAL: _redeal,
     Kind.GROW: _grow,
+    Kind.LEAVE_OUT: _leave_out,
     Kind.RESTART: _restart,
     Kind.QUARANTINE: _quarantine,
     Kind.REPLACE_NODE: _replace_node,

@@ -49,11 +49,20 @@ def consider_departure(turn: Turn) -> None:
     if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s:
         return
     if not _is_to_exit(turn, leaving) and not _are_enough(turn):
+        _stage_the_last_copy(turn, leaving)
         return
     for member in leaving:
         turn.signal(IncidentClass.DEPARTURE, f"{member.name} will be lost: {member.notice}", culprit=member.name)
     names = ", ".join(member.name for member in leaving)
     turn.pause(f"{names} will be lost: {leaving[0].notice}")
+
+
+def _stage_the_last_copy(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> None:
+    """All who hold the state may be lost before somebody comes: they stop for it once, since that stages it."""
+    is_news = max(member.notice_s for member in leaving) > turn.state.care.stopped_s
+    is_last = len(leaving) == len(turn.tally.ranks)
+    if is_news and is_last and turn.settings.checkpoint is not None:
+        turn.pause(f"all who hold the state will be lost, and it is saved before: {leaving[0].notice}")
 
 
 def _is_to_exit(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:

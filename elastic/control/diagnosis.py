@@ -8,6 +8,7 @@ from enum import Enum
 RAY_AT_LEAST = (2, 60)
 STORE_SHARE = 0.7  # of an object store; Ray spills at 0.8
 FILES = 8192  # a worker of a large run has a socket to each of its peers, and Ray its own
+PROCESSES = 4096  # threads count: of Ray some dozens a worker, of torch one a core, and more
 NETWORK_BYTES_PER_S = 100e6
 
 
@@ -150,6 +151,7 @@ def _of_machine(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     yield _ray(machine)
     yield _ramdisk(machine, wanted)
     yield _files(machine)
+    yield _processes(machine)
     yield _clock(machine, wanted)
     yield from _gpus(machine, wanted)
 
@@ -196,16 +198,30 @@ def _ramdisk(machine: Machine, wanted: Wanted) -> Finding:
 
 
 def _files(machine: Machine) -> Finding:
-    if machine.files is not None and machine.files < FILES:
-        fix = f"ulimit -n {FILES * 8} before `ray start` (LimitNOFILE= in a unit, --ulimit nofile= of docker)"
-        return Finding(
-            subject="files",
-            verdict=Verdict.BREAKS if machine.files < FILES // 8 else Verdict.COSTS,
-            where=machine.name,
-            what=f"a process may open {machine.files} files and sockets, large runs need {FILES}",
-            fix=fix,
-        )
-    return _fine("files", machine.name, f"a process may open {machine.files or 'any number of'} files and sockets")
+    has = f"a process may open {_many(machine.files)} files and sockets"
+    fix = f"ulimit -n {FILES * 8} before `ray start` (LimitNOFILE= in a unit, --ulimit nofile= of docker)"
+    return _limit("files", machine, (machine.files, FILES), has, fix)
+
+
+def _processes(machine: Machine) -> Finding:
+    has = f"this user may have {_many(machine.processes)} processes and threads"
+    fix = f"ulimit -u {PROCESSES * 8} before `ray start` (LimitNPROC= in a unit, --ulimit nproc= of docker)"
+    return _limit("processes", machine, (machine.processes, PROCESSES), has, fix)
+
+
+def _many(limit: int | None) -> str:
+    return "any number of" if limit is None else str(limit)
+
+
+def _limit(subject: str, machine: Machine, limits: tuple[int | None, int], has: str, fix: str) -> Finding:
+    """limits: what there is, None: without; and what large runs need."""
+    limit, least = limits
+    if limit is None or limit >= least:
+        return _fine(subject, machine.name, has)
+    verdict = Verdict.BREAKS if limit < least // 8 else Verdict.COSTS
+    return Finding(
+        subject=subject, verdict=verdict, where=machine.name, what=f"{has}, large runs need {least}", fix=fix
+    )
 
 
 def _clock(machine: Machine, wanted: Wanted) -> Finding:

@@ -1,15 +1,16 @@
 """Pure. What the controller is told. Every event names its source; times are seconds of the wall clock."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from elastic.control.adoption import Adopted, last_generation
+from elastic.control.bequest import Bequest
 from elastic.control.copies import sent
 from elastic.control.data import Plan
 from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.hardware import FindingKind
-from elastic.control.logs import LogLine
+from elastic.control.logs import WORKER, LogLine
 from elastic.control.tuning import Tuning
 from elastic.control.values import NOT_TIMED, CommitId, StepReport, StepTimes
 from elastic.control.xid import Severity
@@ -25,7 +26,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """The driver is ready to start workers."""
+    """The driver is ready to start workers; `left`: by the driver before it."""
+
+    left: Bequest = field(default_factory=Bequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class RunTakenOver(Event):
         published: all stable steps up to this one are told, as the journal has it, -1 if it has none. ahead: later
             ones that are told too.
         next_worker, next_gang: no worker, or replica, of this number or a higher one has been there.
+        left: by the driver before it.
     """
 
     found: tuple[Adopted, ...]
@@ -44,6 +48,7 @@ class RunTakenOver(Event):
     ahead: tuple[int, ...] = ()
     next_worker: int = 0
     next_gang: int = 0
+    left: Bequest = field(default_factory=Bequest)
 
     @property
     def generation(self) -> int:
@@ -242,6 +247,7 @@ class WorkerParked(WorkerEvent):
         plan: how its data is cut, before anything was tuned.
         gpus: that it was given, as indices or UUIDs.
         no_room: why its snapshots do not fit into the memory of its node, empty if they do, or none are taken.
+        slot_bytes, free_bytes: what they will take of it, and what is free there; see `control/room.py`.
         entered_s: when it entered train_fn, by its clock; 0: not known.
     """
 
@@ -252,6 +258,8 @@ class WorkerParked(WorkerEvent):
     plan: Plan | None = None
     gpus: tuple[str, ...] = ()
     no_room: str = ""
+    slot_bytes: int = 0
+    free_bytes: int = 0
     entered_s: float = 0.0
 
 
@@ -264,9 +272,10 @@ class WorkerLost(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDead(WorkerEvent):
-    """Proof that its process is gone and can never apply a step again."""
+    """Proof that its process is gone and can never apply a step again; last: what its flight page said, if known."""
 
     proof: str
+    last: Reading | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +290,13 @@ class StackDumped(WorkerEvent):
     """Where its threads stood when it was inspected, or why that could not be seen."""
 
     stack: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSlow(WorkerEvent):
+    """A profiler in its process finds its GPU slow: it computes at this share of its own best speed."""
+
+    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,11 +383,17 @@ class Restored(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRefused(WorkerEvent):
-    """It could not get its part of this commit; `kept`: the one that it still holds, None if it holds none in full."""
+    """It could not get its part of this commit.
+
+    Attributes:
+        kept: the one that it still holds, None if it holds none in full.
+        is_bad: nobody can: the persistent tier, and whoever else holds it, gave wrong bytes, or none.
+    """
 
     commit: CommitId
     reason: str
     kept: CommitId | None = None
+    is_bad: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,9 +431,16 @@ class IntervalChosen(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged(WorkerEvent):
-    """What its process has logged, for the run's log files; of no concern to the controller."""
+    """What its process has logged, for the run's log files; of no concern to the controller.
+
+    Attributes:
+        worker: whose file it is: a worker's name, or who else it is, as in "monitor-5f0c...".
+        role: worker, supervisor, monitor or replica. node: of the process; empty: that of the worker.
+    """
 
     lines: tuple[LogLine, ...]
+    role: str = WORKER
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

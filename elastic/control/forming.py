@@ -311,6 +311,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
         failures=turn.state.failures,
         watched_s=turn.now_s - began_s,
         restores=turn.state.restores,
+        left_out=turn.state.left_out,
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
@@ -321,6 +322,8 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     turn.change(view=view, generation=view.generation, began_s=began_s, saving=())
     tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
+    if turn.state.planned:
+        turn.tend(stopped_s=turn.now_s)
     exit_resumes(turn, view.resume)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(view.replicas)

@@ -24,7 +24,6 @@ class FindingKind(Enum):
     TEMPERATURE = "temperature"
     THROTTLE = "throttled clocks"
     GPU_LOST = "GPU lost"
-    GPU_SLOW = "slow GPU"
     DRIVER_HUNG = "hung driver"
     OUT_OF_MEMORY = "out of memory"
     DISK = "disk"
@@ -118,6 +117,30 @@ class HostReading:
     space_free: Mapping[str, float] = field(default_factory=dict)
     links: Mapping[str, Link] = field(default_factory=dict)
     clock_offset_s: float | None = None
+
+
+def nameless(index: int, why: str) -> GpuReading:
+    """A GPU that tells nothing, not even its name: it is known by its number alone."""
+    return GpuReading(device=f"GPU {index}", index=index, pci="it does not say where", lost=why)
+
+
+def recognized(known: Mapping[str, GpuReading], now: GpuReading) -> tuple[GpuReading | None, GpuReading]:
+    """What was last seen of this GPU, and what is seen now, under its own name if that was ever told.
+
+    Args:
+        known: by `GpuReading.device`.
+    """
+    before = known.get(now.device)
+    if before is None:
+        alike = (one for one in known.values() if one.index == now.index and (_is_nameless(one) or _is_nameless(now)))
+        before = next(alike, None)
+    if before is not None and _is_nameless(now):
+        return before, replace(before, lost=now.lost)
+    return before, now
+
+
+def _is_nameless(gpu: GpuReading) -> bool:
+    return gpu.device == nameless(gpu.index, "").device
 
 
 def sees(visible: str, index: int, device: str) -> bool:

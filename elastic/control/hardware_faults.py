@@ -27,7 +27,10 @@ def hardware_found(turn: Turn, event: ev.HardwareFinding) -> None:
     _explain(turn, harmed, event)
     if event.severity is Severity.NODE_MUST_GO:
         is_check = event.kind is FindingKind.HEALTH
-        if not is_check:  # whoever is blamed, and if nobody is; a check may be passed next time
+        if is_check:  # the next one may be passed
+            until_s = turn.now_s + turn.settings.limits.quarantine_s
+            turn.change(care=turn.state.care.failed_check(event.node, until_s))
+        else:  # whoever is blamed, and if nobody is
             turn.change(care=turn.state.care.quarantined(event.node, inf))
         turn.set_workers(list(turn.tally.nodes.get(event.node, ())), severity=event.severity)
         node_noticed(turn, ev.NodeNotice(node=event.node, reason=f"{UNHEALTHY if is_check else ''}{event.detail}"))
@@ -63,5 +66,6 @@ def _explain(turn: Turn, names: list[str], event: ev.HardwareFinding) -> None:
 def _readmit(turn: Turn, node: str) -> None:
     """A node that failed its check passes it now."""
     if turn.state.leaving.get(node, "").startswith(UNHEALTHY):
-        turn.change(leaving={name: why for name, why in turn.state.leaving.items() if name != node})
+        leaving = {name: why for name, why in turn.state.leaving.items() if name != node}
+        turn.change(leaving=leaving, care=turn.state.care.passed_check(node))
         turn.replenish(f"node {node} passes its health check")

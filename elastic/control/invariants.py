@@ -14,12 +14,23 @@ from elastic.control.tally import Tally
 from elastic.control.values import NOTHING_COMMITTED, CommitId, View
 
 _HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
+# What the laws of one state are about, but for the tally's.
+_JUDGED = (
+    "settings", "phase", "workers", "view", "generation", "incidents", "failures", "world_sizes", "outcome",
+)  # fmt: skip
 
 
-def check(state: RunState, recount: bool = True) -> list[str]:
-    """The laws that a state breaks; `recount`: hold its tally against a fresh count too, which takes the longest."""
-    told = [*_workers(state), *_view(state), *_gangs(state), *_phase(state), *_history(state)]
-    return told + list(_tally(state)) if recount else told
+def check(state: RunState, recount: bool = True, before: RunState | None = None) -> list[str]:
+    """The laws that a state breaks.
+
+    Args:
+        recount: hold its tally against a fresh count too, which takes the longest.
+        before: a state that broke none; where nothing has changed since of what the others are about, they hold.
+    """
+    told = list(_tally(state)) if recount else []
+    if before is None or any(getattr(state, name) is not getattr(before, name) for name in _JUDGED):
+        told += [*_workers(state), *_view(state), *_gangs(state), *_phase(state), *_history(state)]
+    return told
 
 
 def check_step(before: RunState, event: ev.Event, after: RunState, commands: tuple[Command, ...]) -> list[str]:
@@ -157,7 +168,7 @@ def _ending(before: RunState, after: RunState, commands: tuple[Command, ...]) ->
 
 def _addressed(after: RunState, commands: tuple[Command, ...]) -> Iterator[str]:
     """Commands name their reason, and the generation and members of the state they come with."""
-    names = {member.name for member in after.members}
+    names = {member.name for member in after.members} if commands else set()
     for command in commands:
         if not command.reason:
             yield f"{type(command).__name__} has no reason"
@@ -202,6 +213,8 @@ def _is_fork(before: RunState, after: RunState) -> bool:
 
 def _exiled(before: RunState, event: ev.Event, after: RunState) -> Iterator[str]:
     """Nobody is left behind alive unless a healed member of its generation takes part in no reduction any more."""
+    if after.workers is before.workers:
+        return
     exiled = [name for name, worker in after.workers.items() if worker.standing is Standing.EXILED]
     new = [name for name in exiled if before.workers[name].standing is not Standing.EXILED]
     if new and not any(healed for _, healed in _commits(before, event).values()):

@@ -7,6 +7,7 @@ from typing import Any
 from elastic.settings.logs import LEVELS
 
 _MOST = 256  # kinds of lines that are remembered
+WORKER = "worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +31,11 @@ class LogLine:
     kind: str
     traceback: str = ""
 
-    def facts(self, run: str, incarnation: int, worker: str, node: str) -> dict[str, Any]:
-        """The line as it stands in a file."""
+    def facts(self, run: str, incarnation: int, worker: str, node: str, role: str = WORKER) -> dict[str, Any]:
+        """The line as it stands in a file; `worker` and `role`: see `Logged`."""
         found: dict[str, Any] = {"t": round(self.at_s, 3), "level": self.level, "run": run, "incarnation": incarnation}
-        found |= {"generation": self.generation, "step": self.step, "rank": self.rank, "worker": worker, "node": node}
-        found |= {"logger": self.logger, "text": self.text}
+        found |= {"generation": self.generation, "step": self.step, "rank": self.rank}
+        found |= {"role": role, "worker": worker, "node": node, "logger": self.logger, "text": self.text}
         return found | ({"traceback": self.traceback} if self.traceback else {})
 
 
@@ -50,7 +51,7 @@ class _Repeated:
 
 
 class Echo:
-    """Which lines of workers the driver shows: the first of a kind, and later how often it came again.
+    """Which lines of other processes the driver shows: the first of a kind, and later how often it came again.
 
     Args:
         show: least severe level. window_s: for so long the same is not shown again.
@@ -58,14 +59,14 @@ class Echo:
 
     def __init__(self, show: str, window_s: float = 60.0) -> None:
         self._least, self._window_s = LEVELS.index(show), window_s
-        self._heard: dict[tuple[str, str, str], _Repeated] = {}
+        self._heard: dict[tuple[str, str, str, str], _Repeated] = {}
 
-    def heard(self, line: LogLine, worker: str, now_s: float) -> Iterator[tuple[str, str]]:
-        """(level, text) of what is to be shown now that this line has come."""
+    def heard(self, line: LogLine, worker: str, now_s: float, role: str = WORKER) -> Iterator[tuple[str, str]]:
+        """(level, text) of what is to be shown now that this line has come; `worker` and `role`: see `Logged`."""
         yield from self.due(now_s)
         if LEVELS.index(line.level) < self._least:
             return
-        key = (line.logger, line.level, line.kind)
+        key = (role, line.logger, line.level, line.kind)
         known = self._heard.get(key)
         if known is not None:
             known.count += 1
@@ -74,7 +75,8 @@ class Echo:
         if len(self._heard) >= _MOST:
             yield from self._told(next(iter(self._heard)))
         self._heard[key] = _Repeated(now_s, line.level, line.text)
-        yield line.level, f"{worker} (rank {line.rank}, step {line.step}): {line.text}"
+        where = f" (rank {line.rank}, step {line.step})" if role == WORKER else ""
+        yield line.level, f"{worker}{where}: {line.text}"
 
     def due(self, now_s: float, is_last: bool = False) -> Iterator[tuple[str, str]]:
         """What came again in windows that are over."""
@@ -82,8 +84,8 @@ class Echo:
         for key in over:
             yield from self._told(key)
 
-    def _told(self, key: tuple[str, str, str]) -> Iterator[tuple[str, str]]:
+    def _told(self, key: tuple[str, str, str, str]) -> Iterator[tuple[str, str]]:
         one = self._heard.pop(key)
         if one.count:
-            who = f"{len(one.workers)} worker{'s' if len(one.workers) > 1 else ''}"
+            who = f"{len(one.workers)} {key[0]}{'s' if len(one.workers) > 1 else ''}"
             yield one.level, f"{one.count} more from {who}: {one.text}"

@@ -1,10 +1,11 @@
-"""Pure. What is measured of a run, by name; from reports, states and moments to samples."""
+"""Pure. What is measured of a run and of its GPUs, by name; from reports, states, moments and looks to samples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from elastic.control.care import Bucket
+from elastic.control.hardware import GpuReading
 from elastic.control.moments import (
     IncidentOpened,
     IncidentResolved,
@@ -12,6 +13,7 @@ from elastic.control.moments import (
     NodeQuarantined,
     NoticeHeard,
     Resized,
+    RungDegraded,
     RungReached,
 )
 from elastic.control.state import Phase, RunState, Standing
@@ -58,7 +60,7 @@ _STEP_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _RESUME_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _G, _C, _H = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM
 
-METRICS = (
+OF_RUNS = (
     Metric(name="step", kind=_G, what="the last stable update"),
     Metric(name="steps_total", kind=_C, what="stable updates; those told again after a rewind count again"),
     Metric(name="samples_total", kind=_C, what="samples in them"),
@@ -70,7 +72,7 @@ METRICS = (
     Metric(name="generation", kind=_G, what="number of the current generation"),
     Metric(name="resizes_total", kind=_C, what="generations of another size than the one before"),
     Metric(name="phase", kind=_G, what="1 for the phase that the run is in, 0 for the others", tags=("phase",)),
-    Metric(name="goodput", kind=_G, what="productive share of the time since the first step, 0 to 1"),
+    Metric(name="goodput", kind=_G, what="productive share of this life of the driver, 0 to 1"),
     Metric(name="incidents_total", kind=_C, what="incidents that were opened", tags=("class",)),
     Metric(name="incidents_open", kind=_G, what="incidents under treatment"),
     Metric(name="resume_seconds", kind=_H, what="first signal to next commit", tags=("class",), bounds=_RESUME_S),
@@ -83,8 +85,17 @@ METRICS = (
     Metric(name="rung_step", kind=_G, what="newest step on a rung of the checkpoint ladder", tags=("rung",)),
     Metric(name="rung_lag_steps", kind=_G, what="stable updates since that step", tags=("rung",)),
     Metric(name="rung_bytes", kind=_G, what="of the newest step there, all copies together", tags=("rung",)),
-    Metric(name="rung_degraded", kind=_G, what="1 where a step has fewer copies than asked for"),
+    Metric(name="rung_degraded", kind=_G, what="1 while a rung has less than asked for, as copies", tags=("rung",)),
 )
+_GPU = ("node", "gpu")
+OF_GPUS = (
+    Metric(name="gpu_utilization", kind=_G, what="share of the time in which the GPU computed, 0 to 1", tags=_GPU),
+    Metric(name="gpu_memory_used_bytes", kind=_G, what="of the GPU's memory, by all processes", tags=_GPU),
+    Metric(name="gpu_memory_bytes", kind=_G, what="that the GPU has", tags=_GPU),
+    Metric(name="gpu_power_watts", kind=_G, what="that the GPU draws", tags=_GPU),
+    Metric(name="gpu_temperature_celsius", kind=_G, what="of the GPU", tags=_GPU),
+)
+METRICS = (*OF_RUNS, *OF_GPUS)
 BY_NAME = {one.name: one for one in METRICS}
 
 
@@ -141,7 +152,23 @@ def of_moment(moment: Moment) -> Iterator[Sample]:
         case RungReached():
             copies = 1 if moment.rung is Rung.DURABLE else max(1, moment.copies)
             yield Sample("rung_bytes", moment.nbytes * copies, (moment.rung.name.lower(),))
-            yield Sample("rung_degraded", float(bool(moment.degraded)))
+        case RungDegraded():
+            yield Sample("rung_degraded", float(bool(moment.reason)), (moment.rung,))
+
+
+def of_gpus(node: str, gpus: Iterable[GpuReading]) -> Iterator[Sample]:
+    """What a look at the GPUs of a node has shown; nothing of one that is lost, or does not tell it."""
+    for gpu in gpus:
+        seen = {
+            "gpu_utilization": None if gpu.utilization is None else gpu.utilization / 100,
+            "gpu_memory_used_bytes": gpu.memory_used_bytes,
+            "gpu_memory_bytes": gpu.memory_bytes,
+            "gpu_power_watts": gpu.power_w,
+            "gpu_temperature_celsius": gpu.temperature_c,
+        }
+        for name, value in seen.items():
+            if value is not None and not gpu.lost:
+                yield Sample(name, float(value), (node, str(gpu.index)))
 
 
 def _budgets(state: RunState, now_s: float) -> Iterator[Sample]:

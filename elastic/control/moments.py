@@ -6,6 +6,7 @@ A moment is told once, after it has happened; nothing waits for whoever is told.
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar
 
 from elastic.control import events as ev
@@ -112,6 +113,19 @@ class RungReached(Moment):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RungDegraded(Moment):
+    """A rung is not what was asked for: fewer copies, above all. An empty reason: it is again."""
+
+    name: ClassVar[str] = "rung_degraded"
+    rung: str
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        return f"rung {self.rung} is {f'degraded: {self.reason}' if self.reason else 'as asked for again'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeHeard(Moment):
     """A node, or one worker, will be lost soon; the other of the two names is empty."""
 
@@ -149,7 +163,8 @@ class NodeQuarantined(Moment):
 
     @property
     def sentence(self) -> str:
-        return f"node {self.node} is in quarantine for {self.until_s - self.at_s:.0f} s"
+        for_s = self.until_s - self.at_s
+        return f"node {self.node} is in quarantine for {f'{for_s:.0f} s' if isfinite(for_s) else 'good'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +186,7 @@ MOMENTS: tuple[type[Moment], ...] = (
     IncidentResolved,
     Resized,
     RungReached,
+    RungDegraded,
     NoticeHeard,
     StragglerFound,
     NodeQuarantined,
@@ -188,10 +204,11 @@ def moments(before: RunState, state: RunState, events: Sequence[ev.Event], step:
     at_s = state.seen_s if state.seen_s is not None else 0.0
     told = _Told(run=state.settings.run, at_s=at_s, step=step)
     has_news = before.incidents != state.incidents
+    is_shut_anew = before.care.quarantine != state.care.quarantine
     return [
         *_notices(told, before, events),
         *(_incidents(told, before, state) if has_news else ()),
-        *(_quarantines(told, before, state) if has_news else ()),
+        *(_quarantines(told, before, state) if has_news or is_shut_anew else ()),
         *_resizes(told, before, state),
         *_ends(told, before, state),
     ]
@@ -256,10 +273,13 @@ def _stragglers(told: _Told, state: RunState, incident: Incident) -> Iterator[Mo
 def _quarantines(told: _Told, before: RunState, state: RunState) -> Iterator[Moment]:
     culprits = {name for incident in state.incidents if incident.resumed_at_s is None for name in incident.culprits}
     nodes = {state.workers[name].node for name in culprits if name in state.workers} | set(state.care.quarantine)
+    reset = {one.node for one in before.care.resets} - {one.node for one in state.care.resets}
     for node in sorted(nodes - {""}):
         until_s, was_s = _shut_until_s(state, node), _shut_until_s(before, node)
-        is_new = was_s is None or was_s <= told.at_s
-        if until_s is not None and until_s > told.at_s and is_new:
+        if until_s is None or until_s <= told.at_s:
+            continue
+        was_reset = node in reset  # it was shut for a reset, and stays so, as that has failed
+        if was_s is None or was_s <= told.at_s or (was_reset and until_s > was_s):
             yield NodeQuarantined(run=told.run, at_s=told.at_s, step=told.step, node=node, until_s=until_s)
 
 

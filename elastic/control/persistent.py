@@ -168,7 +168,7 @@ class PersistentMap(Mapping[str, V]):
 
     def _pairs(self) -> Iterator[tuple[str, V]]:
         pairs = zip(self._index.names, chain.from_iterable(self._leaves()), strict=False)
-        return (pair for pair in pairs if pair[1] is not _NOTHING)
+        return pairs if self._count == self._used else (pair for pair in pairs if pair[1] is not _NOTHING)
 
     def _leaves(self) -> list[list[V]]:
         nodes, level = [self._root], self._shift
@@ -183,7 +183,9 @@ class _Values(ValuesView[V]):
         self._of = of
 
     def __iter__(self) -> Iterator[V]:
-        return (value for value in chain.from_iterable(self._of._leaves()) if value is not _NOTHING)
+        of = self._of
+        values = chain.from_iterable(of._leaves())
+        return values if of._count == of._used else (value for value in values if value is not _NOTHING)
 
 
 class _Items(ItemsView[str, V]):

@@ -4,9 +4,13 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+_PLAIN = (bool, int, float, str, type(None))
+
 
 def plain(value: Any) -> Any:
     """Names, numbers, texts and lists of them; an enum is its name in lower case."""
+    if isinstance(value, _PLAIN) and not isinstance(value, Enum):  # most are
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
@@ -15,4 +19,4 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
-    return value if isinstance(value, bool | int | float | str | type(None)) else repr(value)
+    return repr(value)

@@ -14,6 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from elastic.control import events as ev
 from elastic.control.controller import TABLE
 from elastic.control.copies import changed
+from elastic.control.faults import OF_WORKERS
 from elastic.control.flight import Reading
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, StepReport, StepTimes
@@ -38,10 +39,16 @@ def admitted(state: RunState, event: Any) -> tuple[ev.Event | None, str]:
 
 def misplaced(node: str, event: ev.Event, watched: Mapping[str, str]) -> str:
     """Why the monitor of this node may not say this; empty: it may. `watched`: by worker, the node that watches it."""
-    if isinstance(event, ev.NodeNotice) and event.node != node:
-        return f"the monitor of {node} speaks for {event.node}"
-    if isinstance(event, ev.WorkerEvent) and watched.get(event.worker, node) != node:
-        return f"the monitor of {node} speaks of {event.worker}, which is on {watched[event.worker]}"
+    if not isinstance(event, _TOLD_BY_MONITORS):
+        return f"the monitor of {node} tells of {type(event).__name__}, which is not its to tell"
+    if not isinstance(event, ev.HostBeat) and (why_not := malformed(event)):  # of a beat, the supervisor sees to it
+        return f"{type(event).__name__} of the monitor of {node}: {why_not}"
+    where, workers = _about(event)
+    if where not in ("", node):
+        return f"the monitor of {node} speaks for {where}"
+    for name in workers:
+        if watched.get(name, node) != node:
+            return f"the monitor of {node} speaks of {name}, which is on {watched[name]}"
     return ""
 
 
@@ -97,10 +104,30 @@ def _is_reading(value: Any) -> bool:
     """The hot path: thousands of hosts tell of their workers every second."""
     if type(value) is not Reading or not isinstance(value.worker, str):
         return False
-    return isinstance(value.generation, int) and isinstance(value.still_s, float | int) and isfinite(value.still_s)
+    numbers = isinstance(value.generation, int) and isinstance(value.step, int) and isinstance(value.micro_batch, int)
+    return numbers and isinstance(value.still_s, float | int) and isfinite(value.still_s)
+
+
+def _about(event: ev.Event) -> tuple[str, tuple[str, ...]]:
+    """The node and the workers that a monitor tells of; readings are the supervisor's to judge."""
+    match event:
+        case ev.HardwareFinding():
+            return event.node, event.workers
+        case ev.FaultInjected():
+            return ("", (event.target,)) if event.fault.kind in OF_WORKERS else (event.target, ())
+        case ev.WorkerDead():
+            return "", (event.worker,)
+        case ev.HostBeat() | ev.NodeNotice():
+            return event.node, ()
+        case ev.Logged():
+            return event.node, (event.worker,)
+    return "", ()
 
 
 _INNER = (CommitId, StepReport, StepTimes)
+_TOLD_BY_MONITORS = (
+    ev.HostBeat, ev.HardwareFinding, ev.NodeNotice, ev.WorkerDead, ev.FaultInjected, ev.FaultRefused, ev.Logged,
+)  # fmt: skip
 _KNOWN = {kind for _, kind in TABLE}
 _FIELDS = {
     kind: tuple((field.name, _check_of(hints[field.name]), hints[field.name]) for field in fields(kind))
@@ -115,6 +142,8 @@ def _from_nowhere(state: RunState, event: ev.Event) -> str:
     report = getattr(event, "report", None)
     commit = report.commit if report is not None else getattr(event, "commit", None)
     generation = getattr(event, "generation", 0)
+    if commit is not None and commit.incarnation == state.settings.incarnation:
+        generation = max(generation, commit.generation)
     if generation > state.generation:
         return f"generation {generation} was never numbered, the last one is {state.generation}"
     if commit is not None and commit.incarnation > state.settings.incarnation:

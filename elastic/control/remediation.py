@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic.control.poison import Poison
 from elastic.control.values import Incident, IncidentClass
 
 
@@ -19,6 +20,7 @@ class Kind(Enum):
     REPLACE_NODE = "replace the node"
     SHRINK = "shrink"
     GROW = "grow"
+    LEAVE_OUT = "leave the step out"
     RESTART_FROM_TIER = "restart from a tier"
     WAIT = "wait for replacements"
     PAUSE = "pause"
@@ -36,6 +38,8 @@ class ClusterView:
         minimum, maximum: bounds of the run.
         incidents_without_progress: incidents in a row, this one included, with no committed step between them.
         allowed_without_progress: the limit on that number.
+        poison: the micro-batch with which as many workers have died, one after the other, as Limits.poison_deaths
+            allows; None: there is none.
         slowness: by worker, how many times the group's median a micro-batch takes it; node_slowness: by node, that of
             the best worker on it.
         width: workers of a replica.
@@ -58,6 +62,7 @@ class ClusterView:
     maximum: int
     incidents_without_progress: int
     allowed_without_progress: int
+    poison: Poison | None = None
     slowness: Mapping[str, float] = field(default_factory=dict)
     node_slowness: Mapping[str, float] = field(default_factory=dict)
     width: int = 1

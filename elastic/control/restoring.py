@@ -129,7 +129,7 @@ def take_answer(turn: Turn, event: ev.RestoreFound) -> bool:
     elif restore.at_most is not None:
         _go_on_with_what_was_kept(turn)
     elif event.error:
-        turn.fail(Ending.REPLICAS_LOST, f"the checkpoints of the run cannot be looked at: {event.error}")
+        turn.fail(Ending.REPLICAS_LOST, f"no checkpoint of the run can be restored: {event.error}")
     elif has_committed(turn):
         turn.fail_lost(f"every replica died, and no tier holds a step that can be restored: {event.reason}")
     elif restore.without:
@@ -186,8 +186,28 @@ def last_copy(state: RunState) -> str:
     """Why what live workers hold may soon be lost, empty if there is no cause for worry."""
     if state.phase is Phase.WAITING:
         return f"fewer than {state.settings.scaling.bounds[0]} replicas are left"
+    if (notice := _notice_of_all(state)) and state.phase in (Phase.FREEZING, Phase.FORMING, Phase.RUNNING):
+        return f"all who hold it will be lost: {notice}"
     is_alone = state.phase in (Phase.FORMING, Phase.RUNNING) and state.replicas == 1
     return "one replica is left" if is_alone and max(state.world_sizes, default=1) > 1 else ""
+
+
+def why_at_once(state: RunState, commit: CommitId) -> str:
+    """Why a step that was staged goes down to the tiers at once, empty if its turn will come.
+
+    Where live workers go on, it is the one for which all have stopped: later ones come as often as they should.
+    """
+    is_stop = state.view is not None and commit.same_state(state.view.resume)
+    return last_copy(state) if is_stop or state.phase is Phase.WAITING else ""
+
+
+def _notice_of_all(state: RunState) -> str:
+    """Why each member will be lost soon, by the example of the first; empty if one stays."""
+    if state.view is None:
+        return ""
+    notices = (state.workers[member.worker].notice for member in state.view.members)
+    first = next(notices)
+    return first if first and all(notices) else ""
 
 
 def fork(turn: Turn, resume: CommitId) -> None:

@@ -12,6 +12,7 @@ from elastic.control.data import Plan
 from elastic.control.flight import Reading
 from elastic.control.outcome import Outcome
 from elastic.control.persistent import PersistentMap, persistent
+from elastic.control.poison import Flown
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Incident, View
 from elastic.control.xid import Severity
@@ -32,6 +33,8 @@ class Phase(Enum):
     FINISHING = "finishing"
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # an Enum hashes the name, in Python; these are looked up all the time
+
 
 class Standing(Enum):
     """Where a worker stands, as far as the controller knows."""
@@ -45,6 +48,8 @@ class Standing(Enum):
     DEAD = "dead"
     GONE = "gone"
     EXILED = "exiled"
+
+    __hash__ = object.__hash__
 
 
 # An exiled worker may be alive, out of reach; it can never again make a step stable.
@@ -87,7 +92,7 @@ class WorkerRecord:
         finding: the last that its node's sensors have said about it, or its GPU, empty if nothing; severity: the worst.
         since_s: when its standing last changed, less `RunState.absent_s`. lived_s: how long it was a member before.
         avoid: nodes on which it must not be placed. pinned: the only one on which it may be, empty: any other.
-        gpus: that it was given, as it sees them.
+        gpus: that it was given, as it sees them. slot_bytes: what its snapshots will take of its node's memory.
         is_dismissed: it was told to leave, and is not known to have left.
         restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
             what it kept, if that is not None.
@@ -133,6 +138,7 @@ class WorkerRecord:
     avoid: frozenset[str] = frozenset()
     pinned: str = ""
     gpus: tuple[str, ...] = ()
+    slot_bytes: int = 0
     is_dismissed: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -153,9 +159,6 @@ class WorkerRecord:
     def is_restoring(self) -> bool:
         """It was told to load a commit, and has not answered."""
         return self.restoring is not None and not self.healed and not self.refused
-
-    def holds(self, commit: CommitId) -> bool:
-        return (commit.step, commit.lineage) in [(one.step, one.lineage) for one in self.held]
 
 
 Gang = tuple[WorkerRecord, ...]
@@ -219,6 +222,8 @@ class RunState:
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
         start_failures: workers in a row that ended before their first step.
         without_progress: incidents in a row with no stable step between them.
+        flown: with which micro-batches workers have died, of steps that are not stable yet (`control/poison.py`).
+        left_out: steps that all replicas leave out, since one of their micro-batches is poison.
         leaving: nodes that will be taken away, and why.
         care: what is remembered from one incident to the next.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
@@ -262,6 +267,8 @@ class RunState:
     next_gang: int = 0
     start_failures: int = 0
     without_progress: int = 0
+    flown: tuple[Flown, ...] = ()
+    left_out: tuple[int, ...] = ()
     monitors_lost: frozenset[str] = frozenset()
     leaving: Mapping[str, str] = field(default_factory=dict)
     care: Care = field(default_factory=Care)

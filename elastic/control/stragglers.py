@@ -4,6 +4,7 @@ A straggler is alive and right, so nothing is broken for its sake: where the pol
 asked to stop at the end of a step, and the next generation is formed without it, or with shares by speed.
 """
 
+from elastic.control import events as ev
 from elastic.control.copies import changed
 from elastic.control.departing import divided, keep_the_state
 from elastic.control.remediation import Kind, Remediation
@@ -14,6 +15,7 @@ from elastic.control.values import IncidentClass, StepReport
 from elastic.control.viewing import cluster_view
 
 _TOLD = (Kind.CONTINUE, Kind.WAIT)  # nothing that would be worth stopping for
+_LEAST_SHARE = 0.01  # of its best speed
 _MARGIN = 0.05  # who is not slow is known to be as fast as this, or every step would change every record
 
 
@@ -35,9 +37,24 @@ def note_speed(turn: Turn, report: StepReport) -> None:
     turn.put(scored)
     late = sorted((w for w in scored.values() if w.slow_steps == limits.slow_steps), key=lambda worker: worker.slowness)
     if late and not turn.is_recovering() and not state.pause_asked:
-        _decide(turn, late.pop())
+        worker = late.pop()
+        took = f"took {worker.slowness:.2f} times the group's median for {limits.slow_steps} steps"
+        _decide(turn, worker, took)
     for worker in late:  # one at a time: the others are late again after the next step
         turn.set_worker(worker.name, slow_steps=limits.slow_steps - 1)
+
+
+def gpu_slow(turn: Turn, event: ev.GpuSlow) -> None:
+    """A member whose GPU does not do its best, as its own profiler sees over many steps, is asked about once."""
+    slowness = 1.0 / max(event.share, _LEAST_SHARE)
+    if slowness < turn.settings.limits.slow_ratio or not turn.is_member(event.worker):
+        return
+    stragglers = (one for one in turn.state.incidents if one.kind is IncidentClass.STRAGGLER)
+    is_known = any(event.worker in one.culprits for one in stragglers)
+    if is_known or turn.is_recovering() or turn.state.pause_asked:
+        return  # it is told again as long as it lasts
+    turn.set_worker(event.worker, slowness=slowness)
+    _decide(turn, turn.worker(event.worker), f"computes on a GPU at {event.share:.2f} of its own best speed")
 
 
 def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Remediation) -> tuple[Gang, ...]:
@@ -59,13 +76,9 @@ def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Rem
     return staying
 
 
-def _decide(turn: Turn, worker: WorkerRecord) -> None:
-    state, steps = turn.state, turn.settings.limits.slow_steps
-    turn.signal(
-        IncidentClass.STRAGGLER,
-        f"{worker.name} on {worker.node} took {worker.slowness:.2f} times the group's median for {steps} steps",
-        culprit=worker.name,
-    )
+def _decide(turn: Turn, worker: WorkerRecord, evidence: str) -> None:
+    state = turn.state
+    turn.signal(IncidentClass.STRAGGLER, f"{worker.name} on {worker.node} {evidence}", culprit=worker.name)
     incident = turn.open_incident()
     assert incident is not None
     remediation = turn.policy(incident, cluster_view(turn, incident, state.replicas, turn.tally.ready.whole))

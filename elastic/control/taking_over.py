@@ -12,7 +12,8 @@ from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted, newest_view
-from elastic.control.departing import AT_HOME
+from elastic.control.bequest import taken_on
+from elastic.control.departing import AT_HOME, notice
 from elastic.control.forming import settle
 from elastic.control.persistent import persistent
 from elastic.control.restoring import look_for_state
@@ -32,6 +33,7 @@ def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
     changes = _taken_over(turn.state, event, turn.now_s)
     turn.change(**changes | {name: persistent(changes[name]) for name in ("workers", "heard_s") if name in changes})
     dismiss_surplus(turn)
+    _clear_quarantined_nodes(turn)
     if turn.state.view is None:
         turn.enter(Phase.STARTING)
         turn.replenish("a new driver goes on with workers that have not trained yet")
@@ -42,6 +44,14 @@ def taken_over(turn: Turn, event: ev.RunTakenOver) -> None:
         if member.standing is Standing.SUSPECT:
             turn.doubt(member.name, "a new driver has not found it")
     settle(turn)
+
+
+def _clear_quarantined_nodes(turn: Turn) -> None:
+    """Whoever is still there was about to leave when the last driver died."""
+    tally = turn.tally
+    there = {name for node in turn.state.care.quarantine for name in tally.nodes.get(node, ())}
+    for worker in turn.many(tally.by_start(there)):
+        notice(turn, worker.name, f"{worker.node} is in quarantine")
 
 
 def dismiss_surplus(turn: Turn) -> None:
@@ -73,7 +83,7 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
     view = newest_view(event.found)
     members = {member.worker for member in view.members} if view is not None else set()
     workers = {one.worker: _record(one, now_s) for one in event.found if one.worker not in members}
-    changes: dict[str, Any] = {"seen_s": now_s}
+    changes: dict[str, Any] = {"seen_s": now_s, **taken_on(state, event.left, now_s)}
     if view is not None:
         told = max(view.published, event.published)
         while told + 1 in event.ahead:

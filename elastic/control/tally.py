@@ -19,6 +19,7 @@ HELD = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED, Standing.MEMBER)
 _HELD = frozenset(HELD)
 
 Names = dict[str, None]  # a set that keeps its order
+Wish = tuple[frozenset[str], str]  # where a worker must not be placed, and where alone it may be
 
 
 class Gangs:
@@ -61,7 +62,7 @@ class Tally:
         ranks: of the members of the current generation, by name.
         standings: workers by standing, who has had it for longest first. nodes, mates: by node, and by gang.
         noticed: workers that will be lost soon. leaving: that were told to leave, and are not known to have left.
-        tied: that wait for a slot, on one certain node, or not on some.
+        wishes: workers that wait for a slot, by the nodes on which they must not be, and the one where they are to be.
         ready: replicas of workers that are parked, and may be taken into a generation.
         held: replicas of workers that are there or on their way, and will not be lost soon.
         late: members that have not answered in this generation, and are not over. doubted: whose death is looked for.
@@ -75,7 +76,7 @@ class Tally:
     __slots__ = (
         "_generation", "_settings", "_tries", "_view", "_workers", "away", "doubted", "held", "holders", "hosts",
         "late", "leaving", "mates", "nodes", "noticed", "prune_above", "ranks", "ready", "restored", "restoring", 
-        "standings", "unasked", "tied", "unformed", "unhealed",
+        "standings", "unasked", "unformed", "unhealed", "wishes",
     )  # fmt: skip
 
     def __init__(self, state: RunState) -> None:
@@ -85,7 +86,7 @@ class Tally:
         self.standings: dict[Standing, Names] = {standing: {} for standing in Standing}
         self.noticed: Names = {}
         self.leaving: Names = {}
-        self.tied: Names = {}
+        self.wishes: dict[Wish, Names] = {}
         self.nodes: dict[str, Names] = {}
         self.mates: dict[int, Names] = {}
         self.ready, self.held = Gangs(state.width), Gangs(state.width)
@@ -103,7 +104,6 @@ class Tally:
         for worker in sorted(state.workers.values(), key=lambda worker: worker.since_s):
             self._add(worker)
             _keep(self.leaving, worker.name, worker.is_dismissed)
-            _keep(self.tied, worker.name, _is_tied(worker))
             self._note_held(worker)
             self._note_restore(None, worker)
             if worker.name in self.ranks:
@@ -127,7 +127,6 @@ class Tally:
                 self._drop(old)
                 self._add(new)
             _keep(self.leaving, name, new.is_dismissed)
-            _keep(self.tied, name, _is_tied(new))
             self._note_held(new)
             self._note_restore(old, new)
             if name in self.ranks:
@@ -179,7 +178,7 @@ class Tally:
     def differs(self, other: "Tally") -> list[str]:
         """What is counted differently."""
         counted = ["away", "doubted", "held", "holders", "late", "leaving", "mates", "nodes", "noticed", "ranks"]
-        counted += ["ready", "standings", "restored", "restoring", "tied", "unasked", "unformed", "unhealed"]
+        counted += ["ready", "standings", "restored", "restoring", "unasked", "unformed", "unhealed", "wishes"]
         return [name for name in counted if getattr(self, name) != getattr(other, name)]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -194,7 +193,9 @@ class Tally:
             self.noticed[name] = None
         elif standing in _HELD:
             self.held.add(worker.gang, worker.shard)
-        if standing is Standing.PARKED and worker.tries < self._tries:
+        if standing is Standing.REQUESTED:
+            self.wishes.setdefault((worker.avoid, worker.pinned), {})[name] = None
+        elif standing is Standing.PARKED and worker.tries < self._tries:
             self.ready.add(worker.gang, worker.shard)
 
     def _drop(self, worker: WorkerRecord) -> None:
@@ -205,7 +206,9 @@ class Tally:
             del self.noticed[name]
         elif standing in _HELD:
             self.held.drop(worker.gang, worker.shard)
-        if standing is Standing.PARKED and worker.tries < self._tries:
+        if standing is Standing.REQUESTED:
+            _leave(self.wishes, (worker.avoid, worker.pinned), name)
+        elif standing is Standing.PARKED and worker.tries < self._tries:
             self.ready.drop(worker.gang, worker.shard)
 
     def _note_held(self, worker: WorkerRecord) -> None:
@@ -237,10 +240,6 @@ class Tally:
 def _has_moved(old: WorkerRecord, new: WorkerRecord) -> bool:
     is_there = old.standing is new.standing and old.node == new.node
     return not is_there or old.notice != new.notice or old.tries != new.tries
-
-
-def _is_tied(worker: WorkerRecord) -> bool:
-    return worker.standing is Standing.REQUESTED and bool(worker.pinned or worker.avoid)
 
 
 def _has_restored(worker: WorkerRecord) -> bool:

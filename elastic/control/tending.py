@@ -5,6 +5,7 @@ one certain node have found room there, a pause is over, a lost order is said ag
 """
 
 from dataclasses import replace
+from itertools import chain
 
 from elastic.control import events as ev
 from elastic.control.commands import ResetGpu
@@ -16,6 +17,7 @@ from elastic.control.state import OVER, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 
 REMIND_S = 5.0
+_SETTLED_S = 2.0  # hosts that are lost together fall silent one after the other
 _ASKS = (Phase.STARTING, Phase.RUNNING, Phase.WAITING)
 
 
@@ -74,10 +76,15 @@ def _release_nodes(turn: Turn) -> None:
 
 
 def _ask_anew(turn: Turn) -> None:
-    """Workers that wait for a slot avoid a node that may have it again, or are to be on one that has no room."""
-    if turn.state.phase not in _ASKS:
-        return
-    stuck = {worker.gang for worker in turn.many(turn.tally.tied) if _is_stuck(turn, worker)}
+    """Workers that wait for a slot may be placed elsewhere than when it was asked for, or are pinned in vain.
+
+    Ray knows of no bars: a slot that becomes free on a machine that will be lost would be given to who has asked before
+    that was known.
+    """
+    wishes = turn.tally.wishes if turn.state.phase in _ASKS else {}
+    barred = turn.barred if wishes else frozenset()
+    doubtful = [names for (avoid, pinned), names in wishes.items() if pinned or avoid != barred]
+    stuck = {one.gang for one in turn.many(chain.from_iterable(doubtful)) if _is_stuck(turn, one, barred)}
     if not stuck:
         return
     waiting = turn.standing(Standing.REQUESTED)
@@ -89,12 +96,13 @@ def _ask_anew(turn: Turn) -> None:
     turn.replenish("where workers may be placed has changed")
 
 
-def _is_stuck(turn: Turn, worker: WorkerRecord) -> bool:
-    care, limits = turn.state.care, turn.settings.limits
+def _is_stuck(turn: Turn, worker: WorkerRecord, barred: frozenset[str]) -> bool:
+    waited_s = turn.attended_s - worker.since_s
     if worker.pinned:
-        is_late = turn.attended_s - worker.since_s > limits.place_timeout_s
-        return is_late or worker.pinned in care.quarantine or worker.pinned in turn.state.leaving
-    return bool(worker.avoid - turn.barred)
+        return waited_s > turn.settings.limits.place_timeout_s or worker.pinned in barred
+    told = turn.state.leaving.keys() | turn.state.care.quarantine.keys()
+    is_told = not told <= worker.avoid or not worker.avoid <= barred
+    return is_told or (worker.avoid != barred and waited_s > _SETTLED_S)
 
 
 def _remind_of_pause(turn: Turn) -> None:

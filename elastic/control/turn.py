@@ -215,8 +215,9 @@ class Turn:
 
     @property
     def barred(self) -> frozenset[str]:
-        """Nodes that get no worker now: in quarantine, or out of reach, which Ray may not have noticed yet."""
-        return frozenset(self.state.care.quarantine).union(self.tally.hosts.lately_silent(self.now_s))
+        """Nodes that get no worker now: in quarantine, about to be lost, or out of reach; Ray may not know of it."""
+        state = self.state
+        return frozenset(state.care.quarantine).union(state.leaving, self.tally.hosts.lately_silent(self.now_s))
 
     def is_silent(self, node: str) -> bool:
         """It used to be heard, by its monitor or its workers, and is not any more."""

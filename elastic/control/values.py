@@ -83,6 +83,7 @@ class View:
         replaced: members whose last applied update was lost with the rest of their replica, and done again by others.
         failures: incidents of this life of the driver so far. watched_s: for how long it has lasted.
         restores: orders to load a commit up to this number are over: whoever gets one of them late does not obey.
+        left_out: steps that nobody computes: a micro-batch of theirs has ended all who tried.
     """
 
     run: str
@@ -104,6 +105,7 @@ class View:
     failures: int = 0
     watched_s: float = 0.0
     restores: int = 0
+    left_out: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its members by column: they are most of it."""

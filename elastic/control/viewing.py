@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from elastic.control.care import middle
 from elastic.control.persistent import persistent
+from elastic.control.poison import Flown, Poison, worst
 from elastic.control.remediation import ClusterView
 from elastic.control.speed import by_node
 from elastic.control.state import OVER, WorkerRecord
@@ -63,6 +64,7 @@ def cluster_view(turn: Turn, incident: Incident, survivors: int, spares: int) ->
         maximum=high,
         incidents_without_progress=state.without_progress,
         allowed_without_progress=limits.max_in_job_restarts,
+        poison=_poison(state.flown, limits.poison_deaths),
         slowness=Lazy(partial(_slowness, state.workers, state.view)),
         node_slowness=Lazy(partial(_node_slowness, state.workers, state.view)),
         width=state.width,
@@ -78,6 +80,11 @@ def cluster_view(turn: Turn, incident: Incident, survivors: int, spares: int) ->
         tier_steps=care.tier_steps,
         nodes_missing=care.nodes_missing,
     )
+
+
+def _poison(flown: tuple[Flown, ...], allowed: int) -> Poison | None:
+    found = worst(flown)
+    return found if found is not None and len(found.workers) >= allowed else None
 
 
 def _slowness(workers: Workers, view: View | None) -> dict[str, float]:

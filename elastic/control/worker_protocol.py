@@ -8,9 +8,11 @@ doing, because entering apply goes through the same lock and the same table.
 So is an adoption: from then on the worker heeds the driver of that incarnation, or of a later one, and no older one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
+from elastic.control.copies import changed
 from elastic.control.values import NOTHING_COMMITTED, CommitId
 
 
@@ -27,6 +29,8 @@ class Stage(Enum):
     FROZEN = "frozen"
     FINISHED = "finished"
     GONE = "gone"
+
+    __hash__ = object.__hash__  # an Enum hashes the name, in Python; these are looked up all the time
 
 
 class Signal(Enum):
@@ -52,6 +56,8 @@ class Signal(Enum):
     FINISH = "finish"
     DISMISS = "dismiss"
     ADOPT = "adopt"
+
+    __hash__ = object.__hash__
 
 
 class Verdict(Enum):
@@ -170,8 +176,9 @@ def react(
     if signal is Signal.ROLL_FORWARD and state.prepared is None:
         return Reaction(state, Verdict.REFUSED)
     if signal is Signal.ADOPT:
-        state, generation = replace(state, incarnation=incarnation), state.generation
-    return Reaction(_after(replace(state, stage=stage), signal, generation, commit), Verdict.DONE)
+        state, generation = changed(state, incarnation=incarnation), state.generation
+    more = _after(state, stage, signal, generation, commit)
+    return Reaction(changed(state, stage=stage, **more), Verdict.DONE)
 
 
 def _heeds(state: WorkerState, signal: Signal, incarnation: int) -> bool:
@@ -179,25 +186,27 @@ def _heeds(state: WorkerState, signal: Signal, incarnation: int) -> bool:
     return incarnation > state.incarnation if signal is Signal.ADOPT else incarnation >= state.incarnation
 
 
-def _after(state: WorkerState, signal: Signal, generation: int, commit: CommitId | None) -> WorkerState:
-    """What else a signal changes, once the stage has."""
+def _after(
+    state: WorkerState, stage: Stage, signal: Signal, generation: int, commit: CommitId | None
+) -> dict[str, Any]:
+    """What else a signal changes, beside the stage."""
     if signal is Signal.FORM:
         is_wanted = state.prepared is not None and commit is not None and state.prepared.same_state(commit)
-        return replace(state, generation=generation, prepared=state.prepared if is_wanted else None)
+        return {"generation": generation, "prepared": state.prepared if is_wanted else None}
     if signal is Signal.PREPARE:
-        return replace(state, prepared=commit)
+        return {"prepared": commit}
     if signal is Signal.ROLL_FORWARD and state.prepared is not None:
-        return replace(state, commit=state.prepared, prepared=None)
+        return {"commit": state.prepared, "prepared": None}
     if signal in (Signal.FORMED, Signal.RESTORED) and commit is not None:
-        return replace(state, commit=commit, healed=True, prepared=None)
+        return {"commit": commit, "healed": True, "prepared": None}
     if signal in (Signal.TEAR, Signal.OUTVOTED):
-        return replace(state, healed=False, outvoted=state.outvoted or signal is Signal.OUTVOTED)
+        return {"healed": False, "outvoted": state.outvoted or signal is Signal.OUTVOTED}
     if signal is Signal.LEAVE_APPLY and commit is not None:
-        return replace(state, commit=commit, prepared=None)
-    if state.stage is Stage.FROZEN:
+        return {"commit": commit, "prepared": None}
+    if stage is Stage.FROZEN:
         stopped_in = max(state.generation, generation)
-        return replace(state, generation=stopped_in, frozen_at=stopped_in)
-    return state
+        return {"generation": stopped_in, "frozen_at": stopped_in}
+    return {}
 
 
 def _is_stale(state: WorkerState, signal: Signal, generation: int) -> bool:

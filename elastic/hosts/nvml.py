@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml as nvml
 
-from elastic.control.hardware import GpuReading
+from elastic.control.hardware import GpuReading, nameless
 from elastic.control.kernel_lines import pci_address
 
 log = logging.getLogger("elastic")
@@ -197,13 +197,17 @@ class Gpus:
         except nvml.NVMLError as error:
             raise NoGpusError(f"no driver library of NVIDIA answers ({error})") from error
         try:
-            self._gpus = [gpu for index in range(nvml.nvmlDeviceGetCount()) if (gpu := _found(index)) is not None]
+            self._gpus: list[Gpu] = []
+            self._without_handle: list[GpuReading] = []
+            self._hidden: set[str] = set()
+            for index in range(nvml.nvmlDeviceGetCount()):
+                self._find(index)
             self._by_handle = {_address(gpu.handle): gpu for gpu in self._gpus}
             self._events = self._registered() if self._gpus else None
         except nvml.NVMLError as error:
             self._shutdown()
             raise NoGpusError(f"the driver of NVIDIA does not show its GPUs ({error})") from error
-        if not self._gpus:
+        if not self._gpus and not self._without_handle:
             self._shutdown()
             raise NoGpusError("the driver of NVIDIA knows of no GPU here")
 
@@ -216,11 +220,11 @@ class Gpus:
     def unseen(self) -> list[str]:
         """What some GPU does not tell, known after the first look."""
         missing = {what for gpu in self._gpus for what in gpu.unseen if "older call" not in what}
-        return sorted(missing | (set() if self._events is not None else {"XIDs as events"}))
+        return sorted(missing | self._hidden | (set() if self._events is not None else {"XIDs as events"}))
 
     def read(self, with_links: bool) -> list[GpuReading]:
-        """One look at each."""
-        return [gpu.read(with_links) for gpu in self._gpus]
+        """One look at each; of those that have no handle, that it is so."""
+        return [*(gpu.read(with_links) for gpu in self._gpus), *self._without_handle]
 
     def wait(self, timeout_s: float) -> tuple[str, int] | None:
         """The next XID: (UUID, code); the code is 0 for other news. None if there is none in time.
@@ -250,6 +254,18 @@ class Gpus:
                 nvml.nvmlEventSetFree(self._events)
         self._shutdown()
 
+    def _find(self, index: int) -> None:
+        """A GPU that is lost may not even have a handle; the others are looked at all the same."""
+        try:
+            self._gpus.append(Gpu(index))
+        except nvml.NVMLError as error:
+            if error.value in _CLOSED:
+                raise
+            if error.value in _NEVER:  # nobody here may use it
+                self._hidden.add(f"GPU {index} ({error})")
+            else:
+                self._without_handle.append(nameless(index, str(error)))
+
     def _registered(self) -> Any:
         """An event set for what the GPUs can tell; None if they tell nothing."""
         events, is_any = nvml.nvmlEventSetCreate(), False
@@ -270,15 +286,6 @@ class Gpus:
     def _shutdown() -> None:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
-
-
-def _found(index: int) -> Gpu | None:
-    """A GPU that is lost may not even have a handle; the others are looked at all the same."""
-    try:
-        return Gpu(index)
-    except nvml.NVMLError as error:
-        log.debug("GPU %d can not be looked at: %s", index, error)
-        return None
 
 
 def _address(handle: Any) -> int:

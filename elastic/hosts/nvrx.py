@@ -80,11 +80,11 @@ class Sections:
     """The extension's straggler sections around a worker's computing: how its GPU does against its own best.
 
     Args:
-        tell: called with a finding when the score falls below the extension's threshold.
+        tell: called with the share of its best speed at which the GPU computes, at each report in which that is low.
         every: sections between two reports.
     """
 
-    def __init__(self, tell: Callable[[Finding], None], every: int = _REPORT_STEPS) -> None:
+    def __init__(self, tell: Callable[[float], None], every: int = _REPORT_STEPS) -> None:
         self._tell, self._every, self._count = tell, every, 0
         self._detector = _detector()
 
@@ -114,8 +114,7 @@ class Sections:
             return
         slow = [float(score) for score in scores.values() if float(score) < _SLOW_SCORE]
         if slow:
-            detail = f"its GPU computes at {min(slow):.2f} of its best speed, says nvidia-resiliency-ext"
-            self._tell(Finding(device="", kind=FindingKind.GPU_SLOW, severity=Severity.INFORMATIONAL, detail=detail))
+            self._tell(min(slow))
 
 
 def _detector() -> Any:

@@ -7,7 +7,7 @@ and clock. The monitor's loop waits for neither; it only counts how long a look 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from elastic.control.hardware import (
     carried,
     compare_gpu,
     compare_host,
+    recognized,
     sees,
 )
 from elastic.control.kernel_lines import read_line
@@ -79,6 +80,7 @@ class Senses:
         tell: takes what is found, from any thread.
         claims: the node's workers and what they run on.
         kmsg: the kernel's log.
+        show: takes each look at the GPUs.
     """
 
     def __init__(
@@ -88,7 +90,9 @@ class Senses:
         tell: Callable[[ev.HardwareFinding], None],
         claims: Callable[[], Mapping[str, Claim]],
         kmsg: Path = KMSG,
+        show: Callable[[Sequence[GpuReading]], None] = lambda gpus: None,
     ) -> None:
+        self._show = show
         self._node, self._health, self._tell, self._claims, self._kmsg = node, health, tell, claims, kmsg
         self._cooldown = Cooldown(health.cooldown_s)
         self._lock = threading.Lock()
@@ -188,15 +192,18 @@ class Senses:
                     self._tell_all(checks.run())
             number += 1
             self._has_looked.set()
+            self._show(list(self._gpus.values()))
             self._wait_for_events(gpus)
             if number >= _REOPEN and any(gpu.lost or gpu.needs_reset for gpu in self._gpus.values()):
                 return
 
     def _look_at(self, gpus: Gpus, with_links: bool) -> None:
         for now in gpus.read(with_links):
-            before = self._gpus.get(now.device)
+            before, now = recognized(self._gpus, now)
             now = carried(before, now)
             with self._lock:
+                if before is not None and before.device != now.device:
+                    del self._gpus[before.device]
                 self._gpus[now.device] = now
             self._tell_all(compare_gpu(before, now, self._health))
 

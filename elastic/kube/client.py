@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from copy import deepcopy
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +44,8 @@ class Why(Enum):
     CONFLICT = "somebody else has changed it, or it is there already"
     INVALID = "the object is not valid"
     HELD = "a disruption budget holds it"
+    BUSY = "the API server has too much to do, or has failed"
+    REFUSED = "the API server refuses it"
     UNREACHABLE = "the API server does not answer"
 
 
@@ -60,8 +63,10 @@ _BY_STATUS = {
     409: Why.CONFLICT,
     422: Why.INVALID,
     400: Why.INVALID,
-    429: Why.HELD,
+    429: Why.BUSY,
 }
+_AWAY = (Why.BUSY, Why.UNREACHABLE)
+_FOR_GOOD = (Why.MISSING, Why.FORBIDDEN, Why.INVALID)
 
 
 class KubeClient:
@@ -149,7 +154,7 @@ class KubeClient:
                             raise KubeError(f"RayJob {name} was deleted", why=Why.MISSING, status=404)
                         yield one
             except KubeError as error:
-                if error.why in (Why.MISSING, Why.FORBIDDEN, Why.INVALID):
+                if error.why in _FOR_GOOD:
                     raise
                 version = ""  # too old, or the server was away: look again
                 time.sleep(_AGAIN_S)
@@ -186,11 +191,18 @@ class KubeClient:
         """Raises: KubeError: MISSING too where the cluster has no such group."""
         return _group(self._get("rayclusters", cluster), group)[1]
 
-    def scale(self, cluster: str, group: str, replicas: int, leave: frozenset[str] = frozenset()) -> GroupState:
-        """Set the replicas of a group, within its bounds, and name pods that go. Raises: KubeError."""
+    def scale(
+        self, cluster: str, group: str, replicas: int, leave: frozenset[str] = frozenset(), of: int | None = None
+    ) -> GroupState:
+        """Set the replicas of a group, within its bounds, and name pods that go. Raises: KubeError.
+
+        Nothing is written where replicas are not `of` any more: somebody else has changed what this was decided on.
+        """
 
         def change(one: dict[str, Any]) -> None:
             number, now = _group(one, group)
+            if of is not None and now.replicas != of:
+                return
             spec = one["spec"]["workerGroupSpecs"][number]
             spec["replicas"] = min(max(replicas, now.low), now.high)
             if leave:  # in the same write: the operator deletes any where a lower number comes alone
@@ -284,11 +296,14 @@ class KubeClient:
             return found
 
     def _change_cluster(self, name: str, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Read, change, write with the version that was read; again if somebody came ahead."""
+        """Read, change, write with the version that was read, unless nothing is; again if somebody came ahead."""
 
         def once() -> dict[str, Any]:
             one = self._get("rayclusters", name)
+            before = deepcopy(one)
             change(one)
+            if one == before:
+                return one
             metadata = {"resourceVersion": one["metadata"]["resourceVersion"]}
             body = {"metadata": metadata, "spec": {"workerGroupSpecs": one["spec"]["workerGroupSpecs"]}}
             with self._call(f"change RayCluster {name}"):
@@ -315,7 +330,7 @@ class KubeClient:
             try:
                 return call()
             except KubeError as error:
-                if error.why is not Why.UNREACHABLE or time.monotonic() > deadline_s:
+                if error.why not in _AWAY or time.monotonic() > deadline_s:
                     raise
                 time.sleep(_AGAIN_S * 10)
 
@@ -332,7 +347,7 @@ class KubeClient:
             yield
         except ApiException as error:
             status = error.status or 0
-            why = _BY_STATUS.get(status, Why.UNREACHABLE)
+            why = Why.HELD if _is_held(error) else why_of(status)
             raise KubeError(f"{what}: {why.value} ({status}: {_said(error)})", why=why, status=status) from error
         except (HTTPError, OSError) as error:
             said = str(error).splitlines()[0]
@@ -378,6 +393,21 @@ def _group(one: Mapping[str, Any], group: str) -> tuple[int, GroupState]:
         return group_state(one, group)
     except LookupError as error:
         raise KubeError(str(error), why=Why.MISSING, status=404) from error
+
+
+def why_of(status: int) -> Why:
+    """What an HTTP status says; 0: there was no answer."""
+    other = Why.BUSY if status >= 500 else Why.REFUSED if status else Why.UNREACHABLE
+    return _BY_STATUS.get(status, other)
+
+
+def _is_held(error: Any) -> bool:
+    """An eviction is refused with the status of a server that is busy; the cause says which."""
+    try:
+        causes = json.loads(error.body)["details"]["causes"]
+        return error.status == 429 and any(cause.get("reason") == "DisruptionBudget" for cause in causes)
+    except (TypeError, ValueError, KeyError):
+        return False
 
 
 def _said(error: Any) -> str:

@@ -61,7 +61,7 @@ MOVED: dict[str, Moved] = {
     "max_num_dp_replicas": Moved(to="scaling.num_dp_replicas", note="the second of the pair"),
     "num_nodes_per_dp": Moved(
         to="scaling.num_nodes_per_dp",
-        note="above 1, a worker has all GPUs of its node",
+        note="a worker for each GPU of these nodes",
     ),
     "workers_per_host": Moved(to="kuberay.gpus_per_node", note="a worker is an actor; GPUs say how many fit a node"),
     "max_in_job_restarts": Moved(to="limits.max_in_job_restarts", note="a committed step sets the count to 0"),
@@ -183,13 +183,11 @@ def _put(result: Translation, path: str, moved: Moved, value: Any) -> None:
 
 
 def _gangs(config: Tree) -> None:
-    """A replica of several nodes has one worker on each; theirs had one for each GPU."""
+    """A replica has a worker for each GPU of its nodes."""
     scaling, nodes = config.get("scaling", {}), config.get("scaling", {}).get("num_nodes_per_dp", 1)
     gpus = config.get("kuberay", {}).get("gpus_per_node", 8)
-    if nodes > 1:
-        scaling |= {"workers_per_replica": nodes, "resources_per_worker": {"GPU": gpus}}
-    elif scaling:
-        scaling |= {"workers_per_replica": gpus, "use_gpu": True}
+    if scaling:
+        scaling |= {"workers_per_replica": nodes * gpus, "use_gpu": True}
 
 
 def _at(config: Tree, section: str) -> Tree:

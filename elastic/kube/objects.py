@@ -1,7 +1,7 @@
 """Pure. What is read from Kubernetes: RayJobs, groups of RayClusters, pods, machines."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -16,10 +16,11 @@ class JobState(Enum):
     STOPPED = "stopped"
     FAILED = "failed"
     INVALID = "refused by the operator"
+    UNKNOWN = "over, and nobody says how"
 
     @property
     def is_over(self) -> bool:
-        return self in (JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED, JobState.INVALID)
+        return self in (*_BY_JOB.values(), JobState.INVALID, JobState.UNKNOWN)
 
 
 # `Retrying` follows a failure that is not the end, so only `Complete`, `Failed` and `ValidationFailed` are.
@@ -86,6 +87,7 @@ class Machine:
     name: str
     is_cordoned: bool
     taints: tuple[Taint, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def job_status(one: Mapping[str, Any]) -> JobStatus:
@@ -94,7 +96,7 @@ def job_status(one: Mapping[str, Any]) -> JobStatus:
     deployed, job = str(status.get("jobDeploymentStatus", "")), str(status.get("jobStatus", ""))
     state = _BY_DEPLOYMENT.get(deployed, JobState.WAITING)
     if deployed == "Complete":
-        state = _BY_JOB.get(job, JobState.SUCCEEDED)
+        state = _BY_JOB.get(job, JobState.UNKNOWN)
     return JobStatus(
         state=state,
         cluster=str(status.get("rayClusterName", "")),
@@ -128,6 +130,7 @@ def machine_of(node: Mapping[str, Any]) -> Machine:
             Taint(key=one["key"], value=one.get("value") or "", effect=one.get("effect") or "")
             for one in taints_of(node)
         ),
+        labels=dict(node["metadata"].get("labels") or {}),
     )
 
 

@@ -1,7 +1,7 @@
 """Pure. What is to be done about the machines of a run on Kubernetes, from what is wanted and what is there.
 
-Nothing is remembered but how long machines have been missing: which of them this run has cordoned, and until when,
-stands on the machines themselves, as a taint. So a new driver, or an API server that was away, changes nothing.
+Which machines this run has cordoned, and until when, stands on the machines themselves, as a taint. Remembered is only
+how long machines have been missing, and which Ray node was on which: a bad machine is one after its raylet has died.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,16 @@ from elastic.kube.objects import GroupState, Machine, Pod, Taint
 
 QUARANTINE = "elastic.quarantine"  # key of our taint; its value names the run and the end
 _NEVER = "never"
+_GONE_NODES = 1024
 # Taints that say that a machine is about to go; the cloud's own, and Kubernetes' for machines that are shut down.
 LEAVING = {
     "cloud.google.com/impending-node-termination": "the cloud takes the machine away",
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler removes the machine",
     "DeletionCandidateOfClusterAutoscaler": "",  # only a thought
     "node.kubernetes.io/out-of-service": "the machine is out of service",
-    "cloud.google.com/active-node-maintenance": "the machine is under maintenance",
 }
+# The same as labels, which have values.
+UNDER_WAY = {("cloud.google.com/active-node-maintenance", "ONGOING"): "the machine is under maintenance"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class Wish:
 
     Attributes:
         quarantine: by Ray node, until when it gets no worker; infinite: it is to be replaced.
+        unhealthy: Ray nodes that fail their check: to be replaced too.
         busy: Ray nodes on which workers still are.
         addresses: of Ray nodes that are alive.
         replicas: machines that the group should have; None: somebody else, such as the autoscaler, sees to that.
@@ -35,6 +38,7 @@ class Wish:
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
+    unhealthy: frozenset[str] = frozenset()
     busy: frozenset[str] = frozenset()
     addresses: Mapping[str, str] = field(default_factory=dict)
     replicas: int | None = None
@@ -74,9 +78,10 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Give the group so many machines; `leave`: pods that go first, where there are too many."""
+    """Give the group, which had `of` machines, so many; `leave`: pods that go first, where there are too many."""
 
     replicas: int
+    of: int
     leave: frozenset[str] = frozenset()
 
 
@@ -105,12 +110,13 @@ class Memory:
 
     Attributes:
         short_since_s: since when machines are missing, None if none are. told: how many were told of.
-        warned: Ray nodes.
+        warned: Ray nodes. pods: by Ray node, its pod as it was last seen; of nodes that are gone, the last ones.
     """
 
     short_since_s: float | None = None
     told: int = 0
     warned: frozenset[str] = frozenset()
+    pods: Mapping[str, Pod] = field(default_factory=dict)
 
 
 def reconcile(
@@ -123,20 +129,17 @@ def reconcile(
     orders: list[Order] = []
     pods = {pod.address: pod for pod in seen.pods if pod.address}
     at = {node: pods[address] for node, address in wish.addresses.items() if address in pods}
-    orders += _quarantined(run, wish, seen, at, now_s)
-    orders += _released(run, wish, seen, at, now_s)
-    gone = frozenset(
-        pod.name
-        for node, pod in at.items()
-        if isinf(wish.quarantine.get(node, 0.0)) and node not in wish.busy and not pod.is_leaving
-    )
-    if gone - set(seen.group.leaving):
-        orders.append(Replace(pods=gone - set(seen.group.leaving)))
+    memory = replace(memory, pods=_remembered(memory.pods, at))
+    orders += _quarantined(run, wish, seen, memory.pods, now_s)
+    orders += _released(run, wish, seen, at, memory.pods, now_s)
+    gone = _replaced(wish, seen, at, memory.pods)
+    if gone:
+        orders.append(Replace(pods=gone))
     if wish.replicas is not None:
         orders += _sized(wish, wish.replicas, seen, at)
     warnings = [one for one in _warnings(seen, at) if one.node not in memory.warned]
     memory = replace(memory, warned=memory.warned | {one.node for one in warnings})
-    short, memory = _shortage(seen, memory, now_s, patience_s)
+    short, memory = _shortage(wish, seen, memory, now_s, patience_s)
     return (*orders, *warnings, *short), memory
 
 
@@ -155,12 +158,27 @@ def marked_until_s(run: str, machine: Machine) -> float | None:
     return None
 
 
+def _remembered(before: Mapping[str, Pod], at: Mapping[str, Pod]) -> dict[str, Pod]:
+    """A node keeps its pod when it is gone: its address may be another's soon."""
+    gone = [(node, pod) for node, pod in before.items() if node not in at]
+    return dict(gone[-_GONE_NODES:]) | dict(at)
+
+
+def _replaced(wish: Wish, seen: Seen, at: Mapping[str, Pod], known: Mapping[str, Pod]) -> frozenset[str]:
+    """Pods on bad machines that no worker is on any more, and that nobody has named yet."""
+    used = {pod.name for node, pod in at.items() if node in wish.busy}
+    bad = {node for node, until_s in wish.quarantine.items() if isinf(until_s)} | wish.unhealthy
+    names = {known[node].name for node in bad if node in known and node not in wish.busy}
+    there = {pod.name for pod in seen.pods if not pod.is_leaving}
+    return frozenset(names & there - used - set(seen.group.leaving))
+
+
 def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list[Order]:
     """Growing asks for machines; shrinking gives up those that no worker is on, and names them: else any may go."""
     group = seen.group
     wanted = min(max(replicas, group.low), group.high)
     if wanted >= group.replicas or not wish.is_settled:
-        return [Scale(replicas=wanted)] if wanted > group.replicas else []
+        return [Scale(replicas=wanted, of=group.replicas)] if wanted > group.replicas else []
     used = {pod.name for node, pod in at.items() if node in wish.busy}
     theirs = [pod for pod in seen.pods if pod.group == group.name]
     # Those that do not run yet first; those that others have named are gone already.
@@ -168,13 +186,15 @@ def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list
     unmade = max(0, group.replicas - len(theirs))  # replicas without a pod cost nobody anything
     leave = sorted(idle, key=lambda pod: (pod.is_running, pod.name))[: max(0, group.replicas - wanted - unmade)]
     left = max(wanted, group.replicas - unmade - len(leave))
-    return [Scale(replicas=left, leave=frozenset(pod.name for pod in leave))] if left < group.replicas else []
+    if left >= group.replicas:
+        return []
+    return [Scale(replicas=left, of=group.replicas, leave=frozenset(pod.name for pod in leave))]
 
 
-def _quarantined(run: str, wish: Wish, seen: Seen, at: Mapping[str, Pod], now_s: float) -> list[Order]:
+def _quarantined(run: str, wish: Wish, seen: Seen, known: Mapping[str, Pod], now_s: float) -> list[Order]:
     orders: list[Order] = []
     for node, until_s in wish.quarantine.items():
-        machine = seen.machines.get(at[node].node) if node in at else None
+        machine = seen.machines.get(known[node].node) if node in known else None
         if machine is None or until_s <= now_s:
             continue
         taint, marked_s = mark(run, until_s), marked_until_s(run, machine)
@@ -183,10 +203,12 @@ def _quarantined(run: str, wish: Wish, seen: Seen, at: Mapping[str, Pod], now_s:
     return orders
 
 
-def _released(run: str, wish: Wish, seen: Seen, at: Mapping[str, Pod], now_s: float) -> list[Order]:
+def _released(
+    run: str, wish: Wish, seen: Seen, at: Mapping[str, Pod], known: Mapping[str, Pod], now_s: float
+) -> list[Order]:
     """Those whose time is over, and those that the run has given back before."""
     free = {pod.node for node, pod in at.items() if node not in wish.quarantine}
-    held = {pod.node for node, pod in at.items() if node in wish.quarantine}
+    held = {pod.node for node, pod in known.items() if node in wish.quarantine}
     orders: list[Order] = []
     for machine in seen.machines.values():
         marked_s = marked_until_s(run, machine)
@@ -200,7 +222,10 @@ def _warnings(seen: Seen, at: Mapping[str, Pod]) -> list[Warn]:
     found = []
     for node, pod in at.items():
         machine = seen.machines.get(pod.node)
-        reasons = [LEAVING.get(taint.key, "") for taint in machine.taints] if machine is not None else []
+        reasons = []
+        if machine is not None:
+            reasons += [LEAVING.get(taint.key, "") for taint in machine.taints]
+            reasons += [UNDER_WAY.get(label, "") for label in machine.labels.items()]
         if pod.is_leaving:
             reasons.append("its pod is deleted")
         if any(reasons):
@@ -208,9 +233,11 @@ def _warnings(seen: Seen, at: Mapping[str, Pod]) -> list[Warn]:
     return found
 
 
-def _shortage(seen: Seen, memory: Memory, now_s: float, patience_s: float) -> tuple[list[Order], Memory]:
-    """Pods that were asked for and do not run: told of once they have been missing for long, and when they are back."""
-    there = sum(pod.is_running and not pod.is_leaving for pod in seen.pods if pod.group == seen.group.name)
+def _shortage(wish: Wish, seen: Seen, memory: Memory, now_s: float, patience_s: float) -> tuple[list[Order], Memory]:
+    """Machines that were asked for and are no nodes of Ray: told of after some time, and when it is over."""
+    alive = set(wish.addresses.values())
+    theirs = [pod for pod in seen.pods if pod.group == seen.group.name]
+    there = sum(pod.is_running and not pod.is_leaving and pod.address in alive for pod in theirs)
     missing = max(0, seen.group.replicas - there)
     if not missing:
         back: list[Order] = [Missing(count=0, reason="all machines are there")] if memory.told else []
@@ -218,5 +245,9 @@ def _shortage(seen: Seen, memory: Memory, now_s: float, patience_s: float) -> tu
     since_s = now_s if memory.short_since_s is None else memory.short_since_s
     if now_s - since_s <= patience_s or missing == memory.told:
         return [], replace(memory, short_since_s=since_s)
-    reason = f"{there} of {seen.group.replicas} pods of {seen.group.name} run, for {now_s - since_s:.0f} s"
+    running = sum(pod.is_running for pod in theirs)
+    reason = (
+        f"{there} of {seen.group.replicas} machines of {seen.group.name} have joined, for {now_s - since_s:.0f} s: "
+        f"{running} pods run"
+    )
     return [Missing(count=missing, reason=reason)], replace(memory, short_since_s=since_s, told=missing)

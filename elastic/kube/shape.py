@@ -63,7 +63,7 @@ def slots_per_node(scaling: Scaling, kuberay: KubeRay) -> int:
     of_node = {"GPU": kuberay.gpus_per_node, "CPU": kuberay.cpus_per_node}
     rooms = [int(of_node[name] // amount) for name, amount in scaling.resources.items() if name in of_node]
     slots = min(rooms, default=1)
-    on_one = scaling.workers_per_replica if scaling.num_nodes_per_dp == 1 else 1
+    on_one = scaling.workers_per_node
     if slots < on_one:
         raise SettingError(
             f"Scaling: {on_one} workers of {scaling.resources} need one node, and KubeRay.gpus_per_node="
@@ -74,10 +74,8 @@ def slots_per_node(scaling: Scaling, kuberay: KubeRay) -> int:
 
 def nodes_for(scaling: Scaling, replicas: int, slots: int) -> int:
     """Machines for so many replicas, each with room for `slots` workers."""
-    width = scaling.workers_per_replica
-    if scaling.num_nodes_per_dp == 1:
-        return math.ceil(replicas / (slots // width))
-    return max(width, math.ceil(replicas * width / slots))
+    nodes = scaling.num_nodes_per_dp
+    return max(nodes, math.ceil(replicas * nodes / (slots // scaling.workers_per_node)))
 
 
 def adapted(config: RunConfig, kuberay: KubeRay, plan: Shape) -> RunConfig:

@@ -5,6 +5,7 @@ Reports of steps come late, and not in order; so what happened between two steps
 """
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -13,9 +14,14 @@ from elastic.ledger.stretch import Shape, Step, Stretch, Usual
 
 _STRETCH_S = 10.0
 _STRETCHES = 1000  # about: with a run, its stretches grow longer
+_TIERS = 8  # a step may come to one tier while newer ones have come to others
 _JOINED_S = 1e-3  # steps that are nearer follow each other
 
 RUN_START, DRIVER_LOST, RESUBMITTED = "run start", "driver lost", "resubmitted"
+# As what the sensors of a host see an injected fault, if they do.
+_SEEN_AS = {"disk_full": ("space", "memory"), "xid": ("xid", "gpu_lost")}
+_SENSED = 64
+_EARLY_S, _SEEN_S = 1.0, 10.0  # a sensor looks once a period, and clocks differ
 PLANNED_STOP, INJECTED, RAISED = "planned stop", "injected fault", "train_fn raised"
 STALLED_STEP, SLOW_STEPS, REPEATED_STEPS = "stalled step", "slow steps", "repeated steps"
 INFERRED = (STALLED_STEP, SLOW_STEPS, REPEATED_STEPS)  # no line tells of these
@@ -70,6 +76,16 @@ class Entry:
     step: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sensed:
+    """What a host monitor has seen. kind: of a finding. where: the node, and the workers that it concerns."""
+
+    at_s: float
+    kind: str
+    where: frozenset[str]
+    detail: str
+
+
 @dataclass(slots=True)
 class Struck:
     """An injected fault. until_s: when it is undone; `entry`: the incident that stands for it, if no other does."""
@@ -87,7 +103,9 @@ class Book:
         run: its name. seen_s: the last moment of which something is known.
         marks: by time. stretches: by time; those of steps that the run went back behind are void.
         usual: by shape of a step. nodes: of workers.
-        saved: the last step that a checkpoint tier held whole. loaded: steps that were restored from.
+        saved: steps that a checkpoint tier held whole, with the moment at which the first one did. loaded: steps that
+            were restored from, with the moment.
+        struck: injected faults. sensed: what was seen lately of such kinds as faults bring about.
         short_by: the incident since which replicas are missing. cause: the one that what goes on now follows from.
         inferred: incidents that no line tells of, by what shows them.
         groups: cause and short_by of each generation, by (incarnation, generation), for steps that are told late.
@@ -102,10 +120,11 @@ class Book:
     stretches: list[Stretch] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
+    sensed: deque[Sensed] = field(default_factory=lambda: deque(maxlen=_SENSED))
     usual: dict[Shape, Usual] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
-    saved: int | None = None
-    loaded: list[int] = field(default_factory=list)
+    saved: list[tuple[float, int]] = field(default_factory=list)
+    loaded: list[tuple[float, int]] = field(default_factory=list)
     inferred: dict[tuple[str, float, float], int] = field(default_factory=dict)
     groups: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
     noted: dict[int, dict[tuple[str, str], float]] = field(default_factory=dict)
@@ -124,14 +143,22 @@ class Book:
     def begin_life(self, at_s: float, incarnation: int, workers: int = 0, width: int = 1) -> None:
         """A driver begins; what there was between the last one and it is nobody's."""
         before = self.lives[-1] if self.lives else None
-        kind = RUN_START
+        kind, opened_s, seen = RUN_START, at_s, "no earlier life of the driver is told of"
         if before is not None:
-            kind = RESUBMITTED if before.is_over else DRIVER_LOST
-            opened_s = before.end_s
-            self.cause = self.open(kind, opened_s, is_planned=before.is_over, incarnation=incarnation).number
+            kind, opened_s = RESUBMITTED if before.is_over else DRIVER_LOST, before.end_s
+            how = "had ended" if before.is_over else "fell silent before the run had ended"
+            seen = f"life {before.incarnation} {how}; for {at_s - opened_s:.1f} s there was no driver"
+        entry = self.open(
+            kind,
+            opened_s,
+            is_planned=before is None or before.is_over,
+            evidence=(seen,),
+            decision="start workers",
+            incarnation=incarnation,
+        )
+        self.cause = entry.number
+        if before is not None:
             self.mark(opened_s, Category.BETWEEN_INCARNATIONS, self.cause)
-        else:
-            self.cause = self.open(kind, at_s, is_planned=True, incarnation=incarnation).number
         life = Life(incarnation=incarnation, begin_s=at_s, end_s=at_s, workers=workers, width=width)
         self.lives.append(life)
         self.see(at_s)
@@ -175,6 +202,7 @@ class Book:
         is_planned: bool = False,
         evidence: tuple[str, ...] = (),
         culprits: tuple[str, ...] = (),
+        decision: str = "",
         incarnation: int | None = None,
     ) -> Entry:
         """One more reason why time is lost."""
@@ -187,14 +215,44 @@ class Book:
             is_planned=is_planned,
             evidence=evidence,
             culprits=culprits,
+            decision=decision,
         )
         self.entries.append(entry)
         return entry
 
     def strike(self, what: Injected, lasts_s: float) -> None:
         """A fault was injected; it is an incident of its own until another turns out to be it."""
-        entry = self.open(INJECTED, what.at_s, evidence=(what.proof,), culprits=(what.target,) if what.target else ())
+        entry = self.open(
+            INJECTED,
+            what.at_s,
+            evidence=(what.proof or "its injection was told of",),
+            culprits=(what.target,) if what.target else (),
+            decision="none: no incident came of it",
+        )
         self.struck.append(Struck(what, what.at_s + lasts_s, entry.number))
+        for one in self.sensed:
+            self._explain(self.struck[-1], one)
+
+    def sense(self, seen: Sensed) -> None:
+        """What is seen of an injected fault is evidence of it, beside its own proof; it may be told before that."""
+        if any(seen.kind in kinds for kinds in _SEEN_AS.values()):
+            self.sensed.append(seen)
+            for struck in self.struck[-_SENSED:]:
+                self._explain(struck, seen)
+
+    def _explain(self, struck: Struck, seen: Sensed) -> None:
+        entry, what = self.entries[struck.entry], struck.what
+        is_then = what.at_s - _EARLY_S <= seen.at_s <= struck.until_s + _SEEN_S
+        is_it = seen.kind in _SEEN_AS.get(what.kind, ()) and what.target in seen.where
+        if is_then and is_it and seen.detail not in entry.evidence:
+            entry.evidence = (*entry.evidence, seen.detail)
+
+    # --- checkpoints ---
+
+    def save(self, at_s: float, step: int) -> None:
+        """A tier holds this step whole; the next one may tell the same."""
+        if all(step != one for _, one in self.saved[-_TIERS:]):
+            self.saved.append((at_s, step))
 
     # --- steps ---
 
@@ -213,9 +271,8 @@ class Book:
                 self.stretches.append(last)
             took_s = last.add(step, last.end_s, end_s)
         else:
-            took_s = self._insert(step)
-        if not step.is_first:
-            self.usual.setdefault(step.shape, Usual()).add(took_s)
+            last, took_s = self._insert(step)
+        last.places.append(-1 if step.is_first else self.usual.setdefault(step.shape, Usual()).add(took_s))
         self.see(step.committed_s)
 
     def _longest_s(self) -> float:
@@ -237,7 +294,7 @@ class Book:
             worker=step.worker,
         )
 
-    def _insert(self, step: Step) -> float:
+    def _insert(self, step: Step) -> tuple[Stretch, float]:
         """A step that is told late: it goes where there is room."""
         place = bisect_left(self.stretches, step.committed_s, key=_begin)
         before_s = self.stretches[place - 1].end_s if place else 0.0
@@ -246,13 +303,17 @@ class Book:
         new = self._stretch(step, min(end_s, max(before_s, step.since_s or step.started_s)))
         took_s = new.add(step, new.begin_s, end_s)
         self.stretches.insert(place, new)
-        return took_s
+        return new, took_s
 
     def _is_known(self, number: int) -> bool:
         for stretch in reversed(self.stretches):
             if not stretch.is_void and stretch.first <= number:
                 return number <= stretch.last
         return False
+
+    def pace_s(self, stretch: Stretch, place: int) -> float:
+        """How long the steps around this one of a stretch took, as a rule; 0: it is not to be compared."""
+        return self.usual[stretch.shape].pace_s(stretch.places[place]) if stretch.places[place] >= 0 else 0.0
 
     def go_back(self, to_step: int, incident: int | None) -> None:
         """The run goes on from an older step: what was done after it was done for nothing."""

@@ -1,35 +1,19 @@
 """Pure. Measures that others have published, of the same run, with their formulae."""
 
-from collections.abc import Mapping
-
 from elastic.ledger.model import Category, Definition, Seconds, Steps
 
 C = Category
 
-# ml-goodput-measurement 0.2.3, `BadputType`: what each of its names holds, of ours.
-BADPUT: Mapping[str, tuple[Category, ...]] = {
-    "TPU_INITIALIZATION": (C.WORKER_START,),
-    "TRAINING_PREP": (C.INITIALIZATION,),
-    "PROGRAM_STARTUP": (C.COMPILATION,),
-    "DATA_LOADING_SYNC": (C.DATA_WAIT,),
-    "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME": (C.CHECKPOINT_STALL,),
-    "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME": (C.RESTORE,),
-    "WASTED_PROGRESS_FROM_DISRUPTION": (C.REDONE,),
-    "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION": (C.DETECTING, C.DECIDING, C.FORMING, C.HEALING, C.BETWEEN_INCARNATIONS),
-    "CUSTOM_BADPUT_EVENTS": (C.EVALUATION, C.CALLBACKS),
-    "OTHER": (C.PAUSED, C.FINISHING, C.UNKNOWN),
-}
 _IN_STEPS = (C.PRODUCTIVE, C.STRAGGLER_DRAG, C.REDUCED_CAPACITY)
 
 
 def definitions(wall: Seconds, workers: Seconds, steps: Steps) -> tuple[Definition, ...]:
-    """All of them; `wall`, `workers`: seconds by category."""
+    """Those that follow from sums; `wall`, `workers`: seconds by category. `ml_goodput.py` has one that does not."""
     return (
         _ours(workers),
         _seeds(wall, steps),
         _ettr(wall),
         _step_efficiency(steps),
-        _ml_goodput(wall),
     )
 
 
@@ -44,7 +28,7 @@ def _ours(workers: Seconds) -> Definition:
 
 
 def _seeds(wall: Seconds, steps: Steps) -> Definition:
-    """Without a checkpoint that was loaded it is 0, however well the run went: so its authors wrote it."""
+    """Without a checkpoint that was loaded in this time it is 0, however well it went: so its authors wrote it."""
     first = min(steps.loaded, default=None)
     saved = max(0, steps.saved - first) if steps.saved is not None and first is not None else 0
     whole = sum(wall.values())
@@ -74,17 +58,6 @@ def _step_efficiency(steps: Steps) -> Definition:
         value=_share(steps.kept, attempted),
         formula=f"steps kept / attempted = {steps.kept} / {attempted}; time plays no part",
         source="PyTorch blog, Fault Tolerant Llama, 2025 (torchft)",
-    )
-
-
-def _ml_goodput(wall: Seconds) -> Definition:
-    part, whole = _of(wall, *_IN_STEPS), sum(wall.values())
-    return Definition(
-        name="ml-goodput-measurement goodput",
-        value=_share(part, whole),
-        formula=f"step times less start-up, data, saves / total since the first start = {part:.1f} / {whole:.1f}",
-        source="AI-Hypercomputer/ml-goodput-measurement 0.2.3; its names for what is ours by category",
-        parts={name: _of(wall, *ours) for name, ours in BADPUT.items()},
     )
 
 

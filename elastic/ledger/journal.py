@@ -7,7 +7,7 @@ from typing import Any
 from elastic.control.faults import Fault, FaultKind
 from elastic.control.values import IncidentClass
 from elastic.errors import SettingError
-from elastic.ledger.book import PLANNED_STOP, RAISED, Book, Entry, Mark
+from elastic.ledger.book import PLANNED_STOP, RAISED, Book, Entry, Mark, Sensed
 from elastic.ledger.model import Category, Injected
 from elastic.ledger.stretch import Step
 
@@ -62,6 +62,7 @@ class JournalReader:
             ("event", "StepStable"): self._stable,
             ("event", "LoopEnded"): self._loop_ended,
             ("event", "FaultInjected"): self._injected,
+            ("event", "HardwareFinding"): self._sensed,
             ("event", "Noted"): self._noted,
             ("event", "TrainFnRaised"): self._train_fn_raised,
             ("command", "Pause"): self._pause,
@@ -116,6 +117,8 @@ class JournalReader:
 
     def _taken_over(self, line: Line, at_s: float) -> None:
         self._has_begun, self._looped = False, 0
+        if self._cause is not None:
+            self._book.entries[self._cause].decision = f"take over {len(line.get('found') or ())} live workers"
         self._book.mark(at_s, Category.DECIDING, self._cause)
 
     def _ended(self, line: Line, at_s: float) -> None:
@@ -144,7 +147,7 @@ class JournalReader:
     def _found(self, line: Line, at_s: float) -> None:
         commit = line.get("commit")
         if commit is not None:
-            self._book.loaded.append(commit["step"])
+            self._book.loaded.append((at_s, commit["step"]))
 
     def _formed(self, line: Line, at_s: float) -> None:
         worker = self._worker(line["worker"])
@@ -159,8 +162,7 @@ class JournalReader:
         view = line["view"]
         if view["generation"] == self._generation:
             return  # somebody had not heard of it
-        if self._planned is not None:
-            self._planned.decision = str(line.get("reason", ""))
+        self._decided(str(line.get("reason", "")))
         self._generation = view["generation"]
         self._members = tuple(member["worker"] for member in view["members"])
         if view["bootstrap"] or view["restored"]:
@@ -169,6 +171,14 @@ class JournalReader:
         self._size(len(self._members) // view.get("width", 1), at_s)
         group = (view["incarnation"], view["generation"])
         self._book.groups[group] = (self._current(at_s), self._book.short_by)
+
+    def _decided(self, reason: str) -> None:
+        """How what is no failure goes on."""
+        if self._planned is not None:
+            self._planned.decision = reason
+        elif self._cause is not None and self._unresolved() is None:
+            entry = self._book.entries[self._cause]
+            entry.decision = f"{entry.decision.partition(': ')[0]}: {reason}"
 
     def _size(self, replicas: int, at_s: float) -> None:
         """Whatever brought the group below what was asked for is to blame for it until it is back."""
@@ -249,7 +259,8 @@ class JournalReader:
         if self._cause is not None:
             return self._cause
         if self._planned is None:
-            self._planned = self._book.open(PLANNED_STOP, at_s, is_planned=True)
+            seen = (self._reason or "nothing had failed",)
+            self._planned = self._book.open(PLANNED_STOP, at_s, is_planned=True, evidence=seen, decision="stop")
         if self._reason and self._reason not in self._planned.evidence:
             self._planned.evidence = (*self._planned.evidence, self._reason)
         return self._planned.number
@@ -276,7 +287,8 @@ class JournalReader:
         """An exception of the user's ends the run."""
         if self._raised is None:
             whom = (line["worker"],)
-            self._raised = self._book.open(RAISED, at_s, evidence=(line["summary"],), culprits=whom)
+            seen = (line["summary"] or "an exception without a message",)
+            self._raised = self._book.open(RAISED, at_s, evidence=seen, culprits=whom, decision="end the run")
 
     def _injected(self, line: Line, at_s: float) -> None:
         told = line["fault"]
@@ -291,6 +303,11 @@ class JournalReader:
             lasts_s, text = 0.0, kind.value
         what = Injected(fault=text, kind=kind.value, target=line["target"], at_s=line["at_s"], proof=line["proof"])
         self._book.strike(what, lasts_s)
+
+    def _sensed(self, line: Line, at_s: float) -> None:
+        """A host monitor has seen something on its node."""
+        where = {str(line["node"]), *map(str, line.get("workers") or ())}
+        self._book.sense(Sensed(at_s, str(line["kind"]), frozenset(where), str(line["detail"])))
 
     # --- steps ---
 
@@ -354,7 +371,7 @@ class JournalReader:
         """After its end a run waits only for its last step to come down to where it is safe."""
         step, rung, book = line["commit"]["step"], line["rung"], self._book
         if rung in _SAVED:
-            book.saved = max(step, -1 if book.saved is None else book.saved)
+            book.save(at_s, step)
         if book.lives and book.lives[-1].is_over:
             book.marks[-1].category, book.marks[-1].rung = Category.CHECKPOINT_STALL, rung
             book.mark(at_s, Category.FINISHING)

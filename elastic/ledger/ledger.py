@@ -7,6 +7,7 @@ from typing import Any
 from elastic.ledger.book import INFERRED, Book, Entry
 from elastic.ledger.definitions import definitions
 from elastic.ledger.journal import JournalReader
+from elastic.ledger.ml_goodput import ml_goodput
 from elastic.ledger.model import Account, Category, Incident, Injected, Seconds, Span, Steps
 from elastic.ledger.spans import Judge
 from elastic.ledger.trainer import TrainerReader
@@ -70,7 +71,8 @@ class Ledger:
         sums = _Sums()
         for span in spans:
             sums.add(span, begin_s, end_s)
-        steps = sums.steps(book.usual_s(), book.saved, tuple(book.loaded))
+        saved, loaded = (_then(told, begin_s, end_s) for told in (book.saved, book.loaded))
+        steps = sums.steps(book.usual_s(), max(saved, default=None), loaded)
         return Account(
             run=book.run,
             begin_s=begin_s,
@@ -84,7 +86,10 @@ class Ledger:
             steps=steps,
             incarnations=len(book.lives),
             is_live=bool(book.lives) and not book.lives[-1].is_over,
-            definitions=definitions(sums.wall, sums.workers, steps),
+            definitions=(
+                *definitions(sums.wall, sums.workers, steps),
+                ml_goodput(book, sums.wall, begin_s, end_s),
+            ),
         )
 
     def _incidents(self, judge: Judge, sums: "_Sums", begin_s: float, end_s: float) -> tuple[Incident, ...]:
@@ -194,6 +199,11 @@ class _Sums:
             saved=saved,
             loaded=loaded,
         )
+
+
+def _then(told: Iterable[tuple[float, int]], begin_s: float, end_s: float) -> tuple[int, ...]:
+    """The steps of which something was told between two moments."""
+    return tuple(step for at_s, step in told if begin_s <= at_s <= end_s)
 
 
 def _add(into: Booked, seconds: Seconds, share: float) -> None:

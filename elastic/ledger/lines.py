@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from elastic.control import events as ev
+from elastic.control.bequest import is_to_be_told, left_by
 from elastic.control.moments import incident_moments
 from elastic.control.plain import plain
 from elastic.control.state import Phase, RunState
 
 Line = dict[str, Any]
 
-# Parked workers ask every few seconds; rungs are told by `checkpoint`, and logs have files of their own.
-_LEFT_OUT = ev.Tick | ev.HostBeat | ev.HostsHeard | ev.Overdue | ev.RungReached | ev.Logged
+# Time, and that hosts live, is told many times a second; rungs by `checkpoint`, and logs have files of their own.
+_LEFT_OUT = ev.Tick | ev.HostBeat | ev.HostsHeard | ev.RungReached | ev.Logged
 
 
 def line_of(role: str, at_s: float, value: Any) -> Line:
@@ -39,6 +40,8 @@ def happened(before: RunState | None, state: RunState, events: Sequence[tuple[fl
     if before is not None:
         for moment in incident_moments(before, state):
             yield line_of("moment", at_s, moment)
+        if is_to_be_told(before, state):
+            yield line_of("life", at_s, left_by(state))
     if before is None or _stand(before) != _stand(state):
         phase, waits_for, planned = _stand(state)
         what = {"generation": state.generation, "replicas": state.replicas, "planned": planned, "waits_for": waits_for}

@@ -2,8 +2,8 @@
 
 Between two steps, what the control plane was doing counts. While steps were to be computed and none was, the time goes
 to what followed: before a failure, the attempt in flight is redone, and what is beyond its usual time is detecting.
-Within steps, what they took beyond the usual is drag; from ten times the usual on, and a second, nothing went on at
-all, and nobody noticed.
+Within steps, what they took beyond the usual is drag, of one that took much longer, or of several that took a little
+longer; from ten times the usual on, and a second, nothing went on at all, and nobody noticed.
 """
 
 from bisect import bisect_right
@@ -17,7 +17,8 @@ from elastic.ledger.model import Category, Span
 from elastic.ledger.stretch import Stretch
 from elastic.ledger.waits import by_name, take, waits
 
-_SLOW, _SLOW_S = 1.5, 0.05  # times the usual, and by how much: less is how steps are
+_SLOW, _SLOW_S = 1.5, 0.05  # times the usual, and by how much: less is how a step may be
+_DRAG = 1.1  # times the usual, if those around it take as long: from here on a straggler has a score
 _STALLED, _STALLED_S = 10.0, 1.0
 _STRAGGLER = "straggler"
 _FELT_S = 1.0  # how long after its end an injected fault may still be felt
@@ -212,7 +213,9 @@ class Judge:
         """Kept as long as nothing that it follows from has changed."""
         book = self._book
         usual_s = book.usual_s(stretch.shape)
-        basis = (stretch.steps, usual_s, len(book.struck), len(book.noted), len(book.entries))
+        usual, last = book.usual.get(stretch.shape), stretch.places[-1]
+        known = usual.known(last) if usual is not None and last >= 0 else 0
+        basis = (stretch.steps, usual_s, known, len(book.struck), len(book.noted), len(book.entries))
         if stretch.judged is None or stretch.judged[0] != basis:
             judged = self._judge(stretch, usual_s)
             stretch.judged = ((*basis[:-1], len(book.entries)), judged)
@@ -224,15 +227,15 @@ class Judge:
         drag_s: dict[int, float] = {}
         stalled_s: dict[int, float] = {}
         noted, noted_s = waits(self._book.noted, stretch), dict[str, float]()
-        slow_s = max(_SLOW * usual_s, usual_s + _SLOW_S) if usual_s else inf
+        slow_s, least_s = (max(_SLOW * usual_s, usual_s + _SLOW_S), _DRAG * usual_s) if usual_s else (inf, inf)
         for place, core_s in enumerate(stretch.cores_s):
             over_s = 0.0
             if not place and stretch.has_newcomers:
                 over_s = max(0.0, core_s - usual_s) if usual_s else 0.0
                 compilation_s += over_s
-            elif core_s > slow_s:
+            elif core_s > least_s and core_s > (from_s := self._least_s(stretch, place, least_s, slow_s)):
                 over_s = take(noted, stretch.first + place, core_s - usual_s, noted_s)
-                if (left_s := core_s - over_s) > slow_s:
+                if (left_s := core_s - over_s) > from_s:
                     is_stalled = left_s > _STALLED * usual_s and left_s - usual_s > _STALLED_S
                     whose, kind = (stalled_s, STALLED_STEP) if is_stalled else (drag_s, SLOW_STEPS)
                     incident = self._blamed(stretch, place, kind, core_s)
@@ -240,6 +243,10 @@ class Judge:
                     over_s = core_s - usual_s
             useful_s += core_s - over_s
         return Judged(useful_s, compilation_s, drag_s, stalled_s, noted_s)
+
+    def _least_s(self, stretch: Stretch, place: int, together_s: float, alone_s: float) -> float:
+        """From where on a step is slow: among others that are, or alone."""
+        return together_s if self._book.pace_s(stretch, place) > together_s else alone_s
 
     def _blamed(self, stretch: Stretch, place: int, kind: str, core_s: float) -> int:
         """The incident that made a step slow: an injected fault, a straggler, or one that only shows in the step."""
@@ -269,7 +276,8 @@ class Judge:
         """An incident that only shows in the steps; the same one, whenever it is asked for."""
         book, key = self._book, (kind, float(stretch.incarnation), which)
         if key not in book.inferred:
-            book.inferred[key] = book.open(kind, at_s, evidence=(why,), incarnation=stretch.incarnation).number
+            done, life = "none: it shows in the steps alone", stretch.incarnation
+            book.inferred[key] = book.open(kind, at_s, evidence=(why,), decision=done, incarnation=life).number
         return book.entries[book.inferred[key]]
 
     def _is_of(self, stretch: Stretch, opened_s: float) -> bool:

@@ -56,20 +56,29 @@ class Usual:
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_WINDOW_STEPS)
-        self._count = 0
+        self._paces_s = array("d")  # by step, the median of the 16 up to it
         self.seconds = 0.0
 
     @property
     def steps(self) -> int:
-        return self._count
+        return len(self._paces_s)
 
-    def add(self, took_s: float) -> None:
+    def add(self, took_s: float) -> int:
+        """One more step; returns its place among those of its shape."""
         self._last.append(took_s)
-        self._count += 1
-        if self._count <= _WINDOW_STEPS:
-            self.seconds = median(self._last)
-        elif self._count % _EVERY == 0:
-            self.seconds = min(self.seconds, median(self._last))
+        place = len(self._paces_s)
+        is_due = place < _WINDOW_STEPS or (place + 1) % _EVERY == 0
+        self._paces_s.append(median(self._last) if is_due else self._paces_s[-1])
+        self.seconds = self._paces_s[-1] if place < _WINDOW_STEPS else min(self.seconds, self._paces_s[-1])
+        return place
+
+    def pace_s(self, place: int) -> float:
+        """The median of the 16 steps around one."""
+        return self._paces_s[self.known(place)]
+
+    def known(self, place: int) -> int:
+        """Up to which step those around one are known."""
+        return min(place + _WINDOW_STEPS // 2, len(self._paces_s) - 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +87,7 @@ class Stretch:
 
     Attributes:
         first: number of the first of them. ends_s: commit of each. cores_s: what each took, less what is in the sums.
+        places: of each among those of its shape; -1: it is the first of somebody.
         data_s, stall_s, evaluation_s, callback_s, repeated_s: sums; the last is of attempts within a generation that
             were not kept. callbacks: seconds as told, by callback. worker: that told of the first step.
         has_newcomers: the first of them was the first for somebody.
@@ -93,6 +103,7 @@ class Stretch:
     first: int
     ends_s: "array[float]" = field(default_factory=lambda: array("d"))
     cores_s: "array[float]" = field(default_factory=lambda: array("d"))
+    places: "array[int]" = field(default_factory=lambda: array("l"))
     data_s: float = 0.0
     stall_s: float = 0.0
     evaluation_s: float = 0.0
@@ -167,6 +178,7 @@ class Stretch:
             setattr(rest, name, whole_s * share)
             setattr(self, name, whole_s * (1 - share))
         rest.cores_s, self.cores_s = self.cores_s[keep:], self.cores_s[:keep]
+        rest.places, self.places = self.places[keep:], self.places[:keep]
         del self.ends_s[keep:]
         rest.level()
         self.level()

@@ -169,11 +169,10 @@ class TrainerReader:
             self._spent[category] = self._spent.get(category, 0.0) + at_s - since_s
 
     def _saved(self, line: Line, at_s: float) -> None:
-        step = int(line["step"])
-        self._book.saved = max(step, -1 if self._book.saved is None else self._book.saved)
+        self._book.save(at_s, int(line["step"]))
 
     def _loaded(self, line: Line, at_s: float) -> None:
-        self._book.loaded.append(int(line["step"]))
+        self._book.loaded.append((at_s, int(line["step"])))
 
     def _fault(self, line: Line, at_s: float) -> None:
         """Somebody has broken it on purpose."""

@@ -39,7 +39,7 @@ class CostAware:
 
     Attributes:
         guess: before anything is measured.
-        otherwise: asked about stragglers, and where nobody was lost.
+        otherwise: asked about stragglers and wrong bits, and where nobody was lost.
     """
 
     guess: Guess = field(default_factory=Guess)
@@ -49,7 +49,7 @@ class CostAware:
         enough = given_up(view)
         if enough is not None:
             return enough
-        if not incident.culprits or incident.kind is IncidentClass.STRAGGLER:
+        if not incident.culprits or incident.kind in (IncidentClass.STRAGGLER, IncidentClass.SILENT_CORRUPTION):
             return self.otherwise(incident, view)
         costs = self.costs(incident, view)
         kind = min(costs, key=lambda one: costs[one])

@@ -21,13 +21,15 @@ class Measured:
     """What is known of one tier so far.
 
     Attributes:
-        stall_s: seconds for which training stands still for one checkpoint, as lately measured; None before the first.
+        stall_s: seconds that one checkpoint costs training, as lately measured; None before the first.
+        what: these seconds are, in words.
         transfer_s: seconds until one has arrived at the tier; the next one does not begin before.
         failures: that this tier was, or would have been, needed for. watched_s: seconds in which they were counted.
         hosts: of the run.
     """
 
     stall_s: float | None = None
+    what: str = "a stall"
     transfer_s: float = 0.0
     failures: int = 0
     watched_s: float = 0.0
@@ -109,7 +111,7 @@ class Schedule:
         self.last_step, self._last_s = step, now_s
 
     def stalled(self, seconds: float) -> None:
-        """For how long doing it once has held training up."""
+        """For how long doing it once has held training up, or what stands for that."""
         before = self._measured.stall_s
         stall_s = seconds if before is None else before + _SMOOTHING * (seconds - before)
         self._measured = replace(self._measured, stall_s=stall_s)
@@ -137,7 +139,7 @@ def cadence(interval: Interval, measured: Measured, overhead: float) -> Cadence:
     if measured.stall_s is None:
         return Cadence(steps=1, seconds=None, reason="nothing was measured yet, and the first one measures")
     mean_s = measured.mean_time_between_failures_s
-    stall = f"a stall of {measured.stall_s:.3g} s"
+    stall = f"{measured.what} of {measured.stall_s:.3g} s"
     failure = f"a failure every {mean_s:.3g} s ({measured.failures} failures in {measured.watched_s:.0f} s)"
     best_s, least_s = optimal_interval_s(measured.stall_s, mean_s), measured.stall_s / overhead
     found = {

@@ -27,6 +27,9 @@ def node_is_to_blame(incident: Incident) -> bool:
 
 def given_up(view: ClusterView) -> Remediation | None:
     """The end of a run that fails again and again without progress; None while it may go on."""
+    if view.poison is not None:
+        knobs = "have the step left out with Ladder(poison=Kind.LEAVE_OUT), or raise Limits.poison_deaths"
+        return Remediation(kind=Kind.GIVE_UP, reason=f"{view.poison}: look at its samples, {knobs}")
     count, limit = view.incidents_without_progress, view.allowed_without_progress
     if count <= limit:
         return None
@@ -44,3 +47,13 @@ def can_spare(workers: tuple[str, ...], view: ClusterView) -> bool:
     there = sum(node in nodes for node in view.nodes.values())
     bystanders = max(0, there - len(workers))
     return bool(nodes) and there + bystanders <= view.spares and there < view.survivors
+
+
+def can_do_without(workers: tuple[str, ...], view: ClusterView) -> bool:
+    """Whether enough is left when the nodes of these workers, which are lost, are kept out with all that is on them.
+
+    A worker counts as a replica, and whoever else is there as a survivor.
+    """
+    nodes = {view.nodes[name] for name in workers if name in view.nodes}
+    bystanders = sum(node in nodes for name, node in view.nodes.items() if name not in workers)
+    return bool(nodes) and view.survivors - bystanders >= max(1, view.minimum)

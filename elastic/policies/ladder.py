@@ -1,6 +1,8 @@
 """Pure. The default ladder: the cheapest thing that helps comes first.
 
 continue in place, restart the worker, reset the GPU, swap in a spare, shrink, restart from a tier, wait, give up
+
+Hardware that computes wrongly says nothing of it, so its node is kept out at once.
 """
 
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.values import Incident, IncidentClass
 from elastic.control.xid import Severity
-from elastic.policies.judging import can_spare, given_up, gpu_needs
+from elastic.policies.judging import can_do_without, can_spare, given_up, gpu_needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,19 @@ class Ladder:
             left; False leaves the place to the scheduler.
         over_evict: a hang whose culprit can not be told puts the nodes of all suspects in quarantine, if spares are
             enough to take the place of all of them.
+        poison: what is done about a micro-batch that ends whoever computes it: GIVE_UP names it, LEAVE_OUT has all
+            replicas drop its step, with a record, and go on.
     """
 
     swap: bool = True
     straggler: Kind = Kind.CONTINUE
     restart: bool = False
     over_evict: bool = True
+    poison: Kind = Kind.GIVE_UP
 
     def __call__(self, incident: Incident, view: ClusterView) -> Remediation:
+        if view.poison is not None and self.poison is Kind.LEAVE_OUT:
+            return Remediation(kind=Kind.LEAVE_OUT, reason=str(view.poison))
         enough = given_up(view)
         if enough is not None:
             return enough
@@ -74,6 +81,9 @@ class Ladder:
 
     def _about_loss(self, incident: Incident, view: ClusterView) -> Remediation:
         lost = len(incident.culprits)
+        if incident.kind is IncidentClass.SILENT_CORRUPTION and can_do_without(incident.culprits, view):
+            why = f"{', '.join(incident.culprits)} held other bits than most, and the others are enough"
+            return Remediation(kind=Kind.QUARANTINE, reason=why)
         if view.spares and (self.swap or view.survivors < view.minimum):
             return Remediation(kind=Kind.SWAP, reason=f"{lost} lost, {view.spares} spare ready")
         if view.survivors < view.minimum:

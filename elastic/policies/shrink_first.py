@@ -13,7 +13,8 @@ class ShrinkFirst:
     """Who failed, or is slow for long, is done without as long as the minimum is there; nobody is waited for.
 
     Attributes:
-        otherwise: asked below the minimum, where nobody was lost, and about GPUs that can not be used as they are.
+        otherwise: asked below the minimum, where nobody was lost, and about GPUs that can not be used as they are, and
+            wrong bits.
     """
 
     otherwise: Policy = field(default_factory=lambda: Ladder(swap=False))
@@ -24,6 +25,7 @@ class ShrinkFirst:
             return enough
         is_straggler = incident.kind is IncidentClass.STRAGGLER
         left = view.survivors - (len(incident.culprits) if is_straggler else 0)  # a straggler is still among them
-        if not incident.culprits or left < view.minimum or gpu_is_broken(incident):
+        is_hardware = gpu_is_broken(incident) or incident.kind is IncidentClass.SILENT_CORRUPTION
+        if not incident.culprits or left < view.minimum or is_hardware:
             return self.otherwise(incident, view)
         return Remediation(kind=Kind.SHRINK, reason=f"{left} are enough, the minimum is {view.minimum}")

@@ -25,9 +25,9 @@ class Sizing:
     ramdisk_bytes: int
 
 
-def slots_for(peers: int) -> int:
+def slots_for(peers: int | None) -> int:
     """Snapshots that a worker has room for: nodes that take copies may hold two of them at a time, not just one."""
-    return SLOTS + (peers > 0)
+    return SLOTS + (peers != 0)
 
 
 def sizing(params: float, hosts: int, *, copies: int, bytes_per_param: float = BYTES_PER_PARAM) -> Sizing:

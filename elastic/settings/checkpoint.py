@@ -61,8 +61,11 @@ class Checkpoint:
         persistent_interval: between uploads (DURABLE). (interval; default as measured: the same)
         backup_interval_minutes: the persistent interval under its name in multi-tier checkpointing. (minutes; default
             none: persistent_interval)
-        peers: copies of each shard on other nodes than its own. (copies; default 1: a node may be lost at any time)
+        peers: copies of each shard on other nodes than its own; none: 2 where three nodes or more have room for them,
+            else 1. (copies; default none: a node may be lost at any time, the next one before copies are made good)
         peer_bytes: what a node may hold for others. (bytes; default none: 0.7 of its object store, which spills at 0.8)
+        domain_label: Ray label that tells failure domains apart: copies go to nodes where it has another value. (label;
+            default ray.io/availability-zone: what GKE and Ray's autoscaler give to nodes)
         memory: directory of the node tier: a ramdisk. (path; default /dev/shm: where Linux keeps shared memory)
         disk: directory on a disk of each node, where snapshots are written from memory; they survive a reboot. (path;
             default none: not every node has a disk of its own)
@@ -78,8 +81,9 @@ class Checkpoint:
     local_interval: Interval = field(default_factory=Interval)
     persistent_interval: Interval = field(default_factory=Interval)
     backup_interval_minutes: float | None = None
-    peers: int = 1
+    peers: int | None = None
     peer_bytes: int | None = None
+    domain_label: str = "ray.io/availability-zone"
     memory: str = "/dev/shm"  # noqa: S108 - where Linux keeps shared memory
     disk: str | None = None
     keep: Keep = field(default_factory=Keep)
@@ -88,7 +92,7 @@ class Checkpoint:
     memory_lease_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        if self.peers < 0:
+        if self.peers is not None and self.peers < 0:
             raise SettingError(f"Checkpoint.peers={self.peers} must not be negative; 0 keeps no copies on other nodes")
         for name in ("backup_interval_minutes", "peer_bytes", "upload_bytes_per_s", "overhead", "memory_lease_s"):
             value = getattr(self, name)

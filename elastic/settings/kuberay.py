@@ -35,7 +35,8 @@ class KubeRay:
         cpu_pool: node pool of head and supervisor, on demand. (text; default none: any node will do)
         autoscale: Ray's autoscaler asks for nodes and gives idle ones back; else elastic sets the size of the group.
             (yes or no; default yes: nobody pays for nodes that wait)
-        node_rights: the head may cordon nodes and evict pods. (yes or no; default yes: bad machines are replaced)
+        node_rights: the head may read nodes, cordon and taint them. (yes or no; default yes: bad machines are kept out,
+            and what the cloud says of machines is heard)
         service_account: Google service account that all pods act as (workload identity). (text; default none: the
             cluster's own)
         gcsfuse: mount the bucket of `checkpoint.persistent` with the Cloud Storage FUSE driver; else it is spoken to

@@ -89,6 +89,9 @@ class Limits:
         max_workload_restarts: how often in a row all workers may start again from a checkpoint, since nobody held the
             state any more, without the run getting past the step it had reached; one more ends it. (restarts;
             default 10: what kills all of them at the same step each time will do so again)
+        poison_deaths: a micro-batch in flight at so many deaths, in one attempt after the other at its step, is taken
+            for their cause: the policy ends the run, or has the step left out. (deaths; default 3: in a small group two
+            may strike it by chance)
         budget_incidents: incidents of a class that a policy mends the usual way before it goes further. (incidents;
             default 10: as many as max_in_job_restarts)
         budget_refill_s: one of them is forgotten after so long. (s; default 600: what happens less often is no series)
@@ -139,6 +142,7 @@ class Limits:
     slow_steps: int = 20
     max_in_job_restarts: int = 10
     max_workload_restarts: int = 10
+    poison_deaths: int = 3
     budget_incidents: int = 10
     budget_refill_s: float = 600.0
     quarantine_s: float = 300.0

@@ -18,8 +18,8 @@ class Scaling:
             spare keeps resources that somebody pays for)
         workers_per_replica: workers that hold one copy of the model together, each a shard of it. (workers; default 1:
             plain data parallelism)
-        num_nodes_per_dp: nodes of a replica: 1 places it on one, workers_per_replica each of its workers on another.
-            (nodes; default 1: links within a node are the fastest)
+        num_nodes_per_dp: nodes of a replica, each with as many of its workers, in the order of their shards. (nodes;
+            default 1: links within a node are the fastest)
         use_gpu: give each worker one GPU (`{"GPU": 1}`) instead of one CPU. (yes or no; default no: not every cluster
             has GPUs)
         resources_per_worker: Ray resources of a worker; replaces the default of `use_gpu`. (amounts by name; default
@@ -62,10 +62,10 @@ class Scaling:
             raise SettingError(f"Scaling.spares={self.spares} must not be negative")
         if self.workers_per_replica < 1:
             raise SettingError(f"Scaling.workers_per_replica={self.workers_per_replica} must be at least 1")
-        if self.num_nodes_per_dp not in (1, self.workers_per_replica):
+        if self.num_nodes_per_dp < 1 or self.workers_per_replica % self.num_nodes_per_dp:
             raise SettingError(
-                f"Scaling.num_nodes_per_dp={self.num_nodes_per_dp} must be 1 (all workers of a replica on one node) "
-                f"or workers_per_replica={self.workers_per_replica} (each on another)"
+                f"Scaling.num_nodes_per_dp={self.num_nodes_per_dp} must divide workers_per_replica="
+                f"{self.workers_per_replica}: each node of a replica has as many of its workers"
             )
         if self.threads_per_worker < 1:
             raise SettingError(f"Scaling.threads_per_worker={self.threads_per_worker} must be at least 1")
@@ -77,6 +77,11 @@ class Scaling:
         """(minimum, maximum) of replicas."""
         given = self.num_dp_replicas
         return (given, given) if isinstance(given, int) else given
+
+    @property
+    def workers_per_node(self) -> int:
+        """Of one replica."""
+        return self.workers_per_replica // self.num_nodes_per_dp
 
     @property
     def resources(self) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from math import fsum
 
 
 class Cause(Enum):
@@ -39,7 +40,7 @@ class Account:
 
     @property
     def total_s(self) -> float:
-        return sum(self.seconds.values())
+        return fsum(self.seconds.values())
 
     @property
     def goodput(self) -> float:
@@ -57,4 +58,4 @@ def mean_shares(accounts: Iterable[Account]) -> dict[str, float]:
     """Over several runs."""
     shares = [account.shares() for account in accounts]
     names = [cause.value for cause in Cause if any(cause.value in one for one in shares)]
-    return {name: sum(one.get(name, 0.0) for one in shares) / len(shares) for name in names}
+    return {name: fsum(one.get(name, 0.0) for one in shares) / len(shares) for name in names}

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from hashlib import blake2b
 
 from elastic.control import events as ev
 from elastic.control.commands import Command
@@ -15,6 +16,7 @@ from elastic.control.values import View
 from elastic.policies import Ladder
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 from elastic.sim.laws import Law, must
+from elastic.sim.telling import text_of
 
 _STORY = 400  # events that are remembered for the story of a run
 
@@ -25,6 +27,7 @@ class Brain:
     Attributes:
         plan: how data is cut, as workers tell at the door.
         recount: events after which the tally is held against a fresh count; one that has lost count stays wrong.
+        history: digest of all events and commands, with their times.
         story: (time, event, commands) of the last events that were not beats or ticks without an effect.
 
     Args:
@@ -56,6 +59,7 @@ class Brain:
         self.commands: tuple[Command, ...] = ()
         self.plan: Plan | None = None
         self.on_state: Callable[[RunState], object] = lambda state: None
+        self.history = blake2b(digest_size=8)
         self.story: deque[tuple[float, ev.Event, tuple[Command, ...]]] = deque(maxlen=_STORY)
 
     def take(self, *events: ev.Event) -> tuple[Command, ...]:
@@ -67,6 +71,7 @@ class Brain:
             decision = step(before, event, self.now_s, self.policy)
             self.state = decision.state
             self.on_state(self.state)
+            self.history.update(text_of((self.now_s, event, decision.commands)).encode())
             if decision.commands or not isinstance(event, ev.Tick | ev.HostBeat | ev.HostsHeard):
                 self.story.append((self.now_s, event, decision.commands))
             edges = EDGES[before.phase, type(event)]
@@ -76,9 +81,13 @@ class Brain:
             self.commands += decision.commands
         return self.commands
 
+    def undo(self, before: RunState) -> None:
+        """The last decision was told to nobody: it has never been made."""
+        self.state = before
+
     def laws_broken(self, before: RunState, event: ev.Event, commands: tuple[Command, ...]) -> list[str]:
         self.judged += 1
-        broken = check(self.state, recount=self.judged % self.recount == 0)
+        broken = check(self.state, recount=self.judged % self.recount == 0, before=before)
         return broken + check_step(before, event, self.state, commands)
 
     # --- what is so now ---

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from elastic.control.data import hash32
 from elastic.control.outcome import Ending
 from elastic.sim.chance import Chance
+from elastic.sim.gangs import GangWorld
+from elastic.sim.journalled import journalled
 from elastic.sim.laws import Violation
 from elastic.sim.parts import Plan
 from elastic.sim.succession import (
@@ -73,7 +74,7 @@ class Played:
     generations: int = 0
     events: int = 0
     seconds: float = 0.0
-    digest: int = 0
+    digest: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -109,14 +110,14 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         duplicate=rng.choice((0.0, 0.02, 0.1)),
         stall=often * rng.choice((0.0, 0.0, 0.003)),
         supervisor=often * rng.choice((0.0, 0.0, 0.005)),
-        monitor=often * rng.choice((0.0, 0.0, 0.01)) if not deaths else 0.0,
+        monitor=often * rng.choice((0.0, 0.0, 0.01)),
         lose_beat=rng.choice((0.0, 0.0, 0.1)),
-        partition=often * rng.choice((0.0, 0.0, 0.006)) if not deaths else 0.0,
-        jump=often * rng.choice((0.0, 0.0, 0.01)) if not deaths else 0.0,
+        partition=often * rng.choice((0.0, 0.0, 0.006)),
+        jump=often * rng.choice((0.0, 0.0, 0.01)),
         notice=often * rng.choice((0.0, 0.0, 0.0003)),
-        corrupt=often * rng.choice((0.0, 0.0, 0.0005)) if kind in ("live", "tiers") and not deaths else 0.0,
+        corrupt=often * rng.choice((0.0, 0.0, 0.0005)) if kind in ("live", "tiers") else 0.0,
     )
-    tiers = _tiers(kind, rng, has_deaths=bool(deaths))
+    tiers = _tiers(kind, rng)
     deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
     if seed % _CALM == _CALM - 1:
         plan = _calmed(plan, often, rng, has_deaths=bool(deaths))
@@ -129,14 +130,14 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
     return Case(seed=seed, kind=kind, plan=plan, width=width, deaths_s=deaths_s, tiers=tiers or None)
 
 
-def _tiers(kind: str, rng: Chance, has_deaths: bool) -> dict[str, float]:
+def _tiers(kind: str, rng: Chance) -> dict[str, float]:
     rewind = rng.choice((0.0, 0.0, 0.2))
     if kind == "tiers":
         return {
             "before": rng.choice((0, 0, 3)),
             "save": rng.choice((0.1, 0.5)),
-            "bad": rng.choice((0.0, 0.3)) if not has_deaths else 0.0,
-            "refuse": rng.choice((0.0, 0.1)) if not has_deaths else 0.0,
+            "bad": rng.choice((0.0, 0.3)),
+            "refuse": rng.choice((0.0, 0.1)),
             "rewind": rewind,
         }
     if kind == "depot":
@@ -154,7 +155,8 @@ def _tiers(kind: str, rng: Chance, has_deaths: bool) -> dict[str, float]:
 
 def _calmed(plan: Plan, often: float, rng: Chance, has_deaths: bool) -> Plan:
     """Nobody may be killed for anything that happens."""
-    # Not together: a controller that stands still while a host is not heard may believe that it is gone.
+    # Not together: a controller that stands still while a host is not heard may believe that it is gone, and so may
+    # the next driver, which has heard nobody yet.
     what = rng.choice(("stall",) if has_deaths else ("stall", "monitor", "lose_beat"))
     rates = {"break_": 0.003 * often, "duplicate": 0.05, what: _CALM_RATES[what] * often}
     rates["supervisor"] = 0.003 * often if what == "stall" else 0.0
@@ -170,16 +172,17 @@ def _alone(plan: Plan, often: float, rng: Chance) -> Plan:
 
 
 def world_of(case: Case) -> Succession:
-    if case.kind == "gangs":
-        return DriverGangWorld(case.seed, case.plan, case.width, deaths_s=case.deaths_s)
-    tiers: dict[str, Any] = {**(case.tiers or {}), "deaths_s": case.deaths_s}
-    if case.kind == "depot" and case.width > 1:
-        return DriverGangDepotWorld(case.seed, case.plan, width=case.width, **tiers)
+    kind: Any = _kind_of(case)
+    build: Any = journalled(kind)
+    width = {"width": case.width} if issubclass(kind, GangWorld) else {}
+    world: Succession = build(case.seed, case.plan, **width, **(case.tiers or {}), deaths_s=case.deaths_s)
+    return world
+
+
+def _kind_of(case: Case) -> type[Succession]:
     if case.kind == "depot":
-        return DriverDepotWorld(case.seed, case.plan, **tiers)
-    if case.kind == "tiers":
-        return DriverTierWorld(case.seed, case.plan, **tiers)
-    return DriverWorld(case.seed, case.plan, deaths_s=case.deaths_s)
+        return DriverGangDepotWorld if case.width > 1 else DriverDepotWorld
+    return {"live": DriverWorld, "gangs": DriverGangWorld, "tiers": DriverTierWorld}[case.kind]
 
 
 def play(case: Case) -> Played:
@@ -205,7 +208,7 @@ def play(case: Case) -> Played:
         generations=state.generation,
         events=world.ws.taken,
         seconds=world.now_s,
-        digest=hash32(*(lineage for lineage in world.stable), world.ws.taken, repr(world.now_s)),
+        digest=world.ws.history.hexdigest(),
     )
 
 
@@ -273,6 +276,22 @@ def from_plain(plain: Mapping[str, Any]) -> Case:
         deaths_s=tuple(plain["deaths_s"]),
         tiers=plain["tiers"],
     )
+
+
+def scenario_of(case: Case) -> str:
+    """What happens in it, in one line; what does not is left out."""
+    plain, usual = to_plain(case), asdict(Plan(replicas=(0, 0)))
+    told = {name: value for name, value in plain["plan"].items() if value != usual[name]}
+    told |= {name: plain[name] for name in ("width", "deaths_s", "tiers") if plain[name] not in (1, (), None)}
+    return ", ".join(f"{name}={_short(value)}" for name, value in told.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"({', '.join(f'{name}={_short(one)}' for name, one in value.items() if one)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def replay_command(case: Case, file: str = "") -> str:

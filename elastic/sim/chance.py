@@ -42,7 +42,11 @@ class Chance:
 
     def random(self) -> float:
         """In [0, 1)."""
-        return (self.bits() >> 11) * 2.0**-53
+        # `bits` once more: worlds draw all the time, and a call would take as long as the draw.
+        self._state = mixed = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        return ((mixed ^ (mixed >> 31)) >> 11) * 2.0**-53
 
     def uniform(self, low: float, high: float) -> float:
         return low + (high - low) * self.random()

@@ -10,10 +10,11 @@ from elastic.control import events as ev
 from elastic.control.state import Phase
 from elastic.sim.brain import Brain
 from elastic.sim.chance import Chance
-from elastic.sim.laws import Law, must
+from elastic.sim.laws import Law, Violation, must
 from elastic.sim.parts import LEASE_S, Plan
 
 TICK_S = 0.5
+_MOST = 20_000  # of what happens in a second; busy worlds come to a tenth of it
 LIMITS: dict[str, Any] = {"doubt_after_s": 0.5, "freeze_timeout_s": 4.0, "forming_timeout_s": 8.0, "lease_s": LEASE_S}
 SENSING: dict[str, Any] = {
     "hang_floor_s": 3.0,
@@ -21,12 +22,18 @@ SENSING: dict[str, Any] = {
     "heartbeat_timeout_s": 2.0,
     "exile_after_s": 1.0,
 }
+HURRY: dict[str, Any] = {
+    "load_timeout_s": 20.0,
+    "door_timeout_s": 10.0,
+    "pod_termination_threshold_s": 6.0,
+    "finish_timeout_s": 10.0,
+}
 PATIENCE: dict[str, Any] = {"start_tries": 1000, "max_in_job_restarts": 1000, "max_workload_restarts": 1000}
 
 
 def limits_of(plan: Plan) -> dict[str, Any]:
     """Fields of `Limits`."""
-    return {**LIMITS, **SENSING, **PATIENCE, "lease_s": plan.lease_s}
+    return {**LIMITS, **SENSING, **HURRY, **PATIENCE, "lease_s": plan.lease_s}
 
 
 class Clockwork(ABC):
@@ -34,9 +41,11 @@ class Clockwork(ABC):
 
     Attributes:
         rng: what everything is drawn from. now_s: virtual seconds since the start.
-        faults: kinds that have struck so far.
+        faults: kinds that have struck so far. mind: what the controller lives in.
         stalled_until_s: the controller stands still until then. clock_error_s: of the controller's clock.
     """
+
+    mind: type[Brain] = Brain
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.rng, self.plan, self.now_s = Chance("world", seed), plan, 0.0
@@ -50,7 +59,7 @@ class Clockwork(ABC):
 
     def brain(self, **settings: Any) -> Brain:
         """The controller, as this world sets it up."""
-        return Brain(self.plan.replicas, self.plan.spares, **limits_of(self.plan), **settings)
+        return self.mind(self.plan.replicas, self.plan.spares, **limits_of(self.plan), **settings)
 
     @abstractmethod
     def control(self, event: ev.Event) -> None:
@@ -67,10 +76,15 @@ class Clockwork(ABC):
         """
         self.later(0.0, self.control, ev.RunStarted())
         self.later(TICK_S, self.tick)
-        limit_s = self.plan.limit_s
+        limit_s, since_s, happened = self.plan.limit_s, 0.0, 0
         while self.ws.phase is not Phase.ENDED:
             self.now_s, _, act, arguments = heapq.heappop(self.queue)
-            must(self.now_s < limit_s, Law.ENDS, lambda: f"the run does not end: {self.ws.state}")
+            if self.now_s >= since_s + 1.0:
+                must(self.now_s < limit_s, Law.ENDS, lambda: f"the run does not end: {self.ws.state}")
+                since_s, happened = self.now_s, 0
+            happened += 1
+            if happened >= _MOST:
+                raise Violation(Law.ENDS, f"time stands still: {act.__name__}{arguments}")
             act(*arguments)
         return self
 

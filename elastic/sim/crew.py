@@ -14,11 +14,12 @@ from elastic.control.data import Plan as DataPlan
 from elastic.control.data import hash32
 from elastic.control.integrity import outvoted
 from elastic.control.state import Standing
-from elastic.control.values import CommitId, StepReport, View
+from elastic.control.values import CommitId, Member, StepReport, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict, has_lease, react
 from elastic.sim.clockwork import Clockwork
 from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker
+from elastic.sim.samples import Samples, data_of
 
 OVERDUE_S = 5.0
 OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
@@ -28,18 +29,20 @@ class Crew(Clockwork):
     """What workers do, and what they are told.
 
     Attributes:
-        data: how the run's data is cut, where that matters.
+        data: how the run's data is cut, as workers tell. samples: what steps are made of.
         workers: by name, those that have been there.
         reductions: by (generation, step), who has contributed. pauses: in which a pause was asked for.
         answered: (worker, generation) that has answered a freeze. parents: by reduction, what it began from.
         stable: lineages of the steps that can not be lost any more.
         votes: by reduction, the places of those who were outvoted; None: nobody can tell who is right.
+        truth: the bits of the history, as the last vote has left them.
     """
 
     data: DataPlan | None = None
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
+        self.samples = Samples(data_of(seed))
         self.workers: dict[str, SimWorker] = {}
         self.reductions: dict[Any, set[str]] = defaultdict(set)
         self.pauses: set[Any] = set()
@@ -47,6 +50,7 @@ class Crew(Clockwork):
         self.parents: dict[tuple[int, int], str] = {}
         self.stable: list[str] = []
         self.votes: dict[Any, tuple[int, ...] | None] = {}
+        self.truth = 0
 
     @abstractmethod
     def suffers(self, worker: SimWorker) -> bool:
@@ -135,8 +139,8 @@ class Crew(Clockwork):
             self.leave_apply(worker)
         elif stage is Stage.STEPPING:
             self.step(worker)
-        elif stage in _MOVES:
-            _MOVES[stage](self, worker)
+        elif (move := _MOVES.get(stage)) is not None:
+            move(self, worker)
         elif self.is_late(worker):
             worker.since_s = self.now_s
             self.tell(worker, ev.Overdue, generation=worker.state.generation)
@@ -148,7 +152,7 @@ class Crew(Clockwork):
 
     def arrive(self, worker: SimWorker) -> None:
         self.signal(worker, Signal.ARRIVE)
-        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l", plan=self.data)
+        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l", plan=self.data or self.samples.plan)
 
     def is_there(self, other: SimWorker, view: View) -> bool:
         return other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT
@@ -163,13 +167,14 @@ class Crew(Clockwork):
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.FormingFailed, generation=view.generation, error="refused")
         elif is_complete:
-            for donor in () if view.bootstrap else (group[rank].state for rank in view.donors):
-                must(donor.healed, Law.NEVER_WRONG, lambda: f"{donor} gives what it does not hold")  # noqa: B023
-                is_it = donor.commit.same_state(view.resume)
-                must(is_it, Law.NEVER_WRONG, lambda: f"{donor} gives something else than {view.resume}")  # noqa: B023
+            for held in () if view.bootstrap else (group[rank].state for rank in view.donors):
+                must(held.healed, Law.NEVER_WRONG, lambda: f"{held} gives what it does not hold")  # noqa: B023
+                is_it = held.commit.same_state(view.resume)
+                must(is_it, Law.NEVER_WRONG, lambda: f"{held} gives something else than {view.resume}")  # noqa: B023
             if view.behind and self.finds_corruption(worker, ("forming", view.generation), view.donors):
                 return
-            worker.bits = self.workers[view.members[view.donors[0]].worker].bits
+            donor = self.workers[view.members[view.donors[0]].worker]
+            worker.bits, worker.is_tainted, worker.consumed = donor.bits, donor.is_tainted, donor.consumed
             self.signal(worker, Signal.FORMED, commit=view.resume)
             if worker.pending is not None and worker.pending.step < view.resume.step:
                 self.make_stable(worker)
@@ -193,6 +198,8 @@ class Crew(Clockwork):
         key = self.key(worker)
         if not worker.contributed:
             self.reductions[key].add(worker.name)
+            rank = view.rank_of(worker.name)
+            self.samples.deal(key, worker.name, worker.consumed, view.replicas, rank // view.width)
             worker.contributed, worker.since_s, worker.moved_s = True, self.now_s, self.now_s
             newest = self.ws.generation
             is_alone = not self.is_full(worker) or newest == view.generation
@@ -200,12 +207,17 @@ class Crew(Clockwork):
             self.pauses |= {key} if worker.pause_generation == view.generation else set()
             return
         is_complete = self.is_full(worker)
-        is_cut = not all(self.is_there(self.workers[member.worker], view) for member in view.members)
-        if self.chance("break_") or (not is_complete and (is_cut or self.is_late(worker))):
+        if self.chance("break_") or not (is_complete or self.may_become(worker, view.members)):
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")
         elif is_complete:
             self.reduced(worker, key)
+
+    def may_become(self, worker: SimWorker, group: tuple[Member, ...]) -> bool:
+        """Whether it is worth waiting for what these members do together."""
+        view = worker.view
+        assert view is not None
+        return not self.is_late(worker) and all(self.is_there(self.workers[one.worker], view) for one in group)
 
     def reduced(self, worker: SimWorker, key: tuple[int, int]) -> None:
         """All have contributed, so all have applied the step before."""
@@ -225,6 +237,7 @@ class Crew(Clockwork):
             self.done(worker, Signal.ENTER_APPLY)
             self.check_not_left(worker, generation)
             lineage = f"{hash32(parent.lineage, generation, number):08x}"
+            self.samples.sum_up(key, self.reductions[key], lineage, parent.lineage)
             worker.applying = CommitId(worker.view.incarnation, generation, 1, number, lineage)
             worker.wants_pause = key in self.pauses
 
@@ -232,13 +245,29 @@ class Crew(Clockwork):
         """All see the same bits of these ranks; whoever is outvoted is told of, and is healed no more."""
         assert worker.view is not None
         names = [worker.view.members[rank].worker for rank in ranks]
-        odd = self.votes.setdefault(key, outvoted([self.workers[name].bits for name in names]))
+        if key not in self.votes:
+            self.votes[key] = outvoted([self.workers[name].bits for name in names])
+            self.check_vote([self.workers[name] for name in names], self.votes[key])
+        odd = self.votes[key]
         if odd == ():
             return False
         culprits = tuple(names[place] for place in odd or ())
         self.signal(worker, Signal.OUTVOTED if worker.name in culprits else Signal.BREAK)
         self.tell(worker, ev.CorruptionFound, generation=worker.view.generation, culprits=culprits, evidence="odd")
         return True
+
+    def check_vote(self, voters: list[SimWorker], odd: tuple[int, ...] | None) -> None:
+        """Those who differ from what most hold are outvoted, and nobody else; who is alone is believed."""
+        bits = [one.bits for one in voters]
+        most = max(bits, key=bits.count)
+        is_clear = 2 * bits.count(most) > len(bits)
+        wanted = tuple(place for place, one in enumerate(bits) if one != most) if is_clear else None
+        must(odd == wanted, Law.NEVER_WRONG, lambda: f"of {bits}, {odd} were outvoted")
+        if wanted == ():
+            self.truth = most if len(bits) == 1 else self.truth
+            must(most == self.truth, Law.SAME_ANSWER, lambda: f"all hold {most}, and the history is {self.truth}")
+            for one in voters:
+                one.is_tainted = False
 
     def leave_apply(self, worker: SimWorker) -> None:
         commit, worker.applying = worker.applying, None
@@ -251,7 +280,8 @@ class Crew(Clockwork):
             verdict is Verdict.DONE, Law.ONE_GENERATION, lambda: f"{worker.name} applied {commit} after it had stopped"
         )
         if self.plan.corrupt and self.chance("corrupt"):
-            worker.bits = self.sent
+            worker.bits, worker.is_tainted = self.sent, True
+        worker.consumed = self.samples.consumed[commit.lineage]
         worker.pending, orders, worker.deferred = commit, worker.deferred, []
         for command in orders:
             self.obey(worker, command)
@@ -275,6 +305,7 @@ class Crew(Clockwork):
         """A step that can not be lost any more: the history of the run grows one by one, and never forks."""
         if commit.step == len(self.stable):
             self.stable.append(commit.lineage)
+            self.samples.follow(self.stable)
         is_known = commit.step < 0 or self.stable[commit.step] == commit.lineage
         must(is_known, Law.NOTHING_LOST, lambda: f"{commit} forks from the history")
 
@@ -292,10 +323,9 @@ class Crew(Clockwork):
             self.tell(worker, ev.StepStable, report=self.report_of(commit))
         worker.unpublished = []
 
-    def report_of(self, commit: CommitId) -> StepReport:
-        now_s = self.now_s
-        told: dict[str, Any] = {"metrics": {}, "replicas": 1, "samples": 1}
-        return StepReport(commit=commit, started_at_s=now_s, committed_at_s=now_s, **told)
+    def report_of(self, commit: CommitId, **details: Any) -> StepReport:
+        told = {"started_at_s": self.now_s, "committed_at_s": self.now_s, "metrics": {}, "replicas": 1, "samples": 1}
+        return StepReport(commit=commit, **{**told, **details})
 
     def leave(self, worker: SimWorker) -> None:
         is_dismissed = worker.state.stage is Stage.GONE

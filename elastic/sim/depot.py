@@ -202,7 +202,8 @@ class DepotWorld(KeptWorld):
     def go_back(self, resume: CommitId) -> None:
         """It may be one that was saved while the run waited, and that nobody had seen to be stable."""
         super().go_back(resume)
-        self.stable[resume.step :] = [resume.lineage] * (0 <= resume.step < len(self.stable))
+        self.stable[resume.step :] = [resume.lineage] * (0 <= resume.step <= len(self.stable))
+        self.samples.follow(self.stable)
 
     # --- the driver's side ---
 
@@ -230,7 +231,7 @@ class DepotWorld(KeptWorld):
     def judge_failure(self, ending: Ending, why: str) -> None:
         """A run with something to go on from does not end before its last step."""
         must(ending is Ending.REPLICAS_LOST, Law.ENDS, lambda: f"the run ended with {ending}: {why}")
-        is_over = "after the last step" in why or "cannot be looked at" in why
+        is_over = "after the last step" in why or "no checkpoint of the run can be restored" in why
         left = () if is_over else self.whole(also_silent=False)
         must(not left, Law.NOTHING_LOST, lambda: f"{[one.commit for one in left]} could have been restored: {why}")
 

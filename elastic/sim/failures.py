@@ -4,30 +4,24 @@ Each cause has draws of its own, so that two ways of living with failures are co
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TypeVar
 
-from elastic.control.faults import Fault, FaultKind
-from elastic.control.schedules import parse
+from elastic.control.faults import Fault, FaultKind, options
+from elastic.control.xid import Severity, classify
 from elastic.sim.chance import Chance
 from elastic.sim.scenario import Failures, Scenario
+from elastic.sim.vocabulary import scheduled
 
+T = TypeVar("T")
 DAY_S = 86400.0
-# These take a machine away; the others leave it where it is.
-OF_MACHINES = frozenset({FaultKind.NODE_DOWN, FaultKind.NOTICE})
 # These end by themselves after a while; who waits for them loses nothing but the time.
 PASSING = frozenset({FaultKind.STOP, FaultKind.PARTITION})
-# What neither stops nor slows training at this level.
-HARMLESS = frozenset(
-    {
-        FaultKind.PACKETS,
-        FaultKind.DISK_FULL,
-        FaultKind.STORAGE_ERRORS,
-        FaultKind.KILL_MONITOR,
-        FaultKind.KILL_SUPERVISOR,
-    }
-)
+# These keep nobody from training.
+ASIDE = frozenset({FaultKind.SLOW, FaultKind.STORAGE_ERRORS, FaultKind.BIT_FLIP})
+_PERSISTENT = "persistent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +30,9 @@ class Failure:
 
     Attributes:
         nodes: machines that it strikes, by number; empty: one of those that train, `place` (in [0, 1)) says which.
-        lasts_s: until it ends by itself, or the machine is back; 0: as the scenario says.
+        lasts_s: until it ends by itself, or the machine is back; of a notice, until the machine is gone; 0: as the
+            scenario says. away_s: how long a machine that was announced to go is away; 0: as the scenario says.
+        factor: of "slow"; 0: as the scenario says. xid: its number. is_durable: of "bit_flip", where the shard lies.
     """
 
     at_s: float
@@ -44,6 +40,15 @@ class Failure:
     nodes: tuple[int, ...] = ()
     place: float = 0.0
     lasts_s: float = 0.0
+    away_s: float = 0.0
+    factor: float = 0.0
+    xid: int = 0
+    is_durable: bool = False
+
+    @property
+    def severity(self) -> Severity:
+        """What an XID asks for."""
+        return classify(self.xid)[0]
 
 
 def failures_of(scenario: Scenario, seed: int) -> list[Failure]:
@@ -52,6 +57,9 @@ def failures_of(scenario: Scenario, seed: int) -> list[Failure]:
         *_independent(scenario, seed),
         *_bad(scenario, seed),
         *_racks(scenario, seed),
+        *_switches(scenario, seed),
+        *_storage(scenario, seed),
+        *_flapping(scenario, seed),
         *_scheduled(scenario, seed),
         *_spot(scenario),
     ]
@@ -65,12 +73,17 @@ def _independent(scenario: Scenario, seed: int) -> Iterator[Failure]:
         return
     rng, at_s = Chance("independent", seed), 0.0
     while (at_s := at_s + rng.exponential(DAY_S / wanted.per_day)) < scenario.end_s:
-        yield Failure(at_s=at_s, kind=_drawn(wanted, rng), place=rng.random())
+        kind = _drawn(wanted.kinds, rng)
+        yield _numbered(Failure(at_s=at_s, kind=kind, place=rng.random()), wanted, rng)
 
 
-def _drawn(wanted: Failures, rng: Chance) -> FaultKind:
-    ends = list(accumulate(wanted.kinds.values()))
-    return list(wanted.kinds)[min(bisect_right(ends, rng.random() * ends[-1]), len(ends) - 1)]
+def _drawn(weights: Mapping[T, float], rng: Chance) -> T:
+    ends = list(accumulate(weights.values()))
+    return list(weights)[min(bisect_right(ends, rng.random() * ends[-1]), len(ends) - 1)]
+
+
+def _numbered(failure: Failure, wanted: Failures, rng: Chance) -> Failure:
+    return replace(failure, xid=_drawn(wanted.xids, rng)) if failure.kind is FaultKind.XID else failure
 
 
 def _bad(scenario: Scenario, seed: int) -> Iterator[Failure]:
@@ -82,37 +95,74 @@ def _bad(scenario: Scenario, seed: int) -> Iterator[Failure]:
     for node in range(round(wanted.bad_share * nodes)):
         rng, at_s = Chance("bad", seed, node), 0.0
         while (at_s := at_s + rng.exponential(mean_s)) < scenario.end_s:
-            yield Failure(at_s=at_s, kind=_drawn(wanted, rng), nodes=(node,))
+            yield _numbered(Failure(at_s=at_s, kind=_drawn(wanted.kinds, rng), nodes=(node,)), wanted, rng)
 
 
 def _racks(scenario: Scenario, seed: int) -> Iterator[Failure]:
-    cluster, mtbf_s = scenario.cluster, scenario.failures.rack_mtbf_s
-    if mtbf_s == float("inf"):
-        return
-    machines = cluster.nodes + cluster.spare_nodes
-    for first in range(0, machines, cluster.nodes_per_rack):
-        rng, at_s = Chance("rack", seed, first), 0.0
-        nodes = tuple(range(first, min(first + cluster.nodes_per_rack, machines)))
+    size, mtbf_s = scenario.cluster.nodes_per_rack, scenario.failures.rack_mtbf_s
+    for at_s, nodes in _together("rack", scenario, seed, size, mtbf_s):
+        yield Failure(at_s=at_s, kind=FaultKind.NODE_DOWN, nodes=nodes)
+
+
+def _switches(scenario: Scenario, seed: int) -> Iterator[Failure]:
+    cluster, wanted = scenario.cluster, scenario.failures
+    size = cluster.nodes_per_rack * cluster.racks_per_switch
+    for at_s, nodes in _together("switch", scenario, seed, size, wanted.switch_mtbf_s):
+        yield Failure(at_s=at_s, kind=FaultKind.PARTITION, nodes=nodes, lasts_s=wanted.switch_lasts_s)
+
+
+def _together(
+    what: str, scenario: Scenario, seed: int, size: int, mtbf_s: float
+) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """When something fails on which so many machines depend, and which ones."""
+    machines = scenario.machine_count if mtbf_s < float("inf") else 0
+    for first in range(0, machines, size):
+        rng, at_s = Chance(what, seed, first), 0.0
+        nodes = tuple(range(first, min(first + size, machines)))
         while (at_s := at_s + rng.exponential(mtbf_s)) < scenario.end_s:
-            yield Failure(at_s=at_s, kind=FaultKind.NODE_DOWN, nodes=nodes)
+            yield at_s, nodes
+
+
+def _storage(scenario: Scenario, seed: int) -> Iterator[Failure]:
+    wanted, rng, at_s = scenario.failures, Chance("storage", seed), 0.0
+    while (at_s := at_s + rng.exponential(wanted.storage_mtbf_s)) < scenario.end_s:
+        yield Failure(at_s=at_s, kind=FaultKind.STORAGE_ERRORS, lasts_s=wanted.storage_lasts_s)
+
+
+def _flapping(scenario: Scenario, seed: int) -> Iterator[Failure]:
+    """Machines that come and go, the last ones of the job, so that they are not those that fail more often."""
+    wanted, nodes = scenario.failures, scenario.cluster.nodes
+    for node in range(nodes - round(wanted.flapping_share * nodes), nodes):
+        rng, at_s = Chance("flapping", seed, node), 0.0
+        while (at_s := at_s + rng.exponential(wanted.flapping_up_s)) < scenario.end_s:
+            yield Failure(at_s=at_s, kind=FaultKind.NODE_DOWN, nodes=(node,), lasts_s=wanted.flapping_down_s)
+            at_s += wanted.flapping_down_s
 
 
 def _scheduled(scenario: Scenario, seed: int) -> Iterator[Failure]:
-    names = {f"n{number}": number for number in range(scenario.cluster.nodes)}
-    for fault in parse(scenario.failures.schedule).plan(seed, scenario.end_s, names):
+    names = {name: number for number, name in enumerate(scenario.machines)}
+    for fault in scheduled(scenario.failures.schedule, scenario.machines).plan(seed, scenario.end_s, names):
         yield _struck(fault, names)
 
 
 def _struck(fault: Fault, names: dict[str, int]) -> Failure:
-    kind_of_target, _, name = fault.target.partition(":")
-    nodes = (names[name],) if kind_of_target == "node" and name in names else ()
-    place = (fault.draw >> 12) / 2**52
-    return Failure(at_s=fault.at_s, kind=fault.kind, nodes=nodes, place=place, lasts_s=fault.lasts_s)
+    how, _, name = fault.target.partition(":")
+    head, _ = options(fault.argument)
+    return Failure(
+        at_s=fault.at_s,
+        kind=fault.kind,
+        nodes=(names[name],) if how == "node" else (),
+        place=(fault.draw >> 12) / 2**52,
+        lasts_s=fault.lasts_s,
+        factor=float(head) if head and fault.kind is FaultKind.SLOW else 0.0,
+        xid=int(head) if fault.kind is FaultKind.XID else 0,
+        is_durable=head == _PERSISTENT,
+    )
 
 
 def _spot(scenario: Scenario) -> Iterator[Failure]:
     """Machines that are beyond the capacity of a trace are away until it is large enough again."""
-    rows, wanted = scenario.failures.spot, scenario.cluster.nodes + scenario.cluster.spare_nodes
+    rows, wanted = scenario.failures.spot, scenario.machine_count
     capacity = wanted
     gone_s: dict[int, float] = {}
     spans: dict[tuple[float, float], list[int]] = {}
@@ -125,4 +175,5 @@ def _spot(scenario: Scenario) -> Iterator[Failure]:
         capacity = there
     for (from_s, until_s), nodes in spans.items():
         notice_s = min(scenario.failures.notice_s, from_s)
-        yield Failure(at_s=from_s - notice_s, kind=FaultKind.NOTICE, nodes=tuple(nodes), lasts_s=until_s - from_s)
+        told = Failure(at_s=from_s - notice_s, kind=FaultKind.NOTICE, nodes=tuple(nodes), lasts_s=notice_s)
+        yield replace(told, away_s=until_s - from_s)

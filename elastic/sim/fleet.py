@@ -1,76 +1,25 @@
-"""Pure. A fleet under the real controller and a real policy; steps without events are not played one by one.
-
-Each replica is one worker of the controller, on as many machines as it takes. Sensing, connecting, healing and loading
-take the times of the scenario; what is decided, and in which order, is the controller's. Seconds in which nothing can
-happen are leapt over.
-"""
+"""Pure. A fleet under the real controller and a real policy, and what strikes it."""
 
 import heapq
-from collections.abc import Callable
-from typing import Any
 
-from elastic.control import commands as cmd
 from elastic.control import events as ev
-from elastic.control.controller import step
 from elastic.control.data import hash32
 from elastic.control.faults import FaultKind
-from elastic.control.remediation import Policy
-from elastic.control.state import Phase, RunState, Standing
-from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport, View
-from elastic.policies import Ladder
-from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
+from elastic.control.hardware import FindingKind
+from elastic.control.state import Phase
+from elastic.control.xid import Severity, classify
 from elastic.sim.account import Cause
-from elastic.sim.failures import HARMLESS, PASSING, Failure, failures_of
-from elastic.sim.machines import Machines
-from elastic.sim.progress import Progress
+from elastic.sim.driven import GPUS, Driven
+from elastic.sim.failures import PASSING, Failure
 from elastic.sim.ran import Ran, Told
-from elastic.sim.scenario import Scenario
-
-TICK_S = 0.5
-ATTENTIVE_S = 5.0  # so long after an event time passes in ticks; then only what is in the queue counts
-NEVER_S = 1e12
-PLANNED = "growth or departure"
-_BUSY = frozenset({Phase.FREEZING, Phase.FORMING, Phase.STARTING})
 
 
-class Fleet:
-    """One run.
-
-    Attributes:
-        dead: workers whose process is gone. current: those that hold the state of the last generation that trained.
-        wishes: workers that wait for machines.
-    """
-
-    def __init__(self, scenario: Scenario, seed: int, policy: Policy | None = None) -> None:
-        job, times, cluster = scenario.job, scenario.times, scenario.cluster
-        self.scenario, self.times, self.policy = scenario, times, policy or Ladder()
-        scaling = Scaling(num_dp_replicas=(max(1, job.minimum_replicas), cluster.replicas), spares=job.spare_replicas)
-        limits = Limits(
-            load_timeout_s=600.0 + 3 * times.loading_s,
-            start_timeout_s=NEVER_S,
-            jobset_downtime_threshold_s=NEVER_S,
-            forming_timeout_s=30.0 + 3 * self.form_s(cluster.replicas) + 3 * times.heal_s,
-            restore_timeout_s=600.0 + 3 * times.load_s,
-        )
-        settings = RunSettings(run="simulated", scaling=scaling, limits=limits, checkpoint=Checkpoint())
-        self.state = RunState(settings=settings)
-        self.progress = Progress(scenario)
-        self.machines = Machines(cluster, job.spare_replicas)
-        self.failures = failures_of(scenario, seed)
-        self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self.sent = self.events = 0
-        self.now_s = self.attentive_until_s = 0.0
-        self.is_ticking = False
-        self.dead: set[str] = set()
-        self.current: set[str] = set()
-        self.wishes: dict[str, cmd.StartWorker] = {}
-        self.told: list[Told] = []
-        self.halted: tuple[float, str, float] | None = None
+class Fleet(Driven):
+    """One run."""
 
     def run(self) -> Ran:
         for failure in self.failures:
-            if failure.kind not in HARMLESS:
-                self.later(failure.at_s, self.strike, failure)
+            self.later(failure.at_s, self.strike, failure)
         self.later(self.times.start_s, self.control, ev.RunStarted())
         while self.queue and self.queue[0][0] < self.scenario.end_s and self.state.phase is not Phase.ENDED:
             self.now_s, _, act, arguments = heapq.heappop(self.queue)
@@ -90,224 +39,60 @@ class Fleet:
             digest=hash32(*account.seconds.values(), self.events, self.state.generation, *self.told),
         )
 
-    def later(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> None:
-        self.sent += 1
-        heapq.heappush(self.queue, (self.now_s + delay_s, self.sent, act, arguments))
-
-    def form_s(self, replicas: int) -> float:
-        return self.times.form_s + self.times.form_per_replica_s * replicas
-
-    # --- the controller ---
-
-    def control(self, *events: ev.Event) -> None:
-        """It hears of these, and what it decides is carried out."""
-        self.take(*events)
-        self.attentive_until_s = self.now_s + ATTENTIVE_S
-        if not self.is_ticking:
-            self.is_ticking = True
-            self.later(TICK_S, self.tick)
-
-    def take(self, *events: ev.Event) -> None:
-        for event in events:
-            self.events += 1
-            decision = step(self.state, event, self.now_s, self.policy)
-            self.state = decision.state
-            if decision.commands:
-                self.attentive_until_s = self.now_s + ATTENTIVE_S
-            for command in decision.commands:
-                self.carry_out(command)
-        if self.state.phase is Phase.WAITING and self.state.restore is None:
-            self.book(Cause.PAUSED)
-
-    def tick(self) -> None:
-        """Time passes for the controller while something is under way, or a machine is in quarantine for a while."""
-        self.take(ev.Tick())
-        is_busy = self.state.phase in _BUSY or self.state.restore is not None
-        is_kept_away = any(until_s < NEVER_S for until_s in self.state.care.quarantine.values())
-        self.is_ticking = is_busy or is_kept_away or self.now_s < self.attentive_until_s
-        if self.is_ticking:
-            self.later(TICK_S, self.tick)
-
-    def book(self, cause: Cause) -> None:
-        """What time is spent on from now, as long as nobody trains."""
-        self.progress.advance(self.now_s)
-        self.progress.cause = cause
-
-    def carry_out(self, command: cmd.Command) -> None:
-        act = _ACTS.get(type(command))
-        if act is not None:
-            act(self, command)
-
-    def start(self, command: cmd.StartWorker) -> None:
-        self.wishes[command.worker] = command
-        self.place()
-
-    def place(self) -> None:
-        """Whoever waits gets machines, as long as there are enough."""
-        for name, wish in list(self.wishes.items()):
-            if len(self.machines.free) < self.machines.size:
-                return
-            if self.machines.take(name, wish.avoid):
-                del self.wishes[name]
-                self.later(self.times.place_s, self.if_it_lives, self.come_up, name)
-
-    def if_it_lives(self, act: Callable[[str], None], name: str) -> None:
-        if name not in self.dead:
-            act(name)
-
-    def come_up(self, name: str) -> None:
-        self.control(ev.WorkerPlaced(worker=name, node=self.machines.name(self.machines.of[name][0])))
-        self.later(self.times.loading_s, self.if_it_lives, self.park, name)
-
-    def park(self, name: str) -> None:
-        self.control(ev.WorkerParked(worker=name, host="h", port=1, pid=1, layout="l"))
-
-    def dismiss(self, command: cmd.Dismiss) -> None:
-        for name in command.workers:
-            self.current.discard(name)
-            if self.wishes.pop(name, None) is None and name not in self.dead:
-                self.later(TICK_S, self.if_it_lives, self.left, name)
-
-    def left(self, name: str) -> None:
-        self.dead.add(name)
-        self.machines.release(name)
-        self.control(ev.TrainFnReturned(worker=name, dismissed=True))
-        self.place()
-
-    def fence(self, command: cmd.Fence) -> None:
-        self.dead.add(command.worker)
-        self.later(self.times.detect_s, self.found_dead, command.worker, "fenced")
-
-    def prove(self, command: cmd.ProveDead) -> None:
-        if command.worker in self.dead:
-            self.later(self.times.detect_s, self.found_dead, command.worker, "its process is gone")
-
-    def freeze(self, command: cmd.Freeze) -> None:
-        self.stop(Cause.FORMING, "another failure")
-        self.book(Cause.FORMING)
-        self.later(self.times.freeze_s, self.answer, command.workers, command.generation)
-
-    def answer(self, names: tuple[str, ...], generation: int) -> None:
-        held = self.commit(self.progress.steps)
-        said = []
-        for name in names:
-            if name not in self.dead:
-                is_current = name in self.current and held.step >= 0
-                commit = held if is_current else NOTHING_COMMITTED
-                said.append(ev.FreezeAnswered(worker=name, generation=generation, commit=commit, healed=is_current))
-        self.control(*said)
-
-    def commit(self, steps: int) -> CommitId:
-        generation = max(1, self.state.generation)
-        return CommitId(incarnation=1, generation=generation, attempt=1, step=steps - 1, lineage="s")
-
-    def pause(self, command: cmd.Pause) -> None:
-        """All stop at the end of the step under way."""
-        if self.progress.replicas:
-            self.progress.advance(self.now_s)
-            self.later(self.progress.until_step_s(), self.stop_at_door, command.generation)
-
-    def stop_at_door(self, generation: int) -> None:
-        if generation != self.state.generation or not self.progress.replicas:
-            return
-        self.stop(Cause.FORMING, PLANNED)
-        self.answer(tuple(member.worker for member in self.view.members), generation)
-
-    def form(self, command: cmd.Form) -> None:
-        view = command.view
-        if view.restored:
-            self.progress.go_back(view.resume.step + 1)
-        if view.bootstrap:
-            self.progress.go_back(0)
-        heal_s = self.times.heal_s if view.behind and not view.bootstrap else 0.0
-        self.book(Cause.FORMING)
-        self.later(self.form_s(view.replicas), self.connected, view, heal_s)
-
-    def connected(self, view: View, heal_s: float) -> None:
-        if heal_s and view.generation == self.state.generation:
-            self.book(Cause.HEALING)
-        self.later(heal_s, self.formed, view)
-
-    def formed(self, view: View) -> None:
-        names = [member.worker for member in view.members]
-        if view.generation != self.state.generation or self.state.phase is not Phase.FORMING:
-            return
-        if self.dead.isdisjoint(names):
-            self.progress.advance(self.now_s)
-            self.current = set(names)
-            self.control(*(ev.Formed(worker=name, generation=view.generation) for name in names))
-
-    def go(self, command: cmd.Go) -> None:
-        self.progress.advance(self.now_s)
-        self.progress.replicas = len(command.workers)
-        if self.halted is not None:
-            at_s, why, redone_s = self.halted
-            last = self.state.incidents[-1].decision if self.state.incidents else ""
-            decision = last if why != PLANNED else f"{len(command.workers)} replicas"
-            self.told.append(Told(at_s=at_s, kind=why, lost_s=self.now_s - at_s + redone_s, decision=decision))
-            self.halted = None
-        self.later(self.progress.until_step_s(), self.stable, command.generation)
-
-    def stable(self, generation: int) -> None:
-        """The first steps of a generation are told; the others go without saying."""
-        if generation != self.state.generation or not self.progress.replicas:
-            return
-        self.progress.advance(self.now_s)
-        step_s, steps = self.scenario.job.step_s, self.progress.steps
-        for number in range(max(0, steps - 2), steps):
-            report = StepReport(
-                commit=self.commit(number + 1),
-                metrics={},
-                replicas=self.progress.replicas,
-                samples=1,
-                started_at_s=self.now_s - step_s,
-                committed_at_s=self.now_s,
-            )
-            self.control(ev.StepStable(worker=self.view.leader.worker, report=report))
-
-    @property
-    def view(self) -> View:
-        assert self.state.view is not None
-        return self.state.view
-
-    def find(self, command: cmd.FindRestore) -> None:
-        steps = self.progress.saved_steps
-        if command.at_most is not None:
-            steps = min(steps, command.at_most + 1)
-        commit = self.commit(steps) if steps > 0 else None
-        self.later(self.times.detect_s, self.control, ev.RestoreFound(commit=commit, reason="nothing is saved"))
-
-    def restore(self, command: cmd.Restore) -> None:
-        self.book(Cause.RESTORE)
-        self.later(self.times.load_s, self.restored, command)
-
-    def restored(self, command: cmd.Restore) -> None:
-        there = (name for name in command.workers if name not in self.dead)
-        self.control(*(ev.Restored(worker=name, commit=command.commit) for name in there))
-
-    # --- failures ---
-
-    def stop(self, cause: Cause, why: str) -> None:
-        """Nobody trains any more."""
-        self.progress.advance(self.now_s)
-        if self.progress.replicas:
-            self.halted = (self.now_s, why, self.progress.halt(cause))
-
     def strike(self, failure: Failure) -> None:
-        if failure.kind is FaultKind.SLOW:
-            self.progress.advance(self.now_s)
-            lasts_s = failure.lasts_s or self.scenario.failures.lasts_s
-            self.progress.slow_until_s = self.now_s + lasts_s
-            self.progress.slow_factor = self.scenario.failures.slow_factor
+        self.progress.advance(self.now_s)
+        lasts_s, kind = failure.lasts_s or self.scenario.failures.lasts_s, failure.kind
+        if kind is FaultKind.STORAGE_ERRORS:
+            self.progress.storage_down_until_s = max(self.progress.storage_down_until_s, self.now_s + lasts_s)
             return
-        for machine in failure.nodes or self.drawn(failure.place):
-            if failure.kind is FaultKind.NOTICE:
+        if kind is FaultKind.BIT_FLIP:
+            (self.progress.uploaded if failure.is_durable else self.progress.saved).damage()
+            return
+        machines = failure.nodes or self.drawn(failure.place)
+        if kind in PASSING and lasts_s < self.times.detect_hang_s:
+            self.wait(machines, kind.value, lasts_s)
+            return
+        for machine in machines:
+            if kind is FaultKind.NOTICE:
                 self.warn(machine, failure)
-            elif failure.kind is FaultKind.NODE_DOWN:
-                self.lose(machine, failure.kind.value, failure.lasts_s)
+            elif kind is FaultKind.NODE_DOWN:
+                self.lose(machine, kind.value, failure.lasts_s)
+            elif kind is FaultKind.PARTITION:
+                self.lose(machine, kind.value, lasts_s, is_hang=True)
             elif machine in self.machines.on:
-                is_hang = failure.kind in PASSING
-                self.kill(self.machines.on[machine], failure.kind.value, is_hang)
+                self.harm(self.machines.on[machine], machine, failure, lasts_s)
+
+    def harm(self, worker: str, machine: int, failure: Failure, lasts_s: float) -> None:
+        """What strikes the one who is on a machine."""
+        if failure.kind is FaultKind.SLOW:
+            self.slow = (machine, self.now_s + lasts_s, failure.factor or self.scenario.failures.slow_factor)
+            if self.progress.replicas:
+                self.drag(self.state.generation)
+        elif failure.kind is FaultKind.XID:
+            self.find_xid(worker, machine, failure)
+        else:
+            self.kill(worker, failure.kind.value, is_hang=failure.kind is FaultKind.STOP)
+
+    def find_xid(self, worker: str, machine: int, failure: Failure) -> None:
+        """The worker dies of what is more than a note; the policy hears why, and the machine goes where it must."""
+        severity, sentence = classify(failure.xid)
+        if severity is Severity.INFORMATIONAL:
+            return
+        place = {"node": self.machines.name(self.machines.of[worker][0]), "device": GPUS[0], "workers": (worker,)}
+        told = {"kind": FindingKind.XID, "severity": severity, "detail": sentence}
+        self.findings[worker] = ev.HardwareFinding(**place, **told)  # type: ignore[arg-type]
+        if severity is Severity.RESET_NEEDED:
+            self.lose(machine, failure.kind.value, self.scenario.cluster.reset_s)
+        elif severity is Severity.NODE_MUST_GO:
+            self.lose(machine, failure.kind.value, 0.0)
+        else:
+            self.kill(worker, failure.kind.value)
+
+    def wait(self, machines: tuple[int, ...], why: str, lasts_s: float) -> None:
+        """It is over before anybody would act on it: all wait, and go on."""
+        if self.progress.replicas and any(self.machines.on.get(machine) in self.members for machine in machines):
+            self.progress.held_until_s = max(self.progress.held_until_s, self.now_s + lasts_s)
+            self.told.append(Told(at_s=self.now_s, kind=why, lost_s=lasts_s, decision="wait"))
 
     def drawn(self, place: float) -> tuple[int, ...]:
         """One of the machines that train; before there are any, nobody's."""
@@ -321,16 +106,20 @@ class Fleet:
     def warn(self, machine: int, failure: Failure) -> None:
         worker = self.machines.on.get(machine)
         if worker is not None and worker not in self.dead:
+            self.noticed.add(worker)
             self.control(ev.WorkerNotice(worker=worker, reason=f"{self.machines.name(machine)} will be taken away"))
-        notice_s = min(self.scenario.failures.notice_s, self.scenario.end_s)
-        self.later(notice_s, self.lose, machine, failure.kind.value, failure.lasts_s)
+        notice_s = min(failure.lasts_s or self.scenario.failures.notice_s, self.scenario.end_s)
+        away_s = failure.away_s or self.scenario.cluster.repair_s
+        self.machines.lose(machine, self.now_s + notice_s + away_s)  # it gets no worker any more
+        self.later(notice_s, self.lose, machine, failure.kind.value, failure.away_s)
 
-    def lose(self, machine: int, why: str, lasts_s: float) -> None:
+    def lose(self, machine: int, why: str, lasts_s: float, is_hang: bool = False) -> None:
         until_s = self.now_s + (lasts_s or self.scenario.cluster.repair_s)
         self.machines.lose(machine, until_s)
         self.later(until_s - self.now_s, self.come_back, machine)
+        self.holders = {name: places for name, places in self.holders.items() if machine not in places}
         if machine in self.machines.on:
-            self.kill(self.machines.on[machine], why)
+            self.kill(self.machines.on[machine], why, is_hang)
 
     def come_back(self, machine: int) -> None:
         if self.machines.come_back(machine, self.now_s):
@@ -342,29 +131,8 @@ class Fleet:
             return
         self.dead.add(worker)
         if worker in self.current and any(worker == member.worker for member in self.view.members):
+            self.report(1)
             self.stop(Cause.DETECTING, why)
         self.current.discard(worker)
         detect_s = self.times.detect_hang_s if is_hang else self.times.detect_s
         self.later(detect_s, self.found_dead, worker, why)
-
-    def found_dead(self, worker: str, why: str) -> None:
-        self.machines.release(worker)
-        record = self.state.workers.get(worker)
-        if record is not None and record.standing not in (Standing.DEAD, Standing.GONE):
-            self.progress.advance(self.now_s)
-            self.control(ev.WorkerDead(worker=worker, proof=why))
-        self.place()
-
-
-_ACTS: dict[type[cmd.Command], Callable[[Fleet, Any], None]] = {
-    cmd.StartWorker: Fleet.start,
-    cmd.Dismiss: Fleet.dismiss,
-    cmd.Fence: Fleet.fence,
-    cmd.ProveDead: Fleet.prove,
-    cmd.Freeze: Fleet.freeze,
-    cmd.Pause: Fleet.pause,
-    cmd.Form: Fleet.form,
-    cmd.Go: Fleet.go,
-    cmd.FindRestore: Fleet.find,
-    cmd.Restore: Fleet.restore,
-}

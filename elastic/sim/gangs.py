@@ -72,7 +72,7 @@ class GangWorld(World):
         must(is_next, Law.EXACTLY_ONCE, lambda: f"{worker.name} rolls forward to {prepared}")
         self.check_not_redone(worker, prepared)
         self.done(worker, Signal.ROLL_FORWARD)
-        worker.pending = prepared
+        worker.pending, worker.consumed = prepared, self.samples.consumed[prepared.lineage]
         self.rolled_forward += 1
 
     def forget_superseded(self, worker: SimWorker) -> None:
@@ -99,10 +99,8 @@ class GangWorld(World):
             return
         view = worker.view
         assert view is not None
-        mates = [self.workers[member.worker] for member in view.gang(decision[2])]
         has_agreed = len(self.agreements[decision]) == self.width
-        is_cut = not all(self.is_there(mate, view) for mate in mates)
-        if self.chance("break_") or (not has_agreed and (is_cut or self.is_late(worker))):
+        if self.chance("break_") or not (has_agreed or self.may_become(worker, view.gang(decision[2]))):
             self.split += has_agreed
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")
@@ -120,6 +118,7 @@ class GangWorld(World):
         self.make_stable(worker)
         if number < self.plan.steps:
             lineage = f"{hash32(parent.lineage, generation, number):08x}"
+            self.samples.sum_up(key, self.reductions[key], lineage, parent.lineage)
             commit = CommitId(view.incarnation, generation, 1, number, lineage)
             self.done(worker, Signal.PREPARE, commit=commit)
         decision = self.deciding[worker.name] = (*place, view.rank_of(worker.name) // self.width)

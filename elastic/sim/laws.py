@@ -17,6 +17,7 @@ class Law(Enum):
     CONTROLLER = "the laws of the controller"
     COLLECTED = "what is collected is not needed"
     COMPLETED = "commands are completed"
+    ADDS_UP = "the ledger adds up"
 
 
 class Violation(AssertionError):

@@ -11,7 +11,7 @@ class Machines:
 
     Attributes:
         on: by machine, the worker that has it. of: by worker, its machines.
-        away: machines that are not there, and until when.
+        away: machines that are not there, and until when. lives: how often each has come back: with another name.
     """
 
     def __init__(self, cluster: Cluster, spares: int) -> None:
@@ -21,17 +21,18 @@ class Machines:
         self.on: dict[int, str] = {}
         self.of: dict[str, tuple[int, ...]] = {}
         self.away: dict[int, float] = {}
+        self.lives: dict[int, int] = {}
 
     def take(self, worker: str, avoid: Iterable[str] = ()) -> bool:
         """As many free machines as a replica has, the lowest numbers first; whether there were as many."""
-        shunned = {int(name[1:]) for name in avoid}
+        shunned = frozenset(avoid)
         if len(self.free) < self.size:
             return False
         passed_over: list[int] = []
         taken: list[int] = []
         while self.free and len(taken) < self.size:
             machine = heapq.heappop(self.free)
-            (passed_over if machine in shunned else taken).append(machine)
+            (passed_over if self.name(machine) in shunned else taken).append(machine)
         is_enough = len(taken) == self.size
         for machine in passed_over if is_enough else (*passed_over, *taken):
             heapq.heappush(self.free, machine)
@@ -58,10 +59,12 @@ class Machines:
         if machine not in self.away or self.away[machine] > now_s:
             return False
         del self.away[machine]
+        self.lives[machine] = self.lives.get(machine, 0) + 1
         if machine not in self.on:
             heapq.heappush(self.free, machine)
         return True
 
-    @staticmethod
-    def name(machine: int) -> str:
-        return f"n{machine}"
+    def name(self, machine: int) -> str:
+        """As a cluster calls it: one that was away and is back is a new node."""
+        life = self.lives.get(machine, 0)
+        return f"n{machine}" if not life else f"n{machine}-{life}"

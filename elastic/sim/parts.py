@@ -60,7 +60,10 @@ class Plan:
 class SimWorker:
     """A process: the protocol's state, and what its training thread is doing.
 
-    Attribute `clock_rate`: seconds of its host's clock in one second.
+    Attributes:
+        clock_rate: seconds of its host's clock in one second.
+        bits: of its state; 0 where nothing has gone wrong. is_tainted: something has, since the last vote on them.
+        consumed: samples of all steps that are in it.
     """
 
     name: str
@@ -78,6 +81,8 @@ class SimWorker:
     since_s: float = 0.0
     contributed: bool = False
     bits: int = 0
+    is_tainted: bool = False
+    consumed: int = 0
     pause_generation: int = 0
     wants_pause: bool = False
     applying: CommitId | None = None

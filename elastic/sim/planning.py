@@ -14,8 +14,13 @@ from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times
 from elastic.sim.study import Row
 
 DAY_S = 86400.0
-COPY_BYTES_PER_S = 19.5e9  # into warm shared memory: 1 GiB in 0.055 s, see docs/checkpointing.md
-# The intervals are not: they guard against what strikes all replicas at once, which no failure here does.
+# What was measured, and where; docs/simulator.md says how it is scaled. tests/pure/test_planning.py holds it to that.
+STALL_BYTES_PER_S = 42.3e9  # checkpoint_systems.json: 256 MiB, elastic: median stall_s
+DETECT_S = 0.311  # recovery_elastic.json, node: median t_resume_s, all of it
+DETECT_HANG_S = 0.826  # recovery_elastic.json, stop: median t_resume_s, all of it
+FREEZE_S = 0.112  # docs/scale.md: until the freeze is decided, at 10,000 hosts
+GO_S_PER_HOST = 12.4 / 10_000  # docs/scale.md: until the go, at 10,000 hosts
+HEAL_TIMES = 2.2  # recovery_elastic.json, join: median longest_gap_s over median copy_s
 _CHOSEN = ("spare_nodes", "policy", "minimum_replicas")
 POLICIES = ("Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware")
 
@@ -27,6 +32,7 @@ class Given:
     Attributes:
         mtbf_s: between two failures of the whole cluster. notice_share: of the failures that are announced, notice_s
             before. repair_s: until a machine is back.
+        outage_mtbf_s: between two failures of all machines at once, after which only what was uploaded is left.
         state_bytes: of one copy of model and optimizer. link_bytes_per_s: between two machines.
         storage_bytes_per_s: of the persistent tier, in all. loading_s: from a start to the first step.
         connect_s: until a group is connected, NCCL included.
@@ -40,6 +46,7 @@ class Given:
     notice_share: float = 0.0
     notice_s: float = 30.0
     repair_s: float = 14400.0
+    outage_mtbf_s: float = 30 * DAY_S
     link_bytes_per_s: float = 25e9
     storage_bytes_per_s: float = 10e9
     loading_s: float = 300.0
@@ -60,7 +67,7 @@ class Given:
     @property
     def stall_s(self) -> float:
         """For which a snapshot holds training up."""
-        return self.node_bytes / self.gpus_per_node / COPY_BYTES_PER_S
+        return self.node_bytes / self.gpus_per_node / STALL_BYTES_PER_S
 
     @property
     def upload_s(self) -> float:
@@ -97,7 +104,7 @@ def intervals_s(given: Given) -> tuple[float, float]:
     An upload costs no stall of its own; it is done as often as the storage takes, and not more often than snapshots.
     """
     local_s = optimal_interval_s(given.stall_s, given.mtbf_s)
-    return local_s, max(local_s, given.upload_s, optimal_interval_s(given.stall_s, given.mtbf_s * given.replicas))
+    return local_s, max(local_s, given.upload_s, optimal_interval_s(given.stall_s, given.outage_mtbf_s))
 
 
 def scenario_of(given: Given, choice: Choice) -> Scenario:
@@ -110,6 +117,7 @@ def scenario_of(given: Given, choice: Choice) -> Scenario:
             gpus=given.gpus,
             gpus_per_node=given.gpus_per_node,
             nodes_per_replica=given.nodes_per_replica,
+            nodes_per_rack=given.replicas * given.nodes_per_replica + choice.spare_nodes,
             spare_nodes=choice.spare_nodes,
             repair_s=given.repair_s,
             price_per_gpu_hour=given.price_per_gpu_hour,
@@ -119,16 +127,20 @@ def scenario_of(given: Given, choice: Choice) -> Scenario:
             per_day=DAY_S / given.mtbf_s,
             kinds={FaultKind.NODE_DOWN: 1.0 - notice, FaultKind.NOTICE: notice},
             notice_s=given.notice_s,
+            rack_mtbf_s=given.outage_mtbf_s,
         ),
         times=Times(
-            detect_s=0.3,
-            freeze_s=0.3,
+            detect_s=DETECT_S,
+            detect_hang_s=DETECT_HANG_S,
+            freeze_s=FREEZE_S,
             form_s=given.connect_s,
-            heal_s=2.3 * shard_bytes / (given.link_bytes_per_s / given.gpus_per_node),
+            form_per_replica_s=GO_S_PER_HOST * given.nodes_per_replica,
+            heal_s=HEAL_TIMES * shard_bytes / (given.link_bytes_per_s / given.gpus_per_node),
             loading_s=given.loading_s,
             load_s=given.upload_s,
             save_interval_s=choice.local_interval_s,
             save_stall_s=given.stall_s,
+            upload_interval_s=choice.persistent_interval_s,
         ),
     )
 
@@ -153,7 +165,7 @@ def planned(given: Given, play: Callable[[Scenario, str], Row]) -> Plan:
             (_with(best, name, value) for value in _values(given, best, name)), key=lambda one: _cost(tried(one))
         )
     worth = {}
-    for name in (*_CHOSEN, "local_interval_s"):
+    for name in (*_CHOSEN, "local_interval_s", "persistent_interval_s"):
         values = _values(given, best, name)
         worth[name] = tuple((_told(value), tried(_with(best, name, value))) for value in values)
     return Plan(choice=best, row=tried(best), worth=worth)
@@ -161,14 +173,15 @@ def planned(given: Given, play: Callable[[Scenario, str], Row]) -> Plan:
 
 def _values(given: Given, best: Choice, name: str) -> Sequence[Any]:
     """What is tried of a setting, what is chosen among it, cheapest first."""
-    size, local_s = given.nodes_per_replica, best.local_interval_s
+    size = given.nodes_per_replica
     if name == "policy":
         return POLICIES
     if name == "spare_nodes":
         return sorted({0, 1, 2, size, 2 * size})
     if name == "minimum_replicas":
         return sorted({1, max(1, given.replicas // 2), given.replicas})
-    return (local_s / 4, local_s, local_s * 4)
+    interval_s = best.local_interval_s if name == "local_interval_s" else best.persistent_interval_s
+    return (interval_s / 4, interval_s, interval_s * 4)
 
 
 def _with(choice: Choice, name: str, value: Any) -> Choice:

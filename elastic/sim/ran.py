@@ -12,12 +12,14 @@ class Told:
     Attributes:
         kind: what happened. lost_s: wall seconds until all trained again, and what was done again.
         decision: what was done about it, and why.
+        is_planned: nothing had failed: the group grew again.
     """
 
     at_s: float
     kind: str
     lost_s: float
     decision: str
+    is_planned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,8 @@ class Ran:
     """One simulated run.
 
     Attributes:
-        machines: that were paid for. events: that the controller took in. ending: empty if the run trained to the end.
+        incidents: by time, planned changes of size among them. machines: that were paid for.
+        events: that the controller took in. ending: empty if the run trained to the end.
     """
 
     account: Account
@@ -35,6 +38,11 @@ class Ran:
     generations: int = 0
     ending: str = ""
     digest: int = field(default=0, compare=False)
+
+    @property
+    def failures(self) -> tuple[Told, ...]:
+        """Incidents that a failure began."""
+        return tuple(told for told in self.incidents if not told.is_planned)
 
     @property
     def goodput(self) -> float:

@@ -2,14 +2,16 @@
 
 The job stops with the failure. Somebody notices, the processes are started again where there are machines, the state
 is read, and what was done since the last checkpoint is done again. Where machines are missing, the job waits for them
-or, if it is elastic, goes on with fewer replicas; it grows again at a checkpoint.
+or, if it is elastic, goes on with fewer replicas; it grows again at a checkpoint. What fails before all train again
+lengthens the incident: the start under way is given up, and another one begins.
 """
 
-import heapq
+from bisect import bisect_left
 
 from elastic.control.faults import FaultKind
+from elastic.control.xid import Severity
 from elastic.sim.account import Account, Cause
-from elastic.sim.failures import HARMLESS, OF_MACHINES, PASSING, Failure, failures_of
+from elastic.sim.failures import ASIDE, PASSING, Failure, failures_of
 from elastic.sim.ran import Ran, Told
 from elastic.sim.scenario import Scenario
 
@@ -20,37 +22,61 @@ class Restarting:
     Attributes:
         now_s: virtual time. trained_s: since the processes were last started.
         returns: when machines that are away come back. slow: (until when, how many times slower).
+        ends_s: when processes end of a failure. down: from and until when there were no processes.
+        cut_s: when the start under way is ended by the next failure; is_cut: it was.
+        outages: of the storage, from and until, in trained_s. storage_down_until_s: the last one, in now_s.
+        damaged: in trained_s, when the newest checkpoint was damaged.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario, self.times, self.cluster = scenario, scenario.times, scenario.cluster
         self.account = Account()
-        self.failures = failures_of(scenario, seed)
+        self.failures = sorted(failures_of(scenario, seed), key=self.struck_s)
         self.now_s = self.trained_s = 0.0
         self.returns: list[float] = []
         self.replicas = self.cluster.replicas
         self.slow = (0.0, 1.0)
+        self.ends_s: list[float] = []
+        self.down = (0.0, 0.0)
+        self.cut_s, self.is_cut = float("inf"), False
+        self.outages: list[tuple[float, float]] = []
+        self.storage_down_until_s = 0.0
+        self.damaged: list[float] = []
         self.told: list[Told] = []
 
     def run(self) -> Ran:
         self.spend(Cause.INITIALIZATION, self.times.start_s)
+        self.ends_s = [self.struck_s(one) for one in self.failures if self.is_end(one)]
         for failure in self.failures:
-            if failure.kind in HARMLESS or failure.kind is FaultKind.BIT_FLIP:  # nobody notices the latter
-                continue
-            struck_s = failure.at_s + (self.scenario.failures.notice_s if failure.kind is FaultKind.NOTICE else 0.0)
+            struck_s = self.struck_s(failure)
             self.train_until(struck_s)
-            if self.now_s < self.scenario.end_s:
+            is_felt = not self.down[0] <= struck_s < self.down[1] or self.away_s(failure) > 0.0
+            if self.now_s < self.scenario.end_s and is_felt:
                 self.suffer(failure)
         self.train_until(self.scenario.end_s)
-        return Ran(
-            account=self.account, incidents=tuple(self.told), machines=self.cluster.nodes + self.cluster.spare_nodes
-        )
+        return Ran(account=self.account, incidents=tuple(self.told), machines=self.scenario.machine_count)
+
+    def struck_s(self, failure: Failure) -> float:
+        is_told = failure.kind is FaultKind.NOTICE
+        return failure.at_s + ((failure.lasts_s or self.scenario.failures.notice_s) if is_told else 0.0)
+
+    def lasts_s(self, failure: Failure) -> float:
+        return failure.lasts_s or self.scenario.failures.lasts_s
+
+    def is_end(self, failure: Failure) -> bool:
+        """Whether processes end of it."""
+        if failure.kind in PASSING:
+            return self.lasts_s(failure) >= self.times.detect_hang_s
+        is_note = failure.kind is FaultKind.XID and failure.severity is Severity.INFORMATIONAL
+        return failure.kind not in ASIDE and not is_note
 
     # --- time passes ---
 
     def spend(self, cause: Cause, seconds: float) -> None:
         """All wait; not beyond the end."""
         seconds = max(0.0, min(seconds, self.scenario.end_s - self.now_s))
+        if self.now_s + seconds > self.cut_s:
+            seconds, self.is_cut = self.cut_s - self.now_s, True
         self.account.add(cause, seconds)
         self.now_s += seconds
 
@@ -79,7 +105,7 @@ class Restarting:
     def usable(self, at_s: float) -> int:
         """Replicas for which there are machines then."""
         away = sum(back_s > at_s for back_s in self.returns)
-        machines = self.cluster.nodes + self.cluster.spare_nodes - away
+        machines = self.scenario.machine_count - away
         return min(self.cluster.replicas, machines // self.cluster.nodes_per_replica)
 
     def train(self, seconds: float) -> None:
@@ -105,69 +131,105 @@ class Restarting:
     # --- something fails ---
 
     def suffer(self, failure: Failure) -> None:
-        began_s, kind = self.now_s, failure.kind
-        wanted = self.scenario.failures
-        lasts_s = failure.lasts_s or wanted.lasts_s
-        if kind is FaultKind.SLOW:
-            self.slow = (self.now_s + lasts_s, wanted.slow_factor)
+        began_s, lasts_s = self.now_s, self.lasts_s(failure)
+        if not self.is_end(failure):
+            self.bear(failure, lasts_s)
             return
-        if kind in PASSING and lasts_s < self.times.detect_hang_s:
-            self.spend(Cause.DETECTING, lasts_s)
-            self.told.append(Told(at_s=began_s, kind=kind.value, lost_s=self.now_s - began_s, decision="wait"))
-            return
+        before = self.told.pop() if self.is_cut and not self.told[-1].is_planned else None
+        self.is_cut = False
         redone_s = self.lose_work()
-        self.spend(Cause.DETECTING, self.times.detect_hang_s if kind in PASSING else self.times.detect_s)
-        decision = "restart"
-        if kind in OF_MACHINES:
-            decision = self.lose_machines(failure, began_s)
+        self.spend(Cause.DETECTING, self.times.detect_hang_s if failure.kind in PASSING else self.times.detect_s)
+        if away_s := self.away_s(failure):
+            self.returns += [began_s + away_s] * max(1, len(failure.nodes))
+        decision = self.find_machines(is_missing=away_s > 0.0)
+        self.down = (began_s, self.now_s)
         self.restart()
-        self.told.append(Told(at_s=began_s, kind=kind.value, lost_s=self.now_s - began_s + redone_s, decision=decision))
+        lost_s, kind = self.now_s - began_s + redone_s, failure.kind.value
+        if before is not None:
+            began_s, lost_s, kind = before.at_s, before.lost_s + lost_s, before.kind
+            decision = before.decision if decision == "restart" else decision
+        self.told.append(Told(at_s=began_s, kind=kind, lost_s=lost_s, decision=decision))
+
+    def bear(self, failure: Failure, lasts_s: float) -> None:
+        """What ends nobody's process."""
+        if failure.kind is FaultKind.SLOW:
+            self.slow = (self.now_s + lasts_s, failure.factor or self.scenario.failures.slow_factor)
+        elif failure.kind is FaultKind.STORAGE_ERRORS:
+            self.storage_down_until_s = max(self.storage_down_until_s, self.now_s + lasts_s)
+            self.outages.append((self.trained_s, self.trained_s + lasts_s))
+        elif failure.kind is FaultKind.BIT_FLIP:
+            self.damaged.append(self.trained_s)
+        elif failure.kind in PASSING:
+            began_s = self.now_s
+            self.spend(Cause.DETECTING, lasts_s)
+            self.told.append(Told(at_s=began_s, kind=failure.kind.value, lost_s=self.now_s - began_s, decision="wait"))
+
+    def away_s(self, failure: Failure) -> float:
+        """How long its machine is away; 0: it is not."""
+        if failure.kind is FaultKind.PARTITION:
+            return self.lasts_s(failure)
+        if failure.kind is FaultKind.XID:
+            asked = {Severity.RESET_NEEDED: self.cluster.reset_s, Severity.NODE_MUST_GO: self.cluster.repair_s}
+            return asked.get(failure.severity, 0.0)
+        if failure.kind is FaultKind.NOTICE:
+            return failure.away_s or self.cluster.repair_s
+        return (failure.lasts_s or self.cluster.repair_s) if failure.kind is FaultKind.NODE_DOWN else 0.0
 
     def lose_work(self) -> float:
         """What was done since the last checkpoint that can be read is done again; returns its seconds."""
         cycle_s = self.times.save_interval_s + self.times.save_stall_s
         since_s = self.trained_s % cycle_s
-        if since_s < self.times.save_lag_s:
+        while since_s < self.trained_s and not self.is_readable(self.trained_s - since_s):
             since_s += cycle_s
         since_s = min(since_s, self.trained_s)
+        self.trained_s = 0.0
+        self.outages.clear()
+        self.damaged.clear()
         share = self.times.save_interval_s / cycle_s * self.replicas / self.cluster.replicas
         redone_s = since_s * share * (1.0 - self.scenario.job.slowdown)
         self.account.move(redone_s, Cause.PRODUCTIVE, Cause.REDONE)
         return redone_s
 
-    def lose_machines(self, failure: Failure, at_s: float) -> str:
-        """They are away for a while; what is left decides how it goes on."""
-        back_s = at_s + (failure.lasts_s or self.cluster.repair_s)
+    def is_readable(self, saved_s: float) -> bool:
+        """Whether a checkpoint that was begun then, in trained_s, can be read now."""
+        cycle_s = self.times.save_interval_s + self.times.save_stall_s
+        is_damaged = any(0.0 <= damaged_s - saved_s < cycle_s for damaged_s in self.damaged)
+        is_there = self.trained_s - saved_s >= self.times.save_lag_s
+        return is_there and not is_damaged and not any(begun <= saved_s < over for begun, over in self.outages)
+
+    def find_machines(self, is_missing: bool) -> str:
+        """Those that are there decide how it goes on; `is_missing`: one was lost, and another one comes first."""
         self.returns = [one for one in self.returns if one > self.now_s]
-        for _ in range(max(1, len(failure.nodes))):
-            heapq.heappush(self.returns, back_s)
         left = self.usable(self.now_s)
         if left >= self.replicas:
-            self.spend(Cause.FORMING, self.times.replace_s)
-            return "replace the node"
+            self.spend(Cause.FORMING, self.times.replace_s if is_missing else 0.0)
+            return "replace the node" if is_missing else "restart"
         least = max(1, self.scenario.job.minimum_replicas) if self.scenario.is_elastic else self.replicas
         if left >= least:
             self.replicas = left
             self.spend(Cause.FORMING, self.times.resize_s)
             return "shrink"
-        while self.returns and self.usable(self.now_s) < least and self.now_s < self.scenario.end_s:
-            self.spend(Cause.PAUSED, max(0.0, min(one for one in self.returns if one > self.now_s) - self.now_s))
+        while self.usable(self.now_s) < least and self.now_s < self.scenario.end_s:
+            self.spend(Cause.PAUSED, min(one for one in self.returns if one > self.now_s) - self.now_s)
         self.replicas = max(least, min(self.usable(self.now_s), self.cluster.replicas))
         self.spend(Cause.FORMING, self.times.replace_s)
         return "wait"
 
     def restart(self) -> None:
+        """Processes start; the next failure of any ends them all."""
+        place = bisect_left(self.ends_s, self.now_s)
+        self.cut_s = self.ends_s[place] if place < len(self.ends_s) else float("inf")
         self.spend(Cause.FORMING, self.times.relaunch_s)
-        self.spend(Cause.RESTORE, self.times.load_s)
+        self.spend(Cause.RESTORE, max(0.0, self.storage_down_until_s - self.now_s) + self.times.load_s)
         self.spend(Cause.INITIALIZATION, self.times.warmup_s)
-        self.trained_s = 0.0
+        self.cut_s, self.trained_s = float("inf"), 0.0
 
     def resize(self) -> None:
         """Grow, right after a checkpoint."""
         began_s = self.now_s
         self.replicas = self.usable(self.now_s)
         self.spend(Cause.FORMING, self.times.resize_s)
-        self.spend(Cause.RESTORE, self.times.load_s)
-        self.spend(Cause.INITIALIZATION, self.times.warmup_s)
-        self.trained_s = 0.0
-        self.told.append(Told(at_s=began_s, kind="capacity is back", lost_s=self.now_s - began_s, decision="grow"))
+        self.down = (began_s, self.now_s)
+        self.restart()
+        lost_s = self.now_s - began_s
+        self.told.append(Told(at_s=began_s, kind="capacity is back", lost_s=lost_s, decision="grow", is_planned=True))

@@ -5,7 +5,6 @@ A run may lose all its workers and go on from what was saved, or be sent back on
 
 from abc import abstractmethod
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 from elastic.control import commands as cmd
@@ -88,6 +87,7 @@ class Restores(World):
     def go_back(self, resume: CommitId) -> None:
         """The history goes on after this commit."""
         del self.stable[resume.step + 1 :]
+        self.truth = 0
 
     def check_nobody_holds(self) -> None:
         """No state as new as the last stable step is held in every shard by members in reach."""
@@ -111,8 +111,8 @@ class Restores(World):
         if not self.is_void(commit):  # else seen by somebody out of reach, who is no part of the run any more
             super().note_stable(commit)
 
-    def report_of(self, commit: CommitId) -> StepReport:
-        return replace(super().report_of(commit), voted=True)
+    def report_of(self, commit: CommitId, **details: Any) -> StepReport:
+        return super().report_of(commit, voted=True, **details)
 
     def obey(self, worker: SimWorker, command: Any) -> None:
         if not isinstance(command, cmd.Restore):
@@ -146,7 +146,11 @@ class Restores(World):
         if self.can_read(worker, commit):
             worker.pending, worker.unpublished = None, []
             self.done(worker, Signal.RESTORED, commit=commit)
-            worker.bits = 0  # what a vote has not verified may be saved too, but then nobody knows of it
+            worker.consumed = self.samples.consumed[commit.lineage]
+            worker.bits, worker.is_tainted = (
+                0,
+                False,
+            )  # what a vote has not verified may be saved too, but then nobody knows of it
             answer = ev.Restored, {"commit": commit}
         else:
             kept = worker.state.commit if worker.state.healed else None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from elastic.control.faults import FaultKind, kind_of, seconds
 from elastic.errors import SettingError
+from elastic.sim.vocabulary import playable, scheduled
 
 T = TypeVar("T")
 WAYS = ("restart", "live")
@@ -21,8 +22,10 @@ class Cluster:
 
     Attributes:
         gpus: that the job wants. gpus_per_node: GPUs of a machine. nodes_per_replica: machines that hold one copy of
-            the model. nodes_per_rack: machines that fail together where a rack does.
+            the model. nodes_per_rack: machines that fail together where a rack does. racks_per_switch: racks that are
+            cut off together.
         spare_nodes: machines beside those that the job wants. repair_s: until a machine that has failed is back.
+        reset_s: until a machine is back whose GPU needs a reset.
         price_per_gpu_hour: of all machines, spares included.
     """
 
@@ -30,8 +33,10 @@ class Cluster:
     gpus_per_node: int = 8
     nodes_per_replica: int = 1
     nodes_per_rack: int = 16
+    racks_per_switch: int = 4
     spare_nodes: int = 0
     repair_s: float = 3600.0
+    reset_s: float = 120.0
     price_per_gpu_hour: float = 0.0
 
     @property
@@ -67,9 +72,14 @@ class Failures:
 
     Attributes:
         per_day: of the whole cluster. kinds: what they are, by weight; names are those of `elastic chaos`.
+        xids: which number an "xid" among them has, by weight.
         rack_mtbf_s: of one rack; all its machines go down together. Infinite: never.
+        switch_mtbf_s: of one switch; all machines of its racks are cut off for switch_lasts_s.
+        storage_mtbf_s: of the storage; nothing can be saved there or read for storage_lasts_s.
         bad_share: of machines that fail bad_times as often, and come back as bad as they were.
-        lasts_s: how long a fault that ends by itself lasts ("stop" and "partition" do, without harm).
+        flapping_share: of machines that come and go: there for flapping_up_s on average, then away for flapping_down_s.
+        lasts_s: how long a fault that ends by itself lasts; what stands still or is cut off for less than
+            times.detect_hang_s is waited for.
         notice_s: between a notice and the loss of the machine.
         slow_factor: how many times slower a machine with a "slow" fault is, for lasts_s.
         schedule: more of them, as `elastic chaos --schedule` takes it; times count from the start.
@@ -78,9 +88,17 @@ class Failures:
 
     per_day: float = 0.0
     kinds: Mapping[FaultKind, float] = field(default_factory=lambda: {FaultKind.NODE_DOWN: 1.0})
+    xids: Mapping[int, float] = field(default_factory=dict)
     rack_mtbf_s: float = float("inf")
+    switch_mtbf_s: float = float("inf")
+    switch_lasts_s: float = 600.0
+    storage_mtbf_s: float = float("inf")
+    storage_lasts_s: float = 600.0
     bad_share: float = 0.0
     bad_times: float = 10.0
+    flapping_share: float = 0.0
+    flapping_up_s: float = 3600.0
+    flapping_down_s: float = 120.0
     lasts_s: float = 60.0
     notice_s: float = 30.0
     slow_factor: float = 1.5
@@ -93,7 +111,7 @@ class Times:
     """How long everything takes, in seconds.
 
     Attributes:
-        start_s: from the submission to the first step, once.
+        start_s: from the submission to the first step, once; way "live": until its first workers are asked for.
         detect_s: from a crash until somebody acts on it. detect_hang_s: the same for a process that stands still.
         relaunch_s: way "restart": until all processes are back, on machines that are there.
         replace_s: way "restart": more, where another machine has to come first and a spare is there.
@@ -103,7 +121,8 @@ class Times:
         form_per_replica_s: more, for each replica. heal_s: until a joiner has the state.
         place_s: until a machine that is there is given to a new replica. loading_s: until that stands at its door.
         save_interval_s: between two checkpoints. save_stall_s: for which one holds training up.
-        save_lag_s: until it can be restored from.
+        save_lag_s: way "restart": until it can be restored from.
+        upload_interval_s: way "live": between two checkpoints that outlive all machines; 0: each one does.
     """
 
     start_s: float = 0.0
@@ -123,6 +142,7 @@ class Times:
     save_interval_s: float = 3600.0
     save_stall_s: float = 0.0
     save_lag_s: float = 0.0
+    upload_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +172,22 @@ class Scenario:
         if self.job.minimum_replicas > self.cluster.replicas:
             asked = f"job.minimum_replicas={self.job.minimum_replicas}"
             raise SettingError(f"{asked} is more than the {self.cluster.replicas} replicas that cluster.gpus makes")
+        for kind in self.failures.kinds:
+            playable(kind, f"failures.kinds.{kind.value}")
+        if FaultKind.XID in self.failures.kinds and not self.failures.xids:
+            raise SettingError("failures.kinds.xid: say in failures.xids which, by weight, e.g. {79: 2, 31: 1}")
+        scheduled(self.failures.schedule, self.machines)
+
+    @property
+    def machine_count(self) -> int:
+        """Those of the job and spares."""
+        spares = max(self.cluster.spare_nodes, self.job.spare_replicas * self.cluster.nodes_per_replica)
+        return self.cluster.nodes + spares
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Their names, spares last."""
+        return tuple(f"n{number}" for number in range(self.machine_count))
 
     @property
     def end_s(self) -> float:
@@ -230,6 +266,12 @@ def _kinds(where: str, value: Any) -> dict[FaultKind, float]:
     return {kind_of(str(name)): float(_number(f"{where}.{name}", weight)) for name, weight in value.items()}
 
 
+def _xids(where: str, value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping) or not all(isinstance(code, int) for code in value):
+        raise SettingError(f"{where}={value!r} must be weights by the number of an XID")
+    return {code: float(_number(f"{where}.{code}", weight)) for code, weight in value.items()}
+
+
 def _text(where: str, value: Any) -> str:
     return str(value)
 
@@ -242,6 +284,7 @@ def _spot(where: str, value: Any) -> tuple[tuple[float, int], ...]:
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "failures.kinds": _kinds,
+    "failures.xids": _xids,
     "failures.schedule": _text,
     "failures.spot": _spot,
 }

@@ -35,7 +35,8 @@ class Row:
 
     Attributes:
         goodput: mean over the seeds; interval: of the mean, 95 %.
-        shares: of the wall time, by cause. incidents: in a run, on average. lost_s: median of an incident.
+        shares: of the wall time, by cause. incidents: that failures began, in a run, on average.
+        lost_s: median of those. resizes: planned ones, in a run, on average.
         gpu_hours: that are paid for, in a run; cost: of them. useful_cost: of an hour of the full group's work.
         endings: why runs ended before their time.
     """
@@ -45,6 +46,7 @@ class Row:
     interval: tuple[float, float]
     shares: dict[str, float]
     incidents: float
+    resizes: float
     lost_s: float
     gpu_hours: float
     cost: float
@@ -70,8 +72,9 @@ def row_of(name: str, scenario: Scenario, runs: Sequence[Ran]) -> Row:
         goodput=mean,
         interval=interval_of(goodputs),
         shares=mean_shares(run.account for run in runs),
-        incidents=sum(len(run.incidents) for run in runs) / len(runs),
-        lost_s=median(told.lost_s for run in runs for told in run.incidents),
+        incidents=sum(len(run.failures) for run in runs) / len(runs),
+        resizes=sum(len(run.incidents) - len(run.failures) for run in runs) / len(runs),
+        lost_s=median(told.lost_s for run in runs for told in run.failures),
         gpu_hours=gpu_hours,
         cost=cost,
         useful_cost=cost / useful_h if useful_h else 0.0,

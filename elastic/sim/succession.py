@@ -13,12 +13,15 @@ from typing import Any
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted, newest_view, who_goes_on
+from elastic.control.bequest import bequest_of, left_by
+from elastic.control.plain import plain
 from elastic.control.state import RunState
 from elastic.control.values import CommitId
 from elastic.control.worker_protocol import Signal, Stage, Verdict
 from elastic.sim.depot import DepotWorld
 from elastic.sim.gangs import GangWorld
 from elastic.sim.laws import Law, must
+from elastic.sim.orders import Orders
 from elastic.sim.parts import SimWorker
 from elastic.sim.restores import Restores
 from elastic.sim.tiers import TierWorld
@@ -138,6 +141,7 @@ class Succession(World):
             "state": worker.state,
             "view": worker.view,
             "layout": "l",
+            "plan": self.data or self.samples.plan,
             "restores": number,
         }
         facts = self.facts[worker.name]
@@ -157,24 +161,40 @@ class Succession(World):
         view, before = newest_view(found), self.past
         if view is not None:
             members = {member.worker for member in view.members}
+        if view is None and before.generation > 0 or not going:
+            self.abandon()  # nobody who has trained is there: the run begins anew, or from a tier
+            return
         for worker in self.workers.values():
             if worker.name not in names | members:
                 worker.is_alive = False
-        if view is None and before.generation > 0 or not going:
-            self.abandoned = True  # nobody who has trained is there: the run begins anew, or from a tier
-            self.ws.take(ev.StopAsked(reason="nobody is left"))
-            return
         self.ws = copy.copy(self.ws)
         self.ws.state = RunState(settings=replace(before.settings, incarnation=life), forks=before.forks)
-        self.is_headless, self.stalled_until_s = False, 0.0
+        self.is_headless, self.stalled_until_s, self.orders = False, 0.0, Orders()
         if before.restore is not None and before.restore.at_most is not None:
             self.is_sent_back = True  # until a generation is formed, however many drivers that takes
         told: dict[str, Any] = {"published": before.published, "ahead": tuple(before.published_ahead)}
         if before.generation == 0:
             told = {}
         numbers: dict[str, Any] = {"next_worker": before.next_worker, "next_gang": before.next_gang}
-        self.control(ev.RunTakenOver(found=going, **told, **numbers))
+        left = bequest_of(plain(left_by(before)))
+        self.control(ev.RunTakenOver(found=going, left=left, **told, **numbers))
+        kept_away = set(self.ws.state.care.quarantine)
+        must(kept_away >= left.quarantine.keys(), Law.MAY_DIE, lambda: "a quarantine ended with its driver")
         self.hand_mail_over([self.workers[one.worker] for one in going])
+
+    def abandon(self) -> None:
+        """
+        Raises:
+            Violation: somebody could have told that it has trained.
+        """
+        self.abandoned = True
+        for worker in self.workers.values():
+            has_trained = worker.state.healed and worker.state.commit.step >= 0
+            is_left = has_trained and self.could_give(worker) and worker.state.stage is not Stage.GONE
+            is_over = worker.state.outvoted or not is_left
+            must(is_over, Law.NOTHING_LOST, lambda: f"{worker.name} was not found by a new driver")  # noqa: B023
+        self.ws.now_s = self.now_s + self.clock_error_s
+        self.ws.take(ev.StopAsked(reason="nobody is left"))
 
     def hand_mail_over(self, going: list[SimWorker]) -> None:
         for worker in going:

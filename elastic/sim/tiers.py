@@ -30,6 +30,7 @@ class TierWorld(Restores):
         self.saved: list[CommitId] = []
         self.unreadable: set[str] = set()
         self.refused: set[str] = set()
+        self.samples.inherit([f"b{step}" for step in range(before)])
         for step in range(before):
             commit = CommitId(incarnation=0, generation=1, attempt=1, step=step, lineage=f"b{step}")
             self.note_stable(commit)

@@ -10,10 +10,11 @@ from typing import Any
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
-from elastic.control.state import Phase
+from elastic.control.state import OVER, Phase
 from elastic.sim.clockwork import LIMITS, TICK_S
 from elastic.sim.crew import Crew
 from elastic.sim.laws import Law, must
+from elastic.sim.orders import Orders
 from elastic.sim.parts import Plan, SimWorker, reading_of
 
 WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
@@ -32,7 +33,7 @@ class World(Crew):
 
     Attributes:
         width: workers of a replica.
-        fenced: workers that were killed for the controller. named: those that were outvoted.
+        doomed: workers that were to be killed for the controller; fenced: that were. named: those that were outvoted.
         placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down; beaten_s: when it
             was last heard.
     """
@@ -43,9 +44,11 @@ class World(Crew):
         super().__init__(seed, plan)
         self.fenced: list[str] = []
         self.named: set[str] = set()
+        self.doomed: set[str] = set()
         self.placed: dict[str, str] = {}
         self.unheard_until_s: dict[str, float] = {}
         self.beaten_s: dict[str, float] = {}
+        self.orders = Orders()
 
     # --- the driver's side ---
 
@@ -99,16 +102,21 @@ class World(Crew):
         before = self.ws.state
         commands = self.ws.take(event)
         newest, stable = max((self.ws.state.published, *self.ws.state.published_ahead)), len(self.stable)
-        is_told = newest < stable or bool(commands)  # a fork is carried out a moment later
+        view = self.ws.state.view  # a fork is carried out a moment later
+        is_fork = view is not None and view.restored and view.resume.step == newest
+        is_told = newest < stable or is_fork or bool(commands)
         must(is_told, Law.NOTHING_LOST, lambda: f"step {newest} was told, and {stable} steps are stable")
         if isinstance(event, ev.Tick):
+            self.orders.give(commands)
+            self.orders.check(self.ws.state)
             self.carry_out_soon(commands)
             return
         if self.plan.supervisor and self.chance("supervisor"):
-            self.ws.state = before  # what it decided was told to nobody; the next one is told the same
+            self.ws.undo(before)  # the next one is told the same
             self.stalled_until_s = self.now_s + self.rng.uniform(0.3, 2.0)
             self.control(event)
             return
+        self.orders.give(commands)
         if self.chance("stall"):
             self.stalled_until_s = self.now_s + self.rng.uniform(1.0, 4 * LIMITS["freeze_timeout_s"])
         self.carry_out_soon(commands)
@@ -124,13 +132,19 @@ class World(Crew):
             self.place(command)
             self.later(self.rng.uniform(0.1, 4.0), self.come_up, command.worker)
         elif isinstance(command, cmd.ProveDead | cmd.Fence):
-            self.hunt(self.workers[command.worker], isinstance(command, cmd.Fence))
+            is_fence = isinstance(command, cmd.Fence)
+            self.doomed |= {command.worker} if is_fence else set()
+            self.hunt(self.workers[command.worker], is_fence)
         elif isinstance(command, cmd.Form):
             if command.view.bootstrap and command.view.generation > 1:
                 self.start_over()
             members = [member.worker for member in command.view.members]
             is_clean = not self.named & set(members)
             must(is_clean, Law.NEVER_WRONG, lambda: "a corrupt worker belongs to a generation again")
+            for name in self.named - self.doomed:
+                record = self.ws.state.workers.get(name)
+                is_over = record is None or record.standing in OVER
+                must(is_over, Law.NEVER_WRONG, lambda: f"{name} is corrupt, and nobody has told it to die")  # noqa: B023
             self.order(members, command)
         elif isinstance(command, cmd.Pause):
             self.order([command.worker], command)
@@ -200,6 +214,7 @@ class World(Crew):
                 must(not self.could_give(worker), Law.NOTHING_LOST, lambda: "the state was thrown away")
                 worker.is_alive = False
         self.stable.clear()
+        self.truth = 0
 
     def could_give(self, worker: SimWorker) -> bool:
         """Whether it could be asked for what it holds, and always could."""
@@ -283,18 +298,20 @@ class World(Crew):
     def judge_success(self) -> None:
         done = len(self.stable)
         must(done == self.plan.steps, Law.EXACTLY_ONCE, lambda: f"{done} of {self.plan.steps} steps are stable")
+        self.samples.follow(self.stable[:0])
+        self.samples.follow(self.stable)
         is_calm = not self.faults - HARMLESS  # else a report may have died with all who could make it
         told = self.ws.state.published
         must(not is_calm or told == self.plan.steps - 1, Law.NOTHING_LOST, lambda: f"only steps up to {told} were told")
         self.judge_bits()
 
     def judge_bits(self) -> None:
-        """All replicas that end the run hold the same bits."""
+        """All replicas that end the run hold the history's bits, but for what has flipped since the last vote."""
         members = [self.workers[member.name] for member in self.ws.state.members if member.name not in self.named]
         last = self.plan.steps - 1
-        bits = {one.bits for one in members if one.state.healed and one.state.commit.step == last}
-        is_caught = self.plan.corrupt > 0.0  # what flips after the last vote nobody sees
-        must(is_caught or len(bits) <= 1, Law.SAME_ANSWER, lambda: f"replicas ended with {len(bits)} answers")
+        for one in members:
+            is_true = one.bits == self.truth or one.is_tainted or not one.state.healed or one.state.commit.step != last
+            must(is_true, Law.SAME_ANSWER, lambda: f"{one.name} ended with {one.bits}, not {self.truth}")  # noqa: B023
 
     def judge_failure(self, ending: Ending, why: str) -> None:
         is_known = ending is Ending.REPLICAS_LOST or (ending is Ending.DIVERGED and self.plan.corrupt > 0.0)

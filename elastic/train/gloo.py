@@ -5,6 +5,11 @@ the group's own sockets: the group has its own gloo device, whose listening port
 the group when one of its ends is a published address. Each candidate is duplicated before it is looked at, so a
 descriptor that another thread closes and reuses meanwhile cannot be hit.
 
+Most works are waited for in slices, since a cut does not always end them: gloo sometimes never ends one whose
+connection was closed. Slices do not do for sends and receives, whose connection gloo closes when a wait times out, nor
+for reduce-scatters, whose work ignores the timeout of `wait` (measured on torch 2.13). These are waited for in a thread
+(`InOneGo`), which a cut leaves behind if need be.
+
 This is the one module that touches torch's private `ProcessGroupGloo._Options` and `create_device`.
 """
 
@@ -35,6 +40,25 @@ Address = tuple[str, int]
 
 class FormingCancelledError(Exception):
     """A newer order arrived while the group was forming."""
+
+
+class InOneGo:
+    """Works for which a wait in slices does not do: `GlooGroup.wait` waits for them in a thread."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        self.has_ended = threading.Event()
+        self._works = works
+
+    def wait(self, timeout: timedelta) -> None:
+        try:
+            for work in self._works:
+                work.wait(timeout)
+        finally:
+            self.has_ended.set()
+
+    def is_completed(self) -> bool:
+        """Whether they have ended; a reduce-scatter's own answer is never yes."""
+        return self.has_ended.is_set() or all(work.is_completed() for work in self._works)
 
 
 class GlooGroup:
@@ -116,9 +140,9 @@ class GlooGroup:
         """Whether a work of the second group is under way."""
         return any(not one.is_completed() for one in self._notes)
 
-    def finish(self, work: Any, is_transfer: bool = False) -> None:
+    def finish(self, work: Any) -> None:
         """Wait for a work of the second group, and forget it: some of gloo's never call themselves completed."""
-        self.wait_for_transfers([work]) if is_transfer else self.wait(work)
+        self.wait(work)
         self._notes = [one for one in self._notes if one is not work]
 
     def finish_all(self) -> None:
@@ -163,11 +187,14 @@ class GlooGroup:
         return [row.numpy().tobytes()[:size] for row, size in zip(rows, sizes, strict=True)]
 
     def wait(self, work: Any) -> None:
-        """Wait for a collective of this group.
+        """Wait for a work of this group.
 
         Raises:
-            RuntimeError: it failed, or the group was cut.
+            RuntimeError: it failed, or the group was cut. FormingCancelledError: the group was cut.
         """
+        if isinstance(work, InOneGo):
+            self._wait_aside(work)
+            return
         while True:
             had_ended = work.is_completed()  # asked before: it may end between a slice's end and the question
             try:
@@ -177,27 +204,14 @@ class GlooGroup:
                 if had_ended:
                     raise
                 if self.is_cut:
-                    self._is_stuck = not work.is_completed()
+                    self._is_stuck = self._is_stuck or not work.is_completed()
                     raise
 
-    def wait_for_transfers(self, works: Sequence[Any]) -> None:
-        """Wait for sends and receives of this group.
-
-        In one go and aside, not in slices: gloo closes the connection when a wait for one of them times out, and
-        sometimes never ends one whose connection was closed.
-
-        Raises:
-            FormingCancelledError: the group was cut. RuntimeError: one failed.
-        """
-
-        def wait() -> None:
-            for work in works:
-                work.wait(self._timeout)
-
+    def _wait_aside(self, work: "InOneGo") -> None:
         try:
-            _aside(wait, lambda: self.is_cut, math.inf, "a transfer")
+            _aside(lambda: work.wait(self._timeout), lambda: self.is_cut, math.inf, "a transfer or reduce-scatter")
         except FormingCancelledError:
-            self._is_stuck = True  # the thread may still be in there
+            self._is_stuck = self._is_stuck or not work.has_ended.wait(_SLICE.total_seconds())
             raise
 
     def leave_behind(self) -> None:

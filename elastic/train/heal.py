@@ -13,7 +13,7 @@ from elastic.control.integrity import outvoted
 from elastic.control.values import View
 from elastic.errors import DivergenceError
 from elastic.train import tree
-from elastic.train.gloo import GlooGroup
+from elastic.train.gloo import GlooGroup, InOneGo
 from elastic.train.landing import Landing
 from elastic.train.tracked import Tracked
 
@@ -107,21 +107,20 @@ def _give(group: GlooGroup, view: View, flat: tree.Flat) -> None:
             text = torch.frombuffer(bytearray(flat.skeleton), dtype=torch.uint8)
             works += [group.send(size, receiver), group.send(text, receiver)]
         works += [group.send(data[piece.tensor][piece.begin : piece.end], receiver) for piece in mine]
-        group.wait_for_transfers(works)
+        group.wait(InOneGo(works))
 
 
 def _receive(group: GlooGroup, view: View, landing: Landing) -> tuple[bytes, list[torch.Tensor]]:
     size = torch.zeros(1, dtype=torch.int64)
-    group.wait_for_transfers([group.recv(size, view.donors[0])])
+    group.wait(InOneGo([group.recv(size, view.donors[0])]))
     text = torch.empty(int(size.item()), dtype=torch.uint8)
-    group.wait_for_transfers([group.recv(text, view.donors[0])])
+    group.wait(InOneGo([group.recv(text, view.donors[0])]))
     skeleton = text.numpy().tobytes()
     tensors = [landing.empty(slot) for slot in tree.slots(skeleton)]
     data = [_bytes(tensor) for tensor in tensors]
     cut = pieces([part.numel() for part in data], len(view.donors))
-    group.wait_for_transfers(
-        [group.recv(data[piece.tensor][piece.begin : piece.end], view.donors[piece.donor]) for piece in cut]
-    )
+    works = [group.recv(data[piece.tensor][piece.begin : piece.end], view.donors[piece.donor]) for piece in cut]
+    group.wait(InOneGo(works))
     return skeleton, tensors
 
 

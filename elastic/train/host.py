@@ -21,7 +21,6 @@ from elastic.checkpoint.source import Source
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
 from elastic.control.faults import Fault
-from elastic.control.hardware import Finding
 from elastic.control.values import CommitId, View
 from elastic.hosts.nvrx import Sections
 from elastic.settings import RunSettings
@@ -74,7 +73,7 @@ class WorkerHost:
     ) -> None:
         limits = spec.settings.limits
         torch.set_num_threads(spec.settings.scaling.threads_per_worker)
-        self._link, self._host = Link(spec.worker, limits.lease_s, spec.settings.incarnation), host
+        self._link = Link(spec.worker, limits.lease_s, spec.settings.incarnation)
         self._place = {"gang": spec.gang, "shard": spec.shard, "pid": os.getpid()}
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
         page.visible(os.environ.get("CUDA_VISIBLE_DEVICES", "") if spec.settings.scaling.use_gpu else "")
@@ -106,7 +105,7 @@ class WorkerHost:
             checkpoint=checkpoint,
             sources=sources,
             incarnation=spec.settings.incarnation,
-            section=Sections(self._tell).section if use_cuda else nullcontext,
+            section=Sections(self._slow).section if use_cuda else nullcontext,
         )
         self._heed_sigterm()
         arguments = (spec.train_fn, around, self._keep)
@@ -199,18 +198,9 @@ class WorkerHost:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, heed)
 
-    def _tell(self, finding: Finding) -> None:
-        """What a profiler in this process says of its device."""
-        self._link.post(
-            ev.HardwareFinding(
-                node=self._host,
-                device=finding.device,
-                kind=finding.kind,
-                severity=finding.severity,
-                detail=finding.detail,
-                workers=(self._link.worker,),
-            )
-        )
+    def _slow(self, share: float) -> None:
+        """What a profiler in this process says of its GPU."""
+        self._link.post(ev.GpuSlow(worker=self._link.worker, share=share))
 
     def _keep(self, value: Any) -> None:
         self._value = value

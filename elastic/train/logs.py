@@ -1,4 +1,4 @@
-"""Effect. What a worker's process logs, on its way to the driver."""
+"""Effect. What a process of a run logs, on its way to the driver."""
 
 import logging
 import traceback
@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable
 
 from elastic.control import events as ev
-from elastic.control.logs import LogLine
+from elastic.control.logs import WORKER, LogLine
 from elastic.settings.logs import LEVELS, Logs
 
 KEPT = 1000  # lines that wait for the driver
 _TEXT = 4000  # characters of one
+NOWHERE = (-1, -1, -1)  # generation, step, rank of who is no worker
 
 
 def level_of(record: logging.LogRecord) -> str:
@@ -20,7 +21,7 @@ def level_of(record: logging.LogRecord) -> str:
     return LEVELS[max(0, min(2, record.levelno // 10 - 1))]
 
 
-def line_of(record: logging.LogRecord, where: tuple[int, int, int] = (-1, -1, -1)) -> LogLine:
+def line_of(record: logging.LogRecord, where: tuple[int, int, int] = NOWHERE) -> LogLine:
     """A record in the one form; where: generation, step, rank."""
     try:
         text = record.getMessage()
@@ -47,12 +48,20 @@ class LogBuffer(logging.Handler):
     It has no lock: the training thread may log while it holds one that another thread, which logs, waits for.
 
     Args:
+        worker, role, node: see `Logged`.
         where: generation, step and rank of this worker now.
     """
 
-    def __init__(self, worker: str, logs: Logs, where: Callable[[], tuple[int, int, int]]) -> None:
+    def __init__(
+        self,
+        worker: str,
+        logs: Logs,
+        where: Callable[[], tuple[int, int, int]] = lambda: NOWHERE,
+        role: str = WORKER,
+        node: str = "",
+    ) -> None:
         super().__init__(getattr(logging, logs.level.upper()))
-        self._worker, self._where = worker, where
+        self._worker, self._where, self._role, self._node = worker, where, role, node
         self._lines: deque[LogLine] = deque(maxlen=KEPT)
 
     def createLock(self) -> None:  # noqa: N802 - logging's name
@@ -68,9 +77,17 @@ class LogBuffer(logging.Handler):
         if root.level == logging.NOTSET or root.level > self.level:
             root.setLevel(self.level)
 
-    def taken(self) -> list[ev.Event]:
+    def taken(self) -> list[ev.Logged]:
         """What has come since the last time, as one event; nothing if there is none."""
         lines = []
         while self._lines:
             lines.append(self._lines.popleft())
-        return [ev.Logged(worker=self._worker, lines=tuple(lines))] if lines else []
+        told = ev.Logged(worker=self._worker, lines=tuple(lines), role=self._role, node=self._node)
+        return [told] if lines else []
+
+
+def lines_of(role: str, node: str, logs: Logs) -> LogBuffer:
+    """What this process logs from now on: that of an actor of which a node has one."""
+    made = LogBuffer(f"{role}-{node[:12]}", logs, role=role, node=node)
+    made.attach()
+    return made

@@ -36,10 +36,6 @@ def refuse(thing: Any, width: int = 1) -> None:
                     f"{kind.__name__} spans a fixed set of processes, which a failure changes: "
                     f"{_WRAPPERS[kind.__name__]}"
                 )
-    if isinstance(thing, torch.amp.GradScaler) and width > 1:
-        raise StepMisuseError(
-            "GradScaler: workers of a replica could not agree on an infinity inside the update; train in bfloat16"
-        )
     if isinstance(thing, torch.optim.Optimizer) and _needs_closure(thing):
         raise StepMisuseError(
             f"{type(thing).__name__} evaluates the loss again inside its step (a closure), which a step that is tried "

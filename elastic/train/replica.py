@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from elastic.checkpoint.arena import Room
 from elastic.control.data import MicroBatch, deal, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
@@ -25,7 +26,7 @@ from elastic.train.meter import Meter
 from elastic.train.reducer import Reducer
 from elastic.train.sharded import reset
 from elastic.train.snapshot import make_snapshots
-from elastic.train.step import OUTSIDE, Step
+from elastic.train.step import OUTSIDE, POISONED, UNWANTED, Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.tail import Tail
 from elastic.train.tracked import Tracked
@@ -83,11 +84,11 @@ class Replica:
         self._buffers = Buffers(model)
         self.watch = Watch(self, digest_steps)
 
-    def reserve(self) -> str:
+    def reserve(self) -> Room:
         """See what the state will take; what can not travel is refused now, not when somebody must be healed.
 
         Returns:
-            Why this node has no room for snapshots of it, empty if it has.
+            Whether this node has room for snapshots of it.
         """
         tensors, optimizers = self.tracked.flatten().tensors, self.tracked.optimizers
         self.landing.reserve(tensors, optimizers)
@@ -424,10 +425,14 @@ class Replica:
         finally:
             self.link.saved()
 
-    def is_left_out(self, index: int) -> bool:
-        """Whether somebody who has sent the run back does not want this step's batch."""
-        forks = self.view.forks if self.view is not None else ()
-        return any(begin <= index < end for begin, end in (fork.skip for fork in forks))
+    def why_left_out(self, index: int) -> str:
+        """Why nobody computes this step, empty if it is computed."""
+        view = self.view
+        if view is None:
+            return ""
+        if any(number // self.phases == index for number in view.left_out):
+            return POISONED
+        return UNWANTED if any(begin <= index < end for begin, end in (fork.skip for fork in view.forks)) else ""
 
     def forget(self) -> None:
         """Another state is restored: what was applied and is not known to be stable, or not told yet, is void."""

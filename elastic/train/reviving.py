@@ -1,7 +1,11 @@
 """Effect. A worker at the door loads its part of a commit, as the driver said, or tells why it cannot."""
 
-from elastic.checkpoint.catalog import candidates, find
-from elastic.checkpoint.reader import Effort, take_inventory
+import time
+from collections.abc import Sequence
+
+from elastic.checkpoint.catalog import Holder, candidates, find
+from elastic.checkpoint.reader import Effort, Enough, Inventory, take_inventory
+from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import StoreError
 from elastic.control import events as ev
 from elastic.control.flight import Flying
@@ -29,17 +33,34 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
         except (RefusedError, CorruptError, StoreError, DivergenceError) as error:
             held = around.link.state
             kept = held.commit if held.healed else None
+            is_bad = isinstance(error, RefusedError) and error.is_bad
             around.link.answer_restore(
-                ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept)
+                ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept, is_bad=is_bad)
             )
 
 
 def _fetched(replica: Replica, around: Surroundings, commit: CommitId) -> Fetched:
-    timeout_s = around.limits.restore_timeout_s
-    inventory = take_inventory(around.sources(), timeout_s, commit.step)
-    candidate = find(candidates(inventory.holders, around.run), commit, inventory.silent)
-    effort = Effort(turn=replica.shard, timeout_s=timeout_s)
-    return fetch(replica.tracked, candidate, replica.shard, replica.width, replica.landing, effort)
+    """Who answers late is not waited for where the others have all of it, unless what they have turns out to be bad."""
+    deadline_s = time.monotonic() + around.limits.restore_timeout_s
+
+    def is_whole(holders: Sequence[Holder], waiting: Sequence[Source]) -> bool:
+        return any(one.commit.same_state(commit) for one in candidates(holders, around.run))
+
+    def look(enough: Enough | None) -> Inventory:
+        return take_inventory(around.sources(), deadline_s - time.monotonic(), commit.step, enough)
+
+    def fetched(inventory: Inventory) -> Fetched:
+        candidate = find(candidates(inventory.holders, around.run), commit, inventory.silent)
+        effort = Effort(turn=replica.shard, timeout_s=round(deadline_s - time.monotonic(), 1))
+        return fetch(replica.tracked, candidate, replica.shard, replica.width, replica.landing, effort)
+
+    first = look(is_whole)
+    try:
+        return fetched(first)
+    except RefusedError:
+        if not first.silent:
+            raise
+    return fetched(look(None))
 
 
 def _told(worker: str, report: Report) -> ev.Restored:

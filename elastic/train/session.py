@@ -30,7 +30,7 @@ from elastic.train.refuse import refuse, refuse_loop
 from elastic.train.replica import Replica
 from elastic.train.reviving import revive
 from elastic.train.sharded import is_gathering, use_sums
-from elastic.train.step import LEFT_OUT, SKIPPED_ELSEWHERE, Step
+from elastic.train.step import SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.watch import DIGEST_STEPS
 from elastic.train.world import World, open_world
@@ -186,9 +186,9 @@ class Session(DataDoor):
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
             self._has_begun = True
-            if replica.is_left_out(step.index):
+            if why := replica.why_left_out(step.index):
                 with step:
-                    step.leave_out(LEFT_OUT)
+                    step.leave_out(why)
             else:
                 self._hooks.step_begins(step)
                 with self._around.section():
@@ -260,6 +260,11 @@ class Session(DataDoor):
     def generation(self) -> int:
         return self._link.state.generation
 
+    @property
+    def incidents(self) -> int:
+        """Those of this life of the driver, when the current generation was formed."""
+        return self._replica.view.failures if self._replica.view is not None else 0
+
     # --- the runner calls ---
 
     def use(self, callbacks: Iterable[WorkerCallback]) -> None:
@@ -321,7 +326,7 @@ class Session(DataDoor):
         ):
             raise StepMisuseError("SyncBatchNorm talks in every forward: pass equal_rounds=True to session.batches")
         replica.batches.start()
-        no_room = replica.reserve()
+        room = replica.reserve()
         self._has_arrived = True
         self._page.note(Flying.AT_DOOR)
         self._link.arrive(
@@ -333,7 +338,9 @@ class Session(DataDoor):
                 layout=self._replica.layout,
                 plan=self._replica.batches.outline,
                 gpus=self._around.gpus,
-                no_room=no_room,
+                no_room=room.lack,
+                slot_bytes=room.slot_bytes,
+                free_bytes=room.free_bytes,
                 entered_s=self._entered_s,
             )
         )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elastic.checkpoint.arena import Arena, Slot
+from elastic.checkpoint.arena import Arena, Room, Slot
 from elastic.checkpoint.manifest import Manifest
 from elastic.checkpoint.memory import reclaim
 from elastic.control import events as ev
@@ -59,9 +59,9 @@ class Snapshot:
 class NoSnapshots:
     """What the training thread asks of a worker's snapshots; without `fit(checkpoint=...)` nothing is done."""
 
-    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> str:
-        """What the state will take, so that its memory is there before the first snapshot; returns why it cannot be."""
-        return ""
+    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> Room:
+        """What the state will take, so that its memory is there before the first snapshot."""
+        return Room()
 
     def joined(self, view: View) -> None:
         """A generation begins."""
@@ -139,9 +139,9 @@ class Snapshots(NoSnapshots):
 
     # --- which steps, and who ---
 
-    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    def expect(self, tensors: Sequence[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]) -> Room:
         self._expected_bytes = expected_bytes(tensors, optimizers)
-        return self._arena.why_no_room(self._expected_bytes)
+        return self._arena.room(self._expected_bytes)
 
     def joined(self, view: View) -> None:
         """Who stages for the first time reserves its slots beside the first steps."""

@@ -26,10 +26,10 @@ from elastic.control.integrity import Account
 from elastic.control.values import NOT_TIMED, NOTHING_COMMITTED, CommitId
 from elastic.errors import AttemptBroken, ConservationError, StepMisuseError
 from elastic.train import rng
-from elastic.train.amp import ScalerState
-from elastic.train.cursor import scaled_rates
+from elastic.train.amp import ScalerState, agree_on_infinities
 from elastic.train.tail import Tail
 from elastic.train.tally import Tally
+from elastic.train.updating import listed, update
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
@@ -38,7 +38,8 @@ OUTSIDE = (
     "a collective can be tried again after a failure only inside `with step:` before step.apply, or in an evaluation "
     "(session.evaluate_every); wrappers that talk when they are built, like DistributedDataParallel, are not needed"
 )
-LEFT_OUT = "left out, as elastic rewind was told"
+UNWANTED = "left out, as elastic rewind was told"
+POISONED = "left out, since one of its micro-batches ended all who computed it"
 SKIPPED_ELSEWHERE = "another replica skipped it"
 _UNEQUAL = (
     "replicas may compute unequal numbers of micro-batches, so one among them would wait for ever: pass "
@@ -196,12 +197,12 @@ class Step:
         if not self._is_reduced or self._is_over:
             raise StepMisuseError(f"step {self.index}: step.apply once, after `for batch in step` is exhausted")
         replica = self._replica
-        schedulers = [
-            one for one in (scheduler if isinstance(scheduler, list | tuple) else [scheduler]) if one is not None
-        ]
+        schedulers = listed(scheduler)
         replica.tracked.require(*optimizers, *schedulers, *([scaler] if scaler is not None else []))
         if replica.has_pending_notes():
             raise StepMisuseError(f"step {self.index}: wait for your asynchronous collectives before step.apply")
+        if scaler is not None and replica.width > 1 and not self.skipped:
+            agree_on_infinities(scaler, optimizers, replica.any_inside)
         replica.mute = OUTSIDE
         with replica.meter.stalling():
             replica.snapshots.fence()
@@ -215,13 +216,7 @@ class Step:
                 for state in self._scaler_states:
                     state.restore()
             else:
-                with scaled_rates(optimizers, self.rate_factor):
-                    for optimizer in optimizers:
-                        scaler.step(optimizer) if scaler is not None else optimizer.step()
-                if scaler is not None:
-                    scaler.update()
-                for one in schedulers:
-                    one.step()
+                update(optimizers, schedulers, scaler, self.rate_factor)
                 replica.buffers.apply(self._buffer_change)
             replica.cursor.move(self.samples if self._is_last_phase else 0, self._pace)
             if self._is_last_phase:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from elastic.errors import StepMisuseError
-from elastic.train.gloo import GlooGroup
+from elastic.train.gloo import GlooGroup, InOneGo
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
@@ -53,7 +53,7 @@ OPERATIONS = (
     "_reduce_scatter_base",
 )
 
-TRANSFERS = ("send", "recv", "recv_anysource")
+IN_ONE_GO = ("send", "recv", "recv_anysource", *(one for one in OPERATIONS if "reduce_scatter" in one))
 
 _opening: "World | None" = None
 
@@ -61,9 +61,9 @@ _opening: "World | None" = None
 class Talk(dist.Work):
     """A collective of the user: whoever waits for it is freed when its generation breaks."""
 
-    def __init__(self, work: Any, wait: Callable[[Any], None]) -> None:
+    def __init__(self, work: Any, wait: Callable[[], None]) -> None:
         super().__init__()
-        self._work, self._wait_for = work, wait
+        self._work, self._wait = work, wait
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it has ended; how long is `Limits.collective_timeout_s`, not `timeout`.
@@ -71,7 +71,7 @@ class Talk(dist.Work):
         Raises:
             AttemptBroken: (a signal) it failed.
         """
-        self._wait_for(self._work)
+        self._wait()
         return True
 
     def synchronize(self) -> None:
@@ -135,9 +135,9 @@ class World(dist.ProcessGroup):
         if self._behind is None or self._behind[0] is not group:
             self._behind = (group, replica.unless_broken(lambda: _process_group(group)))
         work = getattr(self._behind[1], operation)(*args, **kwargs)
-        group.note(work)
-        is_transfer = operation in TRANSFERS
-        return Talk(work, lambda one: replica.unless_broken(lambda: group.finish(one, is_transfer)))
+        noted = InOneGo([work]) if operation in IN_ONE_GO else work
+        group.note(noted)
+        return Talk(work, lambda: replica.unless_broken(lambda: group.finish(noted)))
 
 
 def _forwarded(operation: str) -> Any:

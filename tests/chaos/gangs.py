@@ -18,7 +18,7 @@ import torch.distributed as dist
 from elastic.control.values import CommitId
 from elastic.train.replica import Replica
 from elastic.train.session import Session
-from tests.chaos.saboteur import BATCH, HalfwayOptimizer, Sabotage, Saboteur, Samples
+from tests.chaos.saboteur import BATCH, HalfwayOptimizer, Sabotage, Saboteur, Samples, wait_at_gate
 
 HIDDEN = 12
 
@@ -113,18 +113,22 @@ def train(
     width: int = 2,
     kind: str = "columns",
     skipping: tuple[int, ...] = (),
+    overflowing: tuple[int, ...] = (),
 ) -> str:
     """Train and log.
 
     Args:
         skipping: shards of replica 0 that drop step 4 when they have computed their part.
+        overflowing: shards whose part of the gradients is infinite in step 4.
         kind: columns; pipeline; fsdp: `fully_shard`, where each worker computes its part of a micro-batch, and clips.
     """
     saboteur = Saboteur(plan, folder)
     model = fully_sharded(session) if kind == "fsdp" else (KINDS[kind])(session.shard, width).double()
     session.prepare(model, bucket_bytes=300)
     optimizer = HalfwayOptimizer([{"params": [p]} for p in model.parameters()], lr=1e-2)
-    session.track(model=model, optimizer=optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=3)
+    session.track(model=model, optimizer=optimizer, scaler=scaler)
+    overflows = {(4, shard) for shard in overflowing}
     log = os.open(folder / f"{session.worker}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(event: str, **facts: Any) -> None:
@@ -142,6 +146,7 @@ def train(
             model[1].register_full_backward_pre_hook(lambda *_: at("mid-backward"))
     write("started", objects=[id(model), id(optimizer)])
     for step in session.steps(session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch), steps):
+        wait_at_gate(folder, step.index)
         with step:
             place = {"step": step.index, "generation": step.generation}
             for number, (index, x) in enumerate(step, 1):
@@ -150,16 +155,26 @@ def train(
                 time.sleep(pause_s)
                 at("forward")
                 part = x.chunk(width)[session.shard] if kind == "fsdp" else x
-                step.backward(model.loss(x) if kind == "pipeline" else ((model(part) - part) ** 2).mean())
+                loss = model.loss(x) if kind == "pipeline" else ((model(part) - part) ** 2).mean()
+                step.backward(loss, scaler=scaler)
                 if (session.rank, step.index, number) == (0, 4, len(step.dealt)) and session.shard in skipping:
                     step.skip("a shard has had enough")
-            if kind == "fsdp":
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            if not step.skipped:
+                finish_gradients(model, optimizer, scaler, kind, overflows=(step.index, session.shard) in overflows)
             at("reduced")
-            step.apply(optimizer)
+            step.apply(optimizer, scaler=scaler)
             write("committed", **place)
             step.report(loss=step.loss)
     return finish(session, model, folder, write)
+
+
+def finish_gradients(model: torch.nn.Module, optimizer: Any, scaler: Any, kind: str, overflows: bool) -> None:
+    """Clip them, or leave it to the scaler to find what is infinite."""
+    if overflows:
+        local(next(model.parameters()).grad).fill_(torch.inf)
+    if kind == "fsdp":
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
 
 
 KINDS: dict[str, Any] = {"columns": Columns, "pipeline": Stage}
@@ -188,8 +203,13 @@ def finish(session: Session, model: torch.nn.Module, folder: Path, write: Any) -
 
 def local_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, param in model.named_parameters():
-        held = param.detach()
-        yield name, held.to_local() if hasattr(held, "to_local") else held
+        yield name, local(param.detach())
+
+
+def local(held: Any) -> torch.Tensor:
+    """This worker's part."""
+    part: torch.Tensor = held.to_local() if hasattr(held, "to_local") else held
+    return part
 
 
 def sabotage_the_agreement(at: Any) -> None:

@@ -26,10 +26,13 @@ def booked(journal: Path) -> Account:
 
 
 def assert_balanced(account: Account) -> None:
-    """Both views add up, all of it has a name, and no second belongs to two incidents."""
+    """Both views add up, all of it has a name, no second belongs to two incidents, and each of these says why."""
     assert sum(account.wall_seconds.values()) == pytest.approx(account.wall_s, rel=1e-3)
     assert sum(account.worker_seconds.values()) == pytest.approx(account.workers_s, rel=1e-3)
     assert account.wall_seconds.get(Category.UNKNOWN, 0.0) < 0.01 * account.wall_s
     for category, seconds in account.wall_seconds.items():
         blamed = sum(incident.wall_seconds.get(category, 0.0) for incident in account.incidents)
         assert blamed <= seconds * 1.001 + 1e-6, category
+    for one in account.incidents:
+        assert all(one.evidence) and one.evidence, f"{one.kind}: without evidence"
+        assert one.decision or one.its_number is not None, f"{one.kind}: without a decision"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torchmetrics
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -269,6 +270,23 @@ class Talking(Recipe):
         return {"largest": self.now}
 
 
+class Measured(Talking):
+    """The same by torchmetrics, which takes its state together over WORLD."""
+
+    def __init__(self, session: session.Session) -> None:
+        super().__init__(session)
+        self.metric = torchmetrics.MaxMetric().set_dtype(torch.float64)
+
+    def backward(self, step: Any, x: Tensor, ids: Tensor) -> None:
+        self.metric.update(x.abs())
+        step.backward(self.loss(x))
+
+    def talk(self, step: Any) -> None:
+        self.strike("talking", step.index)
+        self.now = float(self.metric.compute())
+        self.metric.reset()
+
+
 class SynchronizedNorm(Recipe):
     """torch's SyncBatchNorm; its kernels, which exist on GPUs only, are replaced by plain ones."""
 
@@ -301,6 +319,7 @@ RECIPES: dict[str, type[Recipe]] = {
         Adversaries,
         Evaluated,
         Talking,
+        Measured,
         SynchronizedNorm,
         Packed,
     )

@@ -4,6 +4,7 @@ The saboteur sits inside the worker, so a point is exact: between two buckets, i
 heal. Each sabotage leaves a mark before it strikes, and strikes once in the whole run.
 """
 
+import ctypes
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ GATE = "gate"
 SAMPLES, BATCH, MICRO_BATCH = 240, 12, 2
 LINGER_S = 0.2
 # The worker sleeps there, or spoils something, and lives.
-HARMLESS = frozenset({"stall", "slow", "flip-weight", "flip-moment", "nan"})
+HARMLESS = frozenset({"stall", "clench", "slow", "flip-weight", "flip-moment", "nan"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +31,12 @@ class Sabotage:
     """Kill (or stop, or delay) the worker that has `rank` when it comes to `point` of `step` (or of `generation`).
 
     Attributes:
-        point: forward, between-buckets, pending, reduced, stall, slow, in-apply, forming, giving; and those that
+        point: forward, between-buckets, pending, reduced, stall, clench (a stall in C code that lets no other thread
+            run Python), slow, in-apply, forming, giving; and those that
             corrupt: flip-weight, flip-moment (one bit, between two steps), nan (the loss of one micro-batch).
         step: the step in which it strikes; -1: any.
         generation: the generation in which it strikes; 0: any.
-        delay_s: for "stall", "slow" and "pending": how long the worker sleeps there first.
+        delay_s: for "stall", "clench", "slow" and "pending": how long the worker sleeps there first.
         signal: what it sends itself, except where it only sleeps.
         victim: who gets that signal instead; its pid is in `<victim>.pid`, beside the marks. Empty: the worker itself.
     """
@@ -67,7 +69,10 @@ class Saboteur:
             if sabotage.step not in (-1, step) or sabotage.generation not in (0, generation):
                 continue
             if self._strikes_first(sabotage):
-                time.sleep(sabotage.delay_s)
+                if point == "clench":
+                    ctypes.PyDLL(None).sleep(int(sabotage.delay_s))
+                else:
+                    time.sleep(sabotage.delay_s)
                 if point not in HARMLESS:
                     self._kill(sabotage)
                 return True
@@ -244,6 +249,7 @@ def train(
                 step.backward(loss * float("nan") if is_odd else loss)
             saboteur.at("reduced", session.rank, step.index, step.generation)
             saboteur.at("stall", session.rank, step.index, step.generation)
+            saboteur.at("clench", session.rank, step.index, step.generation)
             with session.slow("a sabotage"):
                 saboteur.at("slow", session.rank, step.index, step.generation)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)

@@ -122,10 +122,18 @@ def assert_answer_of_one_process(story: Story, training: Training, sizes: list[i
     assert_same_answer(story, replace(story, folder=folder))
 
 
+def cube_root(batch: int, reference: int) -> float:
+    """A rule of the user's own."""
+    return float((batch / reference) ** (1 / 3))
+
+
 KINDS = {
     "follow": Training(options={"batch_size": FollowReplicas(per_replica=14)}, callbacks=(LinearLR(),)),
     "fixed micro-batches": Training(
         options={"batch_size": FixedMicroBatches(per_replica=9)}, callbacks=(SquareRootLR(warmup_steps=3),)
+    ),
+    "a rule of one's own": Training(
+        options={"batch_size": FollowReplicas(per_replica=10)}, callbacks=(ScaledLR(rule=cube_root, warmup_steps=2),)
     ),
 }
 STORIES = {
@@ -142,7 +150,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("training", KINDS.values(), ids=KINDS.keys())
-@pytest.mark.parametrize("plan", thinned(STORIES, 5))
+@pytest.mark.parametrize("plan", thinned(STORIES, 6))
 def test_killed_while_the_batch_follows(plan: list[Sabotage], training: Training, tmp_path: Path) -> None:
     steps = 20
     story = run(tmp_path, *plan, steps=steps, training=training)

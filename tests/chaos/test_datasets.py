@@ -141,7 +141,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("plan", thinned(STORIES, 3))
+@pytest.mark.parametrize("plan", thinned(STORIES, 6))
 def test_killed_with_data_in_flight(plan: list[Sabotage], kind: str, clean: dict[str, Story], tmp_path: Path) -> None:
     story = run(tmp_path, *plan, steps=STEPS, micro_batch=MICRO_BATCH, training=training_of(kind))
     assert_holds(story, clean[kind], *plan)

@@ -1,6 +1,8 @@
 """Effect. Replicas of two workers each, killed at each point of a step: shards never part, and nothing is lost."""
 
+import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,33 @@ def test_killed(plan: list[Sabotage], clean: Story, tmp_path: Path) -> None:
     assert story.finished.state.world_sizes == (2, 1)
 
 
+HANGS = {
+    "in forward, where its mate waits for it": (PLAIN, "forward", 1),
+    "in mid-backward, fully sharded": (FSDP, "mid-backward", 2),
+    "a stage in the middle": (PIPELINE, "forward", 4),
+    "before it gives its word": (PLAIN, "preparing", 3),
+}
+
+
+@pytest.mark.parametrize(("training", "point", "rank"), thinned(HANGS, 4))
+def test_who_hangs_is_told_from_its_mates(training: Training, point: str, rank: int, tmp_path: Path) -> None:
+    """They wait for it inside the replica, and everybody else for them."""
+    plan = [Sabotage(point=point, rank=rank, step=8, signal=signal.SIGSTOP)]
+    size = {"replicas": (1, 3), "slots": 9} if training.width == 3 else {}
+    clean = play(tmp_path / "clean", training=training, pause_s=0, **size)
+    story = play(tmp_path / "story", *plan, training=training, hang_floor_s=0.5, **size)
+    assert_gang_promises(story, clean, *plan)
+    (hung,) = (line["worker"] for line in story.of("started") if line["pid"] == struck(story, plan[0]))
+    fences = [line["worker"] for line in story.journal if line.get("command") == "Fence"]
+    assert fences == [hung]
+    replicas = clean.finished.state.world_sizes[0]
+    assert story.finished.state.world_sizes == (replicas, replicas - 1)
+
+
+def struck(story: Story, sabotage: Sabotage) -> int:
+    return int((story.folder / f"fired-{sabotage.name}").read_text())
+
+
 def test_who_has_given_its_word_applies_when_it_learns_that_others_have(clean: Story, tmp_path: Path) -> None:
     """One applies late; meanwhile all others have applied, and one of them dies in the next step."""
     plan = [Sabotage(point="stall", rank=3, step=4, delay_s=1.0), Sabotage(point="forward", rank=1, step=5)]
@@ -91,7 +120,7 @@ def test_a_broken_replica_is_made_whole_and_joins_again(tmp_path: Path) -> None:
 
 def test_a_spare_replica_is_swapped_in_at_once(clean: Story, tmp_path: Path) -> None:
     plan = [Sabotage(point="forward", rank=2, step=4)]
-    story = play(tmp_path, *plan, slots=6, spares=1)
+    story = play(tmp_path, *plan, slots=6, spares=1, training=replace(PLAIN, parked=6))
     assert_gang_promises(story, clean, *plan)
     assert story.finished.state.world_sizes == (2, 2)
 
@@ -117,6 +146,7 @@ def test_one_of_three_pipelines_of_three_stages_loses_a_stage(tmp_path: Path) ->
     assert story.finished.state.world_sizes == (3, 2)
 
 
+@pytest.mark.slow
 def test_a_step_that_one_shard_drops_is_dropped_by_all_of_them(tmp_path: Path) -> None:
     """Else its shard would stay where the others go on."""
     stories = []
@@ -126,6 +156,17 @@ def test_a_step_that_one_shard_drops_is_dropped_by_all_of_them(tmp_path: Path) -
     assert_gang_promises(stories[1], stories[0])
     for story in stories:
         assert [report.commit.step for report in story.reports if report.skipped] == [4]
+
+
+@pytest.mark.parametrize("training", thinned({"by hand": PLAIN, "fully sharded": FSDP}, 2))
+def test_an_infinity_in_one_shards_gradients_drops_the_step_for_all(training: Training, tmp_path: Path) -> None:
+    """A scaler finds it in one worker's part only; the others would apply theirs, and a killed one is no excuse."""
+    dropped = replace(training, options={**training.options, "skipping": (0, 1)})
+    clean = play(tmp_path / "clean", training=dropped)
+    plan = [Sabotage(point="reduced", rank=3, step=4)]
+    odd = replace(training, options={**training.options, "overflowing": (1,)})
+    story = play(tmp_path / "story", *plan, training=odd)
+    assert_gang_promises(story, clean, *plan)
 
 
 def test_the_tiny_llama_learns(tmp_path: Path) -> None:

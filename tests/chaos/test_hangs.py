@@ -12,7 +12,7 @@ from elastic.actors.process_fleet import Child, ProcessFleet
 from elastic.control.outcome import Ending
 from elastic.control.values import IncidentClass
 from tests.chaos import recipes
-from tests.chaos.group import FOREVER_S, LONG_S, Story, Training, assert_promises, run
+from tests.chaos.group import FOREVER_S, LONG_S, STEPS, Story, Training, assert_promises, run
 from tests.chaos.saboteur import Sabotage
 
 pytestmark = pytest.mark.timeout(120)
@@ -51,6 +51,7 @@ STORIES = {
         Sabotage(point="forming", rank=1, generation=2, signal=signal.SIGSTOP),
     ],
     "hangs in forward": [Sabotage(point="stall", rank=1, step=8, delay_s=FOREVER_S)],
+    "hangs, and none of its threads can answer": [Sabotage(point="clench", rank=1, step=8, delay_s=FOREVER_S)],
 }
 
 
@@ -80,6 +81,20 @@ def test_who_waits_in_a_collective_of_ones_own_is_no_culprit(tmp_path: Path) -> 
     (fence,) = (line["worker"] for line in story.journal if line.get("command") == "Fence")
     assert fence == victim
     assert story.finished.state.world_sizes == (3, 2)
+
+
+def test_a_hang_in_an_evaluation_ends_with_the_limit_of_evaluations(tmp_path: Path) -> None:
+    """Which is longer than that of a step: others wait for it at the next door."""
+    plan = [Sabotage(point="evaluating", rank=1, step=6, delay_s=FOREVER_S)]
+    work = Training(function=partial(recipes.train, recipe="Evaluated"))
+    story = run(tmp_path, *plan, training=work, hang_floor_s=0.5, door_timeout_s=3.0)
+    assert story.fired == {plan[0].name}, "nobody has hung"
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    (victim,) = story.killed
+    (fence,) = (line for line in story.journal if line.get("command") == "Fence")
+    assert fence["worker"] == victim and "evaluating" in fence["reason"], fence
+    assert story.finished.state.world_sizes == (3, 2)
+    assert {line["step"] for line in story.of("committed")} == set(range(STEPS))
 
 
 def test_a_worker_out_of_reach_is_left_behind(clean: Story, tmp_path: Path) -> None:

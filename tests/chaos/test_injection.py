@@ -1,11 +1,14 @@
 """Effect. A run that breaks itself on schedule: each fault is in its journal, with proof, and no promise is broken."""
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elastic.actors.process_fleet import ProcessFleet
+from elastic.callbacks import Profile
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
 from elastic.control.schedules import parse, schedule_of
@@ -88,3 +91,23 @@ def test_a_run_that_is_not_to_be_broken_is_not(tmp_path: Path) -> None:
     (line,) = told(story, "FaultRefused")
     assert "was not started for fault injection" in line["reason"]
     assert not told(story, "FaultInjected") and not story.killed
+
+
+@pytest.mark.slow
+def test_the_first_steps_after_an_incident_are_traced_under_its_number(tmp_path: Path) -> None:
+    """Of whoever survives, on the same steps; the trace is kept, whatever else is traced."""
+    chaos = Chaos(enable_fault_injection=True, schedule="0.3 kill rank:1")
+    folder = tmp_path / "traces"
+    profile = Profile(folder, ranks=range(3), after_incident=2, steps=[range(40, 41), range(50, 51)], keep=1)
+    story = run(tmp_path / "run", steps=STEPS, pause_s=PAUSE_S, training=Training(chaos=chaos, callbacks=(profile,)))
+    (killed,) = [line["target"] for line in told(story, "FaultInjected")]
+    (incident,) = story.finished.state.incidents
+    notes = [line for line in told(story, "Noted") if "incident" in line["detail"]]
+    assert {line["worker"] for line in notes} == {"w0", "w1", "w2"} - {killed}
+    assert {line["step"] for line in notes} == {incident.step + 1}, "two steps, the first of which ends the incident"
+    for line in notes:
+        path = Path(line["detail"])
+        name = f"{line['worker']}-incident-{incident.number}-g{incident.generation}-step{incident.step}.json.gz"
+        assert path.name == name and json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    others = [path for path in folder.rglob("*.json.gz") if "incident" not in path.name]
+    assert len(others) == 2 and all("step50" in path.name for path in others)

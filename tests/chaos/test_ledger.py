@@ -6,16 +6,22 @@ around it, beyond what is usual.
 
 import subprocess
 import sys
+import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
 
 from benchmarks.hosts import Network, why_not
+from elastic.actors.monitor import HostMonitor
+from elastic.actors.process_fleet import ProcessFleet
+from elastic.control import events as ev
 from elastic.control.outcome import Ending
 from elastic.ledger.model import Account, Category, Incident
-from elastic.settings import Chaos, Checkpoint, Interval
+from elastic.settings import Chaos, Checkpoint, Health, Interval
 from tests.chaos.group import Training, read, run
 from tests.chaos.ledger_checks import booked
 from tests.effects.tmpfs import mounted
@@ -57,6 +63,17 @@ def measured_s(committed: list[dict[str, Any]], begin_s: float, end_s: float) ->
     return sum(
         max(0.0, b - a - usual_s) for a, b in gaps if b - a > 1.5 * usual_s and a <= end_s + 0.2 and b >= begin_s
     )
+
+
+def lost_s(committed: list[dict[str, Any]], begin_s: float, end_s: float) -> float:
+    """What the steps of a time took beyond those of the run that were quick: nothing can have cost more there."""
+    first: dict[int, float] = {}
+    for line in committed:
+        first[line["step"]] = min(line["t"], first.get(line["step"], line["t"]))
+    times = [first[step] for step in sorted(first)]
+    gaps = [(b, b - a) for a, b in zip(times, times[1:], strict=False)]
+    quick_s = quantiles([took_s for _, took_s in gaps], n=4)[0]
+    return sum(max(0.0, took_s - quick_s) for at_s, took_s in gaps if begin_s <= at_s and at_s - took_s <= end_s)
 
 
 def assert_close(ours_s: float, theirs_s: float, what: str) -> None:
@@ -114,18 +131,37 @@ def test_a_full_memory_costs_what_it_costs_and_an_error_of_the_users_the_attempt
         schedule = f"1.0 disk_full leader for=1 with={tiny}; 4.0 raise rank:1"
         chaos = Chaos(enable_fault_injection=True, schedule=schedule)
         checkpoint = Checkpoint(memory=str(tiny), local_interval=Interval(steps=5))
-        training = Training(chaos=chaos, checkpoint=checkpoint)
-        story = run(tmp_path / "run", steps=STEPS, pause_s=0.02, slots=3, training=training)
+        training, senses = Training(chaos=chaos, checkpoint=checkpoint), partial(sense, tiny)
+        story = run(tmp_path / "run", steps=STEPS, pause_s=0.02, slots=3, training=training, during=senses)
     assert story.finished.outcome.ending is Ending.TRAIN_FN_RAISED
     account = booked(tmp_path / "run" / "run" / "journal.jsonl")
     (full, filled), (raised, ended) = told(story.journal, account)
     assert "a write fails with" in full["proof"]
+    (seen,) = [one for one in filled.evidence if one != full["proof"]]
+    assert str(tiny) in seen and "is free" in seen, "what the host monitor has seen, whoever was told to strike"
     compare(story.of("committed"), full["fault"], filled)
     assert (raised["fault"]["kind"], ended.kind, ended.culprits) == ("raise", "train_fn raised", (raised["target"],))
     assert abs(ended.began_s - raised["at_s"]) <= LATE_S
     (heard_s,) = [line["t"] for line in story.journal if line.get("event") == "TrainFnRaised"]
     assert_close(ended.cost_s, heard_s - max(line["t"] for line in story.of("committed")), "raise")
     assert ended.wall_seconds.keys() <= {Category.REDONE, Category.DETECTING}, "what follows is finishing"
+
+
+def sense(memory: Path, fleet: ProcessFleet, folder: Path) -> None:
+    """A host monitor beside the fleet's looks at this file system, on each worker's node, until it is full."""
+    while "FaultAsked" not in (folder / "run" / "journal.jsonl").read_text():
+        time.sleep(0.02)
+    nodes = [child.node for child in list(fleet.children.values())]
+    monitor = HostMonitor(nodes[0], health=Health(period_s=0.02, disk=str(memory), space_free=0.2))
+    try:
+        found: list[ev.Event] = []
+        while not found:
+            news = [one for one in monitor.events(0.05) if isinstance(one, ev.HardwareFinding)]
+            found = [one for one in news if one.device == str(memory)]
+        for node in nodes:
+            fleet._emit(replace(found[0], node=node))
+    finally:
+        monitor.close()
 
 
 NETWORK = """

@@ -44,7 +44,27 @@ def assert_one_line_of_training(row: dict[str, Any], is_whole: bool = True) -> N
     assert leftovers() == []
 
 
-def test_a_host_that_is_cut_off_holds_nobody_up_and_comes_back_as_a_joiner(
+def assert_fenced_on_return(journal: list[Line]) -> set[str]:
+    """Whoever was cut off is ended when its host is back, and no later generation has it; returns the hosts."""
+    opened = [line["incident"] for line in journal if line.get("moment") == "IncidentOpened"]
+    away = {name for incident in opened if incident["kind"] == "host_silent" for name in incident["culprits"]}
+    proofs = {line["worker"] for line in journal if line.get("event") == "WorkerDead"}
+    assert away and away <= proofs, "nobody was cut off, or not all of them were fenced"
+    members = [{one["worker"] for one in line["view"]["members"]} for line in forms(journal)]
+    without = next(number for number, names in enumerate(members) if number and not names & away)
+    assert not any(names & away for names in members[without:])
+    return {line["node"] for line in placed(journal) if line["worker"] in away}
+
+
+def forms(journal: list[Line]) -> list[Line]:
+    return [line for line in journal if line.get("command") == "Form"]
+
+
+def placed(journal: list[Line]) -> list[Line]:
+    return [line for line in journal if line.get("event") == "WorkerPlaced"]
+
+
+def test_a_host_that_is_cut_off_holds_nobody_up_and_its_workers_are_fenced_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row, journal = play("partition", tmp_path, 6.0, monkeypatch)
@@ -52,6 +72,7 @@ def test_a_host_that_is_cut_off_holds_nobody_up_and_comes_back_as_a_joiner(
     assert row["t_resume_s"] < 30, "somebody waited for a lease"
     assert row["survivors_kept"] >= 2
     assert_one_line_of_training(row)
+    assert_fenced_on_return(journal)
 
 
 @pytest.mark.slow
@@ -64,6 +85,10 @@ def test_those_who_are_out_of_reach_are_left_behind(
     assert row["t_resume_s"] < 30, "somebody waited for a lease"
     assert row["survivors_kept"] >= 2
     assert_one_line_of_training(row)
+    if shape == "split":  # there is room for four workers on these hosts only: those who come back are joiners
+        hosts = assert_fenced_on_return(journal)
+        last = {one["worker"] for one in forms(journal)[-1]["view"]["members"]}
+        assert hosts <= {line["node"] for line in placed(journal) if line["worker"] in last}
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ IN_MID_STEP = [Sabotage(point="pending", rank=1, step=4, delay_s=0.1)]  # the ot
 STORIES = {
     **{name: (name, IN_MID_STEP) for name in RECIPES if name not in ("SynchronizedNorm",)},
     "Talking, while others wait in a collective": ("Talking", [Sabotage(point="talking", rank=2, step=4)]),
+    "Measured, while others wait in a metric": ("Measured", [Sabotage(point="talking", rank=1, step=4)]),
     "Evaluated, while others wait for its result": ("Evaluated", [Sabotage(point="evaluating", rank=2, step=3)]),
     "Evaluated, after the last step": ("Evaluated", [Sabotage(point="evaluating", rank=1, step=STEPS)]),
     "Adversaries, between the two updates": (
@@ -39,7 +40,7 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize(("recipe", "plan"), thinned(STORIES, 3))
+@pytest.mark.parametrize(("recipe", "plan"), thinned(STORIES, 4))
 def test_killed_in_mid_step(recipe: str, plan: list[Sabotage], tmp_path: Path) -> None:
     clean = alone(recipe, tmp_path / "clean")
     story = run(tmp_path / "story", *plan, steps=STEPS, training=Training(function=partial(train, recipe=recipe)))

@@ -62,6 +62,7 @@ def test_all_workers_die_and_the_run_goes_on_from_their_memory(tmp_path: Path, c
     assert all(place.startswith("memory ") for line in restored for place in line["places"])
 
 
+@pytest.mark.slow
 def test_both_shards_die_in_different_replicas(tmp_path: Path) -> None:
     """Whoever is left of the two replicas keeps its process, and goes back to the step that is whole."""
     plan = [Sabotage(point="forward", rank=rank, step=6) for rank in (0, 2)]
@@ -170,6 +171,7 @@ def test_two_replicas_that_differ_go_back_to_what_they_had_agreed_on(tmp_path: P
     assert story.killed == set()
 
 
+@pytest.mark.slow
 def test_two_replicas_that_differ_find_out_who_was_wrong(tmp_path: Path, clean: Story) -> None:
     """The vote comes before anything was made of the bit: the steps done again show who was right."""
     story, culprit = differing(tmp_path, digest_steps=1)

@@ -9,13 +9,23 @@ from typing import Any
 import pytest
 
 from tests.cluster import training
+from tests.effects.gcs_server import GcsServer
 
 SLOTS = 3
 STORE_BYTES = 80 << 20
 
 
 @pytest.fixture(scope="session")
-def hosts() -> Iterator[Any]:
+def gcs() -> Iterator[GcsServer]:
+    """What gs:// leads to, for this process and for all processes of the cluster."""
+    with GcsServer(page=1000) as server:
+        os.environ["STORAGE_EMULATOR_HOST"] = server.url
+        yield server
+        del os.environ["STORAGE_EMULATOR_HOST"]
+
+
+@pytest.fixture(scope="session")
+def hosts(gcs: GcsServer) -> Iterator[Any]:
     """The cluster; `hosts.nodes` maps names to Ray's node ids. Node "gpu" pretends to have two GPUs."""
     directory = tempfile.mkdtemp(prefix="et", dir="/tmp")
     os.environ |= {"RAY_TMPDIR": directory, "RAY_AUTH_MODE": "disabled"}

@@ -6,6 +6,8 @@ its victim: else nothing would have to be restored.
 
 import contextlib
 import functools
+import json
+import math
 import os
 import signal
 import time
@@ -87,6 +89,24 @@ class Strike:
             time.sleep(0.02)
 
 
+def journal(folder: Path) -> list[dict[str, Any]]:
+    """What is written of it so far."""
+    text = (folder / "run" / "journal.jsonl").read_text()
+    return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+
+def promised(folder: Path, victim: str, before_s: float = math.inf) -> list[int]:
+    """Steps that were told to be safe from this until then: but for a node, all leave the slots alone."""
+    lines = [line for line in journal(folder) if line["t"] <= before_s]
+    rungs = [line for line in lines if line.get("checkpoint") == "CheckpointRung"]
+    if victim == "node":
+        told = [line for line in rungs if line["rung"] == "durable" or line["copies"] > 1]
+    else:
+        told = [line for line in rungs if line["rung"] != "staged"]
+        told += [line for line in lines if line.get("event") == "ShardStaged"]
+    return [line["commit"]["step"] for line in told]
+
+
 def raylet_above() -> int:
     """The raylet that has started this process."""
     pid = os.getpid()
@@ -126,7 +146,7 @@ def striking(strike: Strike | None, folder: Path) -> Callable[[Any], Any]:
 
 
 def hold(strike: Strike | None, step: int) -> None:
-    """Neither begin before all victims are known, nor end before the strike."""
+    """Neither begin before all victims are known and something is promised, nor end before the strike."""
     if strike is None or strike.mark.exists():
         return
     if step == AT - 1:
@@ -134,6 +154,7 @@ def hold(strike: Strike | None, step: int) -> None:
         strike.wait(
             lambda: strike.pid_of(strike.replica) and strike.pid_of(needed), f"the pids of replica and {needed}"
         )
+        strike.wait(lambda: promised(strike.folder, strike.victim), "a step that is told to be safe")
     if step == AT + 1 and strike.point in RESTORING:
         first = strike.folder / "fired-first"
         if not first.exists():
@@ -180,5 +201,5 @@ def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
 
 
 def keep_with_points(strike: Strike) -> Callable[..., Any]:
-    """In place of `elastic.actors.replica.slots_in`."""
+    """In place of `elastic.actors.equipment.slots_in`."""
     return functools.partial(slots_of, strike)

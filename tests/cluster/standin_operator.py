@@ -1,6 +1,15 @@
-"""Effect. Plays KubeRay's operator, the scheduler and the kubelet: worker groups become pods, and each pod a raylet."""
+"""Effect. Plays KubeRay's operator, the scheduler and the kubelet: worker groups become pods, and each pod a raylet.
 
+Pods are what `standin_pods` makes of the groups' templates; nothing of a raylet is decided here but its address and the
+size of its object store.
+"""
+
+import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,44 +19,84 @@ from benchmarks.remains import pids_on
 from elastic.callbacks import Callback
 from elastic.control.state import RunState
 from elastic.control.values import StepReport
+from tests.cluster.standin_pods import Object, environment_of, fits, hook_of, pod_of, started_with
 from tests.effects.kube_parts import create
 from tests.effects.nvml_standin import STATE, Standin
 
 MERGE = "application/merge-patch+json"
 PODS = "/api/v1/namespaces/default/pods"
-LABELS = {"elastic-role": "trainer"}
 STORE_BYTES = 80 << 20
 EVERY_S = 0.5
+TRAINERS = "workers"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A pod that runs: on which machine, its address, and the id of its Ray node where the kubelet is told that."""
 
+    pod: Object
     machine: str
     address: str
     node: str = ""
 
+    @property
+    def group(self) -> str:
+        return str(self.pod["metadata"]["labels"]["ray.io/group"])
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a pod ended that had time for it: what its hook said, whether its raylet was gone before the grace was."""
+
+    hook: str
+    is_in_time: bool
+
 
 class Kubelet(Protocol):
-    """Starts a raylet for a pod, and takes it away with all that it runs."""
+    """Runs what a pod says.
 
-    def start(self, pod: str, machine: str) -> Running: ...
+    Attributes:
+        head: address of Ray's head.
+    """
 
-    def stop(self, pod: str) -> None: ...
+    head: str
+
+    def start(self, pod: Object, machine: str) -> Running: ...
+
+    def end(self, running: Running) -> Ended:
+        """Take it away within its grace: first its hook, then SIGTERM, then the end."""
+
+    def stop(self, pod: str) -> None:
+        """Take its raylet away at once, with all that it runs."""
 
 
 class SharedAddress:
-    """Raylets of a `ray.cluster_utils.Cluster`, which all have this machine's address; pods get made-up ones."""
+    """Raylets of a `ray.cluster_utils.Cluster`, which all have this machine's address; pods get made-up ones.
+
+    So a hook cannot name its node, and pods end at once.
+    """
 
     def __init__(self, cluster: Any) -> None:
-        self._cluster = cluster
+        self._cluster, self.head = cluster, cluster.address
         self._raylets: dict[str, Any] = {}
 
-    def start(self, pod: str, machine: str) -> Running:
-        raylet = self._cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, labels=LABELS)
-        self._raylets[pod] = raylet
-        return Running(machine, f"10.9.0.{pod.rpartition('-')[2]}", raylet.node_id)
+    def start(self, pod: Object, machine: str) -> Running:
+        name, options = pod["metadata"]["name"], started_with(pod)
+        address = f"10.9.0.{name.rpartition('-')[2]}"
+        raylet = self._cluster.add_node(
+            num_cpus=int(options["num-cpus"]),
+            num_gpus=int(options.get("num-gpus", 0)),
+            memory=int(options["memory"]),
+            object_store_memory=STORE_BYTES,
+            labels=dict(one.split("=") for one in options["labels"].split(",")),
+            env_vars=environment_of(pod, address),
+        )
+        self._raylets[name] = raylet
+        return Running(pod, machine, address, raylet.node_id)
+
+    def end(self, running: Running) -> Ended:
+        self.stop(running.pod["metadata"]["name"])
+        return Ended("", is_in_time=False)
 
     def stop(self, pod: str) -> None:
         self._cluster.remove_node(self._raylets.pop(pod), allow_graceful=False)
@@ -64,19 +113,39 @@ class Namespaces:
     """
 
     def __init__(self, hosts: Hosts, library: Path, folder: Path) -> None:
-        self._hosts, self._library, self._folder = hosts, library, folder
+        self._hosts, self._library, self._folder, self.head = hosts, library, folder, hosts.ray_address
         self._named: dict[str, str] = {}
         self.gpus: dict[str, Standin] = {}
 
-    def start(self, pod: str, machine: str) -> Running:
+    def start(self, pod: Object, machine: str) -> Running:
         state = self._folder / f"{machine}.nvml"
         if machine not in self.gpus:
             self.gpus[machine] = Standin(state, count=1)
-        driver = {"LD_LIBRARY_PATH": str(self._library.parent), STATE: str(state)}
-        labels = ",".join(f"{name}={value}" for name, value in LABELS.items())
-        host = self._hosts.add(1, "--num-gpus=0", f"--labels={labels}", **driver)
-        self._named[pod] = host
-        return Running(machine, self._hosts.hosts[host].address)
+        options = started_with(pod)
+        host = self._hosts.add(
+            int(options["num-cpus"]),
+            *(f"--{name}={value}" for name, value in options.items() if value),
+            has_own_memory=True,  # the operator gives it to those whose template does not
+            environment_at=lambda address: environment_of(pod, address),
+            LD_LIBRARY_PATH=str(self._library.parent),
+            **{STATE: str(state)},
+        )
+        self._named[pod["metadata"]["name"]] = host
+        return Running(pod, machine, self._hosts.hosts[host].address)
+
+    def end(self, running: Running) -> Ended:
+        name = running.pod["metadata"]["name"]
+        deadline_s = time.monotonic() + running.pod["spec"]["terminationGracePeriodSeconds"]
+        inside = environment_of(running.pod, running.address)
+        said = self._said(self._named[name], hook_of(running.pod), inside, deadline_s)
+        raylet, is_in_time = self._hosts.raylets[self._named[name]], True
+        raylet.send_signal(signal.SIGTERM)
+        try:
+            raylet.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            is_in_time = False
+        self.stop(name)
+        return Ended(said, is_in_time)
 
     def stop(self, pod: str) -> None:
         self._hosts.lose(self._named.pop(pod))
@@ -84,6 +153,23 @@ class Namespaces:
     def pids(self, pod: str) -> set[int]:
         """Processes in a pod."""
         return pids_on(self._named[pod])
+
+    def _said(self, host: str, hook: Sequence[str], environment: dict[str, str], deadline_s: float) -> str:
+        """What a hook says; it runs in the container, with the image's PATH."""
+        path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        try:
+            done = subprocess.run(
+                ["ip", "netns", "exec", host, *hook],
+                env={**self._hosts.environment, **path, **environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=deadline_s - time.monotonic(),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "the hook took all of the grace"
+        return done.stdout
 
 
 class Operator(Callback):
@@ -94,13 +180,16 @@ class Operator(Callback):
     Args:
         kube: the API server. kubelet: starts raylets.
         machines: names of the nodes of Kubernetes that there are.
+        groups: those that have pods.
 
     Attributes:
         running: pods that run, by name. is_away: the API server does not answer.
     """
 
-    def __init__(self, kube: Any, kubelet: Kubelet, cluster: str, machines: list[str]) -> None:
-        self._kube, self._kubelet, self._cluster = kube, kubelet, cluster
+    def __init__(
+        self, kube: Any, kubelet: Kubelet, cluster: str, machines: list[str], groups: tuple[str, ...] = (TRAINERS,)
+    ) -> None:
+        self._kube, self._kubelet, self._cluster, self._groups = kube, kubelet, cluster, groups
         self.running: dict[str, Running] = {}
         self.is_away = False
         self._machines: list[str] = []
@@ -114,16 +203,24 @@ class Operator(Callback):
         """Of pods, by the id of their Ray node."""
         return {one.node: one.address for one in self.running.values()}
 
-    def add_machine(self, name: str) -> None:
+    @property
+    def trainers(self) -> dict[str, Running]:
+        """Pods of the workers that run, by name."""
+        return {name: one for name, one in self.running.items() if one.group == TRAINERS}
+
+    def add_machine(self, name: str, **about: Any) -> None:
+        """`about`: its labels, its taints."""
         self._machines.append(name)
-        self._kube.add_node(name)
+        self._kube.add_node(name, **about)
 
     def lose_machine(self, name: str) -> None:
         """As a power cut: it is gone with its pod, and whoever keeps the cluster sees so."""
         self._machines.remove(name)
         for pod, running in list(self.running.items()):
             if running.machine == name:
-                self.delete(pod)
+                del self.running[pod]
+                self._kubelet.stop(pod)
+                self._ask("DELETE", f"{PODS}/{pod}", {"gracePeriodSeconds": 0})
         self._ask("DELETE", f"/api/v1/nodes/{name}")
 
     def on_step(self, report: StepReport, state: RunState, goodput: float) -> None:
@@ -142,25 +239,20 @@ class Operator(Callback):
 
         Of pods that are too many the oldest go, which are those that have work.
         """
-        group = self.group()
-        for name in (group.get("scaleStrategy") or {}).get("workersToDelete") or ():
-            if name in {pod["metadata"]["name"] for pod in self.pods()}:
-                self.delete(name)
-        names = sorted((pod["metadata"]["name"] for pod in self.pods()), key=_age)
-        for name in names[: max(0, len(names) - group["replicas"])]:
-            self.delete(name)
-        for _ in range(group["replicas"] - len(names)):
-            self._create()
+        for name in self._groups:
+            self._resize(self.group(name))
         for pod in self.pods():
             if not pod["spec"].get("nodeName"):
-                self._place(pod["metadata"]["name"])
+                self._place(pod)
 
-    def group(self) -> dict[str, Any]:
+    def group(self, name: str = TRAINERS) -> Object:
         one = self._ask("GET", f"/apis/ray.io/v1/namespaces/default/rayclusters/{self._cluster}")
-        return next(group for group in one["spec"]["workerGroupSpecs"] if group["groupName"] == "workers")
+        found: Object = next(group for group in one["spec"]["workerGroupSpecs"] if group["groupName"] == name)
+        return found
 
-    def pods(self) -> list[dict[str, Any]]:
-        found = self._ask("GET", f"{PODS}?labelSelector=ray.io/cluster%3D{self._cluster}")
+    def pods(self, group: str = "") -> list[Object]:
+        selected = f"ray.io/cluster%3D{self._cluster}" + (f",ray.io/group%3D{group}" if group else "")
+        found = self._ask("GET", f"{PODS}?labelSelector={selected}")
         return sorted(found["items"], key=lambda one: one["metadata"]["name"])
 
     def machine(self, name: str) -> dict[str, Any]:
@@ -174,40 +266,45 @@ class Operator(Callback):
         """Where the pod of a Ray node is, or was."""
         return self._placed[node]
 
-    def delete(self, name: str) -> None:
-        """The pod goes, and its raylet with all that it runs."""
-        if self.running.pop(name, None) is not None:
-            self._kubelet.stop(name)
+    def delete(self, name: str) -> Ended:
+        """As anybody may ask for it: its raylet, with all that it runs, has the time that the pod gives itself."""
+        self._ask("DELETE", f"{PODS}/{name}")
+        running = self.running.pop(name, None)
+        if running is None:
+            return Ended("", is_in_time=True)
+        ended = self._kubelet.end(running)
         self._ask("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        return ended
 
     def close(self) -> None:
         for name in list(self.running):
             del self.running[name]
             self._kubelet.stop(name)
 
-    def _create(self) -> None:
-        self._made += 1
-        labels = {"ray.io/cluster": self._cluster, "ray.io/group": "workers"}
-        metadata = {"name": f"{self._cluster}-{self._made}", "namespace": "default", "labels": labels}
-        spec = {"containers": [{"name": "ray-worker", "image": "i"}]}
-        status, answer = create(self._kube, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-        assert status == 201, answer
+    def _resize(self, group: Object) -> None:
+        there = {pod["metadata"]["name"] for pod in self.pods(group["groupName"])}
+        for name in there & set((group.get("scaleStrategy") or {}).get("workersToDelete") or ()):
+            self.delete(name)
+            there.remove(name)
+        for name in sorted(there, key=_age)[: max(0, len(there) - group["replicas"])]:
+            self.delete(name)
+        for _ in range(group["replicas"] - len(there)):
+            self._made += 1
+            pod = pod_of(self._cluster, group, f"{self._cluster}-{group['groupName']}-{self._made}", self._kubelet.head)
+            status, answer = create(self._kube, pod)
+            assert status == 201, answer
 
-    def _place(self, name: str) -> None:
-        taken = {pod["spec"].get("nodeName") for pod in self.pods()}
-        free = [one for one in self._machines if one not in taken and self._takes_pods(one)]
+    def _place(self, pod: Object) -> None:
+        """One whose machine may not have it stays pending."""
+        name, taken = pod["metadata"]["name"], {one["spec"].get("nodeName") for one in self.pods()}
+        free = [one for one in self._machines if one not in taken and fits(pod, self.machine(one))]
         if not free:
             return
         target = {"apiVersion": "v1", "kind": "Node", "name": free[0]}
         self._ask("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": target})
-        running = self.running[name] = self._kubelet.start(name, free[0])
+        running = self.running[name] = self._kubelet.start(pod, free[0])
         self._placed[running.node] = free[0]
         self._ask("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Running", "podIP": running.address}})
-
-    def _takes_pods(self, machine: str) -> bool:
-        """No taint is tolerated."""
-        spec = self.machine(machine)["spec"]
-        return not spec.get("unschedulable") and not spec.get("taints")
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         kind = MERGE if method == "PATCH" else "application/json"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ EVERY = elastic.Interval(steps=1)
 
 def checkpoint(folder: Path, **settings: Any) -> elastic.Checkpoint:
     store = {"persistent": str(folder / "store"), "persistent_interval": EVERY}
-    return elastic.Checkpoint(local_interval=EVERY, **{**store, **settings})
+    return elastic.Checkpoint(**{"local_interval": EVERY, **store, **settings})
 
 
 def fit(folder: Path, name: str, kept: elastic.Checkpoint, steps: int = STEPS, **options: Any) -> Any:
@@ -76,6 +77,37 @@ def test_all_workers_are_killed_and_their_memory_is_enough(hosts: Any, tmp_path:
     restored = [line for line in journal if line.get("event") == "Restored"]
     told = [line for line in rungs(tmp_path) if line["rung"] == "replicated" and line["t"] < restored[0]["t"]]
     assert all(line["commit"]["step"] >= max(one["commit"]["step"] for one in told) for line in restored)
+
+
+@pytest.mark.slow
+def test_what_the_last_holder_has_is_saved_at_once_when_it_is_told_to_go(hosts: Any, tmp_path: Path) -> None:
+    """No interval is due: the step for which it stops is durable before it is killed."""
+    never = elastic.Interval(seconds=1000)
+    kept = checkpoint(tmp_path, local_interval=never, persistent_interval=never, peers=0)
+    told: dict[str, int] = {}
+
+    def end(pid: int, after: int) -> None:
+        store, deadline_s = open_vault(str(tmp_path / "store"), "alone"), time.monotonic() + 120
+        while not any(one.commit.step >= after for one in store.commits()):
+            assert time.monotonic() < deadline_s, "nothing was saved"
+            time.sleep(0.05)
+        told["durable"] = max(one.commit.step for one in store.commits())
+        os.kill(pid, signal.SIGKILL)
+
+    def notice(state: RunState) -> None:
+        (member,) = state.members
+        os.kill(member.pid, signal.SIGTERM)
+        told["noticed"] = state.published
+        ending.submit(end, member.pid, state.published)
+
+    saboteur = At(20, notice)
+    with ThreadPoolExecutor(1) as ending:
+        scaling = elastic.Scaling(num_dp_replicas=1, resources_per_worker={"CPU": 1})
+        result = fit(tmp_path, "alone", kept, steps=600, scaling=scaling, callbacks=[saboteur])
+    assert result.steps == 600 and 20 <= told["noticed"] <= told["durable"]
+    journal = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
+    restored = [line["commit"]["step"] for line in journal if line.get("event") == "Restored"]
+    assert restored and all(step >= told["durable"] for step in restored)
 
 
 DRIVER = """

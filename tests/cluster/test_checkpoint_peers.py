@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.memory import MemorySource, scan
 from elastic.checkpoint.reader import take_inventory
-from elastic.checkpoint.records import parse_name
+from elastic.checkpoint.records import name_of, parse_name
 from elastic.checkpoint.rungs import Rung
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.vault import open_vault
 from elastic.checkpoint.vault_source import VaultSource
+from elastic.control import events as ev
 from elastic.settings import Checkpoint, Interval, RunSettings
 from tests.effects import shards
 from tests.effects.shards import key
@@ -45,13 +47,18 @@ def slots_of(root: Path, run: str, node: str) -> MemorySource:
 
 
 class Crew:
-    """Two nodes of their own, x and y, with a keeper; `told` is what the journal would get."""
+    """Nodes of their own, x and y if nothing else is said, with a keeper; `told` is what the journal would get."""
 
-    def __init__(self, cluster: Any, root: Path) -> None:
+    def __init__(self, cluster: Any, root: Path, names: str = "xy") -> None:
         self._cluster, self._root = cluster, root
         self.told, self.crashes, self.keepers = [], [], []
         self.arenas: dict[str, Arena] = {}
-        self.nodes = {name: cluster.add_node(num_cpus=0, object_store_memory=STORE_BYTES) for name in "xy"}
+        self.nodes: dict[str, Any] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str, **labels: str) -> None:
+        self.nodes[name] = self._cluster.add_node(num_cpus=0, object_store_memory=STORE_BYTES, labels=labels or None)
 
     def id(self, name: str) -> str:
         return self.nodes[name].node_id
@@ -59,14 +66,18 @@ class Crew:
     def keeper(self, incarnation: int = 1, has_disks: bool = False, on: str = "xy", **checkpoint: Any) -> Any:
         from elastic.actors.keeper import Keeper
 
-        tiers = Checkpoint(memory=str(self._root), **checkpoint)
+        tiers = Checkpoint(memory=str(self._root), **{"peers": 1, **checkpoint})
         settings = RunSettings(run=self._root.name, checkpoint=tiers, incarnation=incarnation)
         memory = functools.partial(slots_of, self._root, self._root.name)
         disk = functools.partial(disk_of, self._root, self._root.name) if has_disks else None
-        keeper = Keeper(settings, self.told.append, self.crashes.append, memory=memory, disk=disk, beat_s=BEAT_S)
+        keeper = Keeper(settings, self._tell, self.crashes.append, memory=memory, disk=disk, beat_s=BEAT_S)
         self.keepers.append(keeper)
         keeper.homes({shard: {self.id(name)} for shard, name in enumerate("xy") if name in on})
         return keeper
+
+    def _tell(self, told: Any) -> None:
+        if not isinstance(told, ev.Logged):
+            self.told.append(told)
 
     def arena(self, name: str) -> Arena:
         """Of the one worker on this node; a folder is a node's memory, since all nodes share this machine."""
@@ -82,7 +93,8 @@ class Crew:
         assert slot is not None
         slot.payload[:nbytes] = data
         arena.seal(slot, shards.manifest(of, data, CHUNK_BYTES, self._root.name))
-        self.keepers[-1].staged(self.id(name))
+        staged = ev.ShardStaged(worker="w", commit=of.commit, nbytes=nbytes, shard=of.shard, shards=of.shards)
+        self.keepers[-1].staged(self.id(name), staged)
         return data
 
     def rung(self, step: int) -> rungs.CheckpointRung | None:
@@ -106,22 +118,28 @@ class Crew:
         assert self.crashes == []
 
 
-@pytest.fixture
-def crew(hosts: Any, tmp_path: Path) -> Iterator[Crew]:
+@contextmanager
+def gathered(hosts: Any, root: Path, names: str = "xy") -> Iterator[Crew]:
     from ray import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    crew = Crew(hosts, tmp_path)
+    crew = Crew(hosts, root, names)
     try:
         yield crew
     finally:
         crew.close()
 
 
-def wait_until(is_so: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
+@pytest.fixture
+def crew(hosts: Any, tmp_path: Path) -> Iterator[Crew]:
+    with gathered(hosts, tmp_path) as crew:
+        yield crew
+
+
+def wait_until(is_so: Callable[[], bool], what: str, within_s: float = 60.0, seen: object = None) -> None:
     deadline_s = time.monotonic() + within_s
     while not is_so():
-        assert time.monotonic() < deadline_s, what
+        assert time.monotonic() < deadline_s, (what, seen)
         time.sleep(0.05)
 
 
@@ -241,6 +259,12 @@ def test_what_an_earlier_life_has_left_on_other_nodes_goes_with_the_run(crew: Cr
 def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(crew: Crew, tmp_path: Path) -> None:
     url, run = str(tmp_path / "store"), tmp_path.name
     open_vault(url, run).register("test")
+    torn = (
+        tmp_path / "store" / run / "steps" / name_of(key(99).commit) / "shard-00000-of-00001" / "chunk-000000-00000000"
+    )
+    torn.parent.mkdir(parents=True)
+    torn.write_text("of an uploader that was killed an hour ago")
+    os.utime(torn, (time.time() - 3600,) * 2)
     crew.keeper(persistent=url, persistent_interval=Interval(steps=1))
     data = {}
     for step in (1, 2, 3, 4, 5):  # more than there are slots
@@ -256,6 +280,29 @@ def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(
     read = np.frombuffer(bytes(source.read(newest.key, 0, newest.nbytes)), dtype=np.uint8)
     assert np.array_equal(read, data[5, newest.shard])
     source.close()
+    wait_until(lambda: not torn.exists(), "what was left behind is still there")
+
+
+def test_a_persistent_tier_that_fails_is_told_of_and_that_it_works_again(crew: Crew, tmp_path: Path) -> None:
+    url, run = str(tmp_path / "store"), tmp_path.name
+    open_vault(url, run).register("test")
+    in_the_way = tmp_path / "store" / run / "steps"
+    in_the_way.write_text("no directory")
+    crew.keeper(persistent=url, persistent_interval=Interval(steps=1))
+
+    def told() -> list[str]:
+        return [one.reason for one in crew.told if isinstance(one, rungs.Degraded) and one.rung == "durable"]
+
+    crew.seal(key(1, 0, 2), "x")
+    crew.seal(key(1, 1, 2), "y")
+    wait_until(lambda: len(told()) == 1, "nobody was told")
+    assert "cannot" in told()[0], told()
+    in_the_way.unlink()
+    crew.seal(key(2, 0, 2), "x")
+    crew.seal(key(2, 1, 2), "y")
+    wait_until(lambda: crew.rung(2) is not None and crew.rung(2).rung is Rung.DURABLE, "step 2 is not durable")
+    wait_until(lambda: len(told()) == 2, "nobody was told that it is over")
+    assert told()[1] == ""
 
 
 @pytest.mark.parametrize("is_under_way", [True, False], ids=["its upload has begun", "its upload is not due"])
@@ -263,7 +310,7 @@ def test_what_is_handed_over_becomes_durable_without_a_keeper(crew: Crew, tmp_pa
     url, run = str(tmp_path / "store"), tmp_path.name
     vault = open_vault(url, run)
     vault.register("test")
-    keeper = crew.keeper(persistent=url, persistent_interval=Interval(steps=1000), upload_bytes_per_s=2 << 20)
+    keeper = crew.keeper(persistent=url, persistent_interval=Interval(steps=1000), upload_bytes_per_s=1 << 20)
 
     def has_begun(step: int) -> bool:
         names = (parse_name(path.name) for path in (tmp_path / "store" / run / "leases").glob("*"))
@@ -279,16 +326,21 @@ def test_what_is_handed_over_becomes_durable_without_a_keeper(crew: Crew, tmp_pa
     seal(1)
     wait_until(lambda: has_begun(1), "the first step is uploaded at once")
     if not is_under_way:
-        wait_until(lambda: is_durable(1), "the first step is not uploaded")
+        wait_until(lambda: is_durable(1), "the first step is not uploaded", seen=crew.told)
         seal(2)
         wait_until(lambda: crew.rung(2) is not None and crew.rung(2).rung >= Rung.LOCAL, "step 2 is not whole")
     last = 1 if is_under_way else 2
-    keeper.hand_over("the run exits")
-    wait_until(lambda: has_begun(last), "it is not uploaded")
-    time.sleep(0.5)  # until actors have been asked
-    keeper.close(keep=True)
-    assert not is_durable(last), "it was durable before the keeper had left"
-    wait_until(lambda: is_durable(last), "nobody commits it")
+    for pid in (pids := [pid_of(one._actor) for one in keeper.inventory(crew.id("x"))]):
+        os.kill(pid, signal.SIGSTOP)  # until the keeper has left, however long that takes
+    try:
+        keeper.hand_over("the run exits")
+        keeper.close(keep=True)
+        assert len(pids) == 2 and not is_durable(last), "it was durable before the keeper had left"
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    there = f"{vault.uploaded(key(last).commit, 2)} was there when the keeper left"
+    wait_until(lambda: is_durable(last), f"nobody commits it; {there}", seen=crew.told)
 
 
 def test_what_is_restored_is_waited_for_while_it_comes_and_passed_on(crew: Crew, tmp_path: Path) -> None:

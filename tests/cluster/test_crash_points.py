@@ -4,7 +4,6 @@ The trainer dies with each of them (`crash_points.py`), so the run goes on from 
 not older than the ladder had promised. What dies with the trainer alone, `tests/chaos/test_crashes.py` plays.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -18,19 +17,18 @@ from typing import Any
 import pytest
 
 import elastic
-from elastic.actors import replica
+from elastic.actors import equipment
 from elastic.callbacks import Callback
 from elastic.control.values import View
 from tests.chaos import crashing
 from tests.cluster import crash_points
-from tests.cluster.crash_points import BY_REPLICA, BY_TRAINER, STEPS, Strike, striking
+from tests.cluster.crash_points import BY_REPLICA, BY_TRAINER, STEPS, Strike, journal, promised, striking
 from tests.cluster.test_fit import control_plane_pids
 from tests.cluster.training import relative_difference
 from tests.effects.helpers import process_state
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
-SAFE = {"node": ("replicated", "durable")}  # rungs that survive it; all others leave the slots alone
 MATRIX = [(point, victim) for victim in ("replica", "raylet", "supervisor", "driver") for point in BY_TRAINER]
 MATRIX += [(point, victim) for victim in ("replica", "raylet", "supervisor", "driver") for point in BY_REPLICA]
 MATRIX += [(point, "node") for point in ("unstamped", "pulling", "committed")]
@@ -72,8 +70,8 @@ def fit(folder: Path, strike: Strike | None) -> Any:
     store = {"persistent": str(folder / "store"), "persistent_interval": every} if is_uploaded else {}
     is_bound = strike is not None and strike.victim in ("raylet", "node")
     resources = {"CPU": 1, "doomed": 1} if is_bound else {"CPU": 1}
-    usual = replica.slots_in
-    replica.slots_in = crash_points.keep_with_points(strike) if strike is not None else usual
+    usual = equipment.slots_in
+    equipment.slots_in = crash_points.keep_with_points(strike) if strike is not None else usual
     try:
         return elastic.fit(
             striking(strike, folder),
@@ -85,7 +83,7 @@ def fit(folder: Path, strike: Strike | None) -> Any:
             run_dir=folder / "run",
         )
     finally:
-        replica.slots_in = usual
+        equipment.slots_in = usual
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +113,6 @@ def doomed_nodes(hosts: Any) -> Iterator[None]:
         reaping.join()
         for node in nodes:
             hosts.remove_node(node, allow_graceful=False)
-
-
-def journal(folder: Path) -> list[dict[str, Any]]:
-    text = (folder / "run" / "journal.jsonl").read_text()
-    return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
-
-
-def promised(folder: Path, victim: str, before_s: float) -> int:
-    """The newest step that was told to be safe from this until then."""
-    safe = SAFE.get(victim, ("local", "replicated", "durable"))
-    lines = [line for line in journal(folder) if line["t"] <= before_s]
-    told = [line for line in lines if line.get("checkpoint") == "CheckpointRung" and line["rung"] in safe]
-    told += [line for line in lines if line.get("event") == "ShardStaged" and victim != "node"]
-    return max((line["commit"]["step"] for line in told), default=-1)
 
 
 def is_dead(pid: int) -> bool:
@@ -175,4 +159,6 @@ def test_c02_killed_on_the_way_of_a_checkpoint(point: str, victim: str, hosts: A
     assert relative_difference(result.value, clean) < 1e-12
     restored = [line for line in journal(tmp_path) if line.get("event") == "Restored" and line["t"] > struck_s]
     assert restored, "nothing was restored"
-    assert all(line["commit"]["step"] >= promised(tmp_path, victim, struck_s) for line in restored)
+    promise = max(promised(tmp_path, victim, struck_s), default=-1)
+    assert promise >= 0, "nothing was promised before"
+    assert all(line["commit"]["step"] >= promise for line in restored)

@@ -52,7 +52,7 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def test_it_is_asked_for_nothing_any_more_which_would_renew_its_lease(hosts: Any) -> None:
-    group = placement_group([{"CPU": 1}], name="elastic-fenced@1-gang0")
+    group = placement_group([{"CPU": 1}], name="elastic-fenced@1-gang0x1")
     options: dict[str, Any] = {"concurrency_groups": {"events": 1, "control": 1}}
     actor: Any = ray.remote(**options)(Asked).remote()
     events: list[ev.Event] = []

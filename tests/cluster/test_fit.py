@@ -89,6 +89,7 @@ def test_a_run_without_faults_returns_its_result(clean: Any) -> None:
     assert Path(clean.run_dir, "journal.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_what_a_worker_is_started_with_lies_on_no_other_node(
     hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_gpu_workers_go_where_the_gpus_are(hosts: Any, tmp_path: Path) -> None:
     assert placed_on(tmp_path) == {hosts.nodes["gpu"].node_id}
 
 
+@pytest.mark.slow
 def test_label_selectors_choose_nodes(hosts: Any, tmp_path: Path) -> None:
     fit(tmp_path, steps=3, scaling=elastic.Scaling(num_dp_replicas=2, label_selector={"pool": "b"}))
     assert placed_on(tmp_path) == {hosts.nodes["b"].node_id}
@@ -168,6 +170,7 @@ def test_a_stopped_worker_is_seen_and_replaced(clean: Any, tmp_path: Path) -> No
     assert_nothing_lost(tmp_path, clean, result)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_of_its_end_leaves_between_two_steps(clean: Any, tmp_path: Path) -> None:
     """As a scheduler does it: SIGTERM first."""
 

@@ -75,3 +75,35 @@ def test_a_lost_node_takes_its_replica_along(hosts: Any, tmp_path: Path) -> None
     assert saboteur.fired_s is not None
     assert result.world_sizes == [2, 1]
     assert_nothing_lost(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_replica_on_two_nodes_has_half_of_its_workers_on_each(hosts: Any, tmp_path: Path) -> None:
+    """In the order of their shards; whoever dies is replaced on its node, where its slot is free again."""
+    nodes = [hosts.add_node(num_cpus=2, object_store_memory=80 << 20, resources={"h": 2}) for _ in range(2)]
+    places: list[list[str]] = []
+
+    def look(state: RunState) -> None:
+        places.append([member.node for member in state.members])
+        os.kill(state.members[3].pid, signal.SIGKILL)
+
+    saboteur = At(10, look)
+    try:
+        result = elastic.fit(
+            fully_sharded(tmp_path, 60),
+            scaling=elastic.Scaling(
+                num_dp_replicas=1, workers_per_replica=4, num_nodes_per_dp=2, resources_per_worker={"CPU": 1, "h": 1}
+            ),
+            limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30),
+            checkpoint=elastic.Checkpoint(local_interval=elastic.Interval(steps=1), peers=0),
+            callbacks=[saboteur],
+            run_dir=tmp_path / "run",
+        )
+    finally:
+        for node in nodes:
+            hosts.remove_node(node)
+    assert saboteur.fired_s is not None
+    ((first, second, third, fourth),) = places
+    assert first == second != third == fourth
+    assert result.steps == 60 and result.world_sizes[0] == result.world_sizes[-1] == 1
+    assert set(committed_samples(tmp_path).values()) == {1}

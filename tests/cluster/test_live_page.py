@@ -17,11 +17,13 @@ import elastic
 from elastic.control.state import RunState, Standing
 from tests.cluster.test_fit import fit
 from tests.cluster.training import At, start_python
+from tests.effects.browser import Tab, browser, needs_browser
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 STEPS = 1500
 WITHIN_S = 10.0  # 2 s are promised on a machine that does nothing else
+QUICKLY_S = 2.0  # so at the better of two faults
 CLI = "from elastic.cli import main\nmain()\n"
 
 
@@ -90,3 +92,44 @@ def test_a_fault_is_on_the_page_and_status_knows_the_run_by_its_name(hosts: Any,
     assert facts["run"] == "seen" and facts["page"].startswith("http://127.0.0.1:") and facts["step"] >= 0
     assert {one["path"]: one["source"] for one in visitor.reports[0]["settings"]}["name"] == "fit(name=...)"
     assert not (tmp_path / "run" / "page.url").exists()
+
+
+# Notes when the number of failures on the page has changed, as whoever looks at it would see it.
+WATCH = """
+window.seen = [];
+const failures = () => [...document.querySelectorAll("#figures > div")]
+  .find((one) => one.querySelector("dt").textContent === "failures")?.querySelector("dd").firstChild.textContent;
+let before = failures();
+new MutationObserver(() => {
+  const now = failures();
+  if (now !== before) window.seen.push([before = now, Date.now() / 1000]);
+}).observe(document.querySelector("#figures"), { childList: true, subtree: true, characterData: true });
+before
+"""
+
+
+@needs_browser
+def test_a_browser_that_looks_at_a_run_shows_its_faults_within_two_seconds(hosts: Any, tmp_path: Path) -> None:
+    struck: list[float] = []
+    tabs: list[Tab] = []
+
+    def kill(state: RunState) -> None:
+        members = state.standing(Standing.MEMBER)
+        os.kill(members[-1].pid, signal.SIGKILL)
+        struck.append(time.time())
+
+    def look_and_kill(state: RunState) -> None:
+        tabs.append(chromium.tab())
+        tabs[0].go((tmp_path / "run" / "page.url").read_text().strip())
+        tabs[0].wait("document.querySelectorAll('#figures > div').length > 0")
+        assert tabs[0].evaluate(WATCH) == "0"
+        kill(state)
+
+    scaling = elastic.Scaling(num_dp_replicas=(1, 3), resources_per_worker={"CPU": 1})
+    with browser(tmp_path / "chromium") as chromium:
+        first, second = At(40, look_and_kill), At(STEPS // 3, kill)
+        result = fit(tmp_path, first, second, name="watched", steps=STEPS, scaling=scaling)
+        seen = dict(tabs[0].evaluate("window.seen"))
+    assert len(struck) == 2 and len(result.incidents) == 2, "the faults took place"
+    took_s = [seen[str(number + 1)] - at_s for number, at_s in enumerate(struck)]
+    assert max(took_s) < WITHIN_S and min(took_s) < QUICKLY_S, took_s

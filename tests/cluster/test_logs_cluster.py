@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
+from ray.exceptions import RayTaskError
 
 import elastic
+from elastic.actors.asking import supervisor_name
+from elastic.actors.peer_source import namespace
 from elastic.checkpoint.stores import open_store
-from tests.cluster.training import Numbers
+from elastic.control.state import RunState
+from tests.cluster.training import At, Numbers
 
 
 def talking(session: Any) -> None:
@@ -29,10 +34,16 @@ def talking(session: Any) -> None:
 
 
 def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path: Path, caplog: Any) -> None:
+    def call_as_a_stranger(state: RunState) -> None:
+        supervisor = ray.get_actor(supervisor_name("talking"), namespace("talking"))
+        with pytest.raises(RayTaskError):
+            ray.get(supervisor.call.remote("guessed", "state"), timeout=30)
+
+    stranger = At(2, call_as_a_stranger)
     result = elastic.fit(
         talking,
         scaling=elastic.Scaling(num_dp_replicas=2),
-        callbacks=[],
+        callbacks=[stranger],
         limits=elastic.Limits(start_timeout_s=60),
         checkpoint=elastic.Checkpoint(persistent=str(tmp_path / "store"), peers=0),
         logs=elastic.Logs(persistent=True),
@@ -42,18 +53,30 @@ def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path
     assert result.steps == 6
     shown = [one for one in caplog.records if "loss is" in one.getMessage()]
     assert len(shown) == 2 and "1 more from 1 worker" in shown[1].getMessage()
+    folder = tmp_path / "run" / "logs"
     for worker in ("w0", "w1"):
         texts = (tmp_path / "run" / "logs" / f"{worker}.jsonl").read_text().splitlines()
         lines = [json.loads(text) for text in texts if json.loads(text)["logger"] == "train"]
         assert [line["text"] for line in lines if line["level"] == "info"] == [f"step {step}" for step in range(6)]
         (warned,) = [line for line in lines if line["level"] == "warning"]
         assert warned["step"] == 3 and warned["generation"] == 1 and warned["worker"] == worker and warned["node"]
+    assert stranger.fired_s is not None
+    (supervisor,) = [one for one in lines_in(folder / "supervisor.jsonl") if one["level"] == "warning"]
+    assert "without the run's token" in supervisor["text"] and supervisor["role"] == "supervisor" and supervisor["node"]
+    assert [one.getMessage() for one in caplog.records].count(f"supervisor: {supervisor['text']}") == 1
+    for role, text in (("monitor", "watches w"), ("replica", "keeps what is in the memory")):
+        found = [line for path in folder.glob(f"{role}-*.jsonl") for line in lines_in(path) if text in line["text"]]
+        assert found and all(one["role"] == role and one["worker"] == f"{role}-{one['node'][:12]}" for one in found)
     assert "Logged" not in (tmp_path / "run" / "journal.jsonl").read_text()
     store = open_store(str(tmp_path / "store"))
     try:
         assert {item.key.split("-")[-2] for item in store.list("talking/logs/")} >= {"w0", "w1"}
     finally:
         store.close()
+
+
+def lines_in(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_text().splitlines()]
 
 
 @pytest.fixture(autouse=True)

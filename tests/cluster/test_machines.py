@@ -23,7 +23,7 @@ from elastic.settings import KubeRay
 from tests.cluster.standin_operator import Operator, SharedAddress
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, regression
-from tests.effects.kube_parts import api_server, crds, create
+from tests.effects.kube_parts import api_server, apply, crds
 from tests.pure.test_kuberay_manifests import RunConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -31,7 +31,7 @@ pytest.importorskip("kubernetes")
 
 RUN = """
 scaling: {num_dp_replicas: [1, 2], resources_per_worker: {CPU: 1}, label_selector: {elastic-role: trainer}}
-limits: {start_timeout_s: 10, hang_floor_s: 30, grow_after_s: 0.2}
+limits: {start_timeout_s: 30, hang_floor_s: 30, grow_after_s: 0.2}
 kuberay: {entrypoint: python x, gpus_per_node: 0, cpus_per_node: 1, memory_gib_per_node: 1, autoscale: false}
 """
 
@@ -52,18 +52,19 @@ class World:
             num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, label_selector={ROLE: TRAINER}
         )
         kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=1, autoscale=False)
-        cluster = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")["raycluster"]
-        group = next(one for one in cluster["spec"]["workerGroupSpecs"] if one["groupName"] == "workers")
+        objects = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")
+        groups = objects["raycluster"]["spec"]["workerGroupSpecs"]
+        group = next(one for one in groups if one["groupName"] == "workers")
         group |= {"replicas": pods, "maxReplicas": max(pods, group["maxReplicas"])}
-        status, answer = create(kube, cluster)
-        assert status == 201, answer
+        apply(kube, objects.values())
         self.operator = Operator(kube, SharedAddress(hosts), name, [f"{name}-m{number}" for number in range(machines)])
         self.operator.reconcile()
         (folder / "run.yaml").write_text(RUN)
 
     def fit(self, *callbacks: Callback, steps: int, policy: Any = None, pause_s: float = 0.01) -> Any:
+        """The rest is done quickly once there is a file `enough`."""
         return elastic.fit(
-            regression(self.folder, steps=steps, pause_s=pause_s),
+            regression(self.folder, steps=steps, pause_s=pause_s, until=self.folder / "enough"),
             config=self.folder / "run.yaml",
             name=self.name,
             callbacks=[self.operator, *callbacks],
@@ -186,9 +187,11 @@ def test_machines_that_do_not_come_are_told_of_and_taken_when_they_do(world):
             if state.care.nodes_missing and not self.is_told:
                 self.is_told = True
                 act(state)
+            if self.is_told and state.replicas == 2 and not state.care.nodes_missing:
+                (world.folder / "enough").touch()
 
     watch = Watch()
-    result = world.fit(watch, steps=1500, pause_s=0.002)
+    result = world.fit(watch, steps=2000)
     assert watch.is_told and result.world_sizes == [1, 2]
     assert len(world.journal("NodesMissing")) == 2
 

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
-import elastic
 from benchmarks.hosts import Hosts, why_not
-from elastic.kube.manifests import render
-from elastic.kube.shape import ROLE, TRAINER
-from elastic.settings import KubeRay
+from elastic.cli import cli
 from tests.cluster.standin_operator import Namespaces, Operator
-from tests.cluster.test_fit import committed_samples
+from tests.cluster.standin_pods import environment_of, ray_container
+from tests.cluster.test_fit import assert_no_attempt_wasted, committed_samples
 from tests.cluster.training import read_lines
-from tests.effects.kube_parts import api_server, crds, create
+from tests.effects.kube_parts import api_server, apply, crds
 from tests.effects.nvml_standin import compiled
-from tests.pure.test_kuberay_manifests import RunConfig
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,10 +35,14 @@ pytest.importorskip("kubernetes")
 STEPS = 2000
 WAIT_S = 150.0
 END_S = 200.0
+GPU_MODEL = "nvidia-l4"
+GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}  # as Google's machines have it
 RUN = f"""
-scaling: {{num_dp_replicas: [1, 2], resources_per_worker: {{CPU: 1}}, label_selector: {{{ROLE}: {TRAINER}}}}}
+scaling: {{num_dp_replicas: [1, 2], resources_per_worker: {{CPU: 1}}}}
 limits: {{start_timeout_s: 30, hang_floor_s: 30, grow_after_s: 0.2}}
-kuberay: {{entrypoint: python x, gpus_per_node: 0, cpus_per_node: 1, memory_gib_per_node: 1, autoscale: false}}
+kuberay:
+  {{interactive: true, gpus_per_node: 1, cpus_per_node: 1, memory_gib_per_node: 1, head_cpus: 1, head_memory_gib: 2,
+    accelerator: {GPU_MODEL}, grace_s: 40, autoscale: false}}
 """
 DRIVER = """
 import json, sys
@@ -48,12 +51,9 @@ from ray import cloudpickle
 import elastic
 from tests.cluster import training
 cloudpickle.register_pickle_by_value(training)
-folder, name, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 result = elastic.fit(
-    training.regression(folder, steps=steps, pause_s=0.02, until=folder / "enough"),
-    config=folder / "run.yaml",
-    name=name,
-    run_dir=folder / "run",
+    training.regression(folder, steps=steps, pause_s=0.02, until=folder / "enough"), run_dir=folder / "run"
 )
 incidents = [(one.kind.name, list(one.culprits), one.decision, list(one.evidence)) for one in result.incidents]
 print(json.dumps({"steps": result.steps, "world_sizes": result.world_sizes, "incidents": incidents}))
@@ -67,32 +67,58 @@ def kube() -> Iterator[Any]:
         yield running
 
 
-class Site:
-    """A RayCluster with two replicas on machines of its own, the run on it, and what plays the rest of Kubernetes."""
+def rendered(name: str, folder: Path) -> dict[str, Any]:
+    """The objects that `elastic kuberay render` writes of RUN."""
+    (folder / "run.yaml").write_text(f"name: {name}\n{RUN}")
+    words = ["kuberay", "render", "--config", str(folder / "run.yaml"), "--out", str(folder / "k8s")]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    return {path.stem: yaml.safe_load(path.read_text()) for path in (folder / "k8s").glob("*.yaml")}
 
-    def __init__(self, kube: Any, hosts: Hosts, folder: Path, cluster: dict[str, Any], machines: int) -> None:
+
+def head_environment(objects: dict[str, Any], folder: Path) -> dict[str, str]:
+    """What the template of the head says; its configuration lies below `folder` where the pod would have it."""
+    pod = objects["raycluster"]["spec"]["headGroupSpec"]["template"]
+    environment = environment_of({"metadata": {"name": "head"}, "spec": pod["spec"]}, "")
+    named = objects["config"]["metadata"]["name"]
+    (volume,) = [one["name"] for one in pod["spec"]["volumes"] if one.get("configMap", {}).get("name") == named]
+    (mount,) = [one for one in ray_container(pod["spec"])["volumeMounts"] if one["name"] == volume]
+    there = folder / mount["mountPath"].lstrip("/")
+    there.mkdir(parents=True)
+    for file, text in objects["config"]["data"].items():
+        (there / file).write_text(text)
+    return environment | {"ELASTIC_CONFIG": str(folder / environment["ELASTIC_CONFIG"].lstrip("/"))}
+
+
+class Site:
+    """What is rendered of RUN, on machines of its own, the run on it, and what plays the rest of Kubernetes."""
+
+    def __init__(self, kube: Any, hosts: Hosts, folder: Path, objects: dict[str, Any], machines: int) -> None:
         self.kube, self.hosts, self.folder = kube, hosts, folder
-        self.name = str(cluster["metadata"]["name"])
-        status, answer = create(kube, cluster)
-        assert status == 201, answer
+        self.name = str(objects["raycluster"]["metadata"]["name"])
+        apply(kube, objects.values())
         self.kubelet = Namespaces(hosts, compiled(folder), folder)
-        self.operator = Operator(
-            kube, self.kubelet, self.name, [f"{self.name}-m{number}" for number in range(machines)]
-        )
+        self.operator = Operator(kube, self.kubelet, self.name, [f"{self.name}-cpu"], ("supervisor", "workers"))
+        for number in range(machines):
+            self.add_machine(f"{self.name}-m{number}")
         self.operator.reconcile()
-        (folder / "run.yaml").write_text(RUN)
         (folder / "driver.py").write_text(DRIVER)
         environment = {**hosts.environment, "RAY_ADDRESS": hosts.ray_address, "KUBECONFIG": kube.kubeconfig}
         environment |= {"KUBERNETES_SERVICE_HOST": "x", "RAY_CLUSTER_NAME": self.name}  # as in the head's pod
         with (folder / "driver.log").open("w") as log:
             self.driver = subprocess.Popen(
-                [sys.executable, str(folder / "driver.py"), str(folder), self.name, str(STEPS)],
+                [sys.executable, str(folder / "driver.py"), str(folder), str(STEPS)],
                 env=environment,
                 cwd=folder,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
+
+    def add_machine(self, name: str) -> None:
+        """One with a GPU."""
+        labels = {"cloud.google.com/gke-accelerator": GPU_MODEL}
+        self.operator.add_machine(name, labels=labels, taints=[GPU_TAINT])
 
     def until(self, condition: Callable[[], bool], why: str) -> None:
         """Play Kubernetes until it holds."""
@@ -120,7 +146,7 @@ class Site:
         self.until(do, f"{replicas} replicas do not train {why}")
 
     def pod_of(self, pid: int) -> str:
-        return next(pod for pod in self.operator.running if pid in self.kubelet.pids(pod))
+        return next(pod for pod in self.operator.trainers if pid in self.kubelet.pids(pod))
 
     def victim(self) -> tuple[int, str]:
         """A worker that trains, and the machine it is on."""
@@ -150,15 +176,9 @@ class Site:
 
 @pytest.fixture
 def site(kube: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
-    name = f"s{abs(hash(request.node.name)) % 10**6}"
-    scaling = elastic.Scaling(num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, label_selector={ROLE: TRAINER})
-    kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=1, autoscale=False)
-    cluster = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")["raycluster"]
-    head = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-    environment = {one["name"]: one["value"] for one in head["env"] if one["name"].startswith("RAY_health")}
-    assert environment
-    with Hosts((), environment=environment) as hosts:
-        made = Site(kube, hosts, tmp_path, cluster, getattr(request, "param", 3))
+    objects = rendered(f"s{abs(hash(request.node.name)) % 10**6}", tmp_path)
+    with Hosts((), environment=head_environment(objects, tmp_path)) as hosts:
+        made = Site(kube, hosts, tmp_path, objects, getattr(request, "param", 3))
         try:
             made.train(2, "at first")
             yield made
@@ -173,7 +193,7 @@ def test_a_gpu_that_fails_costs_its_machine_and_no_step(site: Site) -> None:
     gpu.xid(79)
     began_s = time.time()
     site.until(lambda: machine not in {one.machine for one in site.operator.running.values()}, "it is not replaced")
-    site.until(lambda: len(site.operator.running) == 2, "the new pod does not run")
+    site.until(lambda: len(site.operator.trainers) == 2, "the new pod does not run")
     site.train(2, "again")
 
     result = site.end()
@@ -182,7 +202,7 @@ def test_a_gpu_that_fails_costs_its_machine_and_no_step(site: Site) -> None:
     assert kind == "GPU_FAULT" and len(culprits) == 1 and decision.startswith("replace the node"), result
     assert "XID 79" in evidence[0]
     spec = site.operator.machine(machine)["spec"]
-    assert spec["unschedulable"] and [one["value"] for one in spec["taints"]] == [f"{site.name}.never"]
+    assert spec["unschedulable"] and [one["value"] for one in spec["taints"]] == ["present", f"{site.name}.never"]
     assert site.operator.group()["replicas"] == 2, "the number of machines stays"
     named = site.operator.group()["scaleStrategy"]["workersToDelete"]
     assert len(named) == 1 and named[0] not in site.operator.running
@@ -208,14 +228,30 @@ def test_a_spot_machine_is_left_before_it_goes_and_another_takes_its_place(site:
     assert set(consumed.values()) == {1}, "no attempt was lost"
 
 
+def test_a_pod_that_is_deleted_is_left_in_its_grace_and_costs_no_attempt(site: Site) -> None:
+    pid, _ = site.victim()
+    pod = site.pod_of(pid)
+    ended = site.operator.delete(pod)
+    assert ended.hook.startswith("draining ") and ended.is_in_time, ended
+    assert pid not in site.hosts.pids() and pod not in site.operator.running
+    site.train(2, "with a new pod")
+
+    result = site.end()
+    assert result["world_sizes"] == [2, 1, 2]
+    assert [kind for kind, *_ in result["incidents"]] == ["DEPARTURE"]
+    assert any("drained" in line["reason"] for line in site.journal("NodeNotice")), "the hook was heard of"
+    assert not site.journal("CollectiveBroken") and not site.journal("WorkerLost"), "nobody had to stop"
+    assert_no_attempt_wasted(site.folder)
+
+
 @pytest.mark.parametrize("site", [2], indirect=True)
 def test_without_capacity_the_run_shrinks_and_with_it_it_grows_back(site: Site) -> None:
     _, machine = site.victim()
     site.operator.lose_machine(machine)
     site.train(1, "on the machine that is left")
     site.until(lambda: bool(site.journal("NodesMissing")), "it is not told that a machine is missing")
-    assert len(site.operator.pods()) == 2 and len(site.operator.running) == 1, "a pod waits for a machine"
-    site.operator.add_machine(f"{site.name}-late")
+    assert len(site.operator.pods("workers")) == 2 and len(site.operator.trainers) == 1, "a pod waits for a machine"
+    site.add_machine(f"{site.name}-late")
     site.train(2, "with capacity")
     site.until(lambda: len(site.journal("NodesMissing")) == 2, "it is not told that all are there")
 

@@ -82,11 +82,11 @@ class Nodes:
         return {one.node: "".join(one.sources[0]) for one in self.told}
 
 
-def candidate_of(step: int, count: int, peers: str, is_durable: bool = True) -> Candidate:
+def candidate_of(step: int, count: int, peers: str, is_durable: bool = True, run: str = "night") -> Candidate:
     rows = []
     for shard in range(count):
         of = key(step, shard, count)
-        manifest = shards.manifest(of, shards.payload(of, NBYTES))
+        manifest = shards.manifest(of, shards.payload(of, NBYTES), run=run)
         holders = [Holder(source=PeerSource(Actor(), node), manifest=manifest) for node in peers]
         other = Holder(source=Shelf([], Tier.PERSISTENT if is_durable else Tier.MEMORY), manifest=manifest)
         rows.append((*holders, other))
@@ -110,6 +110,21 @@ def test_a_node_sets_out_when_those_above_it_expect_what_it_will_ask_them_for(no
     assert nodes.actors["b"].taken() == [], "its own answer is there, and that of a is not"
     first(None)
     assert nodes.actors["a"].taken() == [(0, "", True)] and nodes.actors["b"].taken() == [(0, "a", True)]
+
+
+def test_a_node_that_is_lost_before_it_has_answered_holds_up_nobody(nodes: Nodes) -> None:
+    nodes.up("ab")
+    nodes.aim({"a": {0}, "b": {0}})
+    first, second = nodes.pending
+    second(None)
+    assert nodes.sources() == {"a": "", "b": "a"} and nodes.actors["b"].taken() == []
+    nodes.prefetcher.lost("a")
+    assert nodes.actors["b"].taken() == [(0, "a", True)], "it is told to begin: after a it asks the persistent tier"
+    first(None)
+    nodes.up("a", life="2")
+    assert nodes.actors["a"].expected() == [[7], [7]] and len(nodes.actors["a"].taken()) == 1
+    nodes.answer()
+    assert len(nodes.actors["a"].taken()) == 2, "its new life has answered"
 
 
 def test_who_has_it_is_asked_before_the_persistent_tier(nodes: Nodes) -> None:

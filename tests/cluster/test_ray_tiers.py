@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ray.exceptions import GetTimeoutError, RayTaskError
 
+from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.replica import end_replicas
@@ -73,7 +74,9 @@ def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
     tiers, state, emitted = tiers_of(tmp_path, keeper)
     found = candidate_of(7, 1, "")
     monkeypatch.setattr("elastic.actors.tiers.next_candidate", lambda *_: type("", (), {"candidate": found, "bad": ()}))
-    monkeypatch.setattr(tiers, "_look", lambda: type("", (), {"candidates": (), "starts": (), "silent": ()}))
+    monkeypatch.setattr(
+        tiers, "_look", lambda **_: type("", (), {"candidates": (), "starts": (), "silent": (), "quarantined": ()})
+    )
     tiers.heed(ev.Tick(), state)
     began_s = time.monotonic()
     tiers._find(None, ())
@@ -90,6 +93,30 @@ def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
     assert keeper.leases[3:] == [(7, True)]
 
 
+def test_nobody_waits_for_a_node_out_of_reach_nor_for_anybody_once_the_newest_step_is_whole(tmp_path: Path) -> None:
+    tiers, state, _ = tiers_of(tmp_path, Keeper())
+    reached, lost = (PeerSource(None, node) for node in ("n-w0", "n-w1"))
+    holders = [one for row in candidate_of(7, 1, "", run="r").shards for one in row]
+    assert not tiers._is_enough(True, holders, [lost]), "it is not known yet"
+    late_s = 100.0 - 2 * state.settings.limits.heartbeat_timeout_s
+    state = RunState(**{**fields_of(state), "seen_s": 100.0, "heard_s": {"n-w0": 100.0, "n-w1": late_s}})
+    tiers.heed(ev.Tick(), state)
+    assert tiers._is_enough(False, holders, [lost]) and not tiers._is_enough(False, holders, [lost, reached])
+    for step, is_whole in ((7, True), (8, False)):
+        tiers.heed(ev.ShardStaged(worker="w0", commit=commit(step), shard=0, shards=1, nbytes=64), state)
+        assert tiers._is_enough(True, holders, [reached]) == is_whole
+        assert not tiers._is_enough(False, holders, [reached]), "an older one is wanted, and there may be a better one"
+    part = candidate_of(9, 2, "", run="r").shards[0]
+    tiers._staged = 7
+    assert not tiers._is_enough(True, [*holders, *part], [reached]), "it may have the rest of step 9"
+
+
+def test_a_node_that_ray_has_lost_is_not_asked(monkeypatch: Any) -> None:
+    monkeypatch.setattr("elastic.actors.peer_source.replica_actors", lambda run: {"a": None, "b": None, "c": None})
+    monkeypatch.setattr("ray.nodes", lambda: [{"NodeID": node, "Alive": node != "b"} for node in "ab"])
+    assert [one.node for one in peer_sources("r", "")] == ["a"]
+
+
 def test_what_is_being_dropped_everywhere_is_not_told(tmp_path: Path, monkeypatch: Any) -> None:
     keeper = Keeper(answers=False)
     tiers, _, emitted = tiers_of(tmp_path, keeper)
@@ -97,7 +124,9 @@ def test_what_is_being_dropped_everywhere_is_not_told(tmp_path: Path, monkeypatc
     found = [
         replace(one, shards=tuple(row[:2] for row in one.shards)) for one in found
     ]  # only in the memory of a and b
-    monkeypatch.setattr(tiers, "_look", lambda: type("", (), {"candidates": found, "starts": (), "silent": ()}))
+    monkeypatch.setattr(
+        tiers, "_look", lambda **_: type("", (), {"candidates": found, "starts": (), "silent": (), "quarantined": ()})
+    )
     keeper.going = {9: frozenset({("a", 0), ("b", 0)}), 8: frozenset({("a", 0), ("b", 1)})}
     tiers._find(9, ())
     (told,) = emitted
@@ -140,7 +169,7 @@ def test_what_is_staged_while_the_run_waits_goes_down_at_once(tmp_path: Path) ->
     staged = ev.ShardStaged(worker="w0", commit=commit(4), shard=0, shards=1, nbytes=64)
     tiers.heed(staged, state)
     tiers.heed(staged, RunState(**{**fields_of(state), "phase": Phase.WAITING}))
-    assert keeper.staged_ == [("n-w0", 4, ""), ("n-w0", 4, "fewer than 2 replicas are left")]
+    assert keeper.staged_ == [("n-w0", staged, ""), ("n-w0", staged, "fewer than 2 replicas are left")]
     assert keeper.urged == ["fewer than 2 replicas are left"]
 
 

@@ -34,6 +34,7 @@ def relays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return started
 
 
+@pytest.mark.slow
 def test_a_hang_is_seen_through_relays_after_they_have_died_too(hosts: Any, relays: list[Any], tmp_path: Path) -> None:
     def kill_relays(state: RunState) -> None:
         for relay in list(relays):

@@ -31,8 +31,9 @@ pytestmark = [
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed (apt install prometheus)"),
 ]
 
-# What of the dashboard has nothing to show in this run: no checkpoints, no stragglers, no notices.
-EMPTY = ("rung_", "straggler_score{", "quarantin", "notices_total")
+# What of the dashboard has nothing to show in this run: no stragglers, no notices, no GPUs.
+EMPTY = ("gpu_", "straggler_score{", "quarantin", "notices_total")
+MANY = 9  # copies on so many other nodes, which the cluster has not
 
 
 class Prometheus:
@@ -96,12 +97,20 @@ def kill_one(state: RunState) -> None:
 
 
 def test_what_a_run_tells_arrives(prometheus: Prometheus, tmp_path: Path) -> None:
-    killer = At(30, kill_one)
+    killer, memory = At(30, kill_one), tmp_path / "memory"
+    memory.mkdir()
     result = elastic.fit(
         regression(tmp_path, steps=STEPS, pause_s=0.05),
         name="scraped",
         scaling=elastic.Scaling(num_dp_replicas=(1, 2)),
         callbacks=[killer, CollectGarbage(every_steps=10)],
+        checkpoint=elastic.Checkpoint(
+            memory=str(memory),
+            persistent=str(tmp_path / "store"),
+            local_interval=elastic.Interval(steps=10),
+            persistent_interval=elastic.Interval(steps=20),
+            peers=MANY,
+        ),
         limits=elastic.Limits(start_timeout_s=60),
         run_dir=tmp_path / "run",
     )
@@ -114,6 +123,11 @@ def test_what_a_run_tells_arrives(prometheus: Prometheus, tmp_path: Path) -> Non
     prometheus.eventually(f'sum by (run) (ray_elastic_incidents_total{{{run},class="{kind}"}})', 1)
     prometheus.eventually(f"sum by (run) (ray_elastic_resume_seconds_count{{{run}}})", 1)
     prometheus.eventually(f'max by (run) (ray_elastic_phase{{{run},phase="ended"}})', 1)
+    for rung in ("local", "replicated", "durable"):
+        where = f'{{{run},rung="{rung}"}}'
+        prometheus.eventually(f"max by (run) (ray_elastic_rung_step{where}) >= bool 9", 1)
+        prometheus.eventually(f"max by (run) (ray_elastic_rung_bytes{where}) > bool 0", 1)
+    prometheus.eventually(f'max by (run) (ray_elastic_rung_degraded{{{run},rung="replicated"}})', 1)
     assert float(prometheus.ask(f"max by (run) (ray_elastic_goodput{{{run}}})")[0]["value"][1]) > 0.3
     for title, expression in panels():
         filled = expression.replace("$__rate_interval", "5m").replace("$__range", "5m").replace("$run", "scraped")

@@ -7,13 +7,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import elastic
+from elastic.actors import asking
 from elastic.checkpoint.vault import open_vault
+from elastic.control.remediation import Kind, Remediation
 from tests.chaos.ledger_checks import booked
 from tests.cluster import training
 from tests.cluster.test_fit import committed_samples, control_plane_pids
@@ -35,7 +39,14 @@ test_taking_over.fit(Path(sys.argv[2]), sys.argv[3], **eval(sys.argv[4]))
 """
 
 
-def fit(folder: Path, name: str, persistent: bool = False, orphan_lease_s: float = 60.0, steps: int = STEPS) -> Any:
+def fit(
+    folder: Path,
+    name: str,
+    persistent: bool = False,
+    orphan_lease_s: float = 60.0,
+    steps: int = STEPS,
+    policy: str | None = None,
+) -> Any:
     """What all drivers of a run call: their code and settings are the same."""
     checkpoint = None
     if persistent:
@@ -50,6 +61,7 @@ def fit(folder: Path, name: str, persistent: bool = False, orphan_lease_s: float
         checkpoint=checkpoint,
         name=name,
         run_dir=folder / "run",
+        policy=policy,
     )
 
 
@@ -92,7 +104,12 @@ def pids(folder: Path) -> dict[str, int]:
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in (folder / "run" / "journal.jsonl").read_text().splitlines()]
+    return [json.loads(text) for text in _whole_lines(folder / "run" / "journal.jsonl")]
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Without one that is being written."""
+    return path.read_text().rpartition("\n")[0].splitlines()
 
 
 def assert_nothing_lost(folder: Path, result: Any, steps: int = STEPS) -> None:
@@ -150,6 +167,58 @@ def test_a_worker_dies_with_the_driver(hosts: Any, tmp_path: Path) -> None:
     assert pids(tmp_path)[survivor] == before[survivor]
     assert any(line.get("event") == "WorkerDead" and line["worker"] == killed for line in journal(tmp_path))
     assert_nothing_lost(tmp_path, result)
+
+
+def keeps_away(incident: Any, view: Any) -> Remediation:
+    """A policy: a node that has lost a worker gets no other."""
+    return Remediation(kind=Kind.REPLACE_NODE, reason="of a test")
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_quarantine_and_a_pause_outlive_the_driver(hosts: Any, tmp_path: Path) -> None:
+    """Whoever resumes the run asks the next driver's supervisor."""
+    name, options = "careful", {"steps": 600, "policy": f"{__file__}:keeps_away"}
+    with Driver(hosts, tmp_path, name, **options) as driver:
+        killed, survivor = sorted(before := pids(tmp_path))
+        os.kill(before[killed], signal.SIGKILL)
+        until(lambda: any("quarantine" in line and line["quarantine"] for line in journal(tmp_path)), "no quarantine")
+        asking.pause(name)
+        os.kill(driver.process.pid, signal.SIGKILL)
+        driver.process.wait(30)
+    held = last_step(tmp_path)
+    placed = [line for line in journal(tmp_path) if line.get("event") == "WorkerPlaced" and line["worker"] == killed]
+    node = placed[0]["node"]
+
+    def go_on() -> int:
+        until(lambda: any(line.get("waits_for") == "hold" for line in since_taken_over(tmp_path)), "it does not wait")
+        still = last_step(tmp_path)
+        asking.resume(name)
+        return still
+
+    with ThreadPoolExecutor(1) as pool:
+        still = pool.submit(go_on)
+        result = fit(tmp_path, name, **options)
+    assert still.result(30) == held, "a step was made before somebody had the run go on"
+    taken, *later = since_taken_over(tmp_path)
+    assert taken["left"]["quarantine"] == {node: None} and 0 < taken["left"]["paused_s"] <= 3600
+    assert pids(tmp_path)[survivor] == before[survivor]
+    others = [line["node"] for line in later if line.get("event") == "WorkerPlaced"]
+    assert node not in others
+    assert_nothing_lost(tmp_path, result, 600)
+
+
+def since_taken_over(folder: Path) -> list[dict[str, Any]]:
+    """What the journal tells of the second driver."""
+    lines = journal(folder)
+    begins = [number for number, line in enumerate(lines) if line.get("event") == "RunTakenOver"]
+    return lines[begins[0] :] if begins else []
 
 
 class KillsAtTheIncident(training.At):

@@ -94,6 +94,7 @@ def assert_tuned(folder: Path, result: Any, asking: Asking, first: int, wish: Tu
     assert (result.world_sizes, result.incidents) == ([2, 2], [])
 
 
+@pytest.mark.slow
 def test_the_command_changes_a_run_that_trains(hosts: Any, tmp_path: Path) -> None:
     def cli(*arguments: str) -> tuple[int, str]:
         process = start_python(CLI, tmp_path, "tune", *arguments, "--address", hosts.address)

@@ -32,17 +32,18 @@ class Numbers:
 
 
 def regression(
-    folder: Path, steps: int = 40, pause_s: float = 0.005, until: Path | None = None
+    folder: Path, steps: int = 40, pause_s: float = 0.005, until: Path | None = None, width: int = 16
 ) -> Callable[[Any], Any]:
     """Fits a small network in float64; each worker appends what it consumed and committed to its file in `folder`.
 
-    Once the file `until` exists, the rest is done without a pause.
+    With Adam's moments it takes 240 bytes for each of `width`. Once the file `until` exists, the rest is done without
+    a pause.
     """
 
     def train_fn(session: Any) -> dict[str, Any]:
         torch.manual_seed(0)
         model = session.prepare(
-            torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+            torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Tanh(), torch.nn.Linear(width, 1)).double()
         )
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         session.track(model=model, optimizer=optimizer)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from elastic.train import gloo
+from tests.effects.book import Book
 from tests.effects.solo import Solo
 
 LATE_NEWS_S = 20.0
@@ -29,6 +30,12 @@ def one_device_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(gloo, "_listening_device", make_alone)
     yield
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    """A run of one worker that stages every step."""
+    return Book(tmp_path)
 
 
 @pytest.fixture

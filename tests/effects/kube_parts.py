@@ -8,12 +8,16 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from elastic.config import load
+from elastic.kube.manifests import render
 from elastic.kube.validate import Definitions, from_directory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +28,20 @@ _BY_API = {
     "ray.io/v1": "/apis/ray.io/v1",
     "policy/v1": "/apis/policy/v1beta1",  # the server of the tests is older than policy/v1
 }
+
+
+# What a run's settings may say of its cluster instead of what they say.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "interactive": {"interactive": True, "entrypoint": ""},
+    "mtc": {"multi_tier": True, "params": 1e8},
+}
+
+
+def variant_of(folder: Path, variant: str) -> dict[str, dict[str, Any]]:
+    """What is rendered of the settings in a folder, changed so."""
+    config, _ = load(folder / "run.yaml", environment={})
+    assert config.kuberay is not None
+    return render(replace(config, kuberay=replace(config.kuberay, **VARIANTS[variant])), "1")
 
 
 def crds() -> Path:
@@ -68,6 +86,18 @@ def create(kube: Any, one: dict[str, Any]) -> tuple[int, Any]:
     where = f"/namespaces/{namespace}" if namespace else ""
     body = one | ({"apiVersion": "policy/v1beta1"} if one["apiVersion"] == "policy/v1" else {})
     return kube.request("POST", f"{_BY_API[one['apiVersion']]}{where}/{plural}?fieldValidation=Strict", body)
+
+
+def apply(kube: Any, objects: Iterable[dict[str, Any]]) -> None:
+    """As `kubectl apply` does with what is not there yet."""
+    for one in objects:
+        status, answer = create(kube, one)
+        assert status == 201, answer
+
+
+def account_of(run: str, who: str = "head") -> str:
+    """Whom the API server takes the pods of a run for."""
+    return f"system:serviceaccount:default:{run}-{who}"
 
 
 def ask_as(kube: Any, user: str, method: str, path: str, body: Any) -> int:

@@ -4,6 +4,7 @@
  * then as "key". Without the file there is no driver. What it answers, by key:
  *
  *   count, init_rc           GPUs; what nvmlInit returns
+ *   handle                   what asking for the GPU's handle returns: 15, it is lost already
  *   lost, reset              every call about the GPU says GPU_IS_LOST, RESET_REQUIRED
  *   hang                     every call about the GPU waits until this is 0 again
  *   ecc.dbe.vol, ecc.sbe.vol, ecc.dbe.agg, ecc.sbe.agg    uncorrected and corrected errors
@@ -75,7 +76,7 @@ result nvmlDeviceGetCount_v2(unsigned *count) { *count = (unsigned)get("count", 
 result nvmlDeviceGetHandleByIndex_v2(unsigned index, device *gpu) {
     if (index >= (unsigned)get("count", 0)) return INVALID;
     *gpu = (device)(intptr_t)(index + 1);
-    return SUCCESS;
+    return (result)of(*gpu, "handle", 0);
 }
 result nvmlDeviceGetIndex(device gpu, unsigned *index) { *index = number(gpu); return SUCCESS; }
 result nvmlDeviceGetName(device gpu, char *to, unsigned size) { snprintf(to, size, "NVIDIA H100 80GB HBM3"); return SUCCESS; }

@@ -56,3 +56,10 @@ def install(library: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **stat
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     return standin
+
+
+def install_smi(folder: Path, then: str) -> None:
+    """A stand-in for `nvidia-smi`, a line of shell; `folder` is to be put on the PATH."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{then}\n")
+    program.chmod(0o755)

@@ -52,7 +52,7 @@ class Solo:
     Args:
         directory: where the flight page lies.
         seed: of the run. checkpoint: of the run.
-        tuning, replaced: of the generations that are formed from now on; may be set.
+        tuning, replaced, failures: of the generations that are formed from now on; may be set.
         limits: fields of `Limits`.
     """
 
@@ -63,7 +63,7 @@ class Solo:
         self.limits = Limits(**limits)
         self.link = Link("w0", self.limits.lease_s)
         self.page = FlightPage(directory / "page")
-        self.tuning, self.replaced = NOT_TUNED, ()
+        self.tuning, self.replaced, self.failures = NOT_TUNED, (), 0
         self._port = 0
 
     def run(self, train_fn: Callable[[Session], Any]) -> Ended:
@@ -131,5 +131,6 @@ class Solo:
                 bootstrap=resume == NOTHING_COMMITTED,
                 tuning=self.tuning,
                 replaced=self.replaced,
+                failures=self.failures,
             )
         )

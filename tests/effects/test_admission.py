@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from elastic.actors.admission import Admission
+from elastic.actors.host_monitors import HostMonitors
 from elastic.control import events as ev
 from elastic.control.hardware import FindingKind
 from elastic.control.xid import Severity
-from elastic.settings import Health
+from elastic.settings import Health, RunSettings
 
 PARKED = ev.WorkerParked(worker="w0", host="h", port=1, pid=1, layout="l")
 
@@ -62,6 +63,32 @@ def test_a_node_that_must_go_for_another_reason_gets_no_more_workers():
     checked.admission.heed(ev.NodeNotice(node="d", reason="drained"))
     assert checked.admission.labels(None, frozenset({"c"}), "") == {"ray.io/node-id": "!in(b,c)"}
     assert checked.admission.labels({"pool": "x"}, frozenset({"c"}), "d") == {"pool": "x", "ray.io/node-id": "d"}
+
+
+def test_a_node_that_was_avoided_is_checked_before_it_has_workers_again():
+    """Its quarantine is over, and its monitor the old one."""
+    checked = Checked()
+    checked.admission.begin("a")
+    checked.answer()
+    checked.admission.begin_again("a")
+    assert checked.asked == [], "nothing was wrong with it"
+    checked.admission.labels(None, frozenset({"a"}), "")
+    for _ in range(2):  # workers
+        checked.admission.begin_again("a")
+    assert len(checked.asked) == 1 and checked.admission.must_wait("a", PARKED)
+    checked.answer("no memory")
+    assert [getattr(one, "detail", "") for one in checked.told] == ["healthy", "no memory", ""]
+
+
+def test_a_monitor_that_stays_is_asked_again_when_workers_come_back():
+    monitors = HostMonitors(print, lambda *_: None, print, RunSettings(run="r"))
+    asked: list[str] = []
+    monitors.admission = Admission(Health(), print, lambda node, done, failed: asked.append(node))
+    monitors._monitors["a"] = object()
+    monitors.need("a")
+    monitors.admission.labels(None, frozenset({"a"}), "")
+    monitors.need("a")
+    assert asked == ["a"]
 
 
 def test_a_check_that_can_not_be_made_is_a_failed_one():

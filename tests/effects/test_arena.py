@@ -437,10 +437,10 @@ def test_c18_a_full_directory_is_said_with_the_knob_and_left_as_it_was(tiny: Pat
 
 def test_c18_whether_there_is_room_is_known_before_anything_is_written(tiny: Path, tmp_path: Path) -> None:
     arena = Arena(tiny, RUN, 2, "w0")
-    assert re.search(r"has 1 MiB free.*take 4 MiB.*Checkpoint\.memory", arena.why_no_room(400 << 10))
+    assert re.search(r"has 1 MiB free.*take 4 MiB.*Checkpoint\.memory", arena.room(400 << 10).lack)
     assert list(tiny.iterdir()) == []
-    assert Arena(tmp_path, RUN, 2, "w0").why_no_room(400 << 10) == ""
-    assert "cannot be used" in Arena(tmp_path / "nowhere", RUN, 2, "w0").why_no_room(1)
+    assert Arena(tmp_path, RUN, 2, "w0").room(400 << 10).lack == ""
+    assert "cannot be used" in Arena(tmp_path / "nowhere", RUN, 2, "w0").room(1).lack
 
 
 def test_the_slots_of_an_earlier_life_count_as_room(tmp_path: Path) -> None:
@@ -449,9 +449,9 @@ def test_the_slots_of_an_earlier_life_count_as_room(tmp_path: Path) -> None:
         first.reserve(NBYTES)
         first.close()
         (directory / "filler").write_bytes(bytes(free_bytes(directory)))
-        assert Arena(directory, RUN, 2, "w0").why_no_room(NBYTES) == ""
-        assert Arena(directory, RUN, 1, "w1").why_no_room(NBYTES) != ""
-        assert Arena(directory, "other", 2, "w0").why_no_room(NBYTES) != ""
+        assert Arena(directory, RUN, 2, "w0").room(NBYTES).lack == ""
+        assert Arena(directory, RUN, 1, "w1").room(NBYTES).lack != ""
+        assert Arena(directory, "other", 2, "w0").room(NBYTES).lack != ""
 
 
 def test_no_room_for_a_larger_state_keeps_the_last_good_one(tiny: Path) -> None:

@@ -19,9 +19,11 @@ from elastic.ledger.ledger import Ledger
 from elastic.ledger.lines import line_of
 from elastic.ledger.model import Category
 from elastic.progress import Progress
-from elastic.settings import RunSettings
+from elastic.settings import Checkpoint, Interval, RunSettings
 from elastic.train.runner import with_callbacks
+from tests.effects.book import wait_for_slots
 from tests.effects.idiom import STEPS, assert_like_a_plain_loop, once, trained
+from tests.effects.solo import Solo
 
 BASES = (Callback, WorkerCallback)
 
@@ -158,6 +160,33 @@ def test_the_steps_after_an_incident_are_traced_and_kept(solo, tmp_path):
     ended = solo.run(with_callbacks(trained(hook), [profile]))
     assert_like_a_plain_loop(ended)
     assert traces(tmp_path) == ["w0-incident-g2-step1.json.gz", "w0-steps-step3.json.gz"]
+
+
+def test_an_incident_that_comes_between_two_steps_is_traced_under_its_number_and_ends_what_is_traced(solo, tmp_path):
+    def hook(step, training, place):
+        if (step.index, place) == (1, "after"):
+            solo.failures += 1
+            solo.break_generation()
+
+    solo.failures = 4  # before this worker's first step
+    profile = Profile(tmp_path, after_incident=1, steps=[range(STEPS)])
+    assert_like_a_plain_loop(solo.run(with_callbacks(trained(hook), [profile])))
+    found = ["w0-incident-4-g2-step2.json.gz", "w0-steps-step0.json.gz", "w0-steps-step3.json.gz"]
+    assert traces(tmp_path) == found
+
+
+def test_the_step_after_every_second_checkpoint_is_traced(tmp_path):
+    """Snapshots of steps 0, 1, 2: the one of step 1 is the second."""
+    checkpoint = Checkpoint(memory=str(tmp_path), local_interval=Interval(steps=1), peers=0)
+    solo = Solo(tmp_path, checkpoint=checkpoint)
+    hook = trained(lambda step, training, place: wait_for_slots(training.session) if place == "start" else None)
+    ended = solo.run(with_callbacks(hook, [Profile(tmp_path / "traces", every_checkpoint=2)]))
+    assert_like_a_plain_loop(ended)
+    assert {event.commit.step for event in ended.events if isinstance(event, ev.ShardStaged)} >= {0, 1}
+    assert traces(tmp_path / "traces") == ["w0-checkpoint-step2.json.gz"]
+    (note,) = notes(ended)
+    assert note.what == "profile" and note.step == 2 and note.seconds > 0
+    assert ended.reports[2].costs["Profile"] > ended.reports[1].costs.get("Profile", 0.0)
 
 
 def test_other_ranks_trace_nothing(solo, tmp_path):

@@ -1,7 +1,9 @@
 """Effect. The commands on checkpoints: their --json forms, exit codes and wrong uses; some with a real store."""
 
 import json
+import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,13 +48,16 @@ def call(capsys, monkeypatch) -> Called:
 
 
 class Vault:
-    """Stands for a vault: a folder, its forks, and what is in quarantine."""
+    """Stands for a vault: a folder, its forks, and what is in quarantine, by commit."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder, self.bad = folder, {}
 
     def forks(self):
         return [Fork(incarnation=3, generation=1, step=8)]
+
+    def quarantined(self):
+        return self.bad
 
     def close(self):
         pass
@@ -70,7 +75,6 @@ def folder(tmp_path, monkeypatch) -> Folder:
             made.put(shard_of({"model": {"w": numbers(200, start=step)}}, step=step, shard=shard, shards=2))
     monkeypatch.setattr(places, "opened_vault", lambda url, run: Vault(made))
     monkeypatch.setattr(places, "vault_source", lambda vault: vault.folder)
-    monkeypatch.setattr(places, "quarantine_of", lambda vault: vault.bad)
     return made
 
 
@@ -209,12 +213,23 @@ def test_gc(call, tmp_path):
         commit = replace(manifest.commit, incarnation=vault.incarnation)
         named = replace(manifest, run="new", commit=commit)
         vault.commit(named.commit, [vault.upload(named, lambda begin, end, payload=payload: payload[begin:end])])
+    lost, payload = shard_of({"model": {"w": numbers(20)}}, step=9)
+    vault.upload(replace(lost, run="new"), lambda begin, end: payload[begin:end])
     vault.close()
+    an_hour_ago_s = time.time() - 3600
+    for path in Path(store, "new").rglob("*000009*/**/*"):  # its uploader was killed
+        os.utime(path, (an_hour_ago_s, an_hour_ago_s))
+    for lease in Path(store, "new", "leases").glob("*000009*/*"):
+        lease.unlink()
     options = ["gc", "new", "--persistent", store, "--keep-last", 1]
     dry = call.facts(*options, "--dry-run")
+    assert [name[:10] for name in dry["left_behind"]["steps"]] == ["0000000009"]
+    assert "0000000009" in call(*options, "--dry-run")[1], "people are told, too"
+    assert any(Path(store, "new", "steps").glob("*000009*")), "it only looked"
     assert dry["dry_run"] and dry["freed_bytes"] > 0
     assert call.facts("ls", "new", "--persistent", store)["steps"][-1]["step"] == 0, "nothing was deleted"
-    call.facts(*options)
+    assert call.facts(*options)["left_behind"] == dry["left_behind"]
+    assert not any(Path(store, "new", "steps").glob("*000009*"))
     assert 2 in [one["step"] for one in call.facts("ls", "new", "--persistent", store)["steps"]]
 
 

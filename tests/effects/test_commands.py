@@ -1,5 +1,6 @@
 """Effect. The command line as a whole: walks all commands there are, so that none falls out of the one style."""
 
+import ast
 import json
 import os
 import re
@@ -19,7 +20,6 @@ from elastic.errors import SettingError
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {" ".join(path): command for path, command in leaves(cli)}
-TESTS = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
 BEGIN, END = "<!-- commands:begin -->\n", "<!-- commands:end -->"
 
 
@@ -65,18 +65,94 @@ def test_every_command_and_option_says_what_it_is(name):
 
 
 def test_those_without_a_json_form_have_another_product():
-    """A script for the shell, manifests in YAML, the log of a job (with --no-wait its id), a screen."""
+    """A script for the shell, manifests in YAML, a screen."""
     without = {name for name, one in COMMANDS.items() if not takes_json(one)}
-    assert without == {"completion", "kuberay render", "submit", "top"}
+    assert without == {"completion", "kuberay render", "top"}
 
 
-@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if takes_json(one)])
+# Of each command that answers a program, the test that reads the answer.
+READ = {
+    "chaos": "effects/test_chaos_command.py::test_a_schedule_goes_on_when_one_of_its_faults_is_refused",
+    "config": "effects/test_config.py::test_the_command_tells_a_program",
+    "demo": "chaos/test_demo.py::test_three_faults_cost_no_step_no_sample_and_no_survivor",
+    "doctor": "effects/test_doctor.py::test_findings_are_told_to_a_program",
+    "drain": "effects/test_commands.py::test_what_came_of_it_is_told_to_people_and_to_programs",
+    "export": "effects/test_checkpoint_commands.py::test_export",
+    "gc": "effects/test_checkpoint_commands.py::test_gc",
+    "goodput": "effects/test_goodput_command.py::test_json_holds_all_that_is_known_and_adds_up",
+    "import": "effects/test_checkpoint_commands.py::test_import",
+    "kuberay validate": "effects/test_kuberay_commands.py::test_problems_are_told_and_end_in_an_error",
+    "ls": "effects/test_checkpoint_commands.py::test_ls",
+    "pause": "effects/test_commands.py::test_what_came_of_it_is_told_to_people_and_to_programs",
+    "plan": "effects/test_simulate_command.py::test_a_plan_says_what_each_choice_is_worth",
+    "report": "effects/test_report_commands.py::test_a_report_is_one_file",
+    "restore-report": "effects/test_checkpoint_commands.py::test_c26_restore_report",
+    "resume": "effects/test_commands.py::test_what_came_of_it_is_told_to_people_and_to_programs",
+    "rewind": "effects/test_commands.py::test_what_came_of_it_is_told_to_people_and_to_programs",
+    "run": "effects/test_commands.py::test_a_file_is_trained_with_what_else_is_said",
+    "simulate campaign": "effects/test_simulate_command.py::test_a_campaign_without_violations_says_so",
+    "simulate case-study": "effects/test_simulate_command.py::test_the_case_study_is_told_to_a_program",
+    "size": "effects/test_commands.py::test_a_size_is_told_to_a_program",
+    "status": "effects/test_report_commands.py::test_status_for_programs_and_for_people",
+    "submit": "effects/test_submit_command.py::test_a_program_is_told_the_id_and_how_it_ended",
+    "tune": "effects/test_commands.py::test_what_came_of_it_is_told_to_people_and_to_programs",
+    "verify": "effects/test_checkpoint_commands.py::test_verify",
+}
+# Of each command one wrong use, the code that it ends with, and what it is told.
+WRONG = {
+    "chaos": (["night"], 1, "give either --fault"),
+    "completion": (["csh"], 2, "'csh' is not one of"),
+    "config": (["--set", "scaling.spare=2"], 1, "did you mean scaling.spares?"),
+    "demo": (["--steps", "few"], 2, "'few' is not a valid integer"),
+    "doctor": (["--params", "-1"], 1, "must be a positive number"),
+    "drain": (["ab", "--deadline", "soon"], 2, "'soon' is not a valid float"),
+    "export": (["night", "--to", "x", "--format", "onnx"], 2, "'onnx' is not one of"),
+    "gc": (["night", "--keep-last", "none"], 2, "'none' is not a valid integer"),
+    "goodput": (["night", "--between", "0", "noon"], 2, "noon"),
+    "import": (["nowhere.pt", "--run", "night"], 2, "'nowhere.pt' does not exist"),
+    "kuberay render": (["run.yaml"], 2, "unexpected extra argument"),
+    "kuberay validate": (["nowhere.yaml", "--crds", "nowhere"], 1, "nowhere"),
+    "ls": (["night", "--persistent", "s3://bucket"], 1, "the scheme 's3' cannot be opened"),
+    "pause": ([], 2, "Missing argument 'RUN'"),
+    "plan": (["--mtbf", "never"], 1, "must be a positive number of seconds"),
+    "report": (["night", "--no-such-form"], 2, "No such option"),
+    "restore-report": (["night", "--persistent", "s3://bucket"], 1, "the scheme 's3' cannot be opened"),
+    "resume": ([], 2, "Missing argument 'RUN'"),
+    "rewind": (["night", "--to-step", "9", "--skip-batches", "7:3"], 2, "two step numbers with A < B"),
+    "run": (["nowhere.py"], 1, "there is no such file"),
+    "simulate campaign": (["--seeds", "many"], 2, "'many' is not a valid integer"),
+    "simulate case-study": (["--seeds", "many"], 2, "'many' is not a valid integer"),
+    "size": (["--params", "lots", "--hosts", "1"], 2, "'lots' is not a valid float"),
+    "status": ([], 2, "Missing argument 'RUN'"),
+    "submit": (["--address", "http://127.0.0.1:1", "--", "x"], 1, "no dashboard takes jobs"),
+    "top": (["night", "--interval", "often"], 2, "'often' is not a valid float"),
+    "tune": (["night", "--lr-factor", "lots"], 2, "'lots' is not a valid float"),
+    "verify": (["night", "--persistent", "s3://bucket"], 1, "the scheme 's3' cannot be opened"),
+}
+
+
+def test_every_command_is_in_both_lists():
+    assert set(READ) == {name for name, one in COMMANDS.items() if takes_json(one)}
+    assert set(WRONG) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", READ)
 def test_the_json_form_has_one_name_and_a_test(name):
     option = next(param for param in COMMANDS[name].params if "--json" in param.opts)
     assert option.is_flag and option.name == "as_json"
-    word = re.compile(rf"""["']{re.escape(name.split()[-1])}["']""")
-    found = [path.name for path, text in TESTS.items() if word.search(text) and "--json" in text]
-    assert found, f"no test calls `elastic {name} --json`"
+    path, _, test = READ[name].partition("::")
+    text = (ROOT / "tests" / path).read_text()
+    functions = {one.name for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)}
+    assert test in functions, READ[name]
+    assert re.search(rf"""["']{re.escape(name.split()[-1])}["']""", text) and '"--json"' in text, READ[name]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_one_wrong_use_is_told_in_one_sentence(monkeypatch, capsys, name):
+    arguments, code, told = WRONG[name]
+    ended, out, err = called(monkeypatch, capsys, *name.split(), *arguments)
+    assert (ended, out) == (code, "") and told in err
+    assert err.startswith("Usage: ") if code == 2 else err.startswith("error: ") and err.count("\n") == 1
 
 
 def test_the_page_is_what_the_commands_say():

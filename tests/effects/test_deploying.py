@@ -7,23 +7,31 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from ray.scripts.scripts import cli as ray_cli
 
 from elastic.cli import cli
 from elastic.errors import SettingError
 from elastic.kube import validate as judge
+from elastic.kube.manifests import render
 from tests.effects.kube_parts import ROOT, api_server, crds, definitions
+from tests.pure.test_kuberay_manifests import CONFIG
 
 GUIDE = (ROOT / "docs" / "deploying.md").read_text()
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+IMAGE_FOLDER, LOCK = "/opt/elastic", "requirements/test.lock"
 INSTALL_S, TOOL_S = 1500.0, 120.0
 # Of programs that are not to be had where tests run, as their manuals have them.
 OPTIONS = {
@@ -41,7 +49,9 @@ def commands() -> Iterator[str]:
         for line in block.replace("\\\n", " ").splitlines():
             yield from re.findall(r"\$\((\w[^|)]*)", line)
             if not line.startswith(("export ", "for ", "done")):
-                yield line.strip().removesuffix("&").strip()
+                outside, _, inside = line.strip().removesuffix("&").strip().partition(" -- ")
+                is_exec = outside.startswith("kubectl exec ")
+                yield from (outside, inside) if is_exec else (line.strip().removesuffix("&").strip(),)
 
 
 COMMANDS = [line for line in commands() if line]
@@ -121,7 +131,7 @@ def plain(line: str) -> str:
 
 def test_programs_are_those_that_the_guide_is_about():
     first = {shlex.split(line)[0] for line in COMMANDS}
-    assert first == {"docker", "elastic", "gcloud", "helm", "kubectl", "pip", "ray"}
+    assert first == {"docker", "elastic", "gcloud", "helm", "kubectl", "pip", "python", "ray", "sed"}
 
 
 # --- from the first page to manifests ---------------------------------------------------------------------------------
@@ -161,6 +171,35 @@ def test_three_commands_lead_to_a_valid_job(clone, monkeypatch):
     folder = crds()
     monkeypatch.setattr(judge, "from_directory", lambda _: definitions())  # which are large, and read once
     assert "8 objects are valid" in run(validate, "--crds", str(folder))
+
+
+def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not there")
+    (block,) = [one for one in BLOCKS if "apply -k" in one]
+    shutil.copytree(ROOT / "tools", clone / "tools")
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-ec", block.replace("kubectl apply -k", "kubectl kustomize")],
+        env=os.environ | environment | {"BUCKET": "b7", "PROJECT": "p7"},
+        capture_output=True,
+        text=True,
+        timeout=TOOL_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bucketName: b7" in done.stdout and "training@p7.iam.gserviceaccount.com" in done.stdout
+    assert "BUCKET" not in done.stdout and "PROJECT" not in done.stdout
+
+
+def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machines(clone, monkeypatch):
+    monkeypatch.setenv("PROJECT", "p7")
+    monkeypatch.setenv("BUCKET", "b7")
+    (line,) = [one for one in COMMANDS if one.startswith("elastic kuberay render") and "node_rights" in one]
+    run(os.path.expandvars(line))
+    written = "".join(path.read_text() for path in (clone / "k8s").glob("*.yaml"))
+    assert "iam.gke.io/gcp-service-account: training@p7.iam.gserviceaccount.com" in written
+    assert (clone / "k8s" / "node-role.yaml").exists() and "BUCKET" not in written and "PROJECT" not in written
 
 
 @pytest.mark.slow
@@ -216,18 +255,102 @@ def test_what_is_copied_is_let_into_the_context():
     assert {f"!{name}" for name in names} == {line for line in ignored if line.startswith("!")}
 
 
+def folders() -> dict[str, str]:
+    """What the image's context has, and where it lies in the folder that is built in."""
+    lines = [line.split()[1:] for line in stages()["source"] if line.startswith("COPY ")]
+    return {name: target.removeprefix("./") or name for *names, target in lines for name in names}
+
+
+def build_line(target: str, folder: Path, index: str = "") -> str:
+    """The one RUN line of a build, installing into a folder of ours."""
+    (line,) = [line.removeprefix("RUN ") for line in stages()[f"build-{target}"] if line.startswith("RUN ")]
+    assert line.count(IMAGE_FOLDER) == 1
+    return line.replace(IMAGE_FOLDER, str(folder)).replace(f"${{{target.upper()}_INDEX}}", index)
+
+
+# Pretends to be python3, pip and what pip installs; notes how each was called.
+STANDIN = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$CALLS"
+case "$*" in
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/pip" && cp "$0" "$3/bin/elastic" ;;
+  *"$FAILS"*) exit 3 ;;
+esac
+"""
+
+
+def install(tmp_path: Path, line: str, fails: str = "nothing") -> tuple[int, list[str]]:
+    """Exit status of an install line, and what it called, with a stand-in for all that takes minutes."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin" / "python3").write_text(STANDIN)
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    calls = tmp_path / "calls"
+    calls.unlink(missing_ok=True)
+    environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "CALLS": str(calls), "FAILS": fails}
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, env=environment, timeout=TOOL_S, check=False)
+    return done.returncode, calls.read_text().splitlines()
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_a_build_calls_pip_with_the_lock_and_takes_torch_from_its_own_index(target, tmp_path):
+    env = tmp_path / "env"
+    venv, ours, last = f"python3 -m venv {env}", f"pip install --no-cache-dir --constraint {LOCK} .[kubernetes]", []
+    assert install(tmp_path, build_line(target, env)) == (0, [venv, ours, "elastic --version"])
+    torch = f"pip install --no-cache-dir --index-url https://x --constraint {LOCK} torch"
+    assert install(tmp_path, build_line(target, env, "https://x")) == (0, [venv, torch, ours, "elastic --version"])
+    for fails, last in [("torch", torch), ("kubernetes", ours), ("--version", "elastic --version")]:
+        status, calls = install(tmp_path, build_line(target, env, "https://x"), fails)
+        assert status == 3 and calls[-1] == last, "the build ends where a step fails"
+
+
+def test_what_the_image_names_is_there():
+    assert (ROOT / LOCK).is_file() and folders()["docker"] == "docker" and folders()["requirements"] == "requirements"
+    assert all((ROOT / name).exists() for name in folders())
+    (path,) = re.findall(r"PATH=(\S+?):", DOCKERFILE)
+    assert path == f"{IMAGE_FOLDER}/bin", "what is installed is found"
+    assert PROJECT["project"]["scripts"]["elastic"] == "elastic.cli:main"
+    (user,) = re.findall(r"useradd --uid (\d+) ", DOCKERFILE)
+    pods = [render(CONFIG, "1")["rayjob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]]
+    assert {str(pod["securityContext"]["runAsUser"]) for pod in pods} == {user}
+    assert "USER " + user in stages()["gpu"]
+    entrypoints = [path.read_text() for path in (ROOT / "kuberay").rglob("run.yaml")]
+    programs = {one for text in entrypoints for one in re.findall(r"entrypoint: python /app/(examples/\S+)", text)}
+    assert programs and all((ROOT / one).is_file() for one in programs)
+    assert "COPY examples /app/examples" in stages()["runtime"]
+
+
+def test_the_lock_has_all_that_the_image_installs():
+    """What is asked for is followed through the packages that are installed here, as pip would with a CPU build."""
+    lines = [line.partition("#")[0].strip() for line in (ROOT / LOCK).read_text().splitlines()]
+    pins = {canonicalize_name(one.name): one for one in map(Requirement, filter(None, lines))}
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [Requirement(one) for one in [*PROJECT["project"]["dependencies"], *extras["kubernetes"]]]
+    seen: set[tuple[str, str]] = set()
+    while wanted:
+        one = wanted.pop()
+        name = canonicalize_name(one.name)
+        assert name in pins, f"{one} is not pinned"
+        (pin,) = pins[name].specifier
+        assert one.specifier.contains(pin.version, prereleases=True), f"{one}, but {pins[name]}"
+        for extra in {"", *one.extras} - {extra for known, extra in seen if known == name}:
+            seen.add((name, extra))
+            found = [Requirement(text) for text in metadata.distribution(name).requires or ()]
+            wanted += [each for each in found if each.marker is None or each.marker.evaluate({"extra": extra})]
+    assert {("ray", "train"), ("torch", ""), ("kubernetes", "")} <= seen
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(INSTALL_S)
 def test_the_install_steps_work_in_a_clean_environment(tmp_path: Path):
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    for name in ("requirements", "docker", "examples", "elastic"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, target in folders().items():
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, tmp_path / target)
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
     environment["PATH"] = f"{Path(sys.base_prefix) / 'bin'}:{environment['PATH']}"
     environment |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     done = subprocess.run(
-        ["sh", "docker/install.sh", str(tmp_path / "env")],
+        ["sh", "-c", build_line("gpu", tmp_path / "env")],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -172,7 +172,7 @@ class Hanging:
         self.never = threading.Event()
 
     def __getattr__(self, name):
-        return lambda *args: self.never.wait(20)
+        return lambda *args, **options: self.never.wait(20)
 
 
 def test_c15_c16_a_mount_that_hangs_is_an_error_in_time():

@@ -115,5 +115,16 @@ def test_parameters_that_are_none_are_refused():
 
 def test_the_docs_name_what_is_looked_at():
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
-    for subject in ("ray", "ramdisk", "files", "clock", "gpu", "versions", "cluster", "network", "persistent tier"):
+    for subject in (
+        "ray",
+        "ramdisk",
+        "files",
+        "processes",
+        "clock",
+        "gpu",
+        "versions",
+        "cluster",
+        "network",
+        "persistent tier",
+    ):
         assert f"| {subject} |" in page

@@ -2,15 +2,21 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from elastic.actors.tiers import Tiers
+from elastic.checkpoint.boxes import Want, plan, whole_box
+from elastic.checkpoint.catalog import Candidate, candidates
 from elastic.checkpoint.reach import Reach
+from elastic.checkpoint.reader import Effort, read, take_inventory
 from elastic.checkpoint.vault import open_vault
+from elastic.checkpoint.vault_source import VaultSource
 from elastic.control import events as ev
 from elastic.control.outcome import Ending, Outcome
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, Fork, View
+from elastic.errors import RefusedError
 from elastic.settings import Checkpoint, RunSettings
 from tests.effects.helpers import eventually
 from tests.effects.vault_parts import made_durable
@@ -29,10 +35,31 @@ class Life:
         self.incarnation, self.forks = self.tiers.begin()
         self.vault = open_vault(str(folder / "store"), RUN)
 
-    def found(self, at_most: int | None = None) -> ev.RestoreFound:
-        self.tiers.find(at_most, ())
+    def found(self, at_most: int | None = None, without: tuple[CommitId, ...] = ()) -> ev.RestoreFound:
+        self.tiers.find(at_most, without)
         eventually(lambda: self.told, "the tiers have answered")
         return self.told.pop()
+
+    def restored(self) -> tuple[int | None, str]:
+        """As workers do it: the newest step, or the next older one; with what the tiers said in the end."""
+        told, without = self.found(), list[CommitId]()
+        while told.commit is not None:
+            (one, *_) = (each for each in self.candidates() if told.commit.same_state(each.commit))
+            try:
+                entries = one.manifests[0].entries
+                wants = [Want(path=e.path, dtype=e.dtype, whole=e.shape, box=whole_box(e.shape)) for e in entries]
+                into = [np.empty(entry.nbytes, dtype=np.uint8) for entry in entries]
+                read(one, plan(wants, one.manifests, own=0), into, Effort(timeout_s=30.0))
+                return told.commit.step, told.error
+            except RefusedError as error:
+                refused = ev.RestoreRefused(worker="w0", commit=told.commit, reason=str(error), is_bad=error.is_bad)
+            self.tiers.heed(refused, RunState(settings=RunSettings(run=RUN)))
+            without.append(told.commit)
+            told = self.found(without=tuple(without))
+        return None, told.error
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        return candidates(take_inventory([VaultSource(self.vault)]).holders, RUN)
 
     def started(self, resume: CommitId) -> None:
         """Its workers hold that state."""
@@ -87,6 +114,7 @@ def test_c06_a_state_that_fails_training_is_left_for_an_older_one(folder: Path, 
     told = last.found()
     assert told.commit is None and "training failed 3 times soon after each step" in told.error
     assert "elastic rewind" in told.error
+    assert all(f"step {step}: life {life}: {SAID}" in told.error for step, life in ((10, 5), (10, 6), (10, 7)))
     asked = last.found(at_most=10)
     assert asked.commit is not None and asked.commit.step == 10, "who asks for it gets it"
     last.tiers.close(keep=True)
@@ -106,3 +134,52 @@ def test_c06_a_life_that_went_well_or_a_rewind_wipes_the_slate(folder: Path) -> 
     assert failed(folder, Ending.SUCCEEDED, after=1000) == 20
     assert [failed(folder) for _ in range(3)] == [20, 20, 20]
     assert failed(folder) == 10
+
+
+def spoiled(folder: Path, step: int, how: str) -> None:
+    """In the persistent tier; every chunk of it, so that the one that is read first is among them."""
+    fired = 0
+    for path in (folder / "store").rglob(f"{step:010d}-*/shard-*/chunk-*"):
+        if how == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-1] + (b"" if how == "cut off" else b"?"))
+        fired += 1
+    assert fired
+
+
+@pytest.mark.parametrize("how", ["a flipped byte", "cut off", "gone"])
+def test_c06_what_is_bad_wherever_it_is_goes_into_quarantine_and_is_not_read_again(folder: Path, how: str) -> None:
+    spoiled(folder, 20, how)
+    first = Life(folder)
+    assert first.restored() == (10, "")
+    ((bad, reason),) = first.vault.quarantined().items()
+    assert bad.step == 20 and "chunk" in reason
+    first.tiers.close(keep=True)  # it dies before it has said that its history begins at step 10
+    second = Life(folder)
+    told = second.found()
+    assert told.commit is not None and told.commit.step == 10, "step 20 is read again"
+    second.tiers.close(keep=True)
+
+
+def test_c06_a_run_whose_every_step_is_bad_ends_with_its_story(folder: Path) -> None:
+    """It does not begin anew over them, in no life."""
+    for step in (10, 20):
+        spoiled(folder, step, "a flipped byte")
+    for life in (Life(folder), Life(folder)):
+        step, error = life.restored()
+        assert step is None and "every whole step is in quarantine" in error
+        assert "step 10: " in error and "step 20: " in error and "another name" in error
+        life.tiers.close(keep=True)
+
+
+def test_c06_what_is_only_out_of_reach_is_not_put_in_quarantine(folder: Path) -> None:
+    life = Life(folder)
+    told = life.found()
+    assert told.commit is not None and told.commit.step == 20
+    refused = ev.RestoreRefused(worker="w0", commit=told.commit, reason="the network is gone")
+    life.tiers.heed(refused, RunState(settings=RunSettings(run=RUN)))
+    again = life.found(without=(told.commit,))
+    assert again.commit is not None and again.commit.step == 10
+    assert life.vault.quarantined() == {}
+    life.tiers.close(keep=True)

@@ -35,7 +35,7 @@ class FakeRay:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
-    fake = FakeRay(hangs="r-gang1")
+    fake = FakeRay(hangs="r-gang1x2")
     monkeypatch.setattr(slots, "placement_group", fake.placement_group)
     monkeypatch.setattr(slots, "remove_placement_group", fake.removed.append)
     yield fake
@@ -49,12 +49,20 @@ def test_a_reservation_that_hangs_holds_up_its_own_replica_alone(fake: FakeRay) 
     for thread in two:
         thread.start()
     other = mine.reserve(2, {"pool": "b"})
-    assert other.bundle_label_selector == [{"pool": "b"}] * 2 and other.lifetime == "detached"
+    assert other.bundle_label_selector == [{"pool": "b"}] and other.lifetime == "detached"
     assert found == []
     fake.gate.set()
     for thread in two:
         thread.join(LONG_S)
-    assert found[0] is found[1] and sorted(fake.asked) == ["r-gang1", "r-gang2"], "asked for once each"
+    assert found[0] is found[1] and sorted(fake.asked) == ["r-gang1x2", "r-gang2x2"], "asked for once each"
+
+
+def test_workers_of_a_replica_fill_its_nodes_in_the_order_of_their_shards(fake: FakeRay) -> None:
+    mine = Slots(Scaling(workers_per_replica=4, num_nodes_per_dp=2, use_gpu=True), "elastic-r@1-")
+    group = mine.reserve(7, {})
+    assert (group.bundles, group.strategy) == ([{"GPU": 2.0}] * 2, "STRICT_SPREAD")
+    assert [mine.bundle_of(shard) for shard in range(4)] == [0, 0, 1, 1]
+    assert slots.gang_of(group.name, "r") == (7, 2) and slots.gang_of(group.name, "other") is None
 
 
 def test_what_is_released_is_removed_and_asked_for_anew(fake: FakeRay) -> None:

@@ -192,3 +192,53 @@ def test_the_protocol_holds_while_the_store_stumbles(server, store):
     made_durable(vault, 20)
     assert what_is_read(vault) == {20: "whole", 10: "whole"}
     assert [fault for fault in faults if not fault.struck and fault.path != "LATEST"] == []
+
+
+def test_c21_who_comes_between_look_and_write_is_not_overwritten(store):
+    """A slow driver has looked at LATEST when a faster one writes a newer step."""
+    store.put("run/LATEST", b"1")
+    looks = []
+
+    def is_older(was: bytes) -> bool:
+        looks.append(was)
+        if len(looks) == 1:
+            store.put("run/LATEST", b"9")
+        return int(was) < 5
+
+    store.advance("run/LATEST", b"5", is_older)
+    assert looks == [b"1", b"9"] and store.read("run/LATEST") == b"9"
+
+
+def test_c21_two_that_write_a_first_hint_do_not_overwrite_each_other(store, monkeypatch):
+    found, looks = store._found, []
+
+    def too_early(key):
+        blob = found(key)
+        looks.append(blob)
+        if len(looks) == 1:
+            store.put("run/LATEST", b"9")
+        return blob
+
+    monkeypatch.setattr(store, "_found", too_early)
+    store.advance("run/LATEST", b"5", lambda was: int(was) < 5)
+    assert len(looks) == 2 and looks[0] is None and store.read("run/LATEST") == b"9"
+
+
+def test_c13_a_hint_whose_answer_is_lost_is_written(server, store):
+    store.put("run/LATEST", b"1")
+    fault = server.fail("lost", method="POST", path="upload")
+    store.advance("run/LATEST", b"5", lambda was: int(was) < 5)
+    assert fault.struck == 1 and store.read("run/LATEST") == b"5"
+
+
+def test_c21_latest_does_not_go_back(server, store, monkeypatch):
+    """Two drivers commit at once; the one with the older step comes to write its hint last."""
+    vault = Vault(store, "night-1")
+    vault.register("test")
+    made_durable(vault, 10)
+    commits = vault.commits
+    monkeypatch.setattr(vault, "commits", lambda **which: commits(**which)[-1:])  # as listed before the newer one came
+    other = Vault(store, "night-1", incarnation=vault.incarnation)
+    made_durable(other, 20)
+    made_durable(vault, 15)
+    assert store.read(vault.keys.latest).startswith(b"0000000020-")

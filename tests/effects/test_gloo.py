@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from torch.amp.grad_scaler import OptState
 
 from elastic.errors import DivergenceError
-from elastic.train.gloo import FormingCancelledError, GlooGroup
+from elastic.train.gloo import FormingCancelledError, GlooGroup, InOneGo
 from elastic.train.meeting import Store, StoreHost
 from tests.effects.helpers import (
     ENDLESS_S,
@@ -312,17 +313,17 @@ def test_a_transfer_may_take_its_time():
     """Both its beginning and its end: here, longer than any slice in which collectives are waited for."""
     sent, received = torch.arange(7.0), torch.zeros(7)
     with formed(2) as groups:
-        waiting = Running(lambda: groups[1].wait_for_transfers([groups[1].recv(received, 0)]))
+        waiting = Running(lambda: groups[1].wait(InOneGo([groups[1].recv(received, 0)])))
         threading.Event().wait(MOMENT_S)
         assert not waiting.is_over
-        groups[0].wait_for_transfers([groups[0].send(sent, 1)])
+        groups[0].wait(InOneGo([groups[0].send(sent, 1)]))
         waiting.wait()
     assert torch.equal(sent, received)
 
 
 def test_a_cut_frees_a_transfer():
     with formed(2, collective_timeout_s=ENDLESS_S) as groups:
-        waiting = Running(lambda: groups[1].wait_for_transfers([groups[1].recv(torch.zeros(7), 0)]))
+        waiting = Running(lambda: groups[1].wait(InOneGo([groups[1].recv(torch.zeros(7), 0)])))
         threading.Event().wait(MOMENT_S)
         assert not waiting.is_over
         groups[1].cut()
@@ -368,4 +369,6 @@ def test_the_private_api_of_torch_that_groups_rest_on_exists():
 def test_the_private_api_of_torch_that_scalers_rest_on_exists():
     scaler = torch.amp.GradScaler("cpu")
     assert len(scaler._per_optimizer_states) == 0
+    fresh = scaler._per_optimizer_states[0]
+    assert fresh["stage"] is OptState.READY and fresh["found_inf_per_device"] == {}
     scaler._per_optimizer_states.clear()

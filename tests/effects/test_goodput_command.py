@@ -17,6 +17,8 @@ from elastic.cli import cli
 from elastic.errors import ElasticError, RefusedError
 from elastic.ledger.model import Category
 from elastic.sim.parts import Plan
+from tests.effects.gcs_server import GcsServer
+from tests.effects.store_parts import gcs_store
 from tests.pure.ledger_world import JournalledWorld
 
 
@@ -77,6 +79,16 @@ def test_the_journal_in_the_persistent_tier(lines, tmp_path):
         pass
     for place in (f"file://{tmp_path}/tier/night", f"{tmp_path}/tier/night"):
         assert told(place, "--csv") == told(str(path.parent), "--csv")
+
+
+def test_the_journal_in_a_bucket(lines, tmp_path, monkeypatch):
+    path = run_dir(tmp_path / "run", lines) / "journal.jsonl"
+    with GcsServer() as server:
+        store = gcs_store(server, monkeypatch)
+        with closing(JournalCopy(path, store, "night", 1)):
+            pass
+        assert told(f"{store.url}/night", "--csv") == told(str(path.parent), "--csv")
+        assert json.loads(told(f"{store.url}/night", "--json"))["wall_s"] > 0
 
 
 def test_the_events_of_another_trainer(tmp_path):

@@ -12,6 +12,7 @@ import torch
 from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.monitor import HostMonitor
 from elastic.train.surroundings import Surroundings
+from tests.effects.nvml_standin import install_smi
 
 UUID = "GPU-8a1f2c3d-0000-1111-2222-333344445555"
 
@@ -22,9 +23,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path
     told = tmp_path / "arguments"
 
     def install(then: str) -> Path:
-        program = tmp_path / "nvidia-smi"
-        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {told}\n{then}\n')
-        program.chmod(0o755)
+        install_smi(tmp_path, f'printf "%s\\n" "$@" > {told}\n{then}')
         return told
 
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -23,4 +23,4 @@ def test_a_rung_is_a_line_with_its_reason(tmp_path):
         "replicated",
         7,
     )
-    assert second == {"t": 13.0, "checkpoint": "Degraded", "reason": "1 nodes for 2 copies"}
+    assert second == {"t": 13.0, "checkpoint": "Degraded", "reason": "1 nodes for 2 copies", "rung": "replicated"}

@@ -1,23 +1,29 @@
 """The client, and the rights of a run, on a real API server with KubeRay's definitions."""
 
+import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from elastic.actors.machines import Machines
+from elastic.control.care import Care
+from elastic.control.state import RunState, Standing, WorkerRecord
 from elastic.kube import validate
 from elastic.kube.client import KubeClient, KubeError, Why, connect
 from elastic.kube.manifests import documents, render
 from elastic.kube.objects import JobState, JobStatus, Taint
-from tests.effects.kube_parts import ROOT, api_server, ask_as, crds, create
-from tests.pure.test_kuberay_manifests import CONFIG, with_kuberay
+from elastic.settings import RunSettings
+from tests.effects.kube_parts import ROOT, VARIANTS, account_of, api_server, apply, ask_as, crds, create, variant_of
+from tests.pure.test_kuberay_manifests import CONFIG, KUBERAY, SCALING, with_kuberay
 
 sys.path.insert(0, str(ROOT / "tools"))
 from kuberay import objects_of  # noqa: E402
@@ -34,7 +40,7 @@ MERGE = "application/merge-patch+json"
 def kube() -> Iterator[Any]:
     """A full API server: rights, nodes, eviction."""
     module = api_server("full")
-    with module.KubeApi(crds=sorted(crds().glob("*.yaml")), users=["nobody"]) as running:
+    with module.KubeApi(crds=sorted(crds().glob("*.yaml")), users=["nobody", account_of("keeper")]) as running:
         yield running
 
 
@@ -69,13 +75,15 @@ def set_status(kube: Any, name: str, **status: str) -> None:
     assert found == 200, answer
 
 
-def add_pod(kube: Any, name: str, cluster: str, node: str, labels: dict[str, str] | None = None) -> None:
+def add_pod(
+    kube: Any, name: str, cluster: str, node: str, labels: dict[str, str] | None = None, address: str = "10.1.2.3"
+) -> None:
     labels = {"ray.io/cluster": cluster, "ray.io/group": "workers"} | (labels or {})
     spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": node}
     one = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "labels": labels}}
     status, answer = create(kube, one | {"spec": spec})
     assert status == 201, answer
-    running = {"status": {"phase": "Running", "podIP": "10.1.2.3"}}
+    running = {"status": {"phase": "Running", "podIP": address}}
     kube.request("PATCH", f"/api/v1/namespaces/default/pods/{name}/status", running, content_type=MERGE)
 
 
@@ -292,7 +300,7 @@ def head(kube, request) -> tuple[bool, Any]:
         kube.add_node("target")
 
     def ask(method: str, path: str, body: Any, who: str = "head") -> int:
-        return ask_as(kube, f"system:serviceaccount:default:{name}-{who}", method, path, body)
+        return ask_as(kube, account_of(name, who), method, path, body)
 
     return request.param, ask
 
@@ -314,6 +322,45 @@ def test_workers_may_do_nothing(head):
     assert {ask(*one, who="worker") for one in [*ALLOWED, *NEVER, NODE_PATCH]} == {403}
 
 
+def test_all_that_is_done_about_machines_is_within_the_rights_of_the_head(kube, client, caplog):
+    """Cordon, replacement, size, release and notice, with the token of the account that is rendered."""
+    caplog.set_level(logging.INFO, "elastic")
+    kuberay = replace(KUBERAY, interactive=True, entrypoint="", autoscale=False)
+    config = replace(CONFIG, name="keeper", kuberay=kuberay)
+    apply(kube, render(config, "1").values())
+    client.scale("keeper", "workers", 4)
+    nodes = {f"n{number}": f"10.3.0.{number}" for number in range(4)}
+    for node, address in nodes.items():
+        kube.add_node(f"keeper-{node}")
+        add_pod(kube, f"keeper-{node}", "keeper", f"keeper-{node}", address=address)
+    told: list[Any] = []
+    workers = {"w": WorkerRecord(name="w", standing=Standing.MEMBER, node="n1")}
+    state = RunState(settings=RunSettings(run="keeper", scaling=SCALING), workers=workers)
+    head = connect("default", kube.kubeconfig_for(account_of("keeper")), call_s=5.0)
+    kept = Machines(head, "keeper", state.settings, kuberay, told.append, told.append, lambda: nodes, 0.1)
+    try:
+        in_quarantine = {"n0": inf, "n2": time.time() + 600.0}
+        kept.follow(replace(state, care=Care(quarantine=in_quarantine)))
+        group = lambda: client.group("keeper", "workers")  # noqa: E731
+        until(lambda: client.machine("keeper-n2").is_cordoned and group().leaving == ("keeper-n0",), caplog)
+        until(lambda: group().replicas == 9, caplog)
+        client.taint("keeper-n1", Taint(key="cloud.google.com/impending-node-termination", effect="NoSchedule"))
+        until(lambda: [one.node for one in told] == ["n1"], caplog)
+        kept.follow(replace(state, care=Care(quarantine={"n0": inf})))
+        until(lambda: not client.machine("keeper-n2").is_cordoned, caplog)
+        assert client.machine("keeper-n0").is_cordoned
+    finally:
+        kept.close()
+    assert not [line for line in caplog.messages if "training goes on" in line]
+
+
+def until(condition: Callable[[], bool], caplog: pytest.LogCaptureFixture) -> None:
+    deadline_s = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline_s, caplog.messages[-5:]
+        time.sleep(0.1)
+
+
 # --- every manifest ---------------------------------------------------------------------------------------------------
 
 
@@ -325,14 +372,16 @@ def strict() -> Iterator[Any]:
         yield running
 
 
-FOLDERS = ("base", "overlays/local", "overlays/gke-a3", "overlays/gke-spot")
+FOLDERS = ("base", "overlays/local", "overlays/interactive", "overlays/gke-a3", "overlays/gke-spot")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_manifest_is_taken(kube, strict, folder):
-    for one in objects_of(ROOT / "kuberay" / folder).values():
+@pytest.mark.parametrize("variant", ["", *VARIANTS])
+def test_every_manifest_is_taken(kube, strict, folder, variant):
+    where = ROOT / "kuberay" / folder
+    for one in (variant_of(where, variant) if variant else objects_of(where)).values():
         server = strict if one["apiVersion"] == "ray.io/v1" else kube
-        name = f"{one['metadata']['name']}-{folder.rpartition('/')[2]}"
+        name = f"{one['metadata']['name']}-{folder.rpartition('/')[2]}{variant}"
         status, answer = create(server, one | {"metadata": one["metadata"] | {"name": name}})
         assert status == 201, answer
 

@@ -126,8 +126,8 @@ def test_values_of_the_supervisor_are_translated(tmp_path):
         "scaling": {
             "num_nodes_per_dp": 4,
             "num_dp_replicas": [2, 4],
-            "workers_per_replica": 4,
-            "resources_per_worker": {"GPU": 8},
+            "workers_per_replica": 32,
+            "use_gpu": True,
         },
         "checkpoint": {"keep": {"every": 1}, "persistent_interval": {"steps": 25}},
     }

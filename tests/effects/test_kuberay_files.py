@@ -1,5 +1,6 @@
 """The manifests that are checked in: written from the settings beside them, the same by Kustomize, and valid."""
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,10 +9,19 @@ from typing import Any
 
 import pytest
 import yaml
+from ray.scripts.scripts import cli as ray_cli
 
+from elastic.cli import cli
 from elastic.kube import validate
 from elastic.kube.manifests import documents
-from tests.effects.kube_parts import ROOT, definitions
+from tests.cluster.standin_pods import (
+    environment_of,
+    hook_of,
+    pod_of,
+    ray_container,
+    started_with,
+)
+from tests.effects.kube_parts import ROOT, VARIANTS, definitions, variant_of
 
 sys.path.insert(0, str(ROOT / "tools"))
 from kuberay import folders, objects_of  # noqa: E402
@@ -25,8 +35,33 @@ def ids(folder: Path) -> str:
     return folder.name
 
 
+def monitoring(name: str) -> Any:
+    return yaml.safe_load((KUBERAY / "monitoring" / name).read_text())
+
+
+def test_the_rules_of_the_operator_are_those_that_are_tested():
+    (name, written), *others = folders(KUBERAY)[KUBERAY / "monitoring"].items()
+    assert (KUBERAY / "monitoring" / name).read_text() == written, "python tools/kuberay.py --write kuberay"
+    assert monitoring(name)["spec"] == monitoring("elastic-rules.yaml") and not others
+    assert (monitoring(name)["apiVersion"], monitoring(name)["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=ids)
+def test_the_monitor_scrapes_ports_that_pods_have(folder):
+    """Ports of the supervisor's pod are the operator's own, which has the same name for it."""
+    (endpoint,) = monitoring("pod-monitor.yaml")["spec"]["podMetricsEndpoints"]
+    found = objects_of(folder)
+    cluster = found["rayjob"]["spec"]["rayClusterSpec"] if "rayjob" in found else found["raycluster"]["spec"]
+    for group in (cluster["headGroupSpec"], cluster["workerGroupSpecs"][1]):
+        ports = group["template"]["spec"]["containers"][0]["ports"]
+        assert [port["containerPort"] for port in ports if port["name"] == endpoint["port"]] == [8080]
+    assert monitoring("pod-monitor.yaml")["spec"]["selector"] == {"matchLabels": {"ray.io/is-ray-node": "yes"}}
+
+
 def test_the_folders_are_what_they_are_called():
-    assert [folder.name for folder in FOLDERS] == ["base", "gke-a3", "gke-spot", "local"]
+    assert [folder.name for folder in FOLDERS] == ["base", "gke-a3", "gke-spot", "interactive", "local"]
+    kinds = {one["kind"] for folder in FOLDERS for one in objects_of(folder).values()}
+    assert {"RayJob", "RayCluster"} <= kinds
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=ids)
@@ -57,6 +92,40 @@ def test_all_objects_are_valid(folder, tmp_path):
     (tmp_path / "all.yaml").write_text(documents(objects_of(folder)))
     report = validate.validate(tmp_path / "all.yaml", definitions())
     assert report.problems == () and report.objects == len(objects_of(folder))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=ids)
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_what_users_may_ask_for_instead_is_valid_too(folder, variant, tmp_path):
+    pytest.importorskip("kubernetes")
+    made = variant_of(folder, variant)
+    (tmp_path / "all.yaml").write_text(documents(made))
+    report = validate.validate(tmp_path / "all.yaml", definitions())
+    assert report.problems == () and report.objects == len(made)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=ids)
+def test_what_the_operator_makes_of_the_groups_is_what_ray_and_elastic_understand(folder):
+    pytest.importorskip("kubernetes")
+    found = objects_of(folder)
+    cluster = found["rayjob"]["spec"]["rayClusterSpec"] if "rayjob" in found else found["raycluster"]["spec"]
+    for group in cluster["workerGroupSpecs"]:
+        pod = pod_of("c", group, "c-1", "10.0.0.1:6379")
+        options = started_with(pod)
+        words = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+        read = ray_cli.commands["start"].make_context("start", words).params
+        limits = ray_container(pod["spec"])["resources"]["limits"]
+        assert read["num_gpus"] == (int(limits["nvidia.com/gpu"]) if "nvidia.com/gpu" in limits else None)
+        assert read["num_cpus"] >= 1 and read["memory"] >= 2**30 and read["block"]
+        assert read["labels"] == ",".join(f"{name}={value}" for name, value in group["labels"].items())
+    hook, environment = hook_of(pod), environment_of(pod, "10.0.0.2")
+    assert hook[:2] == ["/bin/sh", "-c"]
+    line = hook[2].removesuffix(" || true").replace("$POD_IP", environment["POD_IP"])
+    program, verb, *words = shlex.split(line)
+    said = cli.commands[verb].make_context(verb, words).params
+    grace_s = pod["spec"]["terminationGracePeriodSeconds"]
+    assert program == "elastic" and said["node"] == "10.0.0.2" and 0 < said["deadline"] < grace_s
+    assert 0 < int(environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) < grace_s
 
 
 def changed(tmp_path: Path, old: str, new: str) -> validate.Report:

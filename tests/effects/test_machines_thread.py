@@ -68,7 +68,7 @@ class Server:
     def replace_pods(self, cluster: str, group: str, pods: frozenset[str]) -> None:
         self._called("replace_pods", pods)
 
-    def scale(self, cluster: str, group: str, replicas: int, leave: frozenset[str]) -> None:
+    def scale(self, cluster: str, group: str, replicas: int, leave: frozenset[str], of: int) -> None:
         self._called("scale", replicas, leave)
         self.replicas = replicas
 
@@ -84,6 +84,7 @@ class Kept:
 
     def __init__(self, server: Server, **kuberay: Any) -> None:
         self.server, self.events, self.crashes = server, [], []  # type: ignore[var-annotated]
+        self.alive = {"n0": "a0"}
         settings = KubeRay(gpus_per_node=0, **kuberay)
         self.machines = Machines(
             server,  # type: ignore[arg-type]
@@ -92,7 +93,7 @@ class Kept:
             settings,
             self.events.append,
             self.crashes.append,
-            lambda: {"n0": "a0"},
+            lambda: dict(self.alive),
             LOOK_S,
         )
 
@@ -144,6 +145,22 @@ def test_what_fails_half_way_is_done_by_the_next_look(keep):
     kept.server.fails.clear()
 
 
+def test_what_can_not_be_done_keeps_nobody_from_being_told(keep):
+    leaving = (Taint(key="cloud.google.com/impending-node-termination"),)
+    kept = keep(Server(taints=leaving, fails={"taint": Why.FORBIDDEN}), BAD)
+    kept.until(lambda: bool(kept.events) and "replace_pods" in kept.server.names())
+    assert kept.events == [ev.NodeNotice(node="n0", reason="the cloud takes the machine away")]
+
+
+def test_a_machine_is_cordoned_though_its_raylet_died_first(keep):
+    kept = keep(Server(), STATE)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") > 2)
+    kept.alive.clear()
+    kept.machines.follow(BAD)
+    kept.until(lambda: "replace_pods" in kept.server.names())
+    assert ("cordon", "m0") in kept.server.calls
+
+
 def test_without_rights_on_nodes_it_says_so_once_and_works_on(keep, caplog):
     caplog.set_level(logging.WARNING, "elastic")
     kept = keep(Server(fails={"machines": Why.FORBIDDEN}), BAD)
@@ -153,10 +170,12 @@ def test_without_rights_on_nodes_it_says_so_once_and_works_on(keep, caplog):
     assert len([line for line in caplog.messages if "kept out by Ray alone" in line]) == 1
 
 
-def test_where_rights_were_not_given_nodes_are_not_even_asked_for(keep):
+def test_where_rights_were_not_given_nodes_are_not_even_asked_for_and_it_says_so(keep, caplog):
+    caplog.set_level(logging.INFO, "elastic")
     kept = keep(Server(), BAD, node_rights=False)
     kept.until(lambda: "replace_pods" in kept.server.names())
     assert "machines" not in kept.server.names()
+    assert len([line for line in caplog.messages if "kuberay.node_rights is off" in line]) == 1
 
 
 def test_the_group_has_the_size_that_the_run_needs_unless_the_autoscaler_sees_to_it(keep):

@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from elastic.actors.ray_metrics import RayMetrics
-from elastic.control.metrics import METRICS
+from elastic.actors.series import GpuSeries
+from elastic.control.hardware import GpuReading
+from elastic.control.metrics import OF_RUNS
 from elastic.control.moments import IncidentOpened, IncidentResolved
 from elastic.control.state import RunState, WorkerRecord
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Incident, IncidentClass, Member, StepReport, View
@@ -63,7 +65,10 @@ STORIES: dict[str, dict[str, dict[str, str]]] = {
         "on": {'budget_left{run="r",class="worker lost"}': "1x60"},
         "off": {'budget_left{run="r",class="worker lost"}': "10x60"},
     },
-    "ElasticCheckpointDegraded": {"on": {'rung_degraded{run="r"}': "1x60"}, "off": {'rung_degraded{run="r"}': "0x60"}},
+    "ElasticCheckpointDegraded": {
+        "on": {'rung_degraded{run="r",rung="replicated"}': "1x60"},
+        "off": {'rung_degraded{run="r",rung="replicated"}': "0x60"},
+    },
     "ElasticDurableStale": {
         "on": {'rung_step{run="r",rung="durable"}': "7x240", 'steps_total{run="r"}': "0+9x240"},
         "off": {'rung_step{run="r",rung="durable"}': "7+1x240", 'steps_total{run="r"}': "0+9x240"},
@@ -186,4 +191,25 @@ def test_a_series_that_is_not_told_any_more_goes_to_zero(recorded):
 
 
 def test_all_metrics_are_made_once(recorded):
-    assert set(recorded[1]) == {one.name for one in METRICS}
+    assert set(recorded[1]) == {one.name for one in OF_RUNS}
+
+
+def gpu(index: int, **seen) -> GpuReading:
+    return GpuReading(
+        **{"device": f"GPU-{index}", "index": index, "pci": "p", "power_w": 350.0, "utilization": 97, **seen}
+    )
+
+
+def test_the_gpus_of_a_node_are_told_until_they_are_lost():
+    made = {}
+    shown = GpuSeries("night", "n1", lambda metric: made.setdefault(metric.name, Recorded(metric)))
+    assert made == {}, "a node without GPUs has no such series"
+    shown.show([gpu(0, memory_used_bytes=50, memory_bytes=80, temperature_c=45), gpu(1)])
+    assert made["gpu_power_watts"].values == {("night", "n1", "0"): 350.0, ("night", "n1", "1"): 350.0}
+    assert made["gpu_utilization"].values["night", "n1", "0"] == 0.97
+    assert [made[f"gpu_{name}"].values for name in ("memory_used_bytes", "memory_bytes", "temperature_celsius")] == [
+        {("night", "n1", "0"): value} for value in (50, 80, 45)
+    ]
+    shown.show([gpu(0), gpu(1, lost="it is gone")])
+    assert made["gpu_power_watts"].values == {("night", "n1", "0"): 350.0, ("night", "n1", "1"): 0.0}
+    assert made["gpu_memory_bytes"].values == {("night", "n1", "0"): 0.0}

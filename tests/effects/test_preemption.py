@@ -1,8 +1,6 @@
 """Effect. The cloud's notice, from a metadata server as Compute Engine has it."""
 
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -10,43 +8,19 @@ from elastic.actors.monitor import HostMonitor
 from elastic.actors.preemption import PreemptionWatch, pending_loss
 from elastic.control import events as ev
 from tests.effects.helpers import LONG_S, eventually
-
-QUIET = {"preempted": "FALSE", "maintenance-event": "NONE"}
-
-
-class Metadata(BaseHTTPRequestHandler):
-    """Answers with what `server.says` holds; without Google's header it refuses, as the real one does."""
-
-    def do_GET(self):
-        self.server.asked += 1
-        if self.server.says is None:
-            return  # as if it were away: the connection closes without an answer
-        name = self.path.removeprefix("/computeMetadata/v1/instance/")
-        is_known = self.headers.get("Metadata-Flavor") == "Google" and name in self.server.says
-        self.send_response(200 if is_known else 403)
-        self.end_headers()
-        if is_known:
-            self.wfile.write(self.server.says[name].encode())
-
-    def log_message(self, *args):
-        """Silent."""
+from tests.effects.metadata import metadata_server
 
 
 @pytest.fixture
 def server(monkeypatch):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        server.says, server.asked = dict(QUIET), 0
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+    with metadata_server() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
         yield server
-        server.shutdown()
-        thread.join(LONG_S)
 
 
 @pytest.fixture
 def host(server):
-    return f"127.0.0.1:{server.server_port}"
+    return server.host
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastic.checkpoint import parallel
 from elastic.checkpoint.boxes import Want, extent, plan, whole_box
 from elastic.checkpoint.manifest import Manifest
 from elastic.checkpoint.reader import Effort, read, take_inventory
@@ -16,8 +17,8 @@ from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.errors import CorruptError, RefusedError
 from tests.effects.helpers import ENDLESS_S, LONG_S, Running, eventually
-from tests.effects.shelves import Folder, Shelf, flipped, numbers, of, shard_of
-from tests.pure.test_boxes import cut, cuts, tensors
+from tests.effects.shelves import Folder, Shard, Shelf, flipped, numbers, of, shard_of
+from tests.pure.test_boxes import cut, cuts, grid, tensors
 
 CHUNK = 64
 
@@ -58,27 +59,62 @@ def test_what_was_written_is_read(chunk_bytes, threads):
 @given(tensors, st.integers(1, 4), st.integers(1, 4), cuts, st.sampled_from((16, 60, 4096)))
 def test_c12_any_cut_reads_the_same_values_as_any_other(saved, before, after, dim, chunk_bytes):
     wholes = [numbers(*shape, start=10.0 * n) for n, (shape, _) in enumerate(saved)]
-    shards = []
-    for shard in range(before):
-        boxes = [cut(shape, along, before)[shard] for shape, along in saved]
+    (one,) = of(Shelf(cut_shards(wholes, [cut(shape, along, before) for shape, along in saved], chunk_bytes)))
+    for reader in range(after):
+        assert_cut_is_right(one, wholes, [cut(shape, dim, after)[reader] for shape, _ in saved])
+
+
+def cut_shards(wholes, cuts, chunk_bytes) -> list[Shard]:
+    """Shards of these tensors; cuts: of each tensor its box in each shard."""
+    made = []
+    for shard, boxes in enumerate(zip(*cuts, strict=True)):
         parts = {str(n): part(whole, box) for n, (whole, box) in enumerate(zip(wholes, boxes, strict=True))}
-        manifest, payload = shard_of(parts, shard=shard, shards=before, chunk_bytes=chunk_bytes)
+        manifest, payload = shard_of(parts, shard=shard, shards=len(cuts[0]), chunk_bytes=chunk_bytes)
         placed = tuple(
             replace(entry, whole=tuple(whole.shape), at=box[0])
             for entry, whole, box in zip(manifest.entries, wholes, boxes, strict=True)
         )
-        shards.append((replace(manifest, entries=placed), payload))
-    (one,) = of(Shelf(shards))
-    for reader in range(after):
-        boxes = [cut(shape, dim, after)[reader] for shape, _ in saved]
-        wants = [
-            Want(path=f"/{n}", dtype="float32", whole=tuple(whole.shape), box=box)
-            for n, (whole, box) in enumerate(zip(wholes, boxes, strict=True))
-        ]
-        into, _ = fetched(one, wants)
-        assert [data.tobytes() for data in into] == [
-            part(whole, box).numpy().tobytes() for whole, box in zip(wholes, boxes, strict=True)
-        ]
+        made.append((replace(manifest, entries=placed), payload))
+    return made
+
+
+def assert_cut_is_right(one, wholes, boxes):
+    """What is read of these boxes is what they hold; returns the reports."""
+    wants = [
+        Want(path=f"/{n}", dtype="float32", whole=tuple(whole.shape), box=box)
+        for n, (whole, box) in enumerate(zip(wholes, boxes, strict=True))
+    ]
+    into, reports = fetched(one, wants)
+    truth = [part(whole, box).numpy().tobytes() for whole, box in zip(wholes, boxes, strict=True)]
+    assert [data.tobytes() for data in into] == truth
+    return reports
+
+
+@st.composite
+def cut_twice(draw):
+    """For each tensor its shape, its boxes on the workers that saved it, and on those that restore it."""
+    before, after = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    shape = st.lists(st.sampled_from((0, 1, 2, 3, 5, 8, 13)), max_size=3).map(tuple)
+    shapes = draw(st.lists(shape, min_size=1, max_size=3))
+    return [(one, draw(grid(one, before)), draw(grid(one, after))) for one in shapes]
+
+
+@settings(max_examples=200, deadline=None)
+@given(cut_twice(), st.sampled_from((4, 16, 60, 4096)))
+def test_c12_uneven_boxes_are_cut_anew_and_only_chunks_that_hold_some_of_them_are_read(drawn, chunk_bytes):
+    wholes = [numbers(*shape, start=1.0 + 10_000 * n) for n, (shape, _, _) in enumerate(drawn)]
+    shelf = Shelf(cut_shards(wholes, [before for _, before, _ in drawn], chunk_bytes))
+    (one,) = of(shelf)
+    for reader in range(len(drawn[0][2])):
+        boxes = [after[reader] for _, _, after in drawn]
+        shelf.reads.clear()
+        reports = assert_cut_is_right(one, wholes, boxes)
+        assert len(set(shelf.reads)) == len(shelf.reads), "a chunk was read twice"
+        assert sum(report.nbytes for report in reports) == sum(end - begin for _, begin, end in shelf.reads)
+        parts = [part(whole, box) for whole, box in zip(wholes, boxes, strict=True)]
+        needed = {value for data in parts for value in data.flatten().tolist()}
+        for shard, begin, end in shelf.reads:
+            assert needed & set(shelf.shards[shard][1][begin:end].view(np.float32).tolist()), (shard, begin)
 
 
 def part(whole: torch.Tensor, box) -> torch.Tensor:
@@ -121,6 +157,32 @@ def test_c04_no_damage_to_a_payload_passes():
             assert fired, what
             tried += 1
     assert tried > len(payload)
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "is_bad"),
+    [
+        (CorruptError("other bytes"), CorruptError("other bytes"), True),
+        (MissingError("gone"), MissingError("cut off"), True),
+        (CorruptError("other bytes"), StoreError("no answer"), False),
+        (StoreError("no answer"), CorruptError("other bytes"), False),
+        (CorruptError("other bytes"), None, False),
+    ],
+    ids=["both bad", "both gone", "the far one out of reach", "the near one out of reach", "in memory alone"],
+)
+def test_c05_a_refusal_says_whether_the_bytes_are_bad_for_good(near, far, is_bad):
+    def raises(error):
+        def spoil(key, begin, end, data):
+            raise error
+
+        return spoil
+
+    good = shard_of(state(), chunk_bytes=CHUNK)
+    held = [Shelf([good], Tier.PEER, "near", raises(near))]
+    held += [Shelf([good], Tier.PERSISTENT, "far", raises(far))] if far is not None else []
+    with pytest.raises(RefusedError) as caught:
+        fetched(of(*held)[0], all_of(good[0]), Effort(threads=1))
+    assert caught.value.is_bad is is_bad
 
 
 def test_c04_no_damage_to_a_ranged_read_passes():
@@ -290,6 +352,28 @@ def test_c16_an_inventory_names_who_does_not_answer():
     hanging.set()
     assert [holder.source for holder in inventory.holders] == [good]
     assert inventory.silent == ("n1: no answer within 0.2 s", "far: no credentials")
+
+
+def test_who_does_not_answer_is_not_waited_for_where_the_others_are_enough(monkeypatch):
+    monkeypatch.setattr(parallel, "QUIET_S", 0.05)
+    never, asked = threading.Event(), []
+
+    class Hanging(Shelf):
+        def manifests(self, step=None):
+            never.wait(ENDLESS_S)
+            return []
+
+    good, hanging = Shelf([shard_of(state())], where="n0"), Hanging([], where="n1")
+
+    def enough(holders, waiting):
+        asked.append(([one.source for one in holders], list(waiting)))
+        return len(asked) == 3
+
+    inventory = take_inventory([hanging, good], ENDLESS_S, enough=enough)
+    never.set()
+    assert asked == [([good], [hanging])] * 3 and [holder.source for holder in inventory.holders] == [good]
+    (said,) = inventory.silent
+    assert said.startswith("n1: no answer within 0.")
 
 
 def test_an_error_of_ours_is_not_swallowed():

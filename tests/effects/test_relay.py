@@ -12,7 +12,7 @@ from elastic.actors.relay import Heard, Relay
 from elastic.actors.relays import Relays
 from elastic.control import events as ev
 from elastic.control.flight import Flying, Reading
-from elastic.settings import Health, Limits
+from elastic.settings import Limits, RunSettings
 
 ON_A = ev.NodeNotice(node="a", reason="preempted")
 ON_B = ev.NodeNotice(node="b", reason="preempted")
@@ -70,7 +70,10 @@ def test_what_a_relay_passes_on_is_believed_as_if_the_monitor_had_told_it(
     told: list[ev.Event] = []
     limits = Limits(relay_above_hosts=1)
     monitors = HostMonitors(
-        told.append, lambda call, done, failed: called.append((call, done)), lambda node: None, limits, Health()
+        told.append,
+        lambda call, done, failed: called.append((call, done)),
+        lambda node: None,
+        RunSettings(run="r", limits=limits),
     )
     monitors._monitors = {"a": Monitor(), "b": Monitor()}
     monitors._listen("a")

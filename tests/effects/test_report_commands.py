@@ -1,6 +1,7 @@
 """`elastic report`, `top` and `status`: their forms for people and programs, and their wrong uses."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from elastic.actors.journal_copy import JournalCopy
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.cli import cli
 from elastic.errors import ElasticError
+from tests.effects.gcs_server import GcsServer
+from tests.effects.store_parts import gcs_store
 from tests.pure.report_lines import a_night, written
 
 HEADLINE = {"run", "phase", "ending", "step", "replicas", "goodput", "wall_s", "incidents", "open_incidents"}
@@ -71,7 +74,10 @@ def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
         [*environment, "script", "-qefc", command, "/dev/null"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
     try:
-        time.sleep(2.0)
+        assert watching.stdout is not None
+        before = b""
+        while b"running" not in before and (more := os.read(watching.stdout.fileno(), 1 << 16)):
+            before += more
         assert watching.poll() is None, "the run goes on, and so does it"
         written(scribe.lines, run)
         shown, _ = watching.communicate(timeout=60)
@@ -79,7 +85,7 @@ def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
         watching.kill()
         watching.wait()
     assert watching.returncode == 0
-    assert b"running" in shown and b"succeeded" in shown
+    assert b"running" in before and b"succeeded" in shown
 
 
 def test_a_name_under_runs(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +100,19 @@ def test_a_run_in_the_persistent_tier(run: Path, tmp_path: Path) -> None:
     assert json.loads(elastic("status", f"{url}/night", "--json").output)["step"] == 79
     with pytest.raises(ElasticError, match="holds no journal of a run day"):
         elastic("status", f"{url}/day")
+
+
+def test_a_run_in_a_bucket(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with GcsServer() as server:
+        store = gcs_store(server, monkeypatch)
+        with closing(JournalCopy(run / "journal.jsonl", store, "night", 1)):
+            pass
+        place = f"{store.url}/night"
+        assert json.loads(elastic("status", place, "--json").output)["step"] == 79
+        there, here = (json.loads(elastic("report", one, "--json").output) for one in (place, run))
+        assert there["headline"] == here["headline"] and there["incidents"] == here["incidents"]
+        with pytest.raises(ElasticError, match="holds no journal of a run day"):
+            elastic("status", f"{store.url}/day")
 
 
 def test_wrong_uses(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from elastic.train import tree
 from elastic.train.cursor import Cursor
 from elastic.train.restore import restore
 from elastic.train.tracked import Tracked
+from tests.effects.book import RUN, Book
 from tests.effects.helpers import LONG_S
 from tests.effects.idiom import trained
-from tests.effects.test_snapshot import RUN, Book
 
 
 def test_a_snapshot_in_memory_is_restored(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -1,15 +1,19 @@
 """Effect. A worker that is to load a checkpoint: what it held is void once there is something else, and not before."""
 
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from elastic.checkpoint import parallel
 from elastic.control.events import RestoreRefused
 from elastic.control.values import CommitId
 from elastic.errors import RefusedError
 from elastic.train import reviving
+from tests.effects.helpers import ENDLESS_S
+from tests.effects.shelves import RUN, Shelf, numbers, shard_of
 
 HELD, WANTED = (CommitId(incarnation=1, generation=1, attempt=1, step=step, lineage=f"l{step}") for step in (9, 3))
 
@@ -36,6 +40,44 @@ def revived(monkeypatch: pytest.MonkeyPatch, fetched: Any) -> list[Any]:
 def test_what_it_held_is_void_once_it_has_something_else(monkeypatch):
     fetched = SimpleNamespace(install=lambda: None, report=None)
     assert revived(monkeypatch, lambda *about: fetched) == ["forget", "fence", WANTED]
+
+
+class Silent(Shelf):
+    """Says for long nothing of what it has; `opened`: until then."""
+
+    def __init__(self, *about: Any, **more: Any) -> None:
+        super().__init__(*about, **more)
+        self.opened = threading.Event()
+
+    def manifests(self, step: int | None = None) -> Any:
+        assert self.opened.wait(ENDLESS_S)
+        return super().manifests(step)
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_a_node_that_does_not_answer_is_waited_for_only_if_what_the_others_have_is_bad(monkeypatch, is_bad):
+    """The deadline is generous: whoever waits for the silent one waits for all of it."""
+    monkeypatch.setattr(parallel, "QUIET_S", 0.05)
+    given = shard_of({"a": numbers(9)}, step=WANTED.step, lineage=WANTED.lineage)
+    silent = Silent([given], where="n1")
+
+    def fetch(tracked: Any, candidate: Any, *about: Any) -> list[str]:
+        there = [holder.source.where for holder in candidate.shards[0]]
+        if is_bad and there == ["n0"]:
+            silent.opened.set()
+            raise RefusedError("bad bytes", shard=0)
+        return there
+
+    monkeypatch.setattr(reviving, "fetch", fetch)
+    around = SimpleNamespace(
+        sources=lambda: [silent, Shelf([given], where="n0")],
+        run=RUN,
+        limits=SimpleNamespace(restore_timeout_s=ENDLESS_S),
+    )
+    replica = SimpleNamespace(tracked=None, shard=0, width=1, landing=None)
+    found = reviving._fetched(replica, around, given[0].commit)
+    silent.opened.set()
+    assert sorted(found) == (["n0", "n1"] if is_bad else ["n0"])
 
 
 def test_where_nothing_can_be_had_its_steps_are_told_yet(monkeypatch):

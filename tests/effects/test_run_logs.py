@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -146,6 +147,39 @@ def test_each_worker_has_a_file_and_the_driver_too(tmp_path):
     one, two = read(tmp_path, "w4")
     assert one == two == LINE.facts("night", 1, "w4", "n1")
     assert "the driver says" in [line["text"] for line in read(tmp_path, "driver")]
+
+
+def test_who_is_no_worker_says_its_role_and_its_node(tmp_path, caplog):
+    said = ev.Logged(worker="monitor-a1", lines=(LINE,), role="monitor", node="a1b2")
+    with RunLogs(tmp_path, SETTINGS, io.StringIO()) as logs:
+        assert logs.heed(said)
+        logging.getLogger("elastic").info("the driver says")
+    (line,) = read(tmp_path, "monitor-a1")
+    assert (line["role"], line["node"], line["text"]) == ("monitor", "a1b2", "hot 91")
+    assert {one["role"] for one in read(tmp_path, "driver")} == {"driver"}
+    assert [one.getMessage() for one in caplog.records if "hot" in one.getMessage()] == ["monitor-a1: hot 91"]
+
+
+def test_a_file_that_is_full_is_put_aside_and_the_copy_goes_on(tmp_path):
+    """What is kept of a process is bounded; what is copied is all of it, once."""
+    store, texts = DirectoryStore(tmp_path / "store"), [f"line {number:02d}" for number in range(23)]
+    with RunLogs(tmp_path, SETTINGS, io.StringIO(), most_bytes=2000) as logs:
+        logs.folder.mkdir()
+        copy = LogsCopy(logs.folder, store, "night", 1, period_s=LONG_S)
+        for number, text in enumerate(texts):
+            logs.heed(ev.Logged(worker="w4", lines=(replace(LINE, text=text),)))
+            if number % 3 == 0:
+                copy.copy()
+        copy.close()
+    kept = [json.loads(line)["text"] for line in (logs.folder / "w4.jsonl.1").read_text().splitlines()]
+    kept += [line["text"] for line in read(tmp_path, "w4")]
+    assert kept == texts[-len(kept) :] and len(kept) < len(texts)
+    assert sum(path.stat().st_size for path in logs.folder.glob("w4*")) < 4500
+    copied = [
+        str(opened("log", store.read(item.key))["text"]) for item in store.list("night/logs/") if "w4" in item.key
+    ]
+    assert [json.loads(line)["text"] for line in "".join(copied).splitlines()] == texts
+    store.close()
 
 
 def test_the_same_of_many_workers_is_shown_once(tmp_path, caplog):

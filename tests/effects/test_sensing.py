@@ -21,6 +21,7 @@ from tests.effects.helpers import LONG_S, eventually
 from tests.effects.nvml_standin import STATE, Standin, compiled, install
 
 QUICK = Health(period_s=0.05, driver_timeout_s=0.4, cooldown_s=0.6)
+LOST, NO_PERMISSION = 15, 4  # nvmlReturn_t
 UUIDS = [f"GPU-0000000{index}-aaaa-bbbb-cccc-000000000000" for index in range(2)]
 
 
@@ -170,6 +171,47 @@ def test_a_lost_gpu_is_told_once_and_when_it_is_back(heard, standin, tmp_path):
     heard.first(FindingKind.XID)
 
 
+def test_a_gpu_that_was_lost_before_anybody_looked_is_found_and_fails_the_check(standin, tmp_path):
+    standin["gpu1.handle"] = LOST
+    heard = Heard(QUICK)
+    on_gpu(heard, tmp_path / "page", "1")
+    heard.has_looked()
+    told = heard.first(FindingKind.GPU_LOST)
+    assert (told.severity, told.node) == (Severity.NODE_MUST_GO, "n1")
+    assert told.detail == "GPU 1 (it does not say where) is lost: GPU is lost"
+    assert told.detail in heard.monitor.check_health()
+    standin["gpu0.temp"] = 89
+    heard.first(FindingKind.TEMPERATURE)  # the other one is looked at all the same
+    eventually(lambda: len(heard.monitor.hardware()[0]) == 2, "both are known")
+    standin["gpu1.handle"] = 0
+    back = heard.first(FindingKind.GPU_LOST, "is back")
+    assert (back.device, back.severity, back.workers) == (UUIDS[1], Severity.INFORMATIONAL, ("w0",))
+    assert {gpu.device for gpu in heard.monitor.hardware()[0]} == set(UUIDS)
+    assert not any("GPU 1" in sentence for sentence in heard.monitor.check_health())
+    standin["gpu1.handle"] = LOST
+    standin["gpu1.lost"] = 1
+    again = heard.first(FindingKind.GPU_LOST, "ee9a:18:00) is lost")
+    assert again.device == UUIDS[1], "it is known by now"
+    heard.monitor.close()
+
+
+def test_where_all_gpus_are_lost_the_check_fails(standin):
+    standin["handle"] = LOST
+    heard = Heard(QUICK)
+    heard.has_looked()
+    assert len([one for one in heard.monitor.check_health() if "is lost" in one]) == 2
+    heard.monitor.close()
+
+
+def test_a_gpu_that_nobody_here_may_use_is_said_to_be_out_of_sight(standin):
+    standin["gpu1.handle"] = NO_PERMISSION
+    heard = Heard(QUICK)
+    assert "GPU 1 (" in heard.first(FindingKind.BLIND, "of the GPUs").detail
+    assert heard.of(FindingKind.GPU_LOST) == []
+    assert [gpu.device for gpu in heard.monitor.hardware()[0]] == UUIDS[:1]
+    heard.monitor.close()
+
+
 def test_a_driver_that_hangs_is_a_finding_and_blocks_nobody(heard, standin, tmp_path):
     page = FlightPage(tmp_path / "page")
     assert heard.monitor.watch("w0", os.getpid(), tmp_path / "page")
@@ -306,15 +348,14 @@ def test_checks_of_the_extension_feed_the_same_findings(extension):
     assert checks.run() == [], "told once"
 
 
-def test_straggler_sections_of_the_extension_feed_the_same_findings(extension):
+def test_straggler_sections_of_the_extension_tell_how_slow_the_gpu_is(extension):
     told = []
     sections = nvrx.Sections(told.append, every=2)
     assert sections.are_there
     for _ in range(3):
         with sections.section():
             pass
-    (found,) = told
-    assert found.kind is FindingKind.GPU_SLOW and "0.50 of its best speed" in found.detail
+    assert told == [0.5]
 
 
 def test_without_the_extension_nothing_breaks():

@@ -7,12 +7,13 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic.control.moments import GaveUp, IncidentOpened, Resized, RungReached
+from elastic.control.moments import GaveUp, IncidentOpened, NodeQuarantined, Resized, RungReached
 from elastic.control.values import Incident, IncidentClass, Rung
 from elastic.errors import SettingError
 from elastic.sinks import JsonLog, SlackWebhook, TensorBoardText, Webhook
@@ -287,6 +288,12 @@ def test_a_line_for_each_moment(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "new" / "moments.jsonl").read_text().splitlines()]
     assert [line["moment"] for line in lines] == ["incident_opened", "rung_reached"]
     assert lines[0]["incident"]["culprits"] == ["w1"] and lines[1]["rung"] == "durable"
+
+
+def test_a_quarantine_for_good_is_a_line_that_any_reader_of_json_takes(capsys: Any) -> None:
+    JsonLog().on_moment(NodeQuarantined(run="r", at_s=1.0, step=0, node="n1", until_s=inf))
+    line = json.loads(capsys.readouterr().err, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (line["until_s"], line["text"]) == (None, "node n1 is in quarantine for good")
 
 
 def test_lines_go_to_stderr_without_a_path(capsys: Any) -> None:

@@ -102,6 +102,17 @@ def test_a_hint_is_replaced(store):
     assert store.read("run/LATEST") == b"22"
 
 
+def test_a_hint_only_advances(store):
+    def is_older(than):
+        return lambda was: int(was) < than
+
+    store.advance("run/LATEST", b"5", is_older(5))
+    store.advance("run/LATEST", b"3", is_older(3))
+    assert store.read("run/LATEST") == b"5"
+    store.advance("run/LATEST", b"12", is_older(12))
+    assert store.read("run/LATEST") == b"12"
+
+
 def test_listings_are_whole_and_in_order(store):
     names = [f"run/steps/{number:02d}" for number in range(8)] + ["run/stepson", "run2/x", "run/a.b-c_d/e"]
     for name in reversed(names):
@@ -127,7 +138,10 @@ def test_what_is_deleted_is_gone_and_may_come_back(store):
 
 
 def test_c20_keys_that_lead_out_of_the_store_are_refused(store):
-    calls = (lambda key: store.create(key, b"x"), lambda key: store.put(key, b"x"), store.read, store.delete)
+    def advance(key):
+        store.advance(key, b"x", lambda was: True)
+
+    calls = (lambda key: store.create(key, b"x"), lambda key: store.put(key, b"x"), advance, store.read, store.delete)
     for key in ("../x", "run/../x", "/x", "run//x", "", ".hidden", "run/a b", "run/\n", "run/"):
         for call in calls:
             with pytest.raises(SettingError):

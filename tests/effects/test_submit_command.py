@@ -1,5 +1,6 @@
 """`elastic submit` without a cluster: what is sent, what is shown, and what the command returns."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -72,6 +73,21 @@ def test_the_command_returns_how_the_job_ended(monkeypatch, ends, code):
 def test_who_does_not_wait_gets_the_id(monkeypatch):
     done = run(monkeypatch, Dashboard(), "--no-wait", "--", "x")
     assert done.stdout == "job-1\n" and "step" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "ends", "status", "code"),
+    [
+        ([], JobStatus.SUCCEEDED, "succeeded", 0),
+        ([], JobStatus.FAILED, "failed", 1),
+        ([], JobStatus.STOPPED, "stopped", 130),
+        (["--no-wait"], JobStatus.FAILED, "submitted", 0),
+    ],
+)
+def test_a_program_is_told_the_id_and_how_it_ended(monkeypatch, options, ends, status, code):
+    done = run(monkeypatch, Dashboard(ends), "--json", *options, "--", "x")
+    assert json.loads(done.stdout) == {"job": "job-1", "status": status} and done.exit_code == code
+    assert ("step 2" in done.stderr) == (not options), "the log is not in a program's way"
 
 
 def test_a_log_that_breaks_off_says_how_to_see_the_rest(monkeypatch):

@@ -243,9 +243,9 @@ def test_c06_quarantine_is_remembered_with_its_reason(vault):
     record = made_durable(vault, 10)
     vault.quarantine(record.commit, "loss was nan 3 steps later")
     vault.quarantine(record.commit, "again")
-    assert Vault(vault.store, "night-1").quarantined() == {record.name: "loss was nan 3 steps later"}
+    assert Vault(vault.store, "night-1").quarantined() == {record.commit: "loss was nan 3 steps later"}
     vault.store.put(vault.keys.quarantine(record.name), b"torn")
-    assert vault.quarantined() == {record.name: "not readable"}
+    assert vault.quarantined() == {record.commit: "not readable"}
 
 
 class Bomb:

@@ -7,9 +7,8 @@ from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.stores import open_store
 from elastic.checkpoint.vault import FencedError, Vault
-from elastic.checkpoint.vault_cleaning import collected, deleted, swept
+from elastic.checkpoint.vault_cleaning import Janitor, Swept, collected, swept
 from elastic.checkpoint.vault_source import VaultSource
-from elastic.errors import SettingError
 from elastic.settings import Keep
 from tests.effects.vault_parts import commit_id, made_durable, succeeded, uploaded, what_is_read
 
@@ -66,8 +65,6 @@ def test_c07_what_is_being_read_stays_until_the_reader_is_done(vault, clock):
     assert manifest.commit.step == 10
     source.read(manifest.key, 0, 1)
     collected(vault, Keep(last=1))
-    with pytest.raises(BusyError, match="needed by somebody"):
-        deleted(vault, commit_id(10))
     assert source.read(manifest.key, 0, 1024)
     source.close()
     collected(vault, Keep(last=1))
@@ -127,20 +124,6 @@ def test_quarantine_and_forks_count(vault):
     assert [each.commit.step for each in vault.commits(also_void=True)] == [10]
 
 
-def test_the_newest_good_step_cannot_be_deleted(vault):
-    for step in (10, 20):
-        made_durable(vault, step)
-    vault.pin(commit_id(10))
-    assert vault.pinned() == [vault.commits()[1].name]
-    for step, why in ((20, "the newest good step"), (10, "pinned")):
-        with pytest.raises(SettingError, match=f"step {step} stays: {why}"):
-            deleted(vault, commit_id(step))
-    vault.unpin(commit_id(10))
-    deleted(vault, commit_id(10))
-    deleted(vault, commit_id(10))
-    assert what_is_read(vault) == {20: "whole"}
-
-
 def test_c14_partial_uploads_of_this_run_are_swept_once_they_are_old(vault, clock, tmp_path):
     made_durable(vault, 10)
     uploaded(vault, commit_id(20))
@@ -149,16 +132,21 @@ def test_c14_partial_uploads_of_this_run_are_swept_once_they_are_old(vault, cloc
     uploaded(stranger, commit_id(20), run="day-1")
     (tmp_path / "store" / "night-1" / "steps" / ".x.0.tmp").write_text("torn")
     foreign = [item.key for item in vault.store.list("day-1/")]
-    assert swept(vault) == []
+    assert swept(vault) == Swept()
     clock.ahead_s = vault.leases.lease_s / 2
-    assert swept(vault) == []
+    assert swept(vault) == Swept()
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
-    assert [name[:10] for name in swept(vault)] == ["0000000020"]
+    before = [item.key for item in vault.store.list("")]
+    found = swept(vault, is_dry=True)
+    assert [name[:10] for name in found.steps] == ["0000000020"]
+    assert (found.marks, found.leases > 0, found.files) == (0, True, 1)
+    assert [item.key for item in vault.store.list("")] == before and list(tmp_path.rglob("*.tmp")), "it only looked"
+    assert swept(vault) == found
     assert not any("0000000020" in key for key in keys(vault, "steps") + keys(vault, "leases"))
     assert what_is_read(vault) == {10: "whole"}
     assert [item.key for item in vault.store.list("day-1/")] == foreign
     assert not list(tmp_path.rglob("*.tmp"))
-    assert swept(vault) == []
+    assert swept(vault).steps == ()
 
 
 def test_c14_what_is_new_is_not_swept_even_without_a_lease(vault):
@@ -166,7 +154,7 @@ def test_c14_what_is_new_is_not_swept_even_without_a_lease(vault):
     for key in keys(vault, "leases"):
         vault.store.delete(key)
     before = keys(vault, "steps")
-    assert swept(vault) == []
+    assert swept(vault).steps == ()
     assert keys(vault, "steps") == before
 
 
@@ -175,21 +163,62 @@ def test_c14_an_upload_that_is_taken_up_again_is_not_swept(vault, clock):
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
     again = reader_of(vault, clock)
     assert uploaded(again, commit_id(20)) == digests
-    assert swept(vault) == []
+    assert swept(vault).steps == ()
     vault.commit(commit_id(20), digests)
-    assert swept(vault) == []
+    assert swept(vault).steps == ()
     assert what_is_read(vault) == {20: "whole"}
 
 
 def test_c14_committing_what_was_swept_is_refused(vault, clock):
     digests = uploaded(vault, commit_id(20))
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
-    assert len(swept(vault)) == 1
+    assert len(swept(vault).steps) == 1
     with pytest.raises(StoreError):
         vault.commit(commit_id(20), digests)
     assert uploaded(vault, commit_id(20)) == digests
     vault.commit(commit_id(20), digests)
     assert what_is_read(vault) == {20: "whole"}
+
+
+def test_c14_a_dry_run_tells_a_mark_of_the_dead_from_one_of_the_living(vault, clock):
+    uploaded(vault, commit_id(20))
+    name = next(key.split("/")[2] for key in keys(vault, "steps"))
+    vault.store.create(vault.keys.clearing(name), b"of somebody who died")
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    assert swept(vault, is_dry=True) == Swept(steps=(name,), marks=1, leases=1)
+    assert keys(vault, "clearing"), "it only looked"
+    assert swept(vault) == Swept(steps=(name,), marks=1, leases=1)
+    assert keys(vault, "clearing") == keys(vault, "steps") == keys(vault, "leases") == []
+
+
+def test_c14_what_somebody_clears_just_now_is_left_to_them(vault, clock, monkeypatch):
+    uploaded(vault, commit_id(20))
+    name = next(key.split("/")[2] for key in keys(vault, "steps"))
+    listed = vault.store.list
+    monkeypatch.setattr(
+        vault.store, "list", lambda prefix: iter([] if prefix == "night-1/clearing/" else listed(prefix))
+    )
+    vault.store.create(vault.keys.clearing(name), b"of somebody who came after the look")
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    assert swept(vault, is_dry=True).steps == swept(vault).steps == ()
+
+
+def test_c14_a_janitor_sweeps_once_in_a_lease(vault, clock):
+    janitor = Janitor()
+    made_durable(vault, 10)
+    janitor.clean(vault, Keep(last=1))
+    uploaded(vault, commit_id(15))
+    clock.ahead_s = vault.leases.lease_s / 2
+    made_durable(vault, 20)
+    janitor.clean(vault, Keep(last=1))
+    assert what_is_read(vault) == {20: "whole"} and any("0000000015" in key for key in keys(vault, "steps"))
+    clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
+    janitor.clean(vault, Keep(last=1))
+    assert not any("0000000015" in key for key in keys(vault, "steps")), "nobody has touched it for so long"
+    uploaded(vault, commit_id(16))
+    clock.ahead_s += vault.leases.lease_s - 5
+    janitor.clean(vault, Keep(last=1))
+    assert any("0000000016" in key for key in keys(vault, "steps")), "it looks but once in a lease"
 
 
 @pytest.mark.parametrize("deletions", range(1, 12))

@@ -13,7 +13,7 @@ from tests.effects.vault_crash import LABELS
 from tests.effects.vault_parts import commit_id, made_durable, uploaded, what_is_read
 
 ROOT = Path(__file__).parents[2]
-COMMITTED = ("after create commits", "linked commits", "before put LATEST", "after put LATEST")
+COMMITTED = ("after create commits", "linked commits", "before advance LATEST", "after advance LATEST")
 
 
 def is_committed(label: str) -> bool:

@@ -15,7 +15,7 @@ from elastic.errors import AttemptBroken, StepMisuseError
 from elastic.train import gloo
 from elastic.train.replica import Replica
 from elastic.train.world import OPERATIONS, World, close_world, open_world
-from tests.effects.helpers import MOMENT_S, Circle, Running, in_threads
+from tests.effects.helpers import ENDLESS_S, MOMENT_S, Circle, Running, eventually, formed, in_threads
 from tests.effects.idiom import Training, assert_like_a_plain_loop, once, raised, trained
 
 
@@ -106,6 +106,52 @@ def test_a_cut_frees_who_waits_in_a_collective(worlds):
     for running, world in zip(waiting, worlds, strict=False):
         assert isinstance(running.error(), AttemptBroken)
         assert "RuntimeError" in world._replica.errors.get(timeout=1)
+
+
+def root(options, rank):
+    options.rootRank = rank
+    return options
+
+
+def row(size=2):
+    return torch.zeros(size)
+
+
+ALONE = {  # rank 0 of two calls, and waits for rank 1
+    "all_gather_single": lambda world: world.all_gather_single(row(4), row()),
+    "all_to_all_single": lambda world: world.all_to_all_single(row(), row(), [], []),
+    "allgather": lambda world: world.allgather([[row(), row()]], [row()]),
+    "allgather_coalesced": lambda world: world.allgather_coalesced([[row()], [row()]], [row()]),
+    "allreduce": lambda world: world.allreduce([row()]),
+    "allreduce_coalesced": lambda world: world.allreduce_coalesced([row()]),
+    "alltoall": lambda world: world.alltoall([row(), row()], [row(), row()]),
+    "alltoall_base": lambda world: world.alltoall_base(row(), row(), [], []),
+    "barrier": lambda world: world.barrier(),
+    "broadcast": lambda world: world.broadcast([row()], root(dist.BroadcastOptions(), 1)),
+    "recv": lambda world: world.recv([row()], 1, 0),
+    "reduce": lambda world: world.reduce([row()], root(dist.ReduceOptions(), 0)),
+    "reduce_scatter": lambda world: world.reduce_scatter([row()], [[row(), row()]]),
+    "reduce_scatter_single": lambda world: world.reduce_scatter_single(row(), row(4)),
+    "_allgather_base": lambda world: world._allgather_base(row(4), row()),
+    "_reduce_scatter_base": lambda world: world._reduce_scatter_base(row(), row(4)),
+}
+
+
+@pytest.mark.parametrize("operation", ALONE)
+def test_a_cut_frees_who_waits_even_where_it_does_not_end_the_operation(operation, monkeypatch):
+    """As gloo does once in a while. Some of its works ignore how long they are waited for."""
+    with formed(2, collective_timeout_s=ENDLESS_S) as groups:
+        worlds = [World(Part(group)) for group in groups]
+        in_threads(2, lambda rank: worlds[rank].barrier().wait())  # connected
+        with monkeypatch.context() as patch:
+            patch.setattr(groups[0], "_owns", lambda sock: False)
+            waiting = Running(lambda: ALONE[operation](worlds[0]).wait())
+            time.sleep(MOMENT_S)
+            assert not waiting.is_over
+            worlds[0]._replica.cut()
+            assert isinstance(waiting.error(), AttemptBroken)
+        groups[0].cut()
+        eventually(lambda: not groups[0].has_pending_notes(), "the operation has ended")
 
 
 def test_a_cut_frees_who_waits_for_others_to_come_to_their_first_collective(worlds):

@@ -2,9 +2,9 @@
 
     python -m tests.effects.vault_crash FOLDER LABEL NUMBER [hang]
 
-Labels: "<before|after> <create|put> <what>" around the store's calls; "<written|linked> <what>" inside the directory
-store, where the bytes are beside their place, or in it with their folder not synced. With "hang" it says so instead
-and goes no further there; on SIGTERM it ends as Ray's workers do, by leaving its main thread.
+Labels: "<before|after> <create|put|advance> <what>" around the store's calls; "<written|linked> <what>" inside the
+directory store, where the bytes are beside their place, or in it with their folder not synced. With "hang" it says so
+instead and goes no further there; on SIGTERM it ends as Ray's workers do, by leaving its main thread.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.effects.vault_parts import commit_id, uploaded
 KINDS = ("chunk", "manifest", "commits", "leases", "LATEST")
 LABELS = [
     *(f"{when} create {kind}" for when in ("before", "after") for kind in ("chunk", "manifest", "commits")),
-    *(f"{when} put {kind}" for when in ("before", "after") for kind in ("leases", "LATEST")),
+    *(f"{when} {verb}" for when in ("before", "after") for verb in ("put leases", "advance LATEST")),
     *(f"{when} {kind}" for when in ("written", "linked") for kind in ("chunk", "manifest", "commits")),
 ]
 
@@ -43,9 +43,9 @@ def main(folder: str, label: str, number: int, *how: str) -> None:
             threading.Event().wait()
 
     def around(verb: str, call):
-        def wrapped(key: str, data: bytes) -> None:
+        def wrapped(key: str, data: bytes, *how) -> None:
             passing(f"before {verb} {kind_of(key)}")
-            call(key, data)
+            call(key, data, *how)
             passing(f"after {verb} {kind_of(key)}")
 
         return wrapped
@@ -60,7 +60,8 @@ def main(folder: str, label: str, number: int, *how: str) -> None:
     vault = Vault(store, "night-1", incarnation=1, threads=1)
     _ = store.is_atomic
     os.link = linking
-    store.create, store.put = around("create", store.create), around("put", store.put)
+    for verb in ("create", "put", "advance"):
+        setattr(store, verb, around(verb, getattr(store, verb)))
     vault.commit(commit_id(20), uploaded(vault, commit_id(20)))
 
 

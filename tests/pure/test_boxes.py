@@ -72,6 +72,20 @@ def cut(shape, dim, parts):
     return [((*low[:at], b, *low[at + 1 :]), (*high[:at], e, *high[at + 1 :])) for b, e in rows]
 
 
+@st.composite
+def grid(draw, shape, parts):
+    """A box for each part, of a grid along one dimension or two; they may differ in size, and be empty."""
+    along = draw(st.permutations(range(len(shape))))[:2]
+    rows = draw(st.sampled_from([n for n in range(1, parts + 1) if parts % n == 0])) if len(along) > 1 else parts
+    counts = dict(zip(along, (rows, parts // rows), strict=False))
+    edges = []
+    for dim, size in enumerate(shape):
+        inner = draw(st.lists(st.integers(0, size), min_size=counts.get(dim, 1) - 1, max_size=counts.get(dim, 1) - 1))
+        edges.append(list(itertools.pairwise([0, *sorted(inner), size])))
+    boxes = [tuple(zip(*cell, strict=True)) for cell in itertools.product(*edges)]
+    return boxes if shape else [whole_box(shape)] * parts
+
+
 def sharded(tensors, parts, chunk_bytes=64):
     """A manifest for each shard; tensors: (shape, dimension it is cut along)."""
     rows = [cut(shape, dim, parts) for shape, dim in tensors]
@@ -150,6 +164,13 @@ def test_only_what_overlaps_is_read():
     box = ((12, 0), (20, 4))
     found = plan([Want(path="/m/0", dtype="float32", whole=(64, 4), box=box)], manifests)
     assert found.chunks(manifests) == {0: (3,), 1: (0,)}
+
+
+def test_what_lies_between_the_rows_of_a_piece_is_not_read():
+    """Three matrices of 256 bytes, of which each reader needs 16 rows of 4 bytes: one chunk of four."""
+    manifests = sharded([((3, 64, 1), None)], 1)
+    want = Want(path="/m/0", dtype="float32", whole=(3, 64, 1), box=((0, 16, 0), (3, 32, 1)))
+    assert plan([want], manifests).chunks(manifests) == {0: (1, 5, 9)}
 
 
 @pytest.mark.parametrize(

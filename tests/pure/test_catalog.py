@@ -74,8 +74,10 @@ def test_the_newer_line_comes_first_at_one_step():
     assert first.commit.lineage == "b"
 
 
-def test_what_is_quarantined_is_not_restored():
-    assert steps([holder(FAR, 4), holder(FAR, 9)], quarantined={(9, "a")}) == [4]
+def test_c06_what_is_quarantined_is_not_restored_and_made_anew_it_is():
+    bad = holder(FAR, 9)
+    assert steps([holder(FAR, 4), bad], quarantined=[bad.manifest.commit]) == [4]
+    assert steps([holder(FAR, 4), bad, holder(FAR, 9, made=(2, 1))], quarantined=[bad.manifest.commit]) == [9, 4]
 
 
 @pytest.mark.parametrize(

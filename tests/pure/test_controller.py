@@ -60,6 +60,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.CollectiveBroken: ev.CollectiveBroken(worker="w0", generation=1, error="reset"),
     ev.WorkerNotice: ev.WorkerNotice(worker="w0", reason="SIGTERM"),
     ev.StackDumped: ev.StackDumped(worker="w0", stack="main.py:1"),
+    ev.GpuSlow: ev.GpuSlow(worker="w0", share=0.5),
     ev.CorruptionFound: ev.CorruptionFound(worker="w0", generation=1, culprits=("w1",), evidence="outvoted"),
     ev.FreezeAnswered: ev.FreezeAnswered(worker="w0", generation=1, commit=commit(3), healed=True),
     ev.AtDoor: ev.AtDoor(worker="w0", generation=1),

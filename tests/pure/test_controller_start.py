@@ -1,5 +1,7 @@
 """How a run starts, waits for workers, and what becomes of it without any."""
 
+import pytest
+
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
@@ -58,6 +60,34 @@ def test_a_node_without_room_for_snapshots_ends_the_start_and_not_a_run():
     assert ws.phase is Phase.RUNNING and ws.standing("w1") is Standing.PARKED
 
 
+@pytest.mark.parametrize("free_mib", [7, 8])
+def test_shards_of_a_node_are_counted_together_before_the_start(free_mib: int):
+    """Each of the two workers of a replica sees room enough for its own slots of 4 MiB."""
+    ws = BareController(1, width=2)
+    ws.start()
+    ws.feed(ev.WorkerPlaced(worker="w0", node="a"), ev.WorkerPlaced(worker="w1", node="a"))
+    for worker in ("w0", "w1"):
+        assert ws.state.outcome is None
+        sizes = {"slot_bytes": 4 << 20, "free_bytes": free_mib << 20}
+        ws.feed(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l", **sizes))
+    if free_mib == 8:
+        assert ws.phase is Phase.FORMING
+        return
+    assert ws.state.outcome.ending is Ending.NO_ROOM
+    said = "a: 7 MiB of its memory are free, and the slots of 2 shards take 8 MiB together"
+    assert said in ws.state.outcome.message and "Checkpoint.memory" in ws.state.outcome.message
+
+
+def test_of_workers_that_hold_the_same_only_one_needs_room():
+    ws = BareController(2)
+    ws.start()
+    ws.feed(ev.WorkerPlaced(worker="w0", node="a"), ev.WorkerPlaced(worker="w1", node="a"))
+    for worker in ("w0", "w1"):
+        sizes = {"slot_bytes": 4 << 20, "free_bytes": 5 << 20}
+        ws.feed(ev.WorkerParked(worker=worker, host="h", port=1, pid=1, layout="l", **sizes))
+    assert ws.phase is Phase.FORMING
+
+
 def test_the_last_copy_of_the_state_is_told_apart():
     ws = BareController((1, 3)).run()
     assert last_copy(ws.state) == ""
@@ -67,6 +97,7 @@ def test_the_last_copy_of_the_state_is_told_apart():
     assert ws.members == ["w0"] and last_copy(ws.state) == "one replica is left"
     assert last_copy(below_minimum().state) == "fewer than 2 replicas are left"
     assert last_copy(BareController(1).run().state) == "", "it never had more"
+    assert last_copy(BareController(1).state) == "", "nobody is there"
 
 
 def test_the_start_waits_for_workers_that_load():

@@ -1,14 +1,19 @@
 """Notice is a planned departure: at the end of a step, together, replaced at once, and never with the last copy."""
 
+from dataclasses import replace
+
 import pytest
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.restoring import last_copy, why_at_once
 from elastic.control.state import Phase, Standing
 from elastic.control.values import IncidentClass
-from tests.pure.bare_controller import BareController, trained
+from elastic.settings import Checkpoint
+from tests.pure.bare_controller import BareController, commit, trained
 
 WINDOW_S = 0.2
+KEPT = Checkpoint()
 
 
 def tell(ws: BareController, *workers: str) -> None:
@@ -55,6 +60,48 @@ def test_a_spare_that_leaves_is_replaced_at_once():
     tell(ws, "w2")
     assert ws.standing("w2") is Standing.GONE
     assert ws.addressees(cmd.StartWorker) == {"w3"}
+
+
+def test_no_replacement_is_placed_on_a_node_that_will_be_lost():
+    """Ray takes it for free; who was placed there would be sent away again, and so on."""
+    ws = trained((1, 3))
+    node = ws.state.workers["w1"].node
+    ws.feed(ev.NodeNotice(node=node, reason="preempted"))
+    ws.tick(WINDOW_S)
+    stop_all(ws)
+    ws.form()
+    ws.stable(10)
+    assert [one.avoid for one in ws.given(cmd.StartWorker)] == [frozenset({node})]
+
+
+def test_who_waits_for_a_slot_is_not_placed_on_a_node_that_was_noticed_since():
+    ws = trained((1, 3))
+    nodes = [ws.state.workers[name].node for name in ("w1", "w2")]
+    ws.feed(ev.NodeNotice(node=nodes[0], reason="preempted"))
+    ws.tick(WINDOW_S)
+    stop_all(ws)
+    ws.form()
+    ws.stable(10)
+    assert ws.addressees(cmd.StartWorker) == {"w3"}
+    ws.tick(1.0)
+    assert ws.given(cmd.Dismiss) == []
+    ws.feed(ev.NodeNotice(node=nodes[1], reason="preempted"))
+    ws.tick(0.1)
+    assert ws.addressees(cmd.Dismiss) == {"w3"}
+    asked = {one.worker: one.avoid for one in ws.given(cmd.StartWorker)}
+    assert asked == {"w4": frozenset(nodes), "w5": frozenset(nodes)}
+
+
+def test_a_node_that_went_into_quarantine_while_a_slot_was_waited_for_is_no_failed_start():
+    ws = trained((1, 3))
+    tell(ws, "w1")
+    ws.tick(WINDOW_S)
+    stop_all(ws)
+    ws.form()
+    ws.stable(10)
+    ws.state = replace(ws.state, care=ws.state.care.quarantined("bad", 1e9))
+    ws.feed(ev.WorkerPlaced(worker="w3", node="bad"))
+    assert ws.state.workers["w3"].notice == "bad is in quarantine" and ws.state.start_failures == 0
 
 
 def test_a_spare_takes_over_in_the_same_generation():
@@ -104,6 +151,61 @@ def test_the_last_copy_does_not_leave():
     ws.join("w1")
     ws.tick(1.0)
     assert ws.given(cmd.Pause) == []
+
+
+def about_to_lose_all(replicas: int = 1, checkpoint: Checkpoint | None = KEPT) -> BareController:
+    """All replicas train, and all are told that they will be ended."""
+    ws = BareController(replicas, checkpoint=checkpoint)
+    ws.start()
+    if checkpoint is not None:
+        ws.feed(ev.RestoreFound(commit=None))
+    ws.join(*ws.state.workers)
+    ws.form()
+    ws.stable(8)
+    tell(ws, *ws.members)
+    return ws
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_last_holders_stop_once_so_that_their_state_is_saved(replicas):
+    ws = about_to_lose_all(replicas)
+    assert last_copy(ws.state) == "all who hold it will be lost: SIGTERM", "what is staged already goes down at once"
+    ws.tick(1.0)
+    (pause,) = ws.given(cmd.Pause)
+    assert pause.reason == "all who hold the state will be lost, and it is saved before: SIGTERM"
+    stop_all(ws)
+    assert len(ws.members) == replicas and ws.view.resume.step == 9 and ws.state.incidents == ()
+    ws.form()
+    assert why_at_once(ws.state, commit(9)) == last_copy(ws.state) != ""
+    assert why_at_once(ws.state, commit(12)) == "", "steps of the interval wait for their turn"
+    ws.stable(10)
+    ws.tick(60.0)
+    assert ws.given(cmd.Pause) == [], "they have stopped"
+
+
+def test_a_stop_that_a_failure_has_spoiled_is_made_up_for():
+    ws = about_to_lose_all(2)
+    ws.tick(1.0)
+    ws.break_("w1")
+    stop_all(ws)
+    ws.form()
+    ws.tick(0.1)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+
+
+def test_who_keeps_nothing_or_leaves_others_behind_stops_for_nothing():
+    ws = about_to_lose_all(checkpoint=None)
+    ws.tick(1.0)
+    assert ws.given(cmd.Pause) == []
+    ws = BareController(2, checkpoint=KEPT)
+    ws.start()
+    ws.feed(ev.RestoreFound(commit=None))
+    ws.join("w0", "w1")
+    ws.form()
+    tell(ws, "w1")
+    assert last_copy(ws.state) == ""
+    ws.tick(1.0)
+    assert ws.given(cmd.Pause) == [], "w0 stays, and holds the same"
 
 
 @pytest.mark.parametrize("newest", ["w0", "w1"])

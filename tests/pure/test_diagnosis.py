@@ -60,7 +60,15 @@ def test_where_all_is_well_nothing_is_to_be_mended():
     found = diagnose(Facts(here=SOUND, cluster=CLUSTER, bucket=BUCKET), Wanted())
     assert {one.verdict for one in found} == {Verdict.FINE} and not any(one.fix for one in found)
     assert not breaks(found)
-    assert {one.subject for one in found} >= {"ray", "ramdisk", "files", "clock", "network", "persistent tier"}
+    assert {one.subject for one in found} >= {
+        "ray",
+        "ramdisk",
+        "files",
+        "processes",
+        "clock",
+        "network",
+        "persistent tier",
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,6 +84,9 @@ def test_where_all_is_well_nothing_is_to_be_mended():
         ({}, ROOM, "ramdisk", Verdict.FINE, "snapshots take 20.00 GiB"),
         ({"files": 256}, Wanted(), "files", Verdict.BREAKS, "256 files"),
         ({"files": 4096}, Wanted(), "files", Verdict.COSTS, "4096 files"),
+        ({"processes": 256}, Wanted(), "processes", Verdict.BREAKS, "256 processes"),
+        ({"processes": 4000}, Wanted(), "processes", Verdict.COSTS, "4000 processes"),
+        ({"processes": 1 << 16}, Wanted(), "processes", Verdict.FINE, "65536 processes"),
         ({"files": None}, Wanted(), "files", Verdict.FINE, "any number of"),
         ({"clock_offset_s": None}, Wanted(), "clock", Verdict.UNKNOWN, "nothing tells"),
         ({"clock_offset_s": -3.0}, Wanted(), "clock", Verdict.COSTS, "-3.000 s off"),
@@ -138,4 +149,4 @@ def test_a_persistent_tier_is_judged(changes, verdict, told):
 def test_the_worst_comes_first_and_all_are_counted():
     found = of(Wanted(), files=256, clock_offset_s=None)
     assert [one.verdict for one in found][:2] == [Verdict.BREAKS, Verdict.UNKNOWN]
-    assert counted(found) == {"fine": 2, "unknown": 1, "costs": 0, "breaks": 1}
+    assert counted(found) == {"fine": 3, "unknown": 1, "costs": 0, "breaks": 1}

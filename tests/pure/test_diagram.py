@@ -198,6 +198,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
         yield ev.WorkerDead(worker=worker, proof="gone")
         yield ev.WorkerNotice(worker=worker, reason="SIGTERM")
         yield ev.StackDumped(worker=worker, stack="main.py:1")
+        yield ev.GpuSlow(worker=worker, share=0.5)
         yield ev.WorkerDeparted(worker=worker, reason="SystemExit")
         for generation in (at - 1, at):
             yield ev.CollectiveBroken(worker=worker, generation=generation, error="reset")
@@ -250,11 +251,11 @@ def seen_edges() -> dict[tuple[Phase, type[ev.Event]], frozenset[Phase]]:
     seen: dict[tuple[Phase, type[ev.Event]], set[Phase]] = {}
     for state in states():
         strict = replace(state, settings=replace(state.settings, limits=Limits(start_tries=1, joiner_tries=1)))
-        for event in events(state):
-            for one, policy in ((state, Ladder()), (strict, give_up)):
-                for now_s in (0.0, LATER_S) if isinstance(event, ev.Tick) else (0.0,):
-                    heard = dict.fromkeys(one.heard_s, now_s)
-                    seen_until_now = replace(one, seen_s=now_s, heard_s=heard)
+        happening = list(events(state))
+        for one, policy in ((state, Ladder()), (strict, give_up)):
+            for now_s, what in ((0.0, happening), (LATER_S, [ev.Tick()])):
+                seen_until_now = replace(one, seen_s=now_s, heard_s=dict.fromkeys(one.heard_s, now_s))
+                for event in what:
                     after = step(seen_until_now, event, now_s, policy).state
                     seen.setdefault((state.phase, type(event)), set()).add(after.phase)
     return {pair: frozenset(phases) for pair, phases in seen.items()}

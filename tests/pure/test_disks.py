@@ -11,6 +11,7 @@ class Nodes:
 
     def __init__(self, names: str) -> None:
         self.disks, self.told, self._number = Disks(), list[rungs.DiskStep](), 0
+        self.troubles = list[str]()
         self.pinned: dict[str, set[ShardKey]] = {name: set() for name in names}
         self.disk: dict[str, set[ShardKey]] = {name: set() for name in names}
         self.orders: list[rungs.ToDisk] = []
@@ -23,6 +24,9 @@ class Nodes:
             elif isinstance(order, rungs.OffDisk):
                 self.disk[order.node].discard(order.key)
                 self.dropped.append((order.key.commit.step, order.node))
+            elif isinstance(order, rungs.Degraded):
+                assert order.rung == "disk"
+                self.troubles.append(order.reason)
             else:
                 self.told.append(order)
 
@@ -201,3 +205,44 @@ def test_what_a_node_wrote_before_it_was_lost_is_gone_with_it():
     assert nodes.told == []
     nodes.pin(b=key(1))
     assert nodes.write() == [(1, 0, "b")]
+
+
+def test_a_disk_that_fails_is_told_of_once_and_when_it_writes_again():
+    nodes = Nodes("ab")
+    for step in (1, 2):
+        nodes.pin(a=key(step, 0, 2), b=key(step, 1, 2))
+        nodes.write("a", reason="node a: I/O error")
+        nodes.write("b", reason="node b: I/O error")
+    assert nodes.troubles == ["node a: I/O error"]
+    nodes.pin(a=key(3, 0, 2), b=key(3, 1, 2))
+    nodes.write("a")
+    assert len(nodes.troubles) == 1, "the other one fails still"
+    nodes.write("b")
+    assert nodes.troubles == ["node a: I/O error", ""]
+
+
+def test_a_failing_disk_that_goes_with_its_node_is_told_of_no_more():
+    nodes = Nodes("ab")
+    nodes.pin(a=key(1))
+    nodes.write(reason="node a: I/O error")
+    nodes.tell(rungs.NodeLost(node="a", reason="gone"))
+    assert nodes.troubles == ["node a: I/O error", ""]
+
+
+def test_a_disk_on_which_room_is_made_is_not_degraded():
+    nodes = Nodes("a")
+    for step in (1, 2):
+        nodes.pin(a=key(step))
+        nodes.write()
+    nodes.pin(a=key(3))
+    nodes.write(reason="no room", is_full=True)
+    assert nodes.dropped == [(1, "a")] and nodes.troubles == []
+    nodes.write()
+    assert nodes.told[-1].commit.step == 3 and nodes.troubles == []
+
+
+def test_a_disk_without_room_for_one_step_is_degraded():
+    nodes = Nodes("a")
+    nodes.pin(a=key(1))
+    nodes.write(reason="no room", is_full=True)
+    assert nodes.troubles == ["no room"]

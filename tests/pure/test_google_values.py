@@ -43,16 +43,11 @@ def test_how_many_checkpoints_are_kept(flag, kept):
         ({"num_dp_replicas": 3}, {"num_dp_replicas": [3, 3], "workers_per_replica": 8, "use_gpu": True}),
         (
             {"min_num_dp_replicas": 2, "max_num_dp_replicas": 4, "num_nodes_per_dp": 2, "workers_per_host": 4},
-            {
-                "num_dp_replicas": [2, 4],
-                "num_nodes_per_dp": 2,
-                "workers_per_replica": 2,
-                "resources_per_worker": {"GPU": 4},
-            },
+            {"num_dp_replicas": [2, 4], "num_nodes_per_dp": 2, "workers_per_replica": 8, "use_gpu": True},
         ),
     ],
 )
-def test_a_worker_here_has_one_gpu_or_all_of_its_node(values, scaling):
+def test_a_worker_here_has_one_gpu(values, scaling):
     assert translate(values).config["scaling"] == scaling
 
 

@@ -7,6 +7,7 @@ import pytest
 from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.hardware import FindingKind
+from elastic.control.hardware_faults import UNHEALTHY
 from elastic.control.state import Phase, Standing
 from elastic.control.values import IncidentClass
 from elastic.control.xid import Severity
@@ -271,15 +272,38 @@ def test_workers_on_a_node_that_fails_its_check_are_not_admitted_until_it_passes
     find(ws, Severity.NODE_MUST_GO, detail="0.1% of /tmp is free", **failed)
     assert ws.standing("w1") is Standing.GONE and ws.addressees(cmd.StartWorker) == {"w2"}
     assert "it fails its health check: 0.1% of /tmp is free" in ws.state.leaving["b"]
-    assert ws.state.care.quarantine == {}, "it may pass the next one"
+    until_s = ws.now_s + ws.state.settings.limits.quarantine_s
+    assert ws.state.care.quarantine == ws.state.care.unhealthy == {"b": until_s}, "it may pass a later one"
+    assert ws.given(cmd.StartWorker)[0].avoid == {"b"}
     ws.park("w1", "w0")
     ws.form()
     assert ws.members == ["w0"]
     find(ws, Severity.INFORMATIONAL, detail="healthy", **failed)
-    assert ws.state.leaving == {}
+    assert ws.state.leaving == {} == ws.state.care.quarantine
     ws.place("w2", node="b")
     ws.park("w2")
     assert ws.standing("w2") is Standing.PARKED
+
+
+def test_a_node_that_fails_check_after_check_stays_in_quarantine_and_one_that_is_asked_no_more_leaves_it():
+    ws = trained()
+    failed = {"node": "b", "device": "", "kind": FindingKind.HEALTH, "detail": "/tmp is full"}
+    find(ws, Severity.NODE_MUST_GO, **failed)
+    first_s = ws.state.care.quarantine["b"]
+    ws.tick(60.0)
+    find(ws, Severity.NODE_MUST_GO, **failed)
+    assert ws.state.care.quarantine == {"b": first_s + 60.0}
+    ws.tick(ws.state.settings.limits.quarantine_s + 1.0)
+    assert ws.state.care.quarantine == {} == ws.state.care.unhealthy, "its time is over"
+
+
+def test_a_check_that_passes_ends_no_quarantine_that_something_else_has_begun():
+    ws = trained()
+    find(ws, Severity.NODE_MUST_GO, node="b", device="", kind=FindingKind.HEALTH, detail="/tmp is full")
+    find(ws, Severity.NODE_MUST_GO, node="b", detail="XID 79")
+    ws.feed(ev.NodeNotice(node="b", reason=f"{UNHEALTHY}/tmp is full"))
+    find(ws, Severity.INFORMATIONAL, node="b", device="", kind=FindingKind.HEALTH, detail="healthy")
+    assert ws.state.care.quarantine == {"b": inf} and ws.state.care.unhealthy == {}
 
 
 def test_a_check_that_passes_brings_nobody_back_who_must_go_for_another_reason():

@@ -50,7 +50,7 @@ def test_what_is_counted_is_what_a_look_shows(story, absent):
         named = holders.named(state, present)
         assert (
             named is not None
-            and named == next(one.answer for one in present if one.holds(named))
+            and named == next(one.answer for one in present if any(held.same_state(named) for held in one.held))
             or named in [one.prepared for one in present]
         )
 

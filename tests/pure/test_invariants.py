@@ -82,8 +82,12 @@ STATES: dict[str, Callable[[RunState], RunState]] = {
 
 @pytest.mark.parametrize("law", STATES)
 def test_a_state_that_breaks_a_law_is_named(law):
-    told = check(STATES[law](running()), recount=False)
+    sound = running()
+    broken = STATES[law](sound)
+    told = check(broken, recount=False)
     assert any(law in one for one in told), told
+    assert check(broken, recount=False, before=sound) == told, "it is what has changed"
+    assert check(replace(broken, published=9), recount=False, before=broken) == [], "it was judged before"
 
 
 def test_a_tally_that_has_lost_count_is_named():

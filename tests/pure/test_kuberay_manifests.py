@@ -57,6 +57,8 @@ def tree(section: dict[str, Any]) -> dict[str, Any]:
         (Scaling(workers_per_replica=3), 4, 8, 2),  # two replicas fit a node, not two and two thirds
         (Scaling(workers_per_replica=8), 4, 8, 4),
         (Scaling(workers_per_replica=4, num_nodes_per_dp=4), 2, 1, 8),
+        (Scaling(workers_per_replica=4, num_nodes_per_dp=2), 3, 2, 6),
+        (Scaling(workers_per_replica=4, num_nodes_per_dp=2), 3, 5, 3),  # two halves on a node, one slot idle
         (Scaling(workers_per_replica=4, num_nodes_per_dp=4), 2, 8, 4),  # each worker on another node, two to a node
     ],
 )

@@ -2,10 +2,13 @@
 
 from typing import TypeVar
 
+import pytest
+
 from elastic.checkpoint import rungs
 from elastic.checkpoint.ladder import Ladder
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.rungs import Rung
+from elastic.checkpoint.standing import TRIES
 from elastic.control.values import CommitId
 
 T = TypeVar("T")
@@ -142,6 +145,22 @@ def test_fewer_nodes_than_copies_is_said_once_and_taken_back():
     assert [order.reason for order in nodes.take(rungs.Degraded)] == [""]
 
 
+@pytest.mark.parametrize(
+    "end", [rungs.NodeUp(node="b"), rungs.NodeLost(node="b", reason="late")], ids=["up", "not up in time"]
+)
+def test_nothing_is_said_to_be_degraded_while_nodes_are_on_their_way(end):
+    """A run begins on all its nodes, and their actors come up one after the other."""
+    nodes = Nodes("a", peers=1)
+    nodes.tell(rungs.NodeComing(node="b"))
+    nodes.stage("a", key(1))
+    nodes.pin()
+    assert nodes.take(rungs.Degraded) == []
+    nodes.tell(end)
+    assert [order.reason for order in nodes.take(rungs.Degraded)] == (
+        ["1 nodes for 2 copies"] if isinstance(end, rungs.NodeLost) else []
+    )
+
+
 def test_a_lost_node_is_made_good_and_told():
     nodes = Nodes("abc")
     nodes.replicate("a", key(1))
@@ -152,6 +171,40 @@ def test_a_lost_node_is_made_good_and_told():
     assert (told.rung, told.reason) == (Rung.LOCAL, "what held it was lost")
     (pull,) = nodes.pull()
     assert pull.node == ({"b", "c"} - {holder}).pop() and nodes.rung(1) is Rung.REPLICATED
+
+
+def test_more_copies_are_made_when_more_are_chosen_and_nothing_is_said_to_be_lost():
+    nodes = Nodes("abc")
+    nodes.replicate("a", key(1))
+    assert len(nodes.copies["b"] | nodes.copies["c"]) == 1
+    nodes.take(rungs.CheckpointRung)
+    nodes.tell(rungs.PeersChosen(peers=2, reason="there is room"))
+    (told,) = nodes.take(rungs.CheckpointRung)
+    assert (told.rung, told.reason) == (Rung.LOCAL, "2 of 3 nodes keep each shard")
+    nodes.pull()
+    assert nodes.copies["b"] == nodes.copies["c"] == {key(1)} and nodes.rung(1) is Rung.REPLICATED
+
+
+def test_when_fewer_copies_are_chosen_older_steps_with_more_of_them_go_all_the_same():
+    nodes = Nodes("abc", peers=2)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.PeersChosen(peers=1, reason="no room"))
+    for step in (2, 3):
+        nodes.replicate("a", key(step))
+        assert nodes.rung(step) is Rung.REPLICATED
+    assert {order.key for order in nodes.take(rungs.Drop)} == {key(1)}
+
+
+def test_what_is_durable_is_not_told_anew_when_other_copies_are_chosen():
+    nodes = Nodes("abc", is_persistent=True)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.UploadDue())
+    (upload,) = nodes.take(rungs.Upload)
+    nodes.tell(rungs.Uploaded(key=key(1), node=upload.node, digest="d", reason=""))
+    nodes.tell(rungs.Committed(commit=key(1).commit, shards=1, reason=""))
+    nodes.take(rungs.CheckpointRung)
+    nodes.tell(rungs.PeersChosen(peers=2, reason="there is room"))
+    assert nodes.take(rungs.CheckpointRung) == []
 
 
 def test_a_restarted_actor_is_filled_again():
@@ -388,3 +441,22 @@ def test_a_full_node_gives_up_what_can_never_be_whole_again():
         nodes.tell(rungs.Refused(key=order.key, node=order.node, reason="no room", is_full=True))
     (drop,) = nodes.take(rungs.Drop)
     assert (drop.key, drop.node) == (key(1, 0, 2), "c") and "a part of it is nowhere now" in drop.reason
+
+
+def test_a_persistent_tier_that_fails_is_told_of_once_and_when_a_step_is_durable_again():
+    nodes = Nodes("ab", is_persistent=True)
+    for step in (1, 2):
+        nodes.replicate("a", key(step))
+        nodes.tell(rungs.UploadDue())
+        for _ in range(TRIES):
+            (upload,) = nodes.take(rungs.Upload)
+            assert upload.key == key(step)
+            nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node, reason="503"))
+    assert [(told.rung, told.reason) for told in nodes.take(rungs.Degraded)] == [("durable", "503")]
+    nodes.replicate("a", key(3))
+    nodes.tell(rungs.UploadDue())
+    (upload,) = nodes.take(rungs.Upload)
+    nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node, digest="d"))
+    assert nodes.take(rungs.Degraded) == [], "its COMMIT may fail yet"
+    nodes.tell(rungs.Committed(commit=key(3).commit, shards=1))
+    assert [(told.rung, told.reason) for told in nodes.take(rungs.Degraded)] == [("durable", "")]

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from elastic.control import events as ev
 from elastic.ledger.ledger import Ledger, ledger_of
+from elastic.ledger.lines import happened
 from elastic.ledger.model import Account, Category, Incident
+from tests.pure.bare_controller import BareController
 
 C = Category
 STEP_S = 0.5
@@ -107,6 +110,7 @@ class Journal:
         assert sum(account.wall_seconds.values()) == pytest.approx(account.wall_s)
         assert sum(account.worker_seconds.values()) == pytest.approx(account.workers_s)
         assert C.UNKNOWN not in account.wall_seconds
+        assert all(one.evidence and one.decision for one in account.incidents)
         return account
 
 
@@ -206,6 +210,27 @@ def test_a_smaller_group_is_charged_to_whoever_made_it_small_until_it_is_back():
     assert lost.cost_s == near(0.1), "what it cost to break off and go on; the size is told apart"
     assert only(account, "planned stop").cost_s == near(0.1)
     assert account.worker_seconds[C.PRODUCTIVE] == near(20.0 + 4.0 + 8.0)
+
+
+def test_who_asks_where_things_stand_is_in_the_journal_and_costs_nothing():
+    """A spare asks for as long as it is parked, a member only if an order was lost."""
+    ws = BareController(2).run()
+    asks = ev.Overdue(worker="w1", generation=1)
+    (line,) = happened(ws.state, ws.state, [(7.0, asks)])
+    assert line == {"t": 7.0, "event": "Overdue", "worker": "w1", "generation": 1}
+
+    def story(asking: bool) -> Account:
+        journal = started()
+        for _ in range(3):
+            journal.steps(2).phase("freezing").sleep(3.0)
+            if asking:
+                journal.write(**{**line, "t": journal.at_s})
+            journal.sleep(1.0).form(2, took_s=0.5)
+        return journal.steps(2).account()
+
+    with_it, without = story(True), story(False)
+    assert with_it.wall_seconds == without.wall_seconds and with_it.worker_seconds == without.worker_seconds
+    assert [one.wall_seconds for one in with_it.incidents] == [one.wall_seconds for one in without.incidents]
 
 
 def test_a_run_that_goes_back_has_done_those_steps_for_nothing():
@@ -311,6 +336,22 @@ def test_a_line_of_another_version_is_passed_over():
     assert not ledger.feed({"t": 1.0, "event": "StepStable", "report": {"step": 3}})
     assert not ledger.feed({"t": 1.0, "moment": "IncidentOpened", "incident": {"number": 0, "kind": "unheard_of"}})
     assert ledger.feed({"t": 1.0, "event": "SomethingNew"})
+
+
+def test_what_begins_a_life_says_what_was_seen_and_how_it_went_on():
+    journal = started()
+    begun = only(journal.account(), "run start")
+    assert (begun.evidence, begun.decision) == (("no earlier life of the driver is told of",), "start workers: because")
+    journal.sleep(7.0).begin("RunTakenOver")
+    lost = only(journal.account(), "driver lost")
+    assert lost.evidence == ("life 1 fell silent before the run had ended; for 7.0 s there was no driver",)
+    assert lost.decision == "take over 0 live workers"
+    journal.form(2, took_s=0.5).steps(2).write(command="EndRun")
+    assert only(journal.account(), "driver lost").decision == "take over 0 live workers: because"
+    journal.sleep(3.0).begin()
+    again = only(journal.account(), "resubmitted")
+    assert again.evidence == ("life 2 had ended; for 3.0 s there was no driver",)
+    assert again.decision == "start workers"
 
 
 # --- callbacks --------------------------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """The ledger on journals with something odd or missing in them; and how an account is told."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from elastic.ledger.ledger import Ledger
 from elastic.ledger.model import Account
 from elastic.ledger.telling import facts, lines, rows
-from tests.pure.test_ledger import STEP_S, C, near, only, started, strike
+from tests.pure.test_ledger import STEP_S, C, Journal, near, only, started, strike
 
 
 def test_who_is_told_that_train_fn_raised_twice_knows_one_error():
@@ -152,3 +153,50 @@ def test_a_run_of_which_nothing_is_told_has_no_incidents():
     text = list(lines(Ledger().account()))
     assert text[0].startswith("run : 0.0 s") and not any("cost" in line for line in text)
     assert ("", "") not in zip(text, text[1:], strict=False), "and no room for them"
+
+
+def test_what_is_not_decided_yet_is_not_told():
+    account = started().account()
+    (begun,) = account.incidents
+    undecided = replace(account, incidents=(replace(begun, decision=""),))
+    assert [line for line in lines(account) if line not in list(lines(undecided))] == [
+        "     done: start workers: because"
+    ]
+
+
+def test_a_stop_that_was_asked_for_twice_has_both_reasons():
+    journal = started()
+    for reason in ("w5 can join", "w6 can join"):
+        journal.write(command="Pause", worker="w0", generation=1, reason=reason)
+        journal.phase("freezing", planned=True).sleep(0.1)
+    account = journal.form(2, took_s=0.1).steps(2).account()
+    assert only(account, "planned stop").evidence == ("w5 can join", "w6 can join")
+
+
+def seen(journal: Journal, kind: str, node: str, detail: str) -> None:
+    journal.write(
+        event="HardwareFinding", node=node, device="", kind=kind, severity="informational", detail=detail, workers=[]
+    )
+
+
+@pytest.mark.parametrize("is_told_late", [False, True])
+def test_what_a_sensor_sees_of_an_injected_fault_is_evidence_beside_its_own_proof(is_told_late):
+    journal = started()
+    fault = {"kind": "disk_full", "target": "any", "at_s": 1.0, "duration_s": 2.0, "argument": "", "draw": 0}
+    told = {"event": "FaultInjected", "fault": fault, "target": "n1", "at_s": journal.at_s, "proof": "filled"}
+    if not is_told_late:
+        journal.write(**told)
+    journal.sleep(0.1)
+    for kind, node, detail in (
+        ("space", "n1", "0% of /disk is free"),
+        ("space", "n1", "0% of /disk is free"),
+        ("space", "n2", "another node"),
+        ("xid", "n1", "another kind"),
+        ("clock", "n1", "of no fault"),
+    ):
+        seen(journal, kind, node, detail)
+    if is_told_late:
+        journal.write(**told)
+    seen(journal.sleep(60.0), "space", "n1", "long after")
+    incident = only(journal.steps(2).account(), "injected fault")
+    assert incident.evidence == ("filled", "0% of /disk is free")

@@ -3,6 +3,7 @@
 A failure names its world and seed.
 """
 
+import functools
 import json
 import random
 from collections import Counter
@@ -16,7 +17,7 @@ from elastic.sim.world import World
 from tests.pure.batches import batches
 from tests.pure.ledger_world import JournalledGangs, JournalledLives, JournalledTiers, JournalledWorld
 
-SEEDS, BATCH = 200, 20
+SEEDS, BATCH, SHARED = 200, 12, 12
 C = Category
 # What goes on beside failures: nobody is to blame for it.
 STEADY = {C.PRODUCTIVE, C.DATA_WAIT, C.CHECKPOINT_STALL, C.EVALUATION, C.FINISHING, C.UNKNOWN}
@@ -38,6 +39,7 @@ def plan_of(rng: random.Random) -> Plan:
     )
 
 
+@functools.cache
 def play(seed: int) -> World:
     """A world of one of four kinds, played to its end."""
     rng = random.Random(f"ledger {seed}")
@@ -57,6 +59,7 @@ def judge(account: Account) -> None:
     assert sum(account.wall_seconds.values()) == pytest.approx(account.wall_s, rel=1e-3, abs=1e-6)
     assert sum(account.worker_seconds.values()) == pytest.approx(account.workers_s, rel=1e-3, abs=1e-6)
     assert account.wall_seconds.get(C.UNKNOWN, 0.0) <= 0.01 * account.wall_s
+    assert all(one.evidence and (one.decision or one.its_number is not None) for one in account.incidents)
     for name in ("wall_seconds", "worker_seconds"):
         blamed: Counter[C] = Counter()
         for incident in account.incidents:
@@ -68,7 +71,7 @@ def judge(account: Account) -> None:
                 assert blamed[category] == pytest.approx(seconds, rel=1e-6, abs=1e-6), (name, category)
 
 
-@batches(SEEDS, BATCH, quick=20)
+@batches(SEEDS, BATCH, quick=BATCH)
 def test_every_second_is_booked_once_and_to_somebody(seeds):
     for seed in seeds:
         world = play(seed)
@@ -88,7 +91,7 @@ def test_every_second_is_booked_once_and_to_somebody(seeds):
 
 
 def test_asked_on_the_way_or_only_at_the_end_it_is_the_same():
-    for seed in range(8):
+    for seed in range(SHARED):
         lines = play(seed).lines
         live, after = Ledger(), Ledger()
         for line in lines:
@@ -105,7 +108,7 @@ def test_asked_on_the_way_or_only_at_the_end_it_is_the_same():
 def test_what_the_controller_calls_an_incident_is_one_here_too():
     """With its class, evidence, decision; and nothing of it is left out."""
     seen = 0
-    for seed in range(0, 40, 4):
+    for seed in range(SHARED):
         world = play(seed)
         account = Ledger()
         for line in world.lines:

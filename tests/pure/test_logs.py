@@ -26,6 +26,7 @@ def test_a_line_has_one_form():
         "generation": 3,
         "step": 9,
         "rank": 2,
+        "role": "worker",
         "worker": "w4",
         "node": "n1",
         "logger": "train",
@@ -44,6 +45,15 @@ def test_the_first_of_a_kind_is_shown_at_once_and_the_others_are_counted():
     assert list(echo.due(60.0)) == [("warning", "3 more from 2 workers: norm 31")]
     assert shown(echo, (LINE, "w1", 61.0)) == [("warning", "w1 (rank 2, step 9): norm 31")]
     assert list(echo.due(62.0, is_last=True)) == [], "it came once"
+
+
+def test_what_is_no_worker_has_no_rank_and_is_counted_apart():
+    echo, said = Echo("warning"), replace(LINE, generation=-1, step=-1, rank=-1)
+    told = [text for name in "abc" for _, text in echo.heard(said, f"monitor-{name}", 0.0, "monitor")]
+    assert told == ["monitor-a: norm 31"]
+    assert shown(echo, (LINE, "w4", 1.0)) == [("warning", "w4 (rank 2, step 9): norm 31")]
+    assert list(echo.due(2.0, is_last=True)) == [("warning", "2 more from 2 monitors: norm 31")]
+    assert said.facts("r", 1, "monitor-a", "n1", "monitor")["role"] == "monitor"
 
 
 @pytest.mark.parametrize("change", [{"level": "error"}, {"logger": "data"}, {"kind": "loss %f"}])

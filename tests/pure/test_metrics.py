@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from elastic.control.care import Bucket, Care
-from elastic.control.metrics import BY_NAME, METRICS, PREFIX, MetricKind, Sample, of_moment, of_state, of_steps, table
+from elastic.control.hardware import GpuReading
+from elastic.control.metrics import (
+    BY_NAME,
+    METRICS,
+    PREFIX,
+    MetricKind,
+    Sample,
+    of_gpus,
+    of_moment,
+    of_state,
+    of_steps,
+    table,
+)
 from elastic.control.moments import (
     MOMENTS,
     IncidentDecided,
@@ -18,6 +30,7 @@ from elastic.control.moments import (
     NodeQuarantined,
     NoticeHeard,
     Resized,
+    RungDegraded,
     RungReached,
 )
 from elastic.control.state import Phase, RunState, Standing, WorkerRecord
@@ -116,9 +129,11 @@ def rung(of: Rung, copies: int, degraded: str = "") -> RungReached:
         (Resized(**AT, generation=2, replicas_before=3, replicas=2), [Sample("resizes_total", 1)]),
         (NoticeHeard(**AT, node="n", worker="", reason=""), [Sample("notices_total", 1)]),
         (NodeQuarantined(**AT, node="n", until_s=99.0), [Sample("quarantines_total", 1)]),
-        (rung(Rung.REPLICATED, 2), [Sample("rung_bytes", 200, ("replicated",)), Sample("rung_degraded", 0.0)]),
-        (rung(Rung.DURABLE, 2), [Sample("rung_bytes", 100, ("durable",)), Sample("rung_degraded", 0.0)]),
-        (rung(Rung.LOCAL, 0, "full"), [Sample("rung_bytes", 100, ("local",)), Sample("rung_degraded", 1.0)]),
+        (rung(Rung.REPLICATED, 2), [Sample("rung_bytes", 200, ("replicated",))]),
+        (rung(Rung.DURABLE, 2), [Sample("rung_bytes", 100, ("durable",))]),
+        (rung(Rung.LOCAL, 0, "full"), [Sample("rung_bytes", 100, ("local",))]),
+        (RungDegraded(**AT, rung="replicated", reason="full"), [Sample("rung_degraded", 1.0, ("replicated",))]),
+        (RungDegraded(**AT, rung="durable", reason=""), [Sample("rung_degraded", 0.0, ("durable",))]),
     ],
     ids=lambda one: one.name if isinstance(one, Moment) else "",
 )
@@ -126,11 +141,25 @@ def test_a_moment_adds_to_its_series(moment, wanted):
     assert list(of_moment(moment)) == wanted
 
 
+def test_a_gpu_tells_what_it_knows_and_a_lost_one_nothing():
+    known = {"device": "GPU-1", "index": 3, "pci": "p", "utilization": 50, "power_w": 300.5}
+    whole = GpuReading(**known, memory_used_bytes=7, memory_bytes=9, temperature_c=60)
+    tags = ("n1", "3")
+    assert list(of_gpus("n1", [whole, replace(whole, lost="gone")])) == [
+        Sample("gpu_utilization", 0.5, tags),
+        Sample("gpu_memory_used_bytes", 7.0, tags),
+        Sample("gpu_memory_bytes", 9.0, tags),
+        Sample("gpu_power_watts", 300.5, tags),
+        Sample("gpu_temperature_celsius", 60.0, tags),
+    ]
+    assert [one.name for one in of_gpus("n1", [GpuReading(**known)])] == ["gpu_utilization", "gpu_power_watts"]
+
+
 def test_names_are_those_that_prometheus_takes_and_say_their_unit():
     assert all(re.fullmatch(r"[a-z][a-z_]*", one.name) for one in METRICS) and len(BY_NAME) == len(METRICS)
     assert all(one.name.endswith("_total") == (one.kind is MetricKind.COUNTER) for one in METRICS)
     assert all(bool(one.bounds) == (one.kind is MetricKind.HISTOGRAM) for one in METRICS)
-    assert len(MOMENTS) == 9, "does the new moment belong to a metric?"
+    assert len(MOMENTS) == 10, "does the new moment belong to a metric?"
 
 
 # --- what watches them ------------------------------------------------------------------------------------------------

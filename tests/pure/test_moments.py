@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from elastic.callbacks import Callback
 from elastic.control import events as ev
+from elastic.control.care import Care
+from elastic.control.hardware import FindingKind
 from elastic.control.moments import (
     MOMENTS,
     NAMES,
@@ -18,14 +21,16 @@ from elastic.control.moments import (
     NodeQuarantined,
     NoticeHeard,
     Resized,
+    RungDegraded,
     RungReached,
     StragglerFound,
     moments,
 )
 from elastic.control.outcome import Ending, Outcome
 from elastic.control.plain import plain
-from elastic.control.state import RunState, Standing, WorkerRecord
+from elastic.control.state import Phase, RunState, Standing, WorkerRecord
 from elastic.control.values import Incident, IncidentClass, Rung
+from elastic.control.xid import Severity
 from elastic.settings import Limits, RunSettings
 from tests.pure.bare_controller import BareController
 
@@ -113,6 +118,26 @@ def test_a_node_that_flaps_is_told_once_with_its_time():
     assert not any(isinstance(m, NodeQuarantined) for m in again)
 
 
+def test_a_node_in_quarantine_is_told_whatever_has_brought_it_there():
+    """A driver that hangs has no culprit, and opens no incident."""
+    ws = BareController(2).run()
+    before = ws.state
+    what = {"device": "", "kind": FindingKind.DRIVER_HUNG, "severity": Severity.NODE_MUST_GO, "detail": "it hangs"}
+    ws.feed(ev.HardwareFinding(node="node-w1", **what))
+    assert ws.state.incidents == before.incidents
+    (found,) = (one for one in told(before, ws.state) if isinstance(one, NodeQuarantined))
+    assert (found.node, found.until_s) == ("node-w1", inf)
+    assert found.sentence == "node node-w1 is in quarantine for good"
+    assert told(ws.state, replace(ws.state, seen_s=20.0)) == []
+
+
+def test_a_quarantine_that_is_later_by_the_absence_of_the_driver_is_no_news():
+    shut = state(care=Care(quarantine={"n1": 99.0}))
+    assert [type(one) for one in told(state(), shut)] == [NodeQuarantined]
+    assert told(shut, replace(shut, care=shut.care.moved_by(30.0))) == []
+    assert told(shut, replace(shut, care=shut.care.released("n1"))) == []
+
+
 @pytest.mark.parametrize(
     ("sizes", "more", "told_of"),
     [((), (2,), None), ((2,), (2, 3), (2, 3)), ((2,), (2, 2), None), ((2, 3), (2, 3, 1), (3, 1))],
@@ -164,6 +189,7 @@ EXAMPLES = [
     IncidentResolved(run="r", at_s=1.0, step=0, incident=LOST, seconds=0.5),
     Resized(run="r", at_s=1.0, step=0, generation=2, replicas_before=3, replicas=2),
     RungReached(run="r", at_s=1.0, step=0, checkpoint_step=0, rung=Rung.DURABLE, copies=2, degraded="", reason=""),
+    RungDegraded(run="r", at_s=1.0, step=0, rung="replicated", reason="1 nodes for 2 copies"),
     NoticeHeard(run="r", at_s=1.0, step=0, node="n1", worker="", reason="drained"),
     StragglerFound(run="r", at_s=1.0, step=0, worker="w1", node="n1", slowness=2.0),
     NodeQuarantined(run="r", at_s=1.0, step=0, node="n1", until_s=2.0),
@@ -196,3 +222,7 @@ def test_a_callback_is_called_by_the_name_of_the_moment(moment):
 
 def test_a_callback_has_a_method_for_each_moment():
     assert {f"on_{name}" for name in NAMES} <= set(dir(Callback))
+
+
+def test_what_json_does_not_know_is_told_as_text():
+    assert plain([1.5, None, {2: b"x"}, Phase.RUNNING]) == [1.5, None, {"2": "b'x'"}, "running"]

@@ -6,7 +6,7 @@ from elastic.control import events as ev
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import Phase
 from elastic.control.values import Incident
-from tests.pure.test_remediations import lose, running
+from tests.pure.remedied import lose, running
 
 MISSING = ev.NodesMissing(missing=2, reason="no capacity")
 BACK = ev.NodesMissing(missing=0, reason="all are there")
@@ -25,7 +25,7 @@ def patient(incident: Incident, view: ClusterView) -> Remediation:
 @pytest.fixture
 def waiting(monkeypatch):
     """A run that has lost a replica, and whose policy waits."""
-    monkeypatch.setattr("tests.pure.test_remediations.wants", lambda kind, **more: patient)
+    monkeypatch.setattr("tests.pure.remedied.wants", lambda kind, **more: patient)
     ws = running(Kind.WAIT)
     lose(ws)
     assert ws.phase is Phase.WAITING

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from elastic.checkpoint.placement import sites, targets
 
-few = settings(deadline=None, max_examples=80)
+few = settings(deadline=None, max_examples=40)
 NAMES = st.integers(0, 40).map(lambda number: f"node{number}")
 CLUSTERS = st.dictionaries(NAMES, st.sampled_from(["", "zone-a", "zone-b", "zone-c"]), max_size=12)
 
@@ -74,6 +74,13 @@ def test_an_odd_number_of_nodes_and_a_lone_one():
 @few
 @given(st.sets(NAMES, max_size=5), st.sets(NAMES, max_size=8), st.integers(1, 4))
 def test_actors_stand_where_workers_are_and_elsewhere_only_if_copies_need_them(workers, others, copies):
-    chosen = sites(workers, others, copies, "night")
+    chosen = sites(workers, dict.fromkeys(workers | others, ""), copies, "night")
     assert set(workers) <= set(chosen) <= workers | others
     assert len(chosen) == len(set(chosen)) == max(len(workers), min(copies, len(workers | others)))
+
+
+@few
+@given(st.integers(0, 99))
+def test_actors_that_copies_need_stand_in_another_domain_than_the_workers(number):
+    domains = {"home": "east", **{f"east{one}": "east" for one in range(8)}, "far": "west"}
+    assert set(sites(["home"], domains, 2, f"run{number}")) == {"home", "far"}

@@ -1,11 +1,22 @@
 """Plans for a cluster: what is tried, what is chosen, and what each other value would have been worth."""
 
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from elastic.commands.scenarios import PRESETS, load
 from elastic.policies.interval import optimal_interval_s
-from elastic.sim.planning import POLICIES, Given, intervals_s, planned, scenario_of
+from elastic.sim import planning
+from elastic.sim.account import Cause
+from elastic.sim.planning import POLICIES, Choice, Given, intervals_s, planned, scenario_of
 from elastic.sim.scenario import Scenario
-from elastic.sim.study import Row
+from elastic.sim.study import Row, median, simulate
+
+ROOT = Path(__file__).resolve().parents[2]
 
 GIVEN = Given(
     gpus=128, mtbf_s=14400.0, state_bytes=840e9, nodes_per_replica=4, price_per_gpu_hour=2.0, notice_share=0.25
@@ -20,6 +31,7 @@ def made_up(scenario: Scenario, policy: str) -> Row:
         "interval": (goodput, goodput),
         "shares": {},
         "incidents": 1.0,
+        "resizes": 0.0,
         "lost_s": 1.0,
         "gpu_hours": 1.0,
         "seeds": 1,
@@ -38,9 +50,10 @@ def test_each_setting_takes_its_best_value():
 
 def test_intervals_follow_daly():
     local_s, persistent_s = intervals_s(GIVEN)
-    assert GIVEN.stall_s == pytest.approx(840e9 / 4 / 8 / 19.5e9)
+    assert GIVEN.stall_s == pytest.approx(840e9 / 4 / 8 / planning.STALL_BYTES_PER_S)
     assert local_s == optimal_interval_s(GIVEN.stall_s, 14400.0)
-    assert persistent_s >= max(local_s, GIVEN.upload_s)
+    assert persistent_s == optimal_interval_s(GIVEN.stall_s, GIVEN.outage_mtbf_s) > max(local_s, GIVEN.upload_s)
+    assert intervals_s(replace(GIVEN, outage_mtbf_s=60.0))[1] == max(local_s, GIVEN.upload_s)
 
 
 def test_a_choice_becomes_a_scenario():
@@ -48,3 +61,63 @@ def test_a_choice_becomes_a_scenario():
     scenario = scenario_of(GIVEN, found.choice)
     assert scenario.cluster.spare_nodes == 2 and scenario.failures.per_day == 6.0
     assert scenario.times.save_stall_s == GIVEN.stall_s and scenario.cluster.replicas == 4
+    assert scenario.times.upload_interval_s == found.choice.persistent_interval_s
+    assert [value for value, _ in found.worth["persistent_interval_s"]] == [
+        f"{found.choice.persistent_interval_s * times:g}" for times in (0.25, 1.0, 4.0)
+    ]
+
+
+def test_an_outage_of_all_machines_costs_what_was_not_uploaded():
+    given = replace(GIVEN, mtbf_s=1e9, outage_mtbf_s=4 * 3600.0, repair_s=600.0, hours=20.0)
+    redone_s = []
+    for interval_s in (900.0, 14400.0):
+        ran = simulate(scenario_of(given, Choice(persistent_interval_s=interval_s)), 0)
+        assert [told.kind for told in ran.failures].count("node_down") >= 3 and ran.ending == ""
+        redone_s.append(ran.account.seconds[Cause.REDONE])
+    assert redone_s[1] > 3 * redone_s[0] > 0.0
+
+
+def test_what_was_measured_is_what_the_results_say():
+    recovery = medians()
+    assert pytest.approx(recovery["node"]["t_resume_s"], rel=0.01) == planning.DETECT_S
+    assert pytest.approx(recovery["stop"]["t_resume_s"], rel=0.01) == planning.DETECT_HANG_S
+    joined = [row for row in result("recovery_elastic")["rows"] if row["scenario"] == "join"]
+    gap_s, copy_s = (median(row[name] for row in joined) for name in ("longest_gap_s", "copy_s"))
+    assert gap_s / copy_s == pytest.approx(planning.HEAL_TIMES, rel=0.02)
+    kept = result("checkpoint_systems")
+    stall_s = median(row["stall_s"] for row in kept["rows"] if row["system"] == "elastic" and row["stall_s"])
+    assert kept["settings"]["nbytes"] / stall_s == pytest.approx(planning.STALL_BYTES_PER_S, rel=0.01)
+    scale = (ROOT / "docs" / "scale.md").read_text()
+    assert f"{1000 * planning.FREEZE_S:.0f} ms" in scale
+    assert f"go after {10_000 * planning.GO_S_PER_HOST:.1f} s" in scale and "At 10,000 hosts" in scale
+
+
+def test_so_are_the_values_of_the_presets():
+    """A source that names a result and one of its medians, or the page on scale, is where the value is from."""
+    found = 0
+    for entry in (entry for path in PRESETS.glob("*.yaml") for entry in load(path.stem)):
+        for where, source in entry.scenario.sources.items():
+            section, _, name = where.partition(".")
+            if named := re.match(r"recovery_elastic.json, (\w+): median (\w+)", source):
+                value = getattr(getattr(entry.scenario, section), name)
+                assert value == pytest.approx(medians()[named[1]][named[2]], rel=0.01), (entry.name, where)
+                found += 1
+            elif source.startswith("docs/scale.md: 112 ms"):
+                assert entry.scenario.times.freeze_s == planning.FREEZE_S
+            elif source.startswith("docs/scale.md: 12.4 s"):
+                hosts = entry.scenario.cluster.nodes_per_replica
+                assert entry.scenario.times.form_per_replica_s == pytest.approx(planning.GO_S_PER_HOST * hosts)
+            elif "recovery_elastic.json, join" in source:
+                assert (gigabytes := re.match(r"(\d+) GB a GPU", source)) and "at 25 GB/s, times 2.2" in source
+                heal_s = planning.HEAL_TIMES * float(gigabytes[1]) / 25
+                assert entry.scenario.times.heal_s == pytest.approx(heal_s, rel=0.04), entry.name
+    assert found >= 8
+
+
+def result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return found
+
+
+def medians() -> dict[str, dict[str, float]]:
+    return {row["scenario"]: row for row in result("recovery_elastic")["medians"]}

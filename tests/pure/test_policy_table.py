@@ -22,6 +22,7 @@ LADDER = (SWAP, SHRINK, WAIT)
 RESTARTS, RESETS, REPLACES = (RESTART,) * 3, (RESET,) * 3, (REPLACE,) * 3
 SHRINKS = (SHRINK, SHRINK, WAIT)
 KEEPS_OUT = (QUARANTINE, SHRINK, WAIT)
+DISTRUSTS = (QUARANTINE, QUARANTINE, WAIT)
 CHEAPEST = (SWAP, RESTART, WAIT)
 # A spare is ready, none is, below the minimum: by class, what Ladder, HotSwapFirst, ShrinkFirst, ExitOnNotice and
 # CostAware do.
@@ -45,7 +46,7 @@ EXPECTED: dict[tuple[IncidentClass, Severity | None], tuple[tuple[Kind, ...], ..
     (IncidentClass.GPU_FAULT, Severity.NODE_MUST_GO): (REPLACES,) * 5,
     (IncidentClass.NODE_LOST, None): (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
     (IncidentClass.HOST_SILENT, None): (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
-    (IncidentClass.SILENT_CORRUPTION, None): (LADDER, KEEPS_OUT, SHRINKS, LADDER, LADDER),
+    (IncidentClass.SILENT_CORRUPTION, None): (DISTRUSTS,) * 5,
 }
 
 
@@ -112,6 +113,16 @@ def test_a_spare_on_a_suspect_node_is_none():
 
 def test_the_last_survivors_are_never_evicted():
     assert Ladder()(HUNG, with_spares(view_of(1, 2), 2)).kind is C
+
+
+def test_a_node_that_computes_wrongly_stays_where_the_others_are_not_enough():
+    """All that is there would go with it, or fewer than the minimum would be left."""
+    incident, view = incident_of(IncidentClass.SILENT_CORRUPTION), view_of(3, 0)
+    assert Ladder()(incident, view).kind is QUARANTINE
+    one_node = dict.fromkeys(view.nodes, "node-0")
+    assert Ladder()(incident, replace(view, nodes=one_node)).kind is SHRINK
+    assert Ladder()(incident, replace(view, nodes=one_node, spares=1)).kind is SWAP
+    assert Ladder()(incident, replace(view, nodes={})).kind is SHRINK
 
 
 def test_half_way_to_giving_up_the_ladder_tries_a_saved_step():

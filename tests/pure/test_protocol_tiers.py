@@ -71,11 +71,11 @@ def test_the_worlds_hold_what_they_are_meant_to():
 def test_two_replicas_that_differ_go_back_to_what_they_had_agreed_on():
     plan = Plan(replicas=(2, 2), steps=12, corrupt=0.05)
     tiers = {"before": 0, "save": 0.8, "bad": 0.0, "refuse": 0.0, "rewind": 0.0}
-    worlds = [TierWorld(seed, plan, **tiers).play() for seed in range(40)]
+    worlds = [TierWorld(seed, plan, **tiers).play() for seed in range(20)]
     for world in worlds:
         world.judge()
     ties = [world for world in worlds if world.ws.state.disputed_from >= 0]
-    assert sum(world.ws.state.outcome.ending is Ending.SUCCEEDED for world in ties) > 5
+    assert sum(world.ws.state.outcome.ending is Ending.SUCCEEDED for world in ties) > 2
     assert all(world.restored for world in ties if world.ws.state.outcome.ending is Ending.SUCCEEDED)
 
 

@@ -1,6 +1,5 @@
 """Effect. The pure modules are pure: by what they import, by what they say, and by the linter's list."""
 
-import ast
 import functools
 import json
 import subprocess
@@ -63,8 +62,8 @@ def test_every_pure_source_exists():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_docstring_says_which_half_a_module_is_in(name):
-    docstring = ast.get_docstring(ast.parse(MODULES[name].read_text())) or ""
-    kind = docstring.partition(".")[0]
+    quotes, _, docstring = MODULES[name].read_text().partition('"""')
+    kind = docstring.partition(".")[0] if quotes in ("", "r") else ""
     assert kind in KINDS, f"{name}: the module's docstring must open with `Pure.` or `Effect.`"
     listed = "is" if is_pure(name) else "is not"
     assert (kind == "Pure") == is_pure(name), f"{name} says `{kind}.` but {listed} in the linter's pure list"

@@ -133,12 +133,65 @@ def test_without_rights_on_nodes_pods_are_replaced_all_the_same():
     assert orders(wish, replace(SEEN, machines={})) == (Replace(pods=frozenset({"p1"})),)
 
 
+def test_a_node_that_fails_its_check_is_cordoned_for_a_while_and_replaced():
+    wish = replace(CALM, quarantine={"n1": NOW_S + 300}, unhealthy=frozenset({"n1"}))
+    cordon = Cordon(machine="m1", taint=mark("llama", NOW_S + 300))
+    assert orders(wish) == (cordon,), "a worker is there"
+    assert orders(replace(wish, busy=frozenset({"n0", "n2"}))) == (cordon, Replace(pods=frozenset({"p1"})))
+
+
+# --- nodes that are gone ----------------------------------------------------------------------------------------------
+
+GONE = replace(
+    CALM,
+    quarantine={"n1": inf},
+    busy=frozenset({"n0", "n2"}),
+    addresses={node: address for node, address in ADDRESSES.items() if node != "n1"},
+)
+CORDON = Cordon(machine="m1", taint=mark("llama", inf))
+
+
+def memory_of(seen: Seen = SEEN) -> Memory:
+    return reconcile("llama", CALM, seen, Memory(), NOW_S - 2, 60.0)[1]
+
+
+def test_a_machine_whose_raylet_has_died_is_cordoned_and_replaced_all_the_same():
+    assert orders(GONE) == (), "nobody has seen it"
+    assert orders(GONE, memory=memory_of()) == (CORDON, Replace(pods=frozenset({"p1"})))
+
+
+def test_a_machine_whose_pod_is_gone_too_is_cordoned():
+    """The API server was away meanwhile, and the operator has made another pod, with the same address."""
+    another = replace(PODS[1], name="p9", node="m3")
+    seen = replace(SEEN, pods=(PODS[0], another, PODS[2]))
+    new = replace(GONE, addresses={**GONE.addresses, "n9": "10.0.0.1"})
+    assert orders(new, seen, memory_of()) == (CORDON,)
+
+
+def test_a_pod_is_not_replaced_while_another_raylet_in_it_has_work():
+    again = replace(GONE, addresses={**GONE.addresses, "n9": "10.0.0.1"}, busy=frozenset({"n0", "n2", "n9"}))
+    assert orders(again, memory=memory_of()) == (CORDON,)
+
+
+def test_a_quarantine_outlives_the_raylet():
+    wish, seen = replace(GONE, quarantine={"n1": NOW_S + 300}), with_machine(marked("m1", NOW_S + 300))
+    again = replace(wish, addresses={**wish.addresses, "n9": "10.0.0.1"})
+    assert orders(again, seen, memory_of()) == ()
+    assert orders(again, seen) == (Release(machine="m1"),), "as if it were another one"
+
+
+def test_of_nodes_that_are_gone_the_last_ones_are_remembered():
+    memory = Memory(pods={f"old{number}": PODS[0] for number in range(2000)})
+    known = reconcile("llama", CALM, SEEN, memory, NOW_S, 60.0)[1].pods
+    assert len(known) == 1024 + len(ADDRESSES) and "old1999" in known and set(ADDRESSES) < set(known)
+
+
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_group_grows_to_what_is_wanted_within_its_bounds():
-    assert orders(replace(CALM, replicas=4)) == (Scale(replicas=4),)
-    assert orders(replace(CALM, replicas=9)) == (Scale(replicas=4),)
+    assert orders(replace(CALM, replicas=4)) == (Scale(replicas=4, of=3),)
+    assert orders(replace(CALM, replicas=9)) == (Scale(replicas=4, of=3),)
     assert orders(replace(CALM, replicas=3)) == ()
 
 
@@ -146,18 +199,20 @@ def test_the_group_shrinks_by_machines_that_no_worker_is_on_and_names_them():
     fewer = replace(CALM, replicas=2)
     assert orders(fewer) == (), "all have workers"
     idle = replace(fewer, busy=frozenset({"n0", "n2"}))
-    assert orders(idle) == (Scale(replicas=2, leave=frozenset({"p1"})),)
-    assert orders(replace(idle, replicas=0)) == (Scale(replicas=2, leave=frozenset({"p1"})),), "no more than are idle"
-    assert orders(replace(idle, replicas=0, busy=frozenset())) == (Scale(replicas=1, leave=frozenset({"p0", "p1"})),)
+    one = Scale(replicas=2, of=3, leave=frozenset({"p1"}))
+    assert orders(idle) == (one,)
+    assert orders(replace(idle, replicas=0)) == (one,), "no more than are idle"
+    two = Scale(replicas=1, of=3, leave=frozenset({"p0", "p1"}))
+    assert orders(replace(idle, replicas=0, busy=frozenset())) == (two,)
     assert orders(replace(idle, is_settled=False)) == (), "a worker may be about to be placed there"
 
 
 def test_pods_that_do_not_run_are_given_up_before_machines_are():
     fewer = replace(CALM, replicas=2, busy=frozenset({"n0"}))
     pending = replace(SEEN, pods=(*PODS[:2], replace(PODS[2], address="", node="", is_running=False)))
-    assert orders(fewer, pending, Memory(told=1)) == (Scale(replicas=2, leave=frozenset({"p2"})),)
+    assert orders(fewer, pending, Memory(told=1)) == (Scale(replicas=2, of=3, leave=frozenset({"p2"})),)
     unmade = replace(SEEN, pods=PODS[:2])
-    assert orders(replace(fewer, busy=frozenset({"n0", "n1"})), unmade, Memory(told=1)) == (Scale(replicas=2),)
+    assert orders(replace(fewer, busy=frozenset({"n0", "n1"})), unmade, Memory(told=1)) == (Scale(replicas=2, of=3),)
 
 
 def test_a_pod_that_has_been_named_counts_as_gone():
@@ -179,6 +234,13 @@ def test_a_machine_that_is_about_to_go_is_told_of_once():
     assert reconcile("llama", CALM, with_machine(leaving), memory, NOW_S, 60.0)[0] == ()
 
 
+@pytest.mark.parametrize(("value", "is_told"), [("ONGOING", True), ("PENDING", False)])
+def test_maintenance_that_has_begun_is_told_of_by_a_label(value, is_told):
+    labels = {"cloud.google.com/active-node-maintenance": value, "pool": "a100"}
+    found = orders(seen=with_machine(Machine(name="m2", is_cordoned=False, taints=(), labels=labels)))
+    assert found == ((Warn(node="n2", reason="the machine is under maintenance"),) if is_told else ())
+
+
 def test_a_pod_that_is_being_deleted_is_a_notice():
     pods = (PODS[0], replace(PODS[1], is_leaving=True), PODS[2])
     assert orders(seen=replace(SEEN, pods=pods)) == (Warn(node="n1", reason="its pod is deleted"),)
@@ -197,11 +259,20 @@ def test_machines_that_do_not_come_are_told_of_after_some_time_and_when_they_are
     found, memory = reconcile("llama", CALM, short, Memory(), NOW_S, 60.0)
     assert found == () and memory.short_since_s == NOW_S
     found, memory = reconcile("llama", CALM, short, memory, NOW_S + 61, 60.0)
-    assert found == (Missing(count=1, reason="2 of 3 pods of workers run, for 61 s"),)
+    assert found == (Missing(count=1, reason="2 of 3 machines of workers have joined, for 61 s: 2 pods run"),)
     assert reconcile("llama", CALM, short, memory, NOW_S + 99, 60.0)[0] == (), "it was told"
     found, memory = reconcile("llama", CALM, SEEN, memory, NOW_S + 120, 60.0)
     assert found == (Missing(count=0, reason="all machines are there"),)
     assert memory.short_since_s is None and reconcile("llama", CALM, SEEN, memory, NOW_S + 121, 60.0)[0] == ()
+
+
+def test_a_pod_that_runs_and_never_joins_is_a_machine_that_does_not_come():
+    wish = replace(CALM, addresses={"n0": "10.0.0.0", "n2": "10.0.0.2"}, busy=frozenset({"n0", "n2"}))
+    found, memory = reconcile("llama", wish, SEEN, Memory(), NOW_S, 60.0)
+    assert found == ()
+    found, memory = reconcile("llama", wish, SEEN, memory, NOW_S + 61, 60.0)
+    assert found == (Missing(count=1, reason="2 of 3 machines of workers have joined, for 61 s: 3 pods run"),)
+    assert reconcile("llama", CALM, SEEN, memory, NOW_S + 70, 60.0)[0][0].count == 0
 
 
 def test_pods_of_other_groups_stand_in_for_nobody():
@@ -225,6 +296,8 @@ def test_every_state_of_a_job_is_known():
         ("Complete", "SUCCEEDED"): JobState.SUCCEEDED,
         ("Complete", "STOPPED"): JobState.STOPPED,
         ("Complete", "FAILED"): JobState.FAILED,
+        ("Complete", ""): JobState.UNKNOWN,
+        ("Complete", "PENDING"): JobState.UNKNOWN,
         ("Failed", "FAILED"): JobState.FAILED,
         ("Failed", ""): JobState.FAILED,
         ("ValidationFailed", ""): JobState.INVALID,
@@ -240,6 +313,7 @@ def test_every_state_of_a_job_is_known():
         JobState.STOPPED,
         JobState.FAILED,
         JobState.INVALID,
+        JobState.UNKNOWN,
     }
 
 
@@ -268,4 +342,6 @@ def test_a_machine_is_read_as_kubernetes_writes_it():
         name="m1", is_cordoned=True, taints=(Taint(key="a", value="", effect="NoSchedule"),)
     )
     assert machine_of({"metadata": {"name": "m2"}, "spec": {}}) == Machine(name="m2", is_cordoned=False, taints=())
+    labelled = machine_of({"metadata": {"name": "m3", "labels": {"pool": "a100"}}, "spec": {}})
+    assert labelled.labels == {"pool": "a100"}
     assert taints_of(node) == [taint] and taints_of({"spec": {"taints": None}}) == []

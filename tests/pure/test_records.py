@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastic.checkpoint.manifest import Entry, Fork, Manifest
 from elastic.checkpoint.records import Committed, Keys, digest_of, name_of, opened, parse_fork, parse_name, sealed
-from elastic.checkpoint.store import checked_key, is_key
+from elastic.checkpoint.store import MissingError, advance_by_looking, checked_key, is_key
 from elastic.control.values import CommitId
 from elastic.errors import CorruptError, SettingError
 
@@ -97,7 +97,7 @@ def test_a_fork_is_its_key(incarnation, generation, step):
 
 def test_all_keys_are_keys():
     keys, name = Keys("night-1"), name_of(COMMIT)
-    made = [keys.incarnation(1), keys.commit(name), keys.clearing(name), keys.quarantine(name), keys.pin(name)]
+    made = [keys.incarnation(1), keys.commit(name), keys.clearing(name), keys.quarantine(name)]
     made += [keys.failure(name, 1), keys.journal(1, 2), keys.log(1, "supervisor", 2), keys.latest]
     made += [keys.manifest(name, 1, 2, RECORD.manifests[0]), keys.chunk(MANIFEST, 1)]
     for key in made:
@@ -160,3 +160,21 @@ def test_what_belongs_to_a_step_is_found_by_its_folders():
 )
 def test_a_key_is_told_from_what_is_none(text, is_it):
     assert is_key(text) is is_it
+
+
+class Shelf(dict):
+    """A store that compares nothing: what it needs to be written to."""
+
+    put = dict.__setitem__
+
+    def read(self, key):
+        if key not in self:
+            raise MissingError(key)
+        return self[key]
+
+
+def test_what_is_older_is_written_over_by_who_looks_first():
+    shelf = Shelf()
+    for number, kept in ((2, 2), (1, 2), (3, 3)):
+        advance_by_looking(shelf, "newest", bytes([number]), lambda there: there < bytes([number]))  # noqa: B023
+        assert shelf.read("newest") == bytes([kept])

@@ -6,11 +6,14 @@ import pytest
 
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
+from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Flying
+from elastic.control.hardware import FindingKind
 from elastic.control.refusing import admitted, misplaced
 from elastic.control.state import Phase, RunState
 from elastic.control.values import CommitId
 from elastic.control.worker_protocol import Stage, WorkerState
+from elastic.control.xid import Severity
 from tests.pure.bare_controller import BareController, commit, report
 from tests.pure.test_controller import EXAMPLES
 
@@ -83,15 +86,45 @@ def test_a_relay_is_believed_about_workers_on_its_hosts_alone():
     assert admitted(ws.state, ev.HostsHeard(nodes=(7,)))[0] is None
 
 
+def finding(node: str, *workers: str) -> ev.HardwareFinding:
+    what = {"device": "GPU-1", "kind": FindingKind.GPU_LOST, "severity": Severity.NODE_MUST_GO, "detail": "is lost"}
+    return ev.HardwareFinding(node=node, workers=workers, **what)
+
+
+def struck(kind: FaultKind, target: str) -> ev.FaultInjected:
+    return ev.FaultInjected(fault=Fault(kind=kind), target=target, at_s=1.0, proof="seen")
+
+
+FOR_B, OF_W1 = "the monitor of a speaks for b", "the monitor of a speaks of w1, which is on b"
+
+
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (ev.NodeNotice(node="b", reason="preempted"), "the monitor of a speaks for b"),
-        (ev.WorkerDead(worker="w1", proof="gone"), "the monitor of a speaks of w1, which is on b"),
+        (ev.NodeNotice(node="b", reason="preempted"), FOR_B),
+        (ev.WorkerDead(worker="w1", proof="gone"), OF_W1),
+        (finding("b"), FOR_B),
+        (finding("b", "w1"), FOR_B),
+        (finding("a", "w0", "w1"), OF_W1),
+        (ev.HostBeat(node="b"), FOR_B),
+        (ev.Logged(worker="monitor-b", lines=(), role="monitor", node="b"), FOR_B),
+        (ev.Logged(worker="w1", lines=()), OF_W1),
+        (struck(FaultKind.KILL, "w1"), OF_W1),
+        (struck(FaultKind.DISK_FULL, "b"), FOR_B),
+        (ev.HostsHeard(nodes=("b",)), "the monitor of a tells of HostsHeard, which is not its to tell"),
+        (ev.GpuReset(node="b", gpus=("0",)), "the monitor of a tells of GpuReset, which is not its to tell"),
+        (ev.StopAsked(reason="."), "the monitor of a tells of StopAsked, which is not its to tell"),
+        ("beat", "the monitor of a tells of str, which is not its to tell"),
+        (finding("a", 7), "HardwareFinding of the monitor of a: workers=(7,) is no tuple"),
         (ev.NodeNotice(node="a", reason="preempted"), ""),
         (ev.WorkerDead(worker="w0", proof="gone"), ""),
         (ev.WorkerDead(worker="w9", proof="gone"), ""),
+        (finding("a", "w0", "w9"), ""),
+        (struck(FaultKind.KILL, "w0"), ""),
+        (struck(FaultKind.DISK_FULL, "a"), ""),
+        (ev.FaultRefused(fault=Fault(kind=FaultKind.KILL), reason="."), ""),
         (ev.HostBeat(node="a"), ""),
+        (ev.Logged(worker="monitor-a", lines=(), role="monitor", node="a"), ""),
     ],
     ids=str,
 )

@@ -1,6 +1,5 @@
 """Each kind of remediation, from the policy's word to what is done, and to its end."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
@@ -11,64 +10,16 @@ from elastic.control import events as ev
 from elastic.control.completions import COMPLETIONS
 from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Flying
-from elastic.control.holding import why_no_pause
-from elastic.control.outcome import Ending
+from elastic.control.moments import NodeQuarantined, moments
 from elastic.control.refusing import admitted
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.values import Incident, IncidentClass
-from elastic.policies import ExitOnNotice, Ladder
 from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit
+from tests.pure.remedied import go_on, lose, running, starts, stop, wants
 
 COMMANDS = {kind for kind in vars(cmd).values() if isinstance(kind, type) and issubclass(kind, cmd.Command)}
-
-
-def wants(kind: Kind, **more: object) -> Callable[[Incident, ClusterView], Remediation]:
-    return lambda incident, view: Remediation(kind=kind, reason="by choice", **more)
-
-
-def running(kind: Kind, replicas=(1, 3), spares: int = 0, checkpoint=None, **more: object) -> BareController:
-    """Three replicas train and have published steps 0 to 3; the policy wants one kind."""
-    ws = BareController(replicas, spares, policy=wants(kind, **more), checkpoint=checkpoint)
-    ws.start()
-    if checkpoint is not None:
-        ws.feed(ev.RestoreFound(commit=None))
-    names = list(ws.state.workers)
-    ws.place(*names)
-    told = {"host": "h", "port": 1, "pid": 1, "layout": "l"}
-    ws.feed(*(ev.WorkerParked(worker=name, gpus=(name[1:],), **told) for name in names))
-    ws.form()
-    for number in range(4):
-        ws.stable(number)
-    return ws
-
-
-def lose(ws: BareController, worker: str = "w1", number: int = 4) -> tuple[cmd.Command, ...]:
-    """It dies, and the others answer."""
-    ws.die(worker)
-    return stop(ws, worker, number=number)
-
-
-def stop(ws: BareController, *but: str, number: int = 4) -> tuple[cmd.Command, ...]:
-    """Those who are left have stopped after this step."""
-    given: tuple[cmd.Command, ...] = ()
-    for name in list(ws.members):
-        if name not in but:
-            given += ws.answer(name, number)
-    ws.commands = given
-    return given
-
-
-def go_on(ws: BareController, number: int = 5) -> tuple[cmd.Command, ...]:
-    """The next generation has formed and made its first step."""
-    ws.form()
-    return ws.stable(number)
-
-
-def starts(ws: BareController) -> list[tuple[frozenset[str], str]]:
-    return [(one.avoid, one.node) for one in ws.given(cmd.StartWorker)]
-
 
 # --- restart ----------------------------------------------------------------------------------------------------------
 
@@ -241,18 +192,35 @@ def test_a_gpu_is_reset_when_its_worker_is_gone_and_the_node_is_free_again_after
     assert ws.state.care.resets == () and ws.state.care.quarantine == {}
 
 
+def quarantines_of(ws: BareController) -> list[NodeQuarantined]:
+    """What users are told of from now on."""
+    told: list[NodeQuarantined] = []
+    last = ws.state
+
+    def look(now: RunState) -> None:
+        nonlocal last
+        told.extend(one for one in moments(last, now, [], -1) if isinstance(one, NodeQuarantined))
+        last = now
+
+    ws.on_state = look
+    return told
+
+
 @pytest.mark.parametrize("is_told", [True, False], ids=["it fails", "nothing is heard"])
 def test_a_reset_that_comes_to_nothing_leaves_the_node_in_quarantine(is_told):
     ws = running(Kind.RESET_GPU)
+    told = quarantines_of(ws)
     lose(ws)
     go_on(ws)
     ws.tick(0.1)
+    assert [one.node for one in told] == ["node-w1"], "for as long as the reset may take"
     if is_told:
         ws.feed(ev.GpuReset(node="node-w1", gpus=("1",), error="in use"))
     else:
         ws.tick(Limits().gpu_reset_timeout_s + 0.1)
     assert ws.state.care.resets == ()
     assert ws.state.care.quarantine["node-w1"] == pytest.approx(ws.now_s + Limits().quarantine_s, abs=2.0)
+    assert [one.until_s for one in told[1:]] == [ws.state.care.quarantine["node-w1"]], "and once for what follows"
 
 
 def test_a_reset_does_not_end_a_longer_quarantine():
@@ -281,229 +249,6 @@ def test_without_a_gpu_there_is_nothing_to_reset():
     why = "instead of 'reset the GPU', since no GPU of it is known; by choice"
     assert ws.state.incidents[0].decision == f"continue in place: {why}"
     assert ws.members == ["w0"]
-
-
-# --- pause, exit, tiers -----------------------------------------------------------------------------------------------
-
-
-def test_a_pause_lasts_until_somebody_ends_it():
-    ws = running(Kind.PAUSE)
-    lose(ws)
-    assert ws.phase is Phase.WAITING
-    ws.tick(Limits().jobset_downtime_threshold_s + 1.0)
-    assert ws.phase is Phase.WAITING
-    ws.feed(ev.ResumeAsked())
-    assert ws.phase is Phase.FORMING and ws.members == ["w0", "w2"], "once is enough, whatever the policy says then"
-    assert ws.state.incidents[0].decision == "continue in place: pause is over"
-
-
-def test_a_pause_ends_by_itself():
-    ws = running(Kind.PAUSE, for_s=100.0)
-    lose(ws)
-    ws.tick(99.0)
-    assert ws.phase is Phase.WAITING
-    ws.tick(2.0)
-    assert ws.phase is Phase.FORMING
-
-
-def trains_on(replicas=2) -> BareController:
-    """Two replicas train, and nobody wants anything."""
-    ws = running(Kind.CONTINUE, replicas)
-    ws.policy = Ladder()
-    return ws
-
-
-def test_a_pause_that_is_asked_for_comes_at_the_end_of_a_step():
-    ws = trains_on()
-    ws.feed(ev.PauseAsked())
-    assert ws.addressees(cmd.Pause) == {"w0"} and ws.phase is Phase.RUNNING
-    stop(ws)
-    assert ws.phase is Phase.WAITING and ws.state.incidents == ()
-    ws.tick(Limits().jobset_downtime_threshold_s + 1.0)
-    assert ws.phase is Phase.WAITING
-    ws.feed(ev.ResumeAsked())
-    assert ws.members == ["w0", "w1"] and ws.given(cmd.Form)[0].reason == "continue in place: nobody was lost"
-    assert go_on(ws) is not None and ws.phase is Phase.RUNNING
-
-
-def test_a_pause_that_is_asked_for_ends_by_itself():
-    for wish, lasts_s in ((ev.PauseAsked(), Limits().hold_timeout_s), (ev.PauseAsked(for_s=50.0), 50.0)):
-        ws = trains_on()
-        ws.feed(wish)
-        stop(ws)
-        ws.tick(lasts_s - 1.0)
-        assert ws.phase is Phase.WAITING
-        ws.tick(2.0)
-        assert ws.phase is Phase.FORMING
-
-
-def test_a_failure_on_the_way_to_a_pause_is_decided_when_it_is_over():
-    ws = trains_on((1, 2))
-    ws.feed(ev.PauseAsked())
-    lose(ws)
-    assert ws.phase is Phase.WAITING
-    ws.feed(ev.ResumeAsked())
-    assert ws.members == ["w0"] and ws.state.incidents[0].decision.startswith("shrink")
-
-
-def test_who_forms_when_a_pause_is_asked_for_stops_after_the_next_step():
-    ws = trains_on((1, 2))
-    lose(ws)
-    ws.feed(ev.PauseAsked())
-    assert ws.phase is Phase.FORMING and ws.given(cmd.Pause) == []
-    ws.form()
-    ws.tick(0.1)
-    assert ws.addressees(cmd.Pause) == {"w0"}
-
-
-def test_a_run_that_is_resumed_before_it_has_stopped_goes_on():
-    ws = trains_on()
-    ws.feed(ev.PauseAsked(), ev.ResumeAsked())
-    stop(ws)
-    assert ws.phase is Phase.FORMING
-
-
-def test_a_run_that_begins_waits_at_the_door():
-    ws = BareController(1)
-    ws.start()
-    ws.feed(ev.PauseAsked())
-    ws.join("w0")
-    assert ws.phase is Phase.STARTING and ws.state.view is None
-    ws.feed(ev.ResumeAsked())
-    ws.tick(0.1)
-    assert ws.phase is Phase.FORMING
-
-
-def test_what_can_not_be_paused():
-    assert why_no_pause(trains_on().state, ev.PauseAsked()) == ""
-    assert why_no_pause(trains_on().state, ev.PauseAsked(for_s=0.0)) == "for_s=0 must be positive"
-    ws = trains_on()
-    ws.feed(ev.PauseAsked(for_s=50.0))
-    assert why_no_pause(ws.state, ev.PauseAsked()) == "the run r is paused already"
-    assert ws.is_unchanged_by(ev.PauseAsked(for_s=5000.0))
-    ws = trains_on()
-    ws.end_loop("w0")
-    assert why_no_pause(ws.state, ev.PauseAsked()) == "the run r has taken its last step"
-
-
-def test_nothing_is_resumed_that_is_not_paused():
-    assert running(Kind.PAUSE).is_unchanged_by(ev.ResumeAsked())
-
-
-def test_growth_by_choice_waits_for_nothing():
-    ws = running(Kind.GROW)
-    lose(ws)
-    go_on(ws)
-    ws.join("w3", node="node-w2")
-    lose(ws, "w2", number=6)
-    assert ws.members == ["w0", "w3"], "although somebody has just been lost on its node"
-    assert not ws.state.care.grow_now
-
-
-def test_a_run_restarts_from_a_tier():
-    ws = running(Kind.RESTART_FROM_TIER, checkpoint=Checkpoint())
-    lose(ws)
-    (find,) = ws.given(cmd.FindRestore)
-    assert find.at_most == 3 and ws.phase is Phase.WAITING
-    ws.feed(ev.RestoreFound(commit=commit(2)))
-    assert {"w0", "w2"} <= ws.addressees(cmd.Restore)
-    ws.feed(*(ev.Restored(worker=name, commit=commit(2)) for name in ("w0", "w2")))
-    ws.tick(5.0)
-    assert ws.phase is Phase.FORMING and ws.view.restored and ws.view.resume.step == 2
-
-
-def test_where_no_tier_holds_anything_live_state_goes_on():
-    ws = running(Kind.RESTART_FROM_TIER, checkpoint=Checkpoint())
-    lose(ws)
-    ws.feed(ev.RestoreFound(commit=None, reason="nothing is there"))
-    assert ws.phase is Phase.FORMING and ws.view.resume.step == 4
-
-
-def test_without_tiers_there_is_nothing_to_restart_from():
-    ws = running(Kind.RESTART_FROM_TIER)
-    lose(ws)
-    assert ws.phase is Phase.FORMING
-    assert "keeps no checkpoints" in ws.state.incidents[0].decision
-
-
-def exiting(checkpoint: Checkpoint | None) -> BareController:
-    """Both workers of two are told that they will be ended, and all have stopped."""
-    ws = BareController(2, policy=ExitOnNotice(), checkpoint=checkpoint)
-    ws.start()
-    if checkpoint is not None:
-        ws.feed(ev.RestoreFound(commit=None))
-    ws.join("w0", "w1")
-    ws.form()
-    ws.stable(3)
-    ws.feed(*(ev.WorkerNotice(worker=name, reason="SIGTERM") for name in ("w0", "w1")))
-    ws.tick(0.5)
-    assert ws.addressees(cmd.Pause) == {"w0"}
-    stop(ws)
-    return ws
-
-
-def test_on_notice_all_stop_and_the_run_ends_once_the_step_is_saved():
-    ws = exiting(Checkpoint())
-    assert ws.members == ["w0", "w1"]
-    ws.form()
-    ws.feed(ev.RungReached(commit=commit(3), rung="local"))
-    assert ws.phase is Phase.RUNNING
-    ws.feed(ev.RungReached(commit=commit(4), rung="staged"))
-    assert ws.phase is Phase.RUNNING, "a part of it is not saved yet"
-    ws.feed(ev.RungReached(commit=commit(4), rung="local"))
-    assert ws.state.outcome.ending is Ending.EXITED
-    assert "step 4 is saved" in ws.state.outcome.message
-    assert ws.state.outcome.details == {"step": 4}
-
-
-def test_an_exit_does_not_wait_for_ever():
-    ws = exiting(Checkpoint())
-    ws.form()
-    ws.tick(Limits().exit_timeout_s + 1.0)
-    assert ws.state.outcome.ending is Ending.EXITED
-    assert "Limits.exit_timeout_s=25.0: no step is saved" in ws.state.outcome.message
-
-
-def test_an_exit_that_a_failure_crosses_stops_once_more():
-    ws = exiting(Checkpoint())
-    ws.form()
-    ws.break_("w0")
-    stop(ws)
-    ws.form()
-    ws.tick(0.5)
-    assert ws.addressees(cmd.Pause) == {"w0"}
-
-
-def test_who_started_the_run_may_have_it_save_and_exit():
-    ws = running(Kind.SHRINK, checkpoint=Checkpoint())
-    ws.feed(ev.ExitAsked(reason="SIGTERM"))
-    assert ws.addressees(cmd.Pause) == {"w0"}, "at once"
-    stop(ws)
-    ws.form()
-    ws.feed(ev.RungReached(commit=commit(4), rung="local"))
-    assert ws.state.outcome.ending is Ending.EXITED
-    assert ws.state.outcome.message == "the run exited before its last step (SIGTERM); step 4 is saved"
-
-
-def test_a_run_that_has_not_begun_exits_at_once():
-    ws = BareController(2)
-    ws.start()
-    ws.feed(ev.ExitAsked(reason="SIGTERM"))
-    assert ws.state.outcome.ending is Ending.EXITED and "it had not begun" in ws.state.outcome.message
-
-
-def test_an_exit_with_nothing_to_save_ends_at_once():
-    ws = exiting(None)
-    assert ws.state.outcome.ending is Ending.EXITED
-    assert "nothing of it is kept" in ws.state.outcome.message
-    assert ws.state.outcome.details == {"step": -1}
-
-
-def test_micro_batches_are_dealt_by_speed_whatever_the_incident():
-    ws = running(Kind.REDEAL)
-    ws.break_("w0")
-    stop(ws)
-    assert ws.view.balanced
 
 
 # --- what a policy sees -----------------------------------------------------------------------------------------------

@@ -313,9 +313,9 @@ def test_fewer_copies_than_asked_for_are_told_and_that_they_are_back():
     scribe = training("w0", "w1")
     for reason in ("1 node for 2 copies", ""):
         scribe.lines.append({"t": scribe.now_s, "checkpoint": "Degraded", "reason": reason})
-    assert [one.reason for one in made(scribe.lines).decisions if one.tier == "copies"] == [
+    assert [one.reason for one in made(scribe.lines).decisions if one.tier == "replicated"] == [
         "1 node for 2 copies",
-        "as many as asked for again",
+        "as asked for again",
     ]
 
 

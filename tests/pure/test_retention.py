@@ -36,13 +36,11 @@ def test_a_metric_that_is_no_number_is_never_the_best():
     assert kept([record(1, loss=float("nan")), record(2, loss=3.0), record(3)], Keep(last=1, best=1)) == [3, 2]
 
 
-def test_pins_and_leases_hold():
-    names = [each.name for each in TEN]
-    verdicts = judged(TEN, Keep(last=1), pinned=names[:1], leased=names[1:2])
+def test_leases_hold():
+    verdicts = judged(TEN, Keep(last=1), leased=[TEN[1].name])
     assert {v.record.commit.step: v.reason for v in verdicts if v.is_kept} == {
         100: "the newest good step",
         20: "it is being read or written",
-        10: "pinned",
     }
 
 
@@ -71,7 +69,7 @@ def test_c07_never_the_newest_good_nor_what_is_held(data):
     losses = data.draw(st.lists(st.floats(), min_size=len(steps), max_size=len(steps)))
     records = [record(step, loss, incarnation=life) for (step, life), loss in zip(steps, losses, strict=True)]
     some = st.sets(st.sampled_from([each.name for each in records])) if records else st.just(set())
-    bad, pinned, leased = data.draw(some), data.draw(some), data.draw(some)
+    bad, leased = data.draw(some), data.draw(some)
     forks = [
         Fork(incarnation=life, generation=1, step=step)
         for life, step in data.draw(st.lists(st.tuples(st.integers(1, 4), st.integers(-1, 30)), max_size=3))
@@ -82,13 +80,13 @@ def test_c07_never_the_newest_good_nor_what_is_held(data):
         best=data.draw(st.integers(0, 3)),
         mode=data.draw(st.sampled_from(["min", "max"])),
     )
-    verdicts = judged(records, keep, forks=forks, bad=bad, pinned=pinned, leased=leased)
+    verdicts = judged(records, keep, forks=forks, bad=bad, leased=leased)
     assert sorted(v.record.name for v in verdicts) == sorted(each.name for each in records)
     gone = {v.record.name for v in verdicts if not v.is_kept}
     good = [each for each in records if each.name not in bad and is_visible(each.commit, forks)]
     newest = sorted(good, key=lambda each: each.order)[-keep.last :]
-    assert not gone & ({each.name for each in newest} | pinned | leased)
+    assert not gone & ({each.name for each in newest} | leased)
     assert not gone or good
     assert all(v.reason for v in verdicts)
-    again = judged([v.record for v in verdicts if v.is_kept], keep, forks=forks, bad=bad, pinned=pinned, leased=leased)
+    again = judged([v.record for v in verdicts if v.is_kept], keep, forks=forks, bad=bad, leased=leased)
     assert all(v.is_kept for v in again), "what is left is what the settings ask for"

@@ -21,7 +21,7 @@ from elastic.settings import Chaos, Checkpoint, Health, Interval, KubeRay, Limit
         ({"spares": "2"}, "Scaling.spares='2' must be a whole number"),
         ({"threads_per_worker": 1.5}, "Scaling.threads_per_worker=1.5 must be a whole number"),
         ({"workers_per_replica": 0}, "Scaling.workers_per_replica=0"),
-        ({"workers_per_replica": 4, "num_nodes_per_dp": 2}, "Scaling.num_nodes_per_dp=2"),
+        ({"workers_per_replica": 4, "num_nodes_per_dp": 3}, "Scaling.num_nodes_per_dp=3"),
         ({"num_nodes_per_dp": 0}, "Scaling.num_nodes_per_dp=0"),
         ({"threads_per_worker": 0}, "Scaling.threads_per_worker=0"),
         ({"num_dp_replicas": (1, 2, 3)}, r"Scaling.num_dp_replicas=\(1, 2, 3\) must be an integer or"),

@@ -172,3 +172,29 @@ def test_of_two_replicas_of_two_shards_the_slow_one_that_is_ahead_is_kept():
     ws.answer("w0", SLOW_STEPS)
     ws.answer("w2", SLOW_STEPS)
     assert "w1" in ws.members and ws.view.resume.step == SLOW_STEPS + 1
+
+
+def test_a_gpu_that_its_profiler_finds_slow_makes_a_straggler_once():
+    ws = running()
+    train(ws, 0, 2, 1.0, 1.0, 1.0)
+    ws.feed(ev.GpuSlow(worker="w1", share=0.7))
+    assert ws.state.incidents == (), "within Limits.slow_ratio"
+    ws.feed(ev.GpuSlow(worker="w9", share=0.5))
+    ws.feed(ev.GpuSlow(worker="w1", share=0.5))
+    (incident,) = ws.state.incidents
+    assert (incident.kind, incident.culprits) == (IncidentClass.STRAGGLER, ("w1",))
+    assert incident.evidence == ("w1 on node-w1 computes on a GPU at 0.50 of its own best speed",)
+    assert ws.state.workers["w1"].slowness == 2.0
+    ws.feed(ev.GpuSlow(worker="w2", share=0.0))
+    assert len(ws.state.incidents) == 1, "one at a time"
+    train(ws, 2, 2, 1.0, 1.0, 1.0)
+    ws.feed(ev.GpuSlow(worker="w1", share=0.5), ev.GpuSlow(worker="w2", share=0.0))
+    assert [one.culprits for one in ws.state.incidents] == [("w1",), ("w2",)]
+
+
+def test_a_slow_gpu_is_swapped_where_the_policy_wants_that():
+    ws = running(Kind.SWAP, replicas=3, spares=1)
+    train(ws, 0, 2, 1.0, 1.0, 1.0)
+    ws.feed(ev.GpuSlow(worker="w1", share=0.5))
+    stop_at_the_door(ws, 2)
+    assert ws.members == ["w0", "w2", "w3"] and ws.addressees(cmd.Dismiss) == {"w1"}

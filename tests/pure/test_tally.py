@@ -28,7 +28,7 @@ from elastic.policies import Ladder
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 from tests.pure.bare_controller import BareController, commit, report, trained
 
-FEW, MANY = 128, 1024  # workers; the tree of a mapping is as deep for both
+FEW, MANY = 72, 512  # workers; the tree of a mapping is as deep for both
 WIDTH = 4
 
 

@@ -307,6 +307,19 @@ def test_a_worker_that_waits_for_a_slot_may_have_one_on_a_host_that_is_heard_aga
     assert [(one.worker, one.avoid) for one in ws.given(cmd.StartWorker)] == [("w4", frozenset())]
 
 
+def test_who_waits_for_a_slot_avoids_hosts_that_fall_silent_once_it_is_known_which():
+    ws = grown_without_the_silent()
+    ws.feed(ev.HostBeat(node="node-w2"), *(ev.Tick() for _ in range(2)))
+    for _ in range(6):
+        ws.feed(ev.HostBeat(node="node-w0"), after_s=0.3)
+        assert ws.given(cmd.StartWorker) == [], "the next one may fall silent in a moment"
+    for _ in range(3):
+        ws.feed(ev.HostBeat(node="node-w0"), ev.Tick(), after_s=0.3)
+        if asked := ws.given(cmd.StartWorker):
+            break
+    assert [one.avoid for one in asked] == [frozenset({"node-w1", "node-w2"})]
+
+
 def test_a_host_that_is_silent_for_long_is_for_ray_to_avoid():
     ws = grown_without_the_silent()
     for _ in range(130):

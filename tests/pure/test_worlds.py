@@ -12,8 +12,11 @@ from elastic.control import events as ev
 from elastic.control.outcome import Ending
 from elastic.control.state import Phase
 from elastic.control.values import CommitId, IncidentClass
+from elastic.ledger.ledger import Ledger
+from elastic.ledger.model import Category
 from elastic.sim.clockwork import TICK_S, Clockwork
 from elastic.sim.gangs import GangWorld
+from elastic.sim.journalled import judge_account
 from elastic.sim.laws import Violation
 from elastic.sim.parts import Plan, SimWorker
 from elastic.sim.succession import DriverWorld, Order
@@ -135,6 +138,66 @@ def test_where_a_history_begins_anew_nobody_may_hold_what_it_throws_away():
     assert not world.workers["w1"].is_alive and world.stable == []
 
 
+def test_a_vote_that_names_somebody_else_or_nobody_breaks_a_law():
+    world = trained(World(1, Plan(replicas=(3, 3), steps=500)))
+    voters = list(world.workers.values())
+    voters[1].bits, voters[1].is_tainted = 7, True
+    world.check_vote(voters, (1,))
+    for wrong in ((), (0, 2), None):
+        with pytest.raises(Violation, match="were outvoted"):
+            world.check_vote(voters, wrong)
+    world.check_vote(voters[:2], None)
+    world.check_vote(voters[1:2], ())
+    assert world.truth == 7 and not voters[1].is_tainted, "who is alone is believed"
+    with pytest.raises(Violation, match="all hold 0, and the history is 7"):
+        world.check_vote([voters[0], voters[2]], ())
+
+
+def test_who_ends_with_other_bits_breaks_a_law_unless_they_flipped_after_the_last_vote():
+    world = World(1, Plan(replicas=(2, 2), steps=6)).play()
+    world.judge()
+    odd = world.workers["w1"]
+    odd.bits, odd.is_tainted = 7, True
+    world.judge_bits()
+    odd.is_tainted = False
+    with pytest.raises(Violation, match="w1 ended with 7, not 0"):
+        world.judge_bits()
+
+
+def test_who_was_outvoted_is_told_to_die_before_the_next_generation():
+    world = trained(World(1, Plan(replicas=(2, 2), steps=500)))
+    world.named = {"w9"}
+    world.carry_out(cmd.Form(view=world.ws.view, reason="who is not known any more is gone"))
+    world.ws.state = replace(
+        world.ws.state, workers={**world.ws.state.workers, "w9": replace(world.ws.state.workers["w0"], name="w9")}
+    )
+    with pytest.raises(Violation, match="w9 is corrupt, and nobody has told it to die"):
+        world.carry_out(cmd.Form(view=world.ws.view, reason="to see"))
+
+
+def test_a_world_in_which_time_stands_still_breaks_a_law():
+    world = World(1, Plan(replicas=(2, 2)))
+
+    def again() -> None:
+        world.later(0.0, again)
+
+    world.later(0.5, again)
+    with pytest.raises(Violation, match="time stands still: again"):
+        world.play()
+
+
+def test_a_ledger_that_does_not_add_up_breaks_a_law():
+    account = replace(Ledger().account(), begin_s=0.0, end_s=100.0, workers_s=200.0)
+    told = {Category.PRODUCTIVE: 99.0, Category.UNKNOWN: 1.0}
+    twice = {category: 2 * seconds for category, seconds in told.items()}
+    judge_account(replace(account, wall_seconds=told, worker_seconds=twice))
+    with pytest.raises(Violation, match="100.000 of 200.000 worker seconds have a name"):
+        judge_account(replace(account, wall_seconds=told, worker_seconds=told))
+    with pytest.raises(Violation, match="2.000 of 100.000 wall seconds are unknown"):
+        unknown = {Category.PRODUCTIVE: 98.0, Category.UNKNOWN: 2.0}
+        judge_account(replace(account, wall_seconds=unknown, worker_seconds=twice))
+
+
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
@@ -143,6 +206,17 @@ def test_who_is_not_known_any_more_may_do_again_what_it_likes():
     with pytest.raises(Violation, match="w0 redid stable step 0"):
         world.check_not_redone(world.workers["w0"], commit(0))
     world.check_not_redone(SimWorker(name="x0"), commit(0))
+
+
+def test_a_driver_that_finds_nobody_where_somebody_has_trained_breaks_a_law():
+    world = trained(DriverWorld(1, Plan(replicas=(2, 2), steps=500)))
+    world.die()
+    with pytest.raises(Violation, match="w. was not found by a new driver"):
+        world.begin(world.life, [])
+    for worker in world.workers.values():
+        worker.is_hung = True
+    world.begin(world.life, [])
+    assert world.ws.phase is Phase.ENDED
 
 
 def test_between_two_drivers_nobody_hears_and_orders_of_the_first_come_too_late():
@@ -183,6 +257,8 @@ def test_what_an_earlier_line_of_history_made_is_no_step_of_the_run():
     assert len(world.stable) == 6
     world.note_stable(commit(6, "old", incarnation=0))
     assert len(world.stable) == 6
+    world.samples.made_of["new"] = (0,)
+    world.samples.follow = lambda history: None  # this step was not played
     world.note_stable(commit(6, "new"))
     assert world.stable[6] == "new"
     worker = world.workers["w0"]

@@ -74,7 +74,5 @@ class TuneWorld(World):
             assert self.tuned.setdefault(commit.lineage, tuning) == tuning
             self.cuts[commit.lineage] = cut
 
-    def report_of(self, commit: CommitId) -> StepReport:
-        when = {"started_at_s": self.now_s, "committed_at_s": self.now_s}
-        told = {"samples": 1, "tuning": self.tuned[commit.lineage]}
-        return StepReport(commit=commit, metrics={}, replicas=1, **told, **when)
+    def report_of(self, commit: CommitId, **details: Any) -> StepReport:
+        return super().report_of(commit, tuning=self.tuned[commit.lineage], **details)

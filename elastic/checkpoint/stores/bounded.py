@@ -29,14 +29,17 @@ class BoundedStore:
     def read(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
         return self._within("read", key, lambda: self._store.read(key, begin, end))
 
+    def advance(self, key: str, data: bytes, is_older: Callable[[bytes], bool]) -> None:
+        self._within("write", key, lambda: self._store.advance(key, data, is_older))
+
     def list(self, prefix: str) -> Iterator[Item]:
         return iter(self._within("list", prefix or "all", lambda: [*self._store.list(prefix)]))
 
     def delete(self, key: str) -> None:
         self._within("delete", key, lambda: self._store.delete(key))
 
-    def sweep(self, prefix: str, before_s: float) -> int:
-        return self._within("sweep", prefix, lambda: self._store.sweep(prefix, before_s))
+    def sweep(self, prefix: str, before_s: float, *, is_dry: bool = False) -> int:
+        return self._within("sweep", prefix, lambda: self._store.sweep(prefix, before_s, is_dry=is_dry))
 
     def close(self) -> None:
         self._store.close()

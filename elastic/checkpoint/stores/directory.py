@@ -13,10 +13,10 @@ import functools
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError, checked_key, is_key
+from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError, advance_by_looking, checked_key, is_key
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 _POLL_S = 0.05
@@ -88,8 +88,11 @@ class DirectoryStore:
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 raise MissingError(f"{self.url}: there is no {key}") from None
         if begin > size or (end is not None and len(data) < end - begin):
-            raise StoreError(f"{self.url}: {key} has {size} bytes, and not those from {begin} to {end}")
+            raise MissingError(f"{self.url}: {key} has {size} bytes, and not those from {begin} to {end}")
         return data
+
+    def advance(self, key: str, data: bytes, is_older: Callable[[bytes], bool]) -> None:
+        advance_by_looking(self, key, data, is_older)
 
     def list(self, prefix: str) -> Iterator[Item]:
         folder = prefix.rpartition("/")[0]
@@ -109,7 +112,7 @@ class DirectoryStore:
                 if folder == self._root or not _is_removed(folder):
                     break
 
-    def sweep(self, prefix: str, before_s: float) -> int:
+    def sweep(self, prefix: str, before_s: float, *, is_dry: bool = False) -> int:
         swept = 0
         with self._told("list", prefix):
             for folder, _, names in os.walk(self._root / prefix):
@@ -117,7 +120,8 @@ class DirectoryStore:
                     path = Path(folder) / name
                     with contextlib.suppress(FileNotFoundError):
                         if name.startswith(".") and name.endswith(".tmp") and path.stat().st_mtime < before_s:
-                            path.unlink()
+                            if not is_dry:
+                                path.unlink()
                             swept += 1
         return swept
 

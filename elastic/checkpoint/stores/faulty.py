@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,10 @@ class FaultyStore:
         self._may_fail("write", key)
         self._store.put(key, data)
 
+    def advance(self, key: str, data: bytes, is_older: Callable[[bytes], bool]) -> None:
+        self._may_fail("write", key)
+        self._store.advance(key, data, is_older)
+
     def list(self, prefix: str) -> Iterator[Item]:
         self._may_fail("list", prefix or "all")
         return self._store.list(prefix)
@@ -64,9 +68,9 @@ class FaultyStore:
         self._may_fail("delete", key)
         self._store.delete(key)
 
-    def sweep(self, prefix: str, before_s: float) -> int:
+    def sweep(self, prefix: str, before_s: float, *, is_dry: bool = False) -> int:
         self._may_fail("sweep", prefix)
-        return self._store.sweep(prefix, before_s)
+        return self._store.sweep(prefix, before_s, is_dry=is_dry)
 
     def close(self) -> None:
         self._store.close()

@@ -41,6 +41,7 @@ _PASSING = (
 # A session that the server has forgotten, and bytes that were damaged on the way: the upload begins anew.
 _ANEW = (400, 410)
 _ANEW_TRIES = 3
+_ADVANCE_TRIES = 8
 
 
 class GcsStore:
@@ -93,6 +94,18 @@ class GcsStore:
     def put(self, key: str, data: bytes) -> None:
         self._upload(key, data)
 
+    def advance(self, key: str, data: bytes, is_older: Callable[[bytes], bool]) -> None:
+        for _ in range(_ADVANCE_TRIES):
+            blob = self._found(key)
+            try:
+                if blob is not None and not is_older(self.read(key)):
+                    return
+                self._upload(key, data, if_generation_match=0 if blob is None else blob.generation)
+                return
+            except (PreconditionFailed, MissingError):  # somebody came between, or an answer was lost: look again
+                continue
+        raise StoreError(f"{self.url}: {key} is written by others all the time; try again later")
+
     def read(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
         if end is not None and end <= begin:
             return b""
@@ -108,9 +121,9 @@ class GcsStore:
         except NotFound:
             raise MissingError(f"{self.url}: there is no {key}, or no such bucket") from None
         except GoogleAPICallError as error:  # 416
-            raise StoreError(f"{self.url}: {key} has no byte {begin}") from error
+            raise MissingError(f"{self.url}: {key} has no byte {begin}") from error
         if end is not None and len(data) != end - begin:
-            raise StoreError(f"{self.url}: of {key}, from {begin} to {end}, only {len(data)} bytes came")
+            raise MissingError(f"{self.url}: of {key}, from {begin} to {end}, only {len(data)} bytes came")
         return data
 
     def list(self, prefix: str) -> Iterator[Item]:
@@ -137,8 +150,8 @@ class GcsStore:
         except NotFound:
             return
 
-    def sweep(self, prefix: str, before_s: float) -> int:
-        del prefix, before_s  # an interrupted upload is no object, and the server forgets its session after a week
+    def sweep(self, prefix: str, before_s: float, *, is_dry: bool = False) -> int:
+        del prefix, before_s, is_dry  # an interrupted upload is no object; its session is forgotten after a week
         return 0
 
     def close(self) -> None:
@@ -146,6 +159,10 @@ class GcsStore:
 
     def _blob(self, key: str) -> storage.Blob:
         return self._bucket.blob(self._prefix + checked_key(key), chunk_size=None)
+
+    def _found(self, key: str) -> storage.Blob | None:
+        """What is there, with its generation."""
+        return self._told("read", key, lambda: self._bucket.get_blob(self._prefix + checked_key(key), **self._patience))
 
     def _upload(self, key: str, data: bytes | memoryview, **condition: int) -> None:
         def upload() -> None:
@@ -171,7 +188,7 @@ class GcsStore:
         Raises:
             TakenError: it is not. StoreError.
         """
-        blob = self._told("read", key, lambda: self._bucket.get_blob(self._prefix + key, **self._patience))
+        blob = self._found(key)
         if blob is None:
             raise StoreError(f"{self.url}: {key} was there and has been deleted; write it again")
         crc32c = base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()

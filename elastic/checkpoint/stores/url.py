@@ -6,14 +6,14 @@ read back, and `is_atomic` stays False.
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 import fsspec.core
 
-from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError, checked_key, is_key
+from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError, advance_by_looking, checked_key, is_key
 
 
 class UrlStore:
@@ -59,8 +59,11 @@ class UrlStore:
             except (FileNotFoundError, IsADirectoryError):
                 raise MissingError(f"{self.url}: there is no {key}") from None
         if begin > size or (end is not None and len(data) < end - begin):
-            raise StoreError(f"{self.url}: {key} has {size} bytes, and not those from {begin} to {end}")
+            raise MissingError(f"{self.url}: {key} has {size} bytes, and not those from {begin} to {end}")
         return data
+
+    def advance(self, key: str, data: bytes, is_older: Callable[[bytes], bool]) -> None:
+        advance_by_looking(self, key, data, is_older)
 
     def list(self, prefix: str) -> Iterator[Item]:
         folder = prefix.rpartition("/")[0]
@@ -87,8 +90,8 @@ class UrlStore:
         with self._told("delete", key), contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(path)
 
-    def sweep(self, prefix: str, before_s: float) -> int:
-        del prefix, before_s  # an interrupted upload is no concern of fsspec's
+    def sweep(self, prefix: str, before_s: float, *, is_dry: bool = False) -> int:
+        del prefix, before_s, is_dry  # an interrupted upload is no concern of fsspec's
         return 0
 
     def close(self) -> None:

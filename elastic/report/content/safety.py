@@ -20,7 +20,6 @@ class Safety:
         self.committed = Curve(COMMITTED)
         self.curves = {rung: Curve(rung) for rung in RUNGS}
         self.newest: dict[str, int] = {}
-        self.degraded = ""
         self._decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
         self.handlers = {
             "Form": self._formed,
@@ -29,6 +28,7 @@ class Safety:
             "CheckpointRung": self._rung,
             "IntervalChosen": lambda at_s, line: self._decided(at_s, line["tier"], line["reason"]),
             "UploadInterval": lambda at_s, line: self._decided(at_s, "persistent", line["reason"]),
+            "PeersChosen": lambda at_s, line: self._decided(at_s, "copies", line["reason"]),
             "Degraded": self._degraded,
             "TierDegraded": lambda at_s, line: self._decided(at_s, line["tier"], f"given up: {line['reason']}"),
         }
@@ -61,8 +61,7 @@ class Safety:
             self.curves[rung].put(at_s, step)
 
     def _degraded(self, at_s: float, line: Mapping[str, Any]) -> None:
-        self.degraded = line["reason"]
-        self._decided(at_s, "copies", self.degraded or "as many as asked for again")
+        self._decided(at_s, line.get("rung", "replicated"), line["reason"] or "as asked for again")
 
     def _decided(self, at_s: float, tier: str, reason: str) -> None:
         self._decisions.append(Decision(at_s=at_s, tier=tier, reason=reason))

@@ -1,0 +1,125 @@
+"""Pure. What a driver leaves to the next one, beside its workers: what was learned of nodes, a pause, a series.
+
+It is told in the journal whenever it changes, and each half minute while something of it runs down. Times are what is
+left of them, so that they mean the same on another machine, and by a clock that has jumped. As while the controller
+stands still (`discount_absence`), the time in which no driver lives counts for nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from elastic.control.care import Bucket, Care, Hold
+from elastic.control.outcome import Ending
+from elastic.control.remediation import Kind
+from elastic.control.state import RunState
+from elastic.control.values import IncidentClass
+
+EVERY_S = 30.0
+
+_KINDS = {kind.value: kind for kind in Kind}
+_CLASSES = {kind.value: kind for kind in IncidentClass}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bequest:
+    """See the module.
+
+    Attributes:
+        quarantine: by node that gets no worker, for how many more seconds; None: for good.
+        node_incidents: by node, failures with a culprit on it.
+        budgets: by class of failure, what is left.
+        recovery_s: by kind of remediation, how long the last ones took. placing_s, loading_s: of the last workers.
+        paused: why the run is, empty if it is not; paused_s: for how much longer.
+        restarts: how often in a row state came from a tier, without a step past `furthest`, -1 if it has not.
+        without_progress: incidents in a row with no stable step between them.
+    """
+
+    quarantine: Mapping[str, float | None] = field(default_factory=dict)
+    node_incidents: Mapping[str, int] = field(default_factory=dict)
+    budgets: Mapping[str, float] = field(default_factory=dict)
+    recovery_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    placing_s: tuple[float, ...] = ()
+    loading_s: tuple[float, ...] = ()
+    paused: str = ""
+    paused_s: float = 0.0
+    restarts: int = 0
+    furthest: int = -1
+    without_progress: int = 0
+
+
+def left_by(state: RunState) -> Bequest:
+    """What a driver would leave if it died now. Who starts a run again that has ended begins its counts anew."""
+    care, limits, now_s = state.care, state.settings.limits, state.seen_s or 0.0
+    of_nodes = Bequest(
+        quarantine={
+            node: None if until_s == inf else until_s - now_s
+            for node, until_s in care.quarantine.items()
+            if until_s > now_s
+        },
+        node_incidents=dict(care.node_incidents),
+        recovery_s={kind.value: seconds for kind, seconds in care.recovery_s.items()},
+        placing_s=care.placing_s,
+        loading_s=care.loading_s,
+    )
+    if _is_over(state):
+        return of_nodes
+    size, refill_s = float(limits.budget_incidents), limits.budget_refill_s
+    levels = {kind.value: one.level(now_s, size, refill_s) for kind, one in care.budgets.items()}
+    return replace(
+        of_nodes,
+        budgets={kind: level for kind, level in levels.items() if level < size},
+        paused="" if care.hold is None else care.hold.reason,
+        paused_s=0.0 if care.hold is None else max(0.0, care.hold.until_s - now_s),
+        restarts=state.restarts,
+        furthest=state.furthest if state.restarts else -1,
+        without_progress=state.without_progress,
+    )
+
+
+def is_to_be_told(before: RunState, state: RunState) -> bool:
+    """Whether what is left has changed between two turns, by more than that time has passed; or it is time to say."""
+    if _lasting(before) != _lasting(state):
+        return True
+    is_due = (before.seen_s or 0.0) // EVERY_S != (state.seen_s or 0.0) // EVERY_S
+    return is_due and left_by(before) != left_by(state)
+
+
+def taken_on(state: RunState, left: Bequest, now_s: float) -> dict[str, Any]:
+    """What it makes of the state of a new driver; what only another version knows is left out."""
+    hold = Hold(reason=left.paused, until_s=now_s + left.paused_s) if left.paused else None
+    care = replace(
+        state.care,
+        quarantine={node: inf if for_s is None else now_s + for_s for node, for_s in left.quarantine.items()},
+        node_incidents=dict(left.node_incidents),
+        budgets={
+            _CLASSES[name]: Bucket(left=level, at_s=now_s) for name, level in left.budgets.items() if name in _CLASSES
+        },
+        recovery_s={_KINDS[name]: seconds for name, seconds in left.recovery_s.items() if name in _KINDS},
+        placing_s=left.placing_s,
+        loading_s=left.loading_s,
+        hold=hold,
+    )
+    counts = {"restarts": left.restarts, "furthest": left.furthest, "without_progress": left.without_progress}
+    return {"care": care, **counts}
+
+
+def bequest_of(line: Mapping[str, Any]) -> Bequest:
+    """Of a line of the journal, which maybe another version has written."""
+    usual = Bequest()
+    told = {name: line.get(name, getattr(usual, name)) for name in Bequest.__dataclass_fields__}
+    told["recovery_s"] = {kind: tuple(seconds) for kind, seconds in told["recovery_s"].items()}
+    return Bequest(**told | {name: tuple(told[name]) for name in ("placing_s", "loading_s")})
+
+
+def _lasting(state: RunState) -> tuple[Any, ...]:
+    """What does not change by itself; how long workers take is told along with it."""
+    care: Care = state.care
+    series = (state.restarts, state.without_progress, _is_over(state))
+    return (care.quarantine, care.node_incidents, care.budgets, care.recovery_s, care.hold, *series)
+
+
+def _is_over(state: RunState) -> bool:
+    """It has ended, and not for a while: a run that was told to exit goes on elsewhere."""
+    return state.outcome is not None and state.outcome.ending is not Ending.EXITED

@@ -1,0 +1,361 @@
+"""Pure. What a fleet does at the word of the real controller and a real policy; steps without events are leapt over.
+
+Each replica is one worker of the controller, on as many machines as it takes. Sensing, connecting, healing and loading
+take the times of the scenario; what is decided, and in which order, is the controller's. Seconds in which nothing can
+happen are leapt over.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.controller import step
+from elastic.control.copies import changed
+from elastic.control.faults import FaultKind
+from elastic.control.remediation import Policy
+from elastic.control.state import Phase, RunState, Standing
+from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport, View
+from elastic.policies import Ladder
+from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
+from elastic.sim.account import Cause
+from elastic.sim.failures import failures_of
+from elastic.sim.machines import Machines
+from elastic.sim.progress import Progress
+from elastic.sim.ran import Told
+from elastic.sim.scenario import Scenario
+
+TICK_S = 0.5
+ATTENTIVE_S = 5.0  # so long after an event time passes in ticks; then only what is in the queue counts
+NEVER_S = 1e12
+PLANNED = "growth"
+GPUS = ("0",)  # of a worker: which one of them fails makes no difference here
+_BUSY = frozenset({Phase.FREEZING, Phase.FORMING, Phase.STARTING})
+
+
+class Driven:
+    """One run.
+
+    Attributes:
+        dead: workers whose process is gone. current: those that hold the state of the last generation that trained.
+        wishes: workers that wait for machines. holders: machines of those that hold the newest snapshots.
+        noticed: workers that were told to go. findings: what was found on the machine of a worker that died of it.
+        slow: a machine that is slow, until when, and how many times slower. dragging: who trains on it.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, policy: Policy | None = None) -> None:
+        job, times, cluster = scenario.job, scenario.times, scenario.cluster
+        self.scenario, self.times, self.policy = scenario, times, policy or Ladder()
+        scaling = Scaling(num_dp_replicas=(max(1, job.minimum_replicas), cluster.replicas), spares=job.spare_replicas)
+        limits = Limits(
+            load_timeout_s=600.0 + 3 * times.loading_s,
+            start_timeout_s=NEVER_S,
+            jobset_downtime_threshold_s=NEVER_S,
+            forming_timeout_s=30.0 + 3 * self.form_s(cluster.replicas) + 3 * times.heal_s,
+            restore_timeout_s=NEVER_S,
+        )
+        settings = RunSettings(run="simulated", scaling=scaling, limits=limits, checkpoint=Checkpoint())
+        self.state = RunState(settings=settings)
+        self.progress = Progress(scenario)
+        self.machines = Machines(cluster, job.spare_replicas)
+        self.failures = failures_of(scenario, seed)
+        self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.sent = self.events = 0
+        self.now_s = self.attentive_until_s = 0.0
+        self.is_ticking = False
+        self.dead: set[str] = set()
+        self.current: set[str] = set()
+        self.wishes: dict[str, cmd.StartWorker] = {}
+        self.members: frozenset[str] = frozenset()
+        self.holders: dict[str, tuple[int, ...]] = {}
+        self.noticed: set[str] = set()
+        self.findings: dict[str, ev.HardwareFinding] = {}
+        self.slow: tuple[int, float, float] = (-1, 0.0, 1.0)
+        self.dragging = ""
+        self.told: list[Told] = []
+        self.halted: tuple[float, str, float] | None = None
+
+    def later(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> None:
+        self.sent += 1
+        heapq.heappush(self.queue, (self.now_s + delay_s, self.sent, act, arguments))
+
+    def form_s(self, replicas: int) -> float:
+        return self.times.form_s + self.times.form_per_replica_s * replicas
+
+    # --- the controller ---
+
+    def control(self, *events: ev.Event) -> None:
+        """It hears of these, and what it decides is carried out."""
+        self.take(*events)
+        self.attentive_until_s = self.now_s + ATTENTIVE_S
+        if not self.is_ticking:
+            self.is_ticking = True
+            self.later(TICK_S, self.tick)
+
+    def take(self, *events: ev.Event) -> None:
+        for event in events:
+            self.events += 1
+            decision = step(self.state, event, self.now_s, self.policy)
+            self.state = decision.state
+            if decision.commands:
+                self.attentive_until_s = self.now_s + ATTENTIVE_S
+            for command in decision.commands:
+                self.carry_out(command)
+        if self.state.phase is Phase.WAITING and self.state.restore is None:
+            self.book(Cause.PAUSED)
+
+    def tick(self) -> None:
+        """Time passes for the controller while something is under way, or a machine is in quarantine for a while."""
+        self.take(ev.Tick())
+        is_busy = self.state.phase in _BUSY or self.state.restore is not None
+        is_kept_away = any(until_s < NEVER_S for until_s in self.state.care.quarantine.values())
+        self.is_ticking = is_busy or is_kept_away or self.now_s < self.attentive_until_s
+        if self.is_ticking:
+            self.later(TICK_S, self.tick)
+
+    def book(self, cause: Cause) -> None:
+        """What time is spent on from now, as long as nobody trains."""
+        self.progress.advance(self.now_s)
+        self.progress.cause = cause
+
+    def carry_out(self, command: cmd.Command) -> None:
+        act = _ACTS.get(type(command))
+        if act is not None:
+            act(self, command)
+
+    def start(self, command: cmd.StartWorker) -> None:
+        self.wishes[command.worker] = command
+        self.place()
+
+    def place(self) -> None:
+        """Whoever waits gets machines, as long as there are enough."""
+        for name, wish in list(self.wishes.items()):
+            if len(self.machines.free) < self.machines.size:
+                return
+            if self.machines.take(name, wish.avoid):
+                del self.wishes[name]
+                self.later(self.times.place_s, self.if_it_lives, self.come_up, name)
+
+    def if_it_lives(self, act: Callable[[str], None], name: str) -> None:
+        if name not in self.dead:
+            act(name)
+
+    def come_up(self, name: str) -> None:
+        self.control(ev.WorkerPlaced(worker=name, node=self.machines.name(self.machines.of[name][0])))
+        self.later(self.times.loading_s, self.if_it_lives, self.park, name)
+
+    def park(self, name: str) -> None:
+        self.control(ev.WorkerParked(worker=name, host="h", port=1, pid=1, layout="l", gpus=GPUS))
+
+    def dismiss(self, command: cmd.Dismiss) -> None:
+        for name in command.workers:
+            self.current.discard(name)
+            if self.wishes.pop(name, None) is None and name not in self.dead:
+                self.later(TICK_S, self.if_it_lives, self.left, name)
+
+    def left(self, name: str) -> None:
+        self.dead.add(name)
+        self.machines.release(name)
+        self.control(ev.TrainFnReturned(worker=name, dismissed=True))
+        self.place()
+
+    def fence(self, command: cmd.Fence) -> None:
+        self.dead.add(command.worker)
+        self.later(self.times.detect_s, self.found_dead, command.worker, "fenced")
+
+    def prove(self, command: cmd.ProveDead) -> None:
+        if command.worker in self.dead:
+            self.later(self.times.detect_s, self.found_dead, command.worker, "its process is gone")
+
+    def freeze(self, command: cmd.Freeze) -> None:
+        self.stop(Cause.FORMING, "another failure")
+        self.book(Cause.FORMING)
+        self.later(self.times.freeze_s, self.answer, command.workers, command.generation)
+
+    def answer(self, names: tuple[str, ...], generation: int) -> None:
+        held = self.commit(self.progress.steps)
+        said = []
+        for name in names:
+            if name not in self.dead:
+                is_current = name in self.current and held.step >= 0
+                commit = held if is_current else NOTHING_COMMITTED
+                said.append(ev.FreezeAnswered(worker=name, generation=generation, commit=commit, healed=is_current))
+        self.control(*said)
+
+    def commit(self, steps: int) -> CommitId:
+        generation = max(1, self.state.generation)
+        return CommitId(incarnation=1, generation=generation, attempt=1, step=steps - 1, lineage="s")
+
+    def pause(self, command: cmd.Pause) -> None:
+        """All stop at the end of the step under way."""
+        if self.progress.replicas:
+            self.progress.advance(self.now_s)
+            self.later(self.progress.until_step_s(), self.stop_at_door, command.generation)
+
+    def stop_at_door(self, generation: int) -> None:
+        if generation != self.state.generation or not self.progress.replicas:
+            return
+        self.report(1)
+        self.stop(Cause.FORMING, PLANNED)
+        self.answer(tuple(member.worker for member in self.view.members), generation)
+
+    def form(self, command: cmd.Form) -> None:
+        view = command.view
+        if view.restored:
+            self.progress.go_back(view.resume.step + 1)
+        if view.bootstrap:
+            self.progress.go_back(0)
+        heal_s = self.times.heal_s if view.behind and not view.bootstrap else 0.0
+        self.book(Cause.FORMING)
+        self.later(self.form_s(view.replicas), self.connected, view, heal_s)
+
+    def connected(self, view: View, heal_s: float) -> None:
+        if heal_s and view.generation == self.state.generation:
+            self.book(Cause.HEALING)
+        self.later(heal_s, self.formed, view)
+
+    def formed(self, view: View) -> None:
+        names = [member.worker for member in view.members]
+        if view.generation != self.state.generation or self.state.phase is not Phase.FORMING:
+            return
+        if self.dead.isdisjoint(names):
+            self.progress.advance(self.now_s)
+            self.current = set(names)
+            self.control(*(ev.Formed(worker=name, generation=view.generation) for name in names))
+
+    def go(self, command: cmd.Go) -> None:
+        self.progress.advance(self.now_s)
+        self.progress.replicas = len(command.workers)
+        gone, self.members = self.members.difference(command.workers), frozenset(command.workers)
+        self.holders = {name: self.machines.of[name] for name in command.workers}
+        if self.halted is not None:
+            self.tell(gone, *self.halted)
+            self.halted = None
+        self.drag(command.generation)
+        self.later(self.progress.until_step_s(), self.stable, command.generation, self.progress.steps)
+
+    def tell(self, gone: frozenset[str], at_s: float, why: str, redone_s: float) -> None:
+        """All train again, without those who are gone."""
+        last = self.state.incidents[-1].decision if self.state.incidents else ""
+        if why == PLANNED:
+            last = f"{self.progress.replicas} replicas"
+            why = FaultKind.NOTICE.value if gone & self.noticed else why
+            why = FaultKind.SLOW.value if self.dragging in gone else why
+        lost_s = self.now_s - at_s + redone_s
+        self.told.append(Told(at_s=at_s, kind=why, lost_s=lost_s, decision=last, is_planned=why == PLANNED))
+
+    @property
+    def slow_worker(self) -> str:
+        """The member on the machine that is slow; empty: none is."""
+        machine, until_s, _ = self.slow
+        worker = self.machines.on.get(machine, "")
+        return worker if worker in self.members and until_s > self.now_s else ""
+
+    def drag(self, generation: int) -> None:
+        """How much slower all are for the sake of one; the policy hears of it when that has lasted."""
+        _, until_s, factor = self.slow
+        self.dragging = self.slow_worker
+        if not self.dragging:
+            self.progress.slow_until_s = self.now_s
+            return
+        members = len(self.members)
+        self.progress.slow_until_s = until_s
+        self.progress.slow_factor = members / (members - 1 + 1 / factor) if self.view.balanced else factor
+        told_s = self.state.settings.limits.slow_steps * self.scenario.job.step_s * factor
+        self.later(told_s, self.tell_slow, generation)
+
+    def tell_slow(self, generation: int) -> None:
+        worker, factor = self.slow_worker, self.slow[2]
+        if not worker or generation != self.state.generation or not self.progress.replicas:
+            return
+        self.progress.advance(self.now_s)
+        seconds = tuple(factor if member.worker == worker else 1.0 for member in self.view.members)
+        self.report(self.state.settings.limits.slow_steps, seconds)
+
+    def stable(self, generation: int, began: int) -> None:
+        """The first steps of a generation are told; the others go without saying."""
+        if generation != self.state.generation or not self.progress.replicas:
+            return
+        self.progress.advance(self.now_s)
+        if self.progress.steps <= began:  # something has held the first one up
+            self.later(self.progress.until_step_s(), self.stable, generation, began)
+            return
+        self.report(2)
+
+    def report(self, count: int, seconds: tuple[float, ...] = ()) -> None:
+        """The last steps are known to be stable."""
+        step_s, steps = self.scenario.job.step_s, self.progress.steps
+        first = max(0, steps - count)
+        if self.state.published < first - 1:  # those before went without saying
+            self.state = changed(self.state, published=first - 1, published_ahead=frozenset())
+        for number in range(first, steps):
+            report = StepReport(
+                commit=self.commit(number + 1),
+                metrics={},
+                replicas=self.progress.replicas,
+                samples=1,
+                started_at_s=self.now_s - step_s,
+                committed_at_s=self.now_s,
+                seconds=seconds,
+                voted=True,
+            )
+            self.control(ev.StepStable(worker=self.view.leader.worker, report=report))
+
+    @property
+    def view(self) -> View:
+        assert self.state.view is not None
+        return self.state.view
+
+    def find(self, command: cmd.FindRestore) -> None:
+        is_local = bool(self.holders)
+        steps = self.progress.saved_steps(is_local)
+        if command.at_most is not None:
+            steps = min(steps, command.at_most + 1)
+        commit = self.commit(steps) if steps > 0 else None
+        is_read_there = is_local and self.times.upload_interval_s
+        waits_s = 0.0 if is_read_there else max(0.0, self.progress.storage_down_until_s - self.now_s)
+        found = ev.RestoreFound(commit=commit, reason="nothing is saved")
+        self.later(self.times.detect_s + waits_s, self.control, found)
+
+    def restore(self, command: cmd.Restore) -> None:
+        self.book(Cause.RESTORE)
+        self.later(self.times.load_s, self.restored, command)
+
+    def restored(self, command: cmd.Restore) -> None:
+        there = (name for name in command.workers if name not in self.dead)
+        self.control(*(ev.Restored(worker=name, commit=command.commit) for name in there))
+
+    def reset(self, command: cmd.ResetGpu) -> None:
+        done = ev.GpuReset(node=command.node, gpus=command.gpus)
+        self.later(self.scenario.cluster.reset_s, self.control, done)
+
+    def stop(self, cause: Cause, why: str) -> None:
+        """Nobody trains any more."""
+        self.progress.advance(self.now_s)
+        if self.progress.replicas:
+            self.halted = (self.now_s, why, self.progress.halt(cause))
+
+    def found_dead(self, worker: str, why: str) -> None:
+        self.machines.release(worker)
+        record = self.state.workers.get(worker)
+        if record is not None and record.standing not in (Standing.DEAD, Standing.GONE):
+            self.progress.advance(self.now_s)
+            found = self.findings.pop(worker, None)
+            self.control(*((found,) if found is not None else ()), ev.WorkerDead(worker=worker, proof=why))
+        self.place()
+
+
+_ACTS: dict[type[cmd.Command], Callable[[Driven, Any], None]] = {
+    cmd.StartWorker: Driven.start,
+    cmd.Dismiss: Driven.dismiss,
+    cmd.Fence: Driven.fence,
+    cmd.ResetGpu: Driven.reset,
+    cmd.ProveDead: Driven.prove,
+    cmd.Freeze: Driven.freeze,
+    cmd.Pause: Driven.pause,
+    cmd.Form: Driven.form,
+    cmd.Go: Driven.go,
+    cmd.FindRestore: Driven.find,
+    cmd.Restore: Driven.restore,
+}

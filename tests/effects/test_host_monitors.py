@@ -1,0 +1,205 @@
+"""Effect. The driver's side of the host monitors, without Ray: what it believes, resets, and has checked.
+
+The monitors are the real ones, in this process; a stand-in for Ray carries the calls, in threads.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elastic.actors import host_monitors
+from elastic.actors.answers import Answers
+from elastic.actors.host_monitors import HostMonitors
+from elastic.control import events as ev
+from elastic.control.hardware import FindingKind
+from elastic.control.xid import Severity
+from elastic.hosts import peers
+from elastic.settings import Health, Limits, RunSettings
+from tests.effects.helpers import LONG_S, eventually
+from tests.effects.nvml_standin import install_smi
+
+SENSELESS = Health(sensing=False)
+
+
+class Handle:
+    """An actor: its methods run in threads, and answer with what looks like a reference of Ray."""
+
+    def __init__(self, actor: Any, threads: ThreadPoolExecutor) -> None:
+        self.actor, self._threads = actor, threads
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(*arguments: Any) -> Any:
+            future = self._threads.submit(getattr(self.actor, method), *arguments)
+            return SimpleNamespace(future=lambda: future)
+
+        call = SimpleNamespace(remote=remote)
+        call.options = lambda **options: call
+        return call
+
+
+class Driven:
+    """The monitors of a run, on nodes that have an address on the loopback, and what they have told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, health: Health = SENSELESS) -> None:
+        self.told: list[ev.Event] = []
+        self._threads = ThreadPoolExecutor(16)
+        self._actors: list[Any] = []
+        self._answers = Answers(lambda error: self.told.append(error))  # type: ignore[arg-type]
+        nodes = [{"NodeID": name, "NodeManagerAddress": "127.0.0.1"} for name in ("a", "b")]
+        fake = SimpleNamespace(remote=lambda **options: self._made, nodes=lambda: nodes)
+        monkeypatch.setattr(host_monitors, "ray", fake)
+        monkeypatch.setattr(host_monitors, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
+        settings = RunSettings(run="r", limits=Limits(heartbeat_polling_period_s=0.02), health=health)
+        self.monitors = HostMonitors(self.told.append, self._answers.then, lambda node: None, settings)
+
+    def of(self, kind: type[ev.Event]) -> list[Any]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+    def first(self, kind: type[ev.Event]) -> Any:
+        return eventually(lambda: next(iter(self.of(kind)), None), kind.__name__)
+
+    def lies(self, node: str, *news: ev.Event) -> None:
+        """The monitor of a node tells of this, and is heard out."""
+        for event in news:
+            self.monitors.actor(node).actor._tell(event)
+        heard = len(self.of(ev.HostBeat))
+        eventually(lambda: len(self.of(ev.HostBeat)) > heard + 4, "it was heard since")
+
+    def close(self) -> None:
+        self._answers.close(LONG_S)
+        for actor in self._actors:
+            actor.close()
+        self._threads.shutdown()
+
+    def _made(self, actor_class: type[Any]) -> Any:
+        def remote(node: str, heeds_cloud: bool, *arguments: Any) -> Handle:
+            self._actors.append(actor_class(node, False, *arguments))
+            return Handle(self._actors[-1], self._threads)
+
+        return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=remote))
+
+
+@pytest.fixture
+def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
+    driven = Driven(monkeypatch)
+    yield driven
+    driven.close()
+
+
+def lost(node: str, *workers: str) -> ev.HardwareFinding:
+    what = {"device": "GPU-1", "kind": FindingKind.GPU_LOST, "severity": Severity.NODE_MUST_GO, "detail": "is lost"}
+    return ev.HardwareFinding(node=node, workers=workers, **what)
+
+
+def test_a_monitor_that_lies_about_another_node_is_refused_once_and_heard_about_its_own(driven, tmp_path, caplog):
+    for node in ("a", "b"):
+        driven.monitors.need(node)
+    driven.monitors.watch("b", "w1", 2**22 + 1, tmp_path / "page")
+    own = lost("a")
+    with caplog.at_level(logging.WARNING, logger="elastic"):
+        driven.lies("a", lost("b"), lost("a", "w1"), ev.NodeNotice(node="b", reason="."), ev.StopAsked(reason="."), own)
+        driven.lies("a", lost("b"))
+    findings = [event for event in driven.of(ev.HardwareFinding) if event.kind is FindingKind.GPU_LOST]
+    assert findings == [own]
+    assert not driven.of(ev.NodeNotice) and not driven.of(ev.StopAsked) and not driven.of(Exception)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "refused: the monitor of a speaks for b",
+        "refused: the monitor of a speaks for b",  # a notice, this time: once for each kind
+        "refused: the monitor of a tells of StopAsked, which is not its to tell",
+    ]
+    assert {event.node for event in driven.of(ev.HostBeat)} == {"a", "b"}
+
+
+# --- health, measured between nodes -----------------------------------------------------------------------------------
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, bytes_per_s: float) -> Driven:
+    return Driven(monkeypatch, Health(sensing=False, peer_bytes_per_s=bytes_per_s))
+
+
+def checks(driven: Driven) -> list[tuple[str, Severity, str]]:
+    found = driven.of(ev.HardwareFinding)
+    return [(one.node, one.severity, one.detail) for one in found if one.kind is FindingKind.HEALTH]
+
+
+def test_a_node_that_was_alone_is_measured_once_there_is_another_one(monkeypatch):
+    driven = measured(monkeypatch, 1.0)
+    lent, lend = [], peers.lend
+    monkeypatch.setattr("elastic.actors.monitor.lend", lambda host: lent.append(host) or lend(host))
+    try:
+        driven.monitors.need("a")
+        driven.first(ev.HardwareFinding)
+        assert lent == [], "there is nobody yet"
+        driven.monitors.need("b")
+        eventually(lambda: len(checks(driven)) == 3, "b is measured, and a is made up for")
+        assert [node for node, _, _ in checks(driven)] == ["a", "b", "a"]
+        assert {severity for _, severity, _ in checks(driven)} == {Severity.INFORMATIONAL}
+        assert lent == ["127.0.0.1"] * 2
+        driven.lies("a")  # time passes, and nothing is measured again
+        assert len(checks(driven)) == 3
+    finally:
+        driven.close()
+
+
+def test_bytes_that_come_too_slowly_keep_a_node_out_and_prove_nothing_against_the_other(monkeypatch):
+    driven = measured(monkeypatch, 1e15)
+    try:
+        driven.monitors.need("a")
+        driven.first(ev.HardwareFinding)
+        driven.monitors.need("b")
+        eventually(lambda: len(checks(driven)) == 2, "b is measured")
+        _, (node, severity, detail) = checks(driven)
+        assert (node, severity) == ("b", Severity.NODE_MUST_GO)
+        assert detail.startswith("what comes from 127.0.0.1: ") and "Health.peer_bytes_per_s=1e+15" in detail
+        driven.lies("a")
+        assert len(checks(driven)) == 2
+    finally:
+        driven.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [("", "healthy"), ("raise SystemExit('CUDA error')", "a matrix product failed (code 1): CUDA error")],
+    ids=["right", "wrong"],
+)
+def test_matrices_are_multiplied_where_that_is_asked_for(monkeypatch, tmp_path, script, found):
+    """With a little module in the place of the real one, which loads torch."""
+    package = tmp_path / "elastic" / "hosts"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "health.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n{script}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    driven = Driven(monkeypatch, Health(sensing=False, matmul=True))
+    try:
+        driven.monitors.need("a")
+        assert driven.first(ev.HardwareFinding).detail == found
+        assert (tmp_path / "ran").exists()
+    finally:
+        driven.close()
+
+
+# --- GPUs that are reset ----------------------------------------------------------------------------------------------
+
+
+def test_gpus_are_reset_by_the_monitor_of_their_node_and_the_answer_comes_as_an_event(driven, monkeypatch, tmp_path):
+    told = tmp_path / "arguments"
+    install_smi(tmp_path, f'printf "%s\\n" "$@" > {told}')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    driven.monitors.need("a")
+    driven.monitors.reset_gpus("a", ("0", "1"), LONG_S)
+    assert driven.first(ev.GpuReset) == ev.GpuReset(node="a", gpus=("0", "1"))
+    assert told.read_text().splitlines() == ["--gpu-reset", "-i", "0,1"]
+    driven.monitors.reset_gpus("b", ("0",), LONG_S)
+    assert driven.of(ev.GpuReset)[1] == ev.GpuReset(node="b", gpus=("0",), error="the node has no host monitor")
+    install_smi(tmp_path, "echo in use >&2; exit 3")
+    driven.monitors.reset_gpus("a", ("0",), LONG_S)
+    eventually(lambda: len(driven.of(ev.GpuReset)) == 3, "it has failed")
+    assert driven.of(ev.GpuReset)[2].error == "nvidia-smi ended with code 3: in use"

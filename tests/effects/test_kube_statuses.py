@@ -1,0 +1,97 @@
+"""What the client makes of each answer, from a server that gives but one."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from elastic.kube.client import KubeClient, KubeError, Why, connect
+
+pytest.importorskip("kubernetes")
+
+HELD = {"message": "Cannot evict pod", "details": {"causes": [{"reason": "DisruptionBudget", "message": "0 allowed"}]}}
+BUSY = {"message": "too many requests, please try again later"}
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Says the next thing, the last one again and again."""
+
+    said: list[tuple[int, Any]] = []  # noqa: RUF012 - set by each test
+
+    def do_GET(self) -> None:
+        status, body = self.said.pop(0) if len(self.said) > 1 else self.said[0]
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def client(tmp_path) -> Iterator[KubeClient]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config = {
+        "clusters": [cluster],
+        "contexts": [context],
+        "current-context": "c",
+        "users": [{"name": "u", "user": {}}],
+    }
+    (tmp_path / "config").write_text(json.dumps(config))
+    made = connect("default", str(tmp_path / "config"), call_s=5.0)
+    yield made
+    made.close()
+    server.shutdown()
+    thread.join(30)
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (401, {}, Why.FORBIDDEN),
+        (403, {}, Why.FORBIDDEN),
+        (404, {}, Why.MISSING),
+        (405, {}, Why.REFUSED),
+        (409, {}, Why.CONFLICT),
+        (410, {}, Why.REFUSED),
+        (422, {}, Why.INVALID),
+        (429, BUSY, Why.BUSY),
+        (429, {"message": "x", "details": {}}, Why.BUSY),
+        (429, HELD, Why.HELD),
+        (500, {}, Why.BUSY),
+        (503, HELD, Why.BUSY),
+    ],
+)
+def test_each_status_says_what_it_says(client, status, body, why):
+    Answers.said = [(status, body)]
+    with pytest.raises(KubeError, match=why.value) as caught:
+        client.evict("p")
+    assert (caught.value.why, caught.value.status) == (why, status)
+
+
+def test_a_server_that_has_too_much_to_do_is_asked_again(client):
+    job = {"metadata": {"resourceVersion": "1"}, "status": {"jobDeploymentStatus": "Running"}}
+    Answers.said = [(429, BUSY), (503, {}), (200, job)]
+    with pytest.raises(TimeoutError, match="is running after"):
+        client.wait_for_job("j", lambda one: False, 3.0, lambda one: None)
+
+
+def test_what_is_refused_ends_the_wait(client):
+    Answers.said = [(405, {})]
+    began_s = time.monotonic()
+    with pytest.raises(KubeError) as caught:
+        client.wait_for_job("j", lambda one: False, 60.0, lambda one: None)
+    assert caught.value.why is Why.REFUSED and time.monotonic() - began_s < 30.0
