@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import secrets
-import select
+import selectors
 import socket
 import subprocess
 import sys
@@ -81,8 +81,11 @@ def _keep(listening: socket.socket, over: int, journal: Path, run: str, token: s
 
 def _is_over(over: int, *others: socket.socket, within_s: float | None = None) -> bool:
     """Wait for it, or for somebody at the other sockets."""
-    numbers = [over, *(one.fileno() for one in others)]
-    return over in select.select(numbers, [], [], within_s)[0]
+    with selectors.DefaultSelector() as selector:  # not select(2): it refuses descriptors from 1024 on
+        selector.register(over, selectors.EVENT_READ)
+        for one in others:
+            selector.register(one, selectors.EVENT_READ)
+        return over in [key.fd for key, _ in selector.select(within_s)]
 
 
 def _start(listening: socket.socket, journal: Path, run: str, token: str) -> subprocess.Popen[bytes]:

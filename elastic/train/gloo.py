@@ -231,7 +231,7 @@ class GlooGroup:
         if self._is_stuck:
             _LEFT_BEHIND.append(self._pg)
             _LEFT_BEHIND.append(self._second)
-        self._pg = self._second = None
+        self._pg = self._second = self._device = None
         self._notes = []
         if self._store is not None:
             self._store.close()

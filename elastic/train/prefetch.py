@@ -8,7 +8,7 @@ the rest is dropped. Nothing is lost by that, since a sample counts as consumed 
 import multiprocessing
 import os
 import pickle
-import select
+import selectors
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -200,5 +200,7 @@ def _end_with(pid: int, number: int) -> None:
 
 
 def _wait_and_exit(process: int) -> None:
-    select.select([process], [], [])
+    with selectors.DefaultSelector() as selector:
+        selector.register(process, selectors.EVENT_READ)
+        selector.select()
     os._exit(1)

@@ -1,5 +1,6 @@
 """Effect. A gloo group per generation: it forms under cancellation, and a cut frees what waits, and nothing else."""
 
+import os
 import re
 import socket
 import threading
@@ -64,6 +65,20 @@ def test_the_next_generation_forms_over_the_same_stores():
         for group in groups:
             group.cut()
             group.close()
+
+
+def test_a_closed_group_keeps_nothing_open():
+    """A worker lives through many generations; who still holds the object of an old one must not cost a socket."""
+    circle, held, open_now = Circle(2), [], []
+    for _ in range(4):
+        groups = circle.form()
+        assert in_threads(2, lambda rank, groups=groups: summed(groups[rank], 1)) == [2, 2]
+        for group in groups:
+            group.cut()
+            group.close()
+        held.append(groups)
+        open_now.append(len(os.listdir("/proc/self/fd")))
+    assert len(set(open_now)) == 1, open_now
 
 
 def test_members_of_another_layout_are_named():

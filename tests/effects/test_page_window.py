@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -62,6 +62,14 @@ def test_nothing_runs_until_somebody_looks_and_nothing_is_left(run: Path) -> Non
     assert children() == [] and not (run / URL_FILE).exists()
     with pytest.raises(ConnectionRefusedError):
         get(url)
+
+
+def test_it_is_served_by_a_process_with_many_open_files(run: Path) -> None:
+    with ExitStack() as stack:
+        for _ in range(1100):  # select(2) knows descriptors up to 1023
+            stack.enter_context(open(os.devnull, "rb"))
+        with window(Page(), run, run / "journal.jsonl", "night") as url:
+            assert get(url)[0] == 200
 
 
 def test_what_it_serves(url: str) -> None:
