@@ -40,6 +40,7 @@ class Fault:
         members: pids that trained then. victims: those that it hit.
         returns: victims live on and may train again (a host that was cut off for a while).
         full_size: members that make the run whole again.
+        room_at_s: wall clock when there was room for so many again; 0 where it never went.
         watched_s: time after it in which it may still show; gaps between commits are looked for so long at least.
         note: what else was seen.
     """
@@ -50,6 +51,7 @@ class Fault:
     victims: frozenset[int] = frozenset()
     returns: bool = False
     full_size: int = 0
+    room_at_s: float = 0.0
     watched_s: float = 0.0
     note: str = ""
 
@@ -67,7 +69,7 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     Returns:
         t_detect_s: until the first such attempt began. It bounds the time of detection from above.
         t_resume_s: until the last of those who did the first new one had committed it.
-        t_full_s: until `full_size` members had committed a new one.
+        t_full_s: until `full_size` members had committed a new one, from when there was room for them.
         steps_lost: steps that survivors had committed, or anybody if none is left, and that were done again.
         longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end.
         hit, survivors, survivors_kept: how many it hit, and not; processes of the latter that committed a new one.
@@ -85,13 +87,14 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     after = sorted(after, key=lambda attempt: log.begun_s[attempt])
     without = [attempt for attempt in after if fault.returns or not fault.victims & log.takers[attempt]]
     new = [attempt for attempt in without if attempt[0] not in done]
+    room_s = max(fault.at_s, fault.room_at_s)
     full = next((by_attempt[a] for a in new if len({c.pid for c in by_attempt[a]}) >= fault.full_size), None)
     full_s = max(commit.at_s for commit in full) if full else None
     gaps_until_s = max(full_s, fault.at_s + fault.watched_s) if full_s is not None else None
     return {
         "t_detect_s": log.begun_s[without[0]] - fault.at_s if without else None,
         "t_resume_s": max(commit.at_s for commit in by_attempt[new[0]]) - fault.at_s if new else None,
-        "t_full_s": full_s - fault.at_s if full_s is not None else None,
+        "t_full_s": full_s - room_s if full_s is not None else None,
         "steps_lost": len(done & {attempt[0] for attempt in after}),
         "longest_gap_s": _longest_gap_s(log, fault.at_s, gaps_until_s),
         "hit": len(fault.victims),

@@ -20,6 +20,7 @@ SPEED_S = 15.0  # over which a speed is measured
 SETTLE_S = 15.0  # until micro-batches are dealt by speed
 WATCHED_S = 15.0  # after the loss of a coordinator: consequences come late
 CLEAN_S = 20.0  # over which an undisturbed step is measured
+SMALL_S = 15.0  # for which half of the hosts are gone
 _BUSY_END_S = 120.0
 _SILENT_STEPS = 2.0  # the group is healing a joiner when no line came for so many step times
 
@@ -93,6 +94,20 @@ def power(stage: Stage) -> Fault:
     return fault
 
 
+def shrink(stage: Stage) -> Fault:
+    """Half of the hosts are lost at once, every process of theirs with them; as many new ones come later."""
+    _, lost = _halves(stage)
+    members = stage.members_by_host()
+    fault = stage.fault("shrink", {pid for host in lost for pid in members.get(host, ())})
+    stage.spoiled.update(lost)
+    for host in lost:
+        stage.hosts.crash(host)
+    stage.wait_s(SMALL_S)
+    for host in lost:
+        stage.hosts.add(stage.hosts.slots[host])
+    return dataclasses.replace(fault, room_at_s=time.time())
+
+
 def partition(stage: Stage) -> Fault:
     """A host with members is cut off, and comes back later."""
     host = stage.host_of_some()
@@ -162,7 +177,7 @@ def join(stage: Stage) -> Fault:
     """A slot is added to a run that wants one more worker. Its time counts from when the joiner has built its model."""
     before = set(stage.watch.started)
     members = len(stage.watch.members)
-    stage.spoiled.add(stage.hosts.add(slots=1))
+    stage.hosts.add(slots=1)
     stage.wait_for(lambda: bool(set(stage.watch.started) - before), "a worker on the new slot had started")
     return stage.fault("join", set(), full_size=members + 1)
 
@@ -249,7 +264,7 @@ STRIKES = {
     strike.__name__: strike
     for strike in (
         *(kill, leader, swap, stop, notice, node, power, join, donor, coordinator, straggler, busy),
-        *(everyone, clean),
+        *(everyone, shrink, clean),
         *(partition, split, halves, headless, mute, deaf),
     )
 }
@@ -257,6 +272,7 @@ GROUNDS = {
     "swap": Ground(spares=1),
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400),
     "donor": Ground(slots=(2, 2), wanted=1, state_mb=400),
+    "shrink": Ground(slots=(2, 2)),
     "split": Ground(slots=(1, 1, 1, 1)),
     "halves": Ground(slots=(1, 1, 1, 1)),
     "storm": Ground(spares=1),

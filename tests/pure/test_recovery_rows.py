@@ -1,5 +1,7 @@
 """Pure. From a step log to the figures of the recovery benchmark."""
 
+import dataclasses
+
 import pytest
 
 from benchmarks.rows import Fault, medians, recovery, share_of_ideal, step_time_s, where_time_went, whole_run
@@ -127,6 +129,14 @@ def test_victims_that_come_back_make_the_run_whole() -> None:
     assert row["t_resume_s"] == 1.5
     assert row["t_full_s"] == 2.5
     assert recovery(script.log, fault(2.0, victims="cd"))["t_full_s"] is None
+
+
+def test_what_was_taken_for_a_while_is_not_counted_until_whole_again() -> None:
+    """Nobody can be whole where there is no room."""
+    script = Script().steps(2, "abcd").wait(0.5).steps(1, "ab", generation=2).wait(1.5).steps(1, "abef", generation=3)
+    shrunk = dataclasses.replace(fault(2.0, victims="cd"), room_at_s=4.0)
+    row = recovery(script.log, shrunk)
+    assert (row["t_resume_s"], row["t_full_s"], row["longest_gap_s"]) == (1.5, 2.0, 2.5)
 
 
 def test_restarted_processes_are_no_survivors() -> None:

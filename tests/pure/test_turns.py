@@ -71,7 +71,7 @@ def fault(kind: str, victims: str = "d") -> Fault:
     return Fault(kind=kind, at_s=AT_S, members=members, victims=frozenset(map(ord, victims)))
 
 
-@pytest.mark.parametrize("kind", ["kill", "stop", "node", "everyone"])
+@pytest.mark.parametrize("kind", ["kill", "stop", "node", "everyone", "shrink"])
 def test_who_was_killed_or_stopped_is_silent_from_then_on(kind: str) -> None:
     assert misfire(log((8.0, "abcd"), (11.0, "abc")), fault(kind)) == ""
     assert "trained on" in misfire(log((8.0, "abcd"), (11.0, "abcd")), fault(kind))
