@@ -133,6 +133,15 @@ def redacted(text: str) -> str:
     return urlunsplit(parts._replace(netloc=place, query="***" if parts.query else "", fragment=""))
 
 
+def without_secrets(value: Any) -> Any:
+    """Plain data whose texts are `redacted`, however deep."""
+    if isinstance(value, dict):
+        return {key: without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(item) for item in value]
+    return redacted(value) if isinstance(value, str) else value
+
+
 # --- from values to settings ------------------------------------------------------------------------------------------
 
 

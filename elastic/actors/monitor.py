@@ -314,7 +314,10 @@ class HostMonitor:
             elapsed_s = time.monotonic() - looked_s
             if elapsed_s >= _READ_S:
                 looked_s += elapsed_s
-                self._look(elapsed_s)
+                try:
+                    self._look(elapsed_s)
+                except Exception:  # a monitor that no longer looks, and still beats, would be worse than any of them
+                    log.exception("a look at the workers failed; the next one comes")
 
     def _look(self, elapsed_s: float) -> None:
         if self._senses is not None:
@@ -367,11 +370,16 @@ def process_state(pid: int) -> str:
 
 
 def waited_for_cpu_ns(pid: int) -> dict[int, int]:
-    """For each thread, how long it has been runnable without running (proc(5): /proc/pid/task/tid/schedstat)."""
-    waited = {}
-    for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            waited[int(task.name)] = int((task / "schedstat").read_text().split()[1])
+    """For each thread, how long it has been runnable without running (proc(5): /proc/pid/task/tid/schedstat).
+
+    Threads, and the process, may end meanwhile; then there is nothing to tell of them.
+    """
+    waited: dict[int, int] = {}
+    tasks = Path(f"/proc/{pid}/task")
+    with contextlib.suppress(OSError):
+        for name in os.listdir(tasks):
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                waited[int(name)] = int((tasks / name / "schedstat").read_text().split()[1])
     return waited
 
 

@@ -73,6 +73,8 @@ _ARGUMENTS = (
     "checkpoint",
     "health",
     "chaos",
+    "logs",
+    "page",
     "name",
     "seed",
     "run_dir",

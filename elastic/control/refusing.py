@@ -1,7 +1,8 @@
 """Pure. What is not believed: messages that are malformed, that nobody can send, or that are not a monitor's to tell.
 
 Each refusal is a sentence, for the log; nothing follows from what is refused, and nothing is lost by it. What is merely
-old (an answer of a replaced generation, a second death) needs no refusal: the handlers pass over it.
+old (an answer of a replaced generation, a second death) needs no refusal: the handlers pass over it. They pass over an
+answer of somebody dead too, but that is worth a sentence: a worker that was given up lives on somewhere.
 """
 
 import types
@@ -16,7 +17,7 @@ from elastic.control.controller import TABLE
 from elastic.control.copies import changed
 from elastic.control.faults import OF_WORKERS
 from elastic.control.flight import Reading
-from elastic.control.state import RunState
+from elastic.control.state import RunState, Standing
 from elastic.control.values import CommitId, StepReport, StepTimes
 
 Check = Callable[[Any], bool]
@@ -34,7 +35,7 @@ def admitted(state: RunState, event: Any) -> tuple[ev.Event | None, str]:
         return None, f"{kind.__name__}: {why_not}"
     if isinstance(event, ev.HostBeat | ev.HostsHeard):
         return _without_strangers(state, event)
-    return event, ""
+    return event, _from_the_dead(state, event)
 
 
 def misplaced(node: str, event: ev.Event, watched: Mapping[str, str]) -> str:
@@ -149,6 +150,22 @@ def _from_nowhere(state: RunState, event: ev.Event) -> str:
     if commit is not None and commit.incarnation > state.settings.incarnation:
         return f"incarnation {commit.incarnation} has not begun, this is {state.settings.incarnation}"
     return ""
+
+
+_ANSWERS = (
+    ev.WorkerParked, ev.FreezeAnswered, ev.AtDoor, ev.Formed, ev.FormingFailed, ev.LoopEnded, ev.Restored,
+    ev.RestoreRefused,
+)  # fmt: skip
+
+
+def _from_the_dead(state: RunState, event: ev.Event) -> str:
+    if not isinstance(event, _ANSWERS):
+        return ""
+    worker = state.workers.get(event.worker)
+    if worker is not None and worker.standing is not Standing.DEAD:
+        return ""
+    who = "is no worker of this run (any more)" if worker is None else "has been given up for dead"
+    return f"{type(event).__name__}: {event.worker} {who}, and what it answers is passed over"
 
 
 def _without_strangers(state: RunState, event: ev.HostBeat | ev.HostsHeard) -> tuple[ev.Event, str]:

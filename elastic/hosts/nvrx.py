@@ -6,9 +6,10 @@ that is too old), so they are asked only where NVML was seen; its names have mov
 
 import contextlib
 import importlib
+import inspect
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from elastic.control.hardware import Finding, FindingKind
 from elastic.control.xid import Severity
@@ -23,10 +24,16 @@ _PROFILED = 10  # every so many sections
 
 
 class Checks:
-    """The extension's checks of GPUs, of the adapters nearest to them, and of NVLinks; none if it is not installed."""
+    """The extension's checks of GPUs, of the adapters nearest to them, and of NVLinks; none if it is not installed.
 
-    def __init__(self, gpus: int) -> None:
-        self._checks: list[tuple[str, FindingKind, Callable[[], Any]]] = []
+    What they find is told, and nothing more: NVML's own reading of the same GPU says how bad it is.
+
+    Args:
+        devices: ids of the GPUs, by index.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._checks: list[tuple[str, str, FindingKind, Callable[[], Any]]] = []
         self._failing: set[str] = set()
         try:
             module = importlib.import_module(_HEALTH)
@@ -37,8 +44,7 @@ class Checks:
         for name, kind in (*kinds, ("NVLHealthCheck", FindingKind.NVLINK)):
             check = getattr(module, name, None)
             if check is not None:
-                for index in range(gpus):
-                    self._add(f"{name} of GPU {index}", kind, check, index)
+                self._add(name, kind, check, devices)
 
     @property
     def are_there(self) -> bool:
@@ -47,7 +53,7 @@ class Checks:
     def run(self) -> list[Finding]:
         """What fails now and did not the last time."""
         found = []
-        for name, kind, check in self._checks:
+        for name, device, kind, check in self._checks:
             try:
                 says = check()
             except Exception as error:  # a stranger's code, in any version: it may fail, we may not
@@ -60,7 +66,7 @@ class Checks:
                 finding_kind = FindingKind.RECOVERY_ACTION if kind is FindingKind.HEALTH else kind
                 found.append(
                     Finding(
-                        device="",
+                        device=device,
                         kind=finding_kind,
                         severity=Severity.INFORMATIONAL,
                         detail=detail,
@@ -69,11 +75,33 @@ class Checks:
                 )
         return found
 
-    def _add(self, name: str, kind: FindingKind, check: Callable[..., Any], index: int) -> None:
+    def _add(self, name: str, kind: FindingKind, check: Callable[..., Any], devices: Sequence[str]) -> None:
         try:
-            self._checks.append((name, kind, check(device_index=index)))
-        except Exception as error:  # version 0.4 knows no device_index for some of them
+            for index, made in enumerate(_made(check, len(devices))):
+                named = (name, "") if made.is_of_all else (f"{name} of GPU {index}", devices[index])
+                self._checks.append((*named, kind, made.check))
+        except Exception as error:  # a stranger's code, in any version
             log.debug("%s of nvidia-resiliency-ext can not be made: %s", name, error)
+
+
+class _Made(NamedTuple):
+    """A check that can be called, of one GPU or of all of them."""
+
+    check: Callable[[], Any]
+    is_of_all: bool = False
+
+
+def _made(check: Callable[..., Any], gpus: int) -> list[_Made]:
+    """One for each GPU where that can be said: by an argument, or, in version 0.4, afterwards; else one for all."""
+    if "device_index" in inspect.signature(check).parameters:
+        return [_Made(check(device_index=index)) for index in range(gpus)]
+    first = check()
+    if not hasattr(first, "set_nic_device"):
+        return [_Made(first, is_of_all=True)]
+    each = [first, *(check() for _ in range(1, gpus))]
+    for index, one in enumerate(each):
+        one.set_nic_device(index)
+    return [_Made(one) for one in each]
 
 
 class Sections:

@@ -181,7 +181,7 @@ class Senses:
         Raises:
             NoGpusError: the driver was taken down.
         """
-        checks, number = Checks(len(gpus.devices)), 0
+        checks, number = Checks(list(gpus.devices)), 0
         while not self._is_closed.is_set():
             with self._gpu_look:
                 self._look_at(gpus, with_links=number % _SELDOM == 0)

@@ -64,7 +64,9 @@ MOVED: dict[str, Moved] = {
         note="a worker for each GPU of these nodes",
     ),
     "workers_per_host": Moved(to="kuberay.gpus_per_node", note="a worker is an actor; GPUs say how many fit a node"),
-    "max_in_job_restarts": Moved(to="limits.max_in_job_restarts", note="a committed step sets the count to 0"),
+    "max_in_job_restarts": Moved(
+        to="limits.max_in_job_restarts", note="a committed step sets the count to 0; 0 is left out"
+    ),
     "max_workload_restarts": Moved(to="limits.max_workload_restarts", note="progress sets the count to 0"),
     "pod_termination_threshold_s": Moved(to="limits.pod_termination_threshold_s", note="workers, not pods"),
     "container_termination_threshold_s": Moved(
@@ -73,7 +75,9 @@ MOVED: dict[str, Moved] = {
     "jobset_downtime_threshold_s": Moved(to="limits.jobset_downtime_threshold_s", note="while below the minimum"),
     "workload_downtime_threshold_s": Moved(to="limits.jobset_downtime_threshold_s", note="the launcher's name for it"),
     "enable_fault_injection": Moved(to="chaos.enable_fault_injection"),
-    "fault_injection_period_s": Moved(to="chaos.fault_injection_period_s"),
+    "fault_injection_period_s": Moved(
+        to="chaos.fault_injection_period_s", note="of the run as a whole; there each node counts for itself"
+    ),
     "sim_fault_desc": Moved(to="chaos.sim_fault_desc"),
     "watchdog_cooldown_s": Moved(to="health.cooldown_s", note="per device and code", convert=_cooldown),
     "cooldown_s": Moved(to="health.cooldown_s", note="the same", convert=_cooldown),
@@ -91,6 +95,10 @@ MOVED: dict[str, Moved] = {
     "topk_ckpt": Moved(to="checkpoint.keep", note="-1 (all) becomes `every: 1`", convert=_keep),
     "enable_gcsfuse": Moved(to="kuberay.gcsfuse", note="off: the bucket is spoken to directly"),
 }
+
+_NO_RESTART_IN_JOB = (
+    "0 restarts the whole workload there for each failure; here survivors go on, so 0 would end the run at its first"
+)
 
 # Why there is nothing to set, for keys that have no equivalent.
 _ADDRESS = "actors find each other by name; there are no ports or addresses to give"
@@ -157,6 +165,8 @@ def translate(values: Mapping[str, Any]) -> Translation:
         key = re.sub(r"[^a-z0-9]+", "_", path.rpartition(".")[2].lower()).strip("_")
         if key.endswith("num_dp_replicas"):
             sizes[key] = int(value)
+        elif key == "max_in_job_restarts" and value == 0:
+            result.dropped[path] = _NO_RESTART_IN_JOB
         elif key in MOVED:
             _put(result, path, MOVED[key], value)
         elif key in DROPPED:

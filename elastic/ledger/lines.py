@@ -12,6 +12,7 @@ from elastic.control.bequest import is_to_be_told, left_by
 from elastic.control.moments import incident_moments
 from elastic.control.plain import plain
 from elastic.control.state import Phase, RunState
+from elastic.knobs import without_secrets
 
 Line = dict[str, Any]
 
@@ -33,7 +34,7 @@ def happened(before: RunState | None, state: RunState, events: Sequence[tuple[fl
     """
     at_s = round(state.seen_s or 0.0, 6)
     if before is None:
-        yield {"t": at_s, "life": "Begun", "settings": plain(state.settings)}
+        yield {"t": at_s, "life": "Begun", "settings": without_secrets(plain(state.settings))}
     for event_s, event in events:
         if not isinstance(event, _LEFT_OUT):
             yield line_of("event", event_s, event)

@@ -212,7 +212,7 @@ class WorkerHost:
             while self._link.silent_s < self._orphan_lease_s:
                 pause.wait(min(_WATCH_S, self._orphan_lease_s / 4))
             if self._save_s:
-                self._link.forsake(self._save_s)
+                self._link.forsake(self._save_s, self._orphan_lease_s)
             if self._link.silent_s >= self._orphan_lease_s:  # else a driver has come after all
                 break
         staged = [event for event in self._link.take_events(0) if isinstance(event, ev.ShardStaged)]

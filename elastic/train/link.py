@@ -27,7 +27,8 @@ _REPORTS_S = 0.5  # a message a step would cost more than it tells
 class SaveOrder:
     """The training thread saves the state that it has at the door, since nobody may come to go on with it.
 
-    Attribute `is_asked`: by the driver; it asks one worker of each host. Else no driver is left to ask anybody.
+    Attribute `is_asked`: whoever it is. By the driver, which asks one worker of each host; or since the group had lost
+    somebody, perhaps who usually saves, before it could know that no driver would come.
     """
 
     is_asked: bool
@@ -59,6 +60,7 @@ class Link:
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
         self._is_forsaken = self._has_saved = self._is_asked_to_save = False
         self._saved: CommitId | None = None
+        self._silent_at_break_s = 0.0
         self._fault: Fault | None = None
 
     @property
@@ -128,16 +130,22 @@ class Link:
         cut()
         return adopted
 
-    def forsake(self, timeout_s: float) -> None:
+    def forsake(self, timeout_s: float, lease_s: float) -> None:
         """No driver was heard for long: stop for good, and wait until the state is saved, or a driver comes after all.
 
         Nothing is saved where there is no state that is worth it.
+
+        Args:
+            lease_s: how long is long. A group that breaks towards its end was cut by those who are forsaken, too; if
+                it broke before, somebody is lost.
         """
         with self._lock:
+            has_lost_somebody = self._state.stage is Stage.BROKEN and self._silent_at_break_s < lease_s / 2
             self._react(Signal.FREEZE, generation=self._state.generation)
             if self._state.stage is not Stage.FROZEN or not self._state.healed or self._state.commit.step < 0:
                 return
             self._is_forsaken, self._has_saved, cut = True, False, self.cut
+            self._is_asked_to_save = self._is_asked_to_save or has_lost_somebody
             self._lock.notify_all()
         cut()
         with self._lock:
@@ -426,6 +434,8 @@ class Link:
     def _react(self, signal: Signal, **details: Any) -> Verdict:
         with self._lock:
             reaction = react(self._state, signal, **details)
+            if reaction.state.stage is Stage.BROKEN and self._state.stage is not Stage.BROKEN:
+                self._silent_at_break_s = self.silent_s
             self._state = reaction.state
             self._lock.notify_all()
             return reaction.verdict

@@ -138,16 +138,27 @@ def test_what_every_driver_must_hear_is_told_again_once() -> None:
 
 def test_who_is_forsaken_saves_its_state_and_leaves() -> None:
     link = stepping()
-    forsaking = Running(lambda: link.forsake(LONG_S))
+    forsaking = Running(lambda: link.forsake(LONG_S, LONG_S))
     assert isinstance(link.wait_for_orders(), SaveOrder)
     assert link.state.stage is Stage.FROZEN
     link.saved()
     forsaking.result()
 
 
+@pytest.mark.parametrize(("lease_s", "is_asked"), [(LONG_S, True), (0.0, False)])
+def test_who_has_lost_somebody_before_saves_whoever_it_is(lease_s: float, is_asked: bool) -> None:
+    """Who usually saves may be who was lost; but whose group breaks at the end was cut by others who leave."""
+    link = stepping()
+    link.broke("connection reset")
+    forsaking = Running(lambda: link.forsake(LONG_S, lease_s))
+    assert link.wait_for_orders() == SaveOrder(is_asked=is_asked)
+    link.saved()
+    forsaking.result()
+
+
 def test_a_driver_that_comes_while_the_state_is_saved_has_the_worker() -> None:
     link = stepping()
-    forsaking = Running(lambda: link.forsake(LONG_S))
+    forsaking = Running(lambda: link.forsake(LONG_S, LONG_S))
     assert isinstance(link.wait_for_orders(), SaveOrder)
     link.adopt(2, **PLACE)
     forsaking.result()
@@ -158,7 +169,7 @@ def test_a_driver_that_comes_while_the_state_is_saved_has_the_worker() -> None:
 def test_who_holds_nothing_saves_nothing() -> None:
     link = Link("w0", lease_s=LONG_S)
     link.arrive(ev.WorkerParked(worker="w0", host="h", port=9, pid=7, layout="l"))
-    Running(lambda: link.forsake(LONG_S)).result()
+    Running(lambda: link.forsake(LONG_S, LONG_S)).result()
 
 
 def test_who_has_stopped_saves_the_state_that_it_is_asked_for_once() -> None:

@@ -1,11 +1,13 @@
 """Effect. The command line as a whole: walks all commands there are, so that none falls out of the one style."""
 
 import ast
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -13,10 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from elastic.actors import asking, cluster, draining
+from elastic.api import fit
 from elastic.cli import cli, main
+from elastic.commands import running
 from elastic.commands.reference import exit_codes, leaves, render, takes_json
 from elastic.commands.style import CODES, UNSOUND
 from elastic.errors import SettingError
+from elastic.knobs import RunConfig
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {" ".join(path): command for path, command in leaves(cli)}
@@ -347,3 +352,9 @@ def test_what_can_not_be_trained_is_refused(fitted, tmp_path, arguments, told):
     done = elastic("run", *(one.format(tmp_path) for one in arguments))
     assert done.exit_code == 1 and isinstance(done.exception, SettingError) and told in str(done.exception)
     assert fitted == []
+
+
+def test_a_file_that_is_run_gives_every_setting_that_fit_takes():
+    """A section that the command forgets would be dropped without a word."""
+    taken = inspect.signature(fit).parameters.keys()
+    assert {"train_fn", *running._ARGUMENTS} == {one.name for one in fields(RunConfig)} & taken

@@ -118,7 +118,6 @@ def test_values_of_the_supervisor_are_translated(tmp_path):
         "limits": {
             "heartbeat_polling_period_s": 15,
             "heartbeat_timeout_s": 30,
-            "max_in_job_restarts": 0,
             "max_workload_restarts": 20,
             "pod_termination_threshold_s": 60,
             "jobset_downtime_threshold_s": 180,
@@ -132,6 +131,7 @@ def test_values_of_the_supervisor_are_translated(tmp_path):
         "checkpoint": {"keep": {"every": 1}, "persistent_interval": {"steps": 25}},
     }
     assert "not needed: sensor.port: actors find each other by name" in done.stderr
+    assert "not needed: workload.max_in_job_restarts: 0 restarts the whole workload there" in done.stderr
     assert "not known: workload.flags.frobnicate" in done.stderr
 
 

@@ -225,3 +225,24 @@ def test_the_end_of_a_run_leaves_no_process_and_no_page(monitor, worker, path, t
     worker.join(LONG_S)
     assert not worker.is_alive()
     assert not path.exists() and not orphaned.exists() and foreign.exists()
+
+
+def test_nobody_waits_for_a_cpu_in_a_process_that_is_gone(worker):
+    worker.kill()
+    worker.join(LONG_S)
+    assert monitor_module.waited_for_cpu_ns(worker.pid) == {}
+
+
+def test_a_look_that_fails_is_not_the_last_one(monitor, worker, path, monkeypatch, caplog):
+    """A monitor that no longer looks would beat on, and miss every hang."""
+    real, failures = monitor_module.Watched.look, iter([OSError("of a test"), OSError("of a test")])
+
+    def look(watched, elapsed_s):
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        real(watched, elapsed_s)
+
+    monkeypatch.setattr(monitor_module.Watched, "look", look)
+    assert monitor.watch("w0", worker.pid, path)
+    eventually(lambda: monitor.flights()["w0"][1] is not None, "it looks again")
+    assert [one.getMessage() for one in caplog.records] == ["a look at the workers failed; the next one comes"] * 2

@@ -290,6 +290,20 @@ def test_the_gpus_of_a_worker_are_read_from_its_page(tmp_path):
 
 # --- NVIDIA's resiliency extension, by a stand-in with the names of its versions 0.4 and 0.6 --------------------------
 
+HEALTH_CHECK_04 = """
+class GPUHealthCheck:
+    def __init__(self, interval=60, on_failure=None):
+        pass
+    def __call__(self):
+        return False
+class NicHealthCheck:
+    def __init__(self, interval=60, pci_topo_file=None, link_down_path_template=None, on_failure=None):
+        self.rank = None
+    def set_nic_device(self, local_rank):
+        self.rank = local_rank
+    def __call__(self):
+        return self.rank != 1
+"""
 HEALTH_CHECK = """
 class GPUHealthCheck:
     answers = {0: True, 1: False}
@@ -298,8 +312,10 @@ class GPUHealthCheck:
     def __call__(self):
         return self.answers[self.index]
 class NicHealthCheck:
-    def __init__(self, interval=60):
-        pass
+    def __init__(self, device_index=None, interval=60, pci_topo_file=None):
+        self.index = device_index
+    def __call__(self):
+        return self.index == 1
 class NVLHealthCheck(GPUHealthCheck):
     def __call__(self):
         raise RuntimeError("no library")
@@ -325,10 +341,15 @@ class Detector:
 
 
 @pytest.fixture
-def extension(tmp_path, monkeypatch):
+def checks_text():
+    return HEALTH_CHECK
+
+
+@pytest.fixture
+def extension(tmp_path, monkeypatch, checks_text):
     """The extension is installed, as far as we use it."""
     package = tmp_path / "nvidia_resiliency_ext"
-    for name, text in (("shared_utils/health_check", HEALTH_CHECK), ("straggler", STRAGGLER)):
+    for name, text in (("shared_utils/health_check", checks_text), ("straggler", STRAGGLER)):
         path = package / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -340,12 +361,23 @@ def extension(tmp_path, monkeypatch):
 
 
 def test_checks_of_the_extension_feed_the_same_findings(extension):
-    checks = nvrx.Checks(gpus=2)
+    checks = nvrx.Checks(["GPU-a", "GPU-b"])
     assert checks.are_there
-    (found,) = checks.run()
-    assert found.kind is FindingKind.RECOVERY_ACTION
-    assert found.detail == "GPUHealthCheck of GPU 1 of nvidia-resiliency-ext fails"
+    gpu, nic = checks.run()
+    assert (gpu.kind, gpu.device) == (FindingKind.RECOVERY_ACTION, "GPU-b")
+    assert gpu.detail == "GPUHealthCheck of GPU 1 of nvidia-resiliency-ext fails"
+    assert (nic.kind, nic.device) == (FindingKind.NETWORK, "GPU-a")
     assert checks.run() == [], "told once"
+
+
+@pytest.mark.parametrize("checks_text", [HEALTH_CHECK_04], ids=["0.4"])
+def test_checks_of_version_04_are_told_afterwards_whose_they_are(extension, checks_text):
+    """Its check of GPUs looks at all of them, and an adapter's check is given its GPU when it is there."""
+    gpu, nic = nvrx.Checks(["GPU-a", "GPU-b"]).run()
+    assert (gpu.kind, gpu.device) == (FindingKind.RECOVERY_ACTION, "")
+    assert gpu.detail == "GPUHealthCheck of nvidia-resiliency-ext fails"
+    assert (nic.kind, nic.device) == (FindingKind.NETWORK, "GPU-b")
+    assert nic.detail == "NicHealthCheck of GPU 1 of nvidia-resiliency-ext fails"
 
 
 def test_straggler_sections_of_the_extension_tell_how_slow_the_gpu_is(extension):
@@ -359,7 +391,7 @@ def test_straggler_sections_of_the_extension_tell_how_slow_the_gpu_is(extension)
 
 
 def test_without_the_extension_nothing_breaks():
-    assert not nvrx.Checks(gpus=8).are_there and nvrx.Checks(gpus=8).run() == []
+    assert not nvrx.Checks(["GPU-a"]).are_there and nvrx.Checks(["GPU-a"]).run() == []
     sections = nvrx.Sections(lambda finding: pytest.fail(str(finding)))
     with sections.section():
         pass

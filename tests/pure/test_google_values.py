@@ -61,3 +61,11 @@ def test_what_needs_no_setting_is_told_with_its_reason_and_what_is_empty_is_noth
 def test_a_value_of_the_wrong_kind_is_refused_by_its_key():
     with pytest.raises(SettingError, match="a.watchdog_cooldown_s='soon' is no value for health.cooldown_s"):
         translate({"a": {"watchdog_cooldown_s": "soon"}})
+
+
+def test_a_recipe_that_restarts_nothing_in_the_job_does_not_end_at_its_first_incident():
+    """All published recipes have a 0 there, and mean that the whole workload is restarted."""
+    found = translate({"workload": {"max_in_job_restarts": 0, "max_workload_restarts": 20}})
+    assert found.config == {"limits": {"max_workload_restarts": 20}}
+    assert "survivors go on" in found.dropped["workload.max_in_job_restarts"]
+    assert translate({"max_in_job_restarts": 4}).config == {"limits": {"max_in_job_restarts": 4}}

@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from elastic.control.state import RunState
 from elastic.ledger.ledger import Ledger
+from elastic.ledger.lines import happened
 from elastic.ledger.model import Account
 from elastic.ledger.telling import facts, lines, rows
+from elastic.settings import Checkpoint, RunSettings, Scaling
 from tests.pure.test_ledger import STEP_S, C, Journal, near, only, started, strike
 
 
@@ -200,3 +203,11 @@ def test_what_a_sensor_sees_of_an_injected_fault_is_evidence_beside_its_own_proo
     seen(journal.sleep(60.0), "space", "n1", "long after")
     incident = only(journal.steps(2).account(), "injected fault")
     assert incident.evidence == ("filled", "0% of /disk is free")
+
+
+def test_no_secret_of_a_url_is_journalled():
+    """The journal is copied into tiers, and reports are made of it."""
+    url = "s3://KEY:SECRET@bucket/run?signature=SIGNED"
+    state = RunState(settings=RunSettings(run="r", scaling=Scaling(), checkpoint=Checkpoint(persistent=url)))
+    told = json.dumps(list(happened(None, state, [])))
+    assert "SECRET" not in told and "SIGNED" not in told and "s3://***@bucket/run?***" in told

@@ -147,8 +147,11 @@ def test_a_zombie_of_a_replaced_generation_changes_nothing():
         ev.CollectiveBroken(worker="w1", generation=1, error="reset"),
         ev.Formed(worker="w7", generation=1),
     ):
-        assert admitted(ws.state, zombie) == (zombie, "")
-        assert ws.is_unchanged_by(zombie)
+        believed, why = admitted(ws.state, zombie)
+        assert believed == zombie and ws.is_unchanged_by(zombie)
+        who = "is no worker of this run" if zombie.worker == "w7" else "has been given up for dead"
+        assert who in why or (why == "" and isinstance(zombie, ev.CollectiveBroken))
+    assert admitted(ws.state, ev.Formed(worker="w0", generation=1)) == (ev.Formed(worker="w0", generation=1), "")
 
 
 def test_a_driver_that_takes_a_run_over_is_believed():
