@@ -187,7 +187,8 @@ def _counted(before: GpuReading, now: GpuReading) -> Iterator[Finding]:
         more = count - before.counters.get(name, count)
         if more <= 0:
             continue
-        kind = FindingKind.NVLINK if "NVLink" in name else FindingKind.ECC
+        kinds = {"NVLink": FindingKind.NVLINK, "remapped": FindingKind.ROW_REMAP}
+        kind = next((kinds[word] for word in kinds if word in name), FindingKind.ECC)
         is_lost = name.startswith("uncorrected") and "since ever" not in name
         severity = Severity.RESTARTABLE if is_lost else Severity.INFORMATIONAL
         yield _on(now, kind, severity, f"counts {more} more {name}: {count}", name)

@@ -33,6 +33,7 @@ _ECC = (
     ("uncorrected ECC errors since ever", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_AGGREGATE_ECC),
     ("corrected ECC errors since ever", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_AGGREGATE_ECC),
 )
+_REMAPPED = ("remapped rows after corrected errors", "remapped rows after uncorrected errors")
 _RECOVERY_ACTION = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _LINK_COUNTERS = {
     nvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL: "NVLink CRC errors (flow)",
@@ -41,6 +42,7 @@ _LINK_COUNTERS = {
     nvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL: "NVLink recoveries",
     nvml.NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL: "NVLink ECC errors",
 }
+# Not the software's power cap: a GPU that is busy runs at its own.
 _THROTTLED = {
     nvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
     nvml.nvmlClocksEventReasonSwThermalSlowdown: "heat (software)",
@@ -122,6 +124,7 @@ class Gpu:
             if count is not None:
                 counters[name] = int(count)
         remapped = self.ask("row remapping", nvml.nvmlDeviceGetRemappedRows) or (0, 0, 0, 0)
+        counters |= dict(zip(_REMAPPED, map(int, remapped[:2]), strict=True))
         power = self.ask("power", nvml.nvmlDeviceGetPowerUsage)
         rates = self.ask("utilization", nvml.nvmlDeviceGetUtilizationRates)
         memory = self.ask("memory", nvml.nvmlDeviceGetMemoryInfo)

@@ -42,6 +42,31 @@ def breaking(folder: Path, schedule: str, **limits: float) -> tuple[Story, Chaos
     return story, chaos
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"fault_injection_period_s": 1.6},
+        {"sim_fault_desc": "rank_killed,0.3"},
+        {"schedule": "every 0.4 stop,slow for=0.1"},
+        {"schedule": "poisson mtbf=2 stop,slow for=0.1"},
+    ],
+    ids=["a period", "in NVRx's form", "every", "by each node's own chance"],
+)
+def test_every_form_of_schedule_strikes_as_it_was_planned(asked: dict[str, Any], clean: Story, tmp_path: Path) -> None:
+    chaos = Chaos(enable_fault_injection=True, **asked)
+    story = run(tmp_path / "run", steps=STEPS, pause_s=PAUSE_S, slots=6, training=Training(chaos=chaos))
+    names = [line["fault"]["name"] for line in told(story, "FaultAsked")]
+    nodes = {line["node"] for line in told(story, "WorkerPlaced")}
+    plan = [fault.name for fault in schedule_of(chaos).plan(CHAOS_SEED, 60.0, nodes)]
+    assert names and [name for name in plan if name in names] == names, (
+        "what was asked for is what was planned, in order"
+    )
+    struck = [line for line in told(story, "FaultInjected") if line["proof"] and line["target"]]
+    assert struck and {line["fault"]["name"] for line in struck} <= set(names)
+    assert_promises(story, clean, steps=STEPS, killed=len(story.killed))
+
+
 def told(story: Story, event: str) -> list[dict[str, Any]]:
     return [line for line in story.journal if line.get("event") == event]
 

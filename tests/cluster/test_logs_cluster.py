@@ -12,6 +12,7 @@ from ray.exceptions import RayTaskError
 
 import elastic
 from elastic.actors.asking import supervisor_name
+from elastic.actors.journal_copy import stored_journal
 from elastic.actors.peer_source import namespace
 from elastic.checkpoint.stores import open_store
 from elastic.control.state import RunState
@@ -71,6 +72,7 @@ def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path
     store = open_store(str(tmp_path / "store"))
     try:
         assert {item.key.split("-")[-2] for item in store.list("talking/logs/")} >= {"w0", "w1"}
+        assert stored_journal(store, "talking") == (tmp_path / "run" / "journal.jsonl").read_text()
     finally:
         store.close()
 

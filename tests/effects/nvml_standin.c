@@ -8,12 +8,13 @@
  *   lost, reset              every call about the GPU says GPU_IS_LOST, RESET_REQUIRED
  *   hang                     every call about the GPU waits until this is 0 again
  *   ecc.dbe.vol, ecc.sbe.vol, ecc.dbe.agg, ecc.sbe.agg    uncorrected and corrected errors
- *   remap.pending, remap.failure
+ *   remap.corrected, remap.uncorrected, remap.pending, remap.failure
  *   action                   recovery action (field 230)
- *   link.K                   1 if NVLink K is active (18 links); nvlink.replay: replays of all
+ *   link.K                   1 if NVLink K is active (18 links)
+ *   field.K                  the value of field K, such as 52: NVLink replays
  *   temp, throttle           degrees; bits of the clocks event reasons
  *   pid                      one process that computes on the GPU
- *   xid.seq, xid.code, xid.gpu   an XID arrives when seq grows
+ *   xid.seq, xid.code, xid.gpu   an XID arrives when seq grows; xid.type: another event does
  *   no.events, no.ecc        1: not supported
  */
 #include <stdint.h>
@@ -100,7 +101,8 @@ result nvmlDeviceGetTotalEccErrors(device gpu, int kind, int since, unsigned lon
 }
 result nvmlDeviceGetRemappedRows(device gpu, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
     NEED(gpu);
-    *corrected = *uncorrected = 0;
+    *corrected = (unsigned)of(gpu, "remap.corrected", 0);
+    *uncorrected = (unsigned)of(gpu, "remap.uncorrected", 0);
     *pending = (unsigned)of(gpu, "remap.pending", 0);
     *failed = (unsigned)of(gpu, "remap.failure", 0);
     return SUCCESS;
@@ -119,7 +121,9 @@ result nvmlDeviceGetFieldValues(device gpu, int count, field *values) {
     for (int i = 0; i < count; i++) {
         values[i].type = 3;
         values[i].rc = SUCCESS;
-        values[i].value.u = values[i].field == 230 ? of(gpu, "action", 0) : values[i].field == 52 ? of(gpu, "nvlink.replay", 0) : 0;
+        char key[24];
+        snprintf(key, sizeof key, "field.%u", values[i].field);
+        values[i].value.u = values[i].field == 230 ? of(gpu, "action", 0) : of(gpu, key, 0);
     }
     return SUCCESS;
 }
@@ -163,7 +167,7 @@ result nvmlEventSetWait_v2(device set, event *to, unsigned timeout_ms) {
             seen++;
             memset(to, 0, sizeof *to);
             to->gpu = (device)(intptr_t)(get("xid.gpu", 0) + 1);
-            to->type = 8;
+            to->type = (unsigned long long)get("xid.type", 8);
             to->data = get("xid.code", 79);
             return SUCCESS;
         }

@@ -109,11 +109,20 @@ def test_a_line_that_names_a_process_of_ours_is_ours(monitor, tmp_path):
     assert killed.workers == ("w0",)
 
 
-def test_other_hardware_in_the_log_is_told(monitor):
+@pytest.mark.parametrize(
+    ("line", "kind", "device"),
+    [
+        ("blk_update_request: I/O error, dev elastictest0, sector 8 op 0x0:(READ)", FindingKind.DISK, "elastictest0"),
+        ("NETDEV WATCHDOG: elastictest1 (mlx5_core): transmit queue 3 timed out", FindingKind.NETWORK, "elastictest1"),
+        ("elastictest2: NIC Link is Down", FindingKind.NETWORK, "elastictest2"),
+    ],
+    ids=["disk", "stuck adapter", "link"],
+)
+def test_other_hardware_in_the_log_is_told(monitor, line, kind, device):
     needs_kmsg()
-    log_line("blk_update_request: I/O error, dev elastictest0, sector 8 op 0x0:(READ)")
-    (found,) = monitor_findings(monitor, "elastictest0")
-    assert (found.kind, found.device) == (FindingKind.DISK, "elastictest0")
+    log_line(line)
+    (found,) = monitor_findings(monitor, device)
+    assert (found.kind, found.device) == (kind, device)
 
 
 def test_a_log_that_can_not_be_read_is_said_once(tmp_path):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,8 +135,49 @@ def test_an_nvlink_that_goes_down_is_told_and_when_it_is_back(heard, standin):
     assert (down.severity, down.device) == (Severity.RESET_NEEDED, UUIDS[0])
     standin["gpu0.link.4"] = 1
     assert heard.first(FindingKind.NVLINK, "has NVLink 4 back").severity is Severity.INFORMATIONAL
-    standin["gpu0.nvlink.replay"] = 7
-    assert "counts 7 more NVLink replays: 7" in heard.first(FindingKind.NVLINK, "replays").detail
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "what", "severity"),
+    [
+        ("ecc.sbe.agg", FindingKind.ECC, "corrected ECC errors since ever", Severity.INFORMATIONAL),
+        ("ecc.dbe.agg", FindingKind.ECC, "uncorrected ECC errors since ever", Severity.INFORMATIONAL),
+        ("remap.corrected", FindingKind.ROW_REMAP, "remapped rows after corrected errors", Severity.INFORMATIONAL),
+        ("remap.uncorrected", FindingKind.ROW_REMAP, "remapped rows after uncorrected errors", Severity.INFORMATIONAL),
+        ("field.38", FindingKind.NVLINK, "NVLink CRC errors (flow)", Severity.INFORMATIONAL),
+        ("field.45", FindingKind.NVLINK, "NVLink CRC errors (data)", Severity.INFORMATIONAL),
+        ("field.52", FindingKind.NVLINK, "NVLink replays", Severity.INFORMATIONAL),
+        ("field.59", FindingKind.NVLINK, "NVLink recoveries", Severity.INFORMATIONAL),
+        ("field.160", FindingKind.NVLINK, "NVLink ECC errors", Severity.INFORMATIONAL),
+    ],
+)
+def test_every_counter_is_told_when_it_goes_up(heard, standin, key, kind, what, severity):
+    standin[f"gpu1.{key}"] = 7
+    found = heard.first(kind, f"counts 7 more {what}: 7")
+    assert (found.device, found.severity) == (UUIDS[1], severity)
+
+
+@pytest.mark.parametrize(
+    ("bit", "why"),
+    [(8, "hardware slowdown"), (32, "heat (software)"), (64, "heat (hardware)"), (128, "power brake")],
+)
+def test_every_reason_for_low_clocks_is_told(heard, standin, bit, why):
+    standin["gpu0.throttle"] = bit | 4  # at its power cap, as every busy GPU is
+    assert heard.first(FindingKind.THROTTLE).detail.endswith(f"holds its clocks back: {why}")
+
+
+@pytest.mark.parametrize("event", [1 << 14, 1 << 15], ids=["it is unavailable", "it asks for something"])
+def test_other_news_of_a_gpu_have_it_looked_at_at_once(standin, event):
+    """Long before the next look is due."""
+    heard = Heard(replace(QUICK, period_s=LONG_S))
+    try:
+        heard.has_looked()
+        standin["gpu1.action"] = 1
+        standin["xid.type"] = event
+        standin.xid(0, gpu=1)
+        assert heard.first(FindingKind.RECOVERY_ACTION).device == UUIDS[1]
+    finally:
+        heard.monitor.close()
 
 
 def test_heat_throttling_and_remapped_rows_are_told(heard, standin):

@@ -262,6 +262,7 @@ def test_a_counter_that_was_reset_is_no_news():
         ("uncorrected ECC errors since ever", Severity.INFORMATIONAL),
         ("corrected ECC errors", Severity.INFORMATIONAL),
         ("NVLink replays", Severity.INFORMATIONAL),
+        ("remapped rows after uncorrected errors", Severity.INFORMATIONAL),
     ],
 )
 def test_only_data_that_was_lost_costs_a_worker(name, severity):
