@@ -78,7 +78,7 @@ bench-quick: $(READY) bench-env ## the peers side by side, one kill and one hang
 bench: STORM_S := 120
 bench: $(READY) bench-env ## the peers side by side, under 60 min; needs root and ip
 	$(FAULTS) $(FIVE) --scenario kill,stop --repeats 3 --out runs/bench/recovery_kill_stop.json $(ARGS)
-	$(FAULTS) $(FIVE) --scenario notice,node,partition,coordinator,everyone --repeats 1 --out runs/bench/recovery_more.json $(ARGS)
+	$(FAULTS) $(FIVE) --scenario notice,node,partition,shrink,donor,coordinator,everyone --repeats 1 --out runs/bench/recovery_more.json $(ARGS)
 	$(FAULTS) $(FIVE),ddp --scenario clean --repeats 1 --out runs/bench/recovery_clean.json $(ARGS)
 	$(FAULTS) $(FIVE) --scenario storm --repeats 1 --storm-s $(STORM_S) --out runs/bench/recovery_storm.json $(ARGS)
 
