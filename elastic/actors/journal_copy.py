@@ -8,7 +8,8 @@ from pathlib import Path
 
 from elastic.actors.segments import Copying, next_lines
 from elastic.checkpoint.records import Keys, opened, sealed
-from elastic.checkpoint.store import Store, StoreError
+from elastic.checkpoint.store import Store, TakenError
+from elastic.errors import ElasticError
 
 log = logging.getLogger("elastic")
 
@@ -38,7 +39,10 @@ class JournalCopy(Copying):
                 body = {"begin": self._copied_bytes, "text": text.decode(errors="replace")}
                 self._store.create(self._keys.journal(self._incarnation, self._number), sealed(_KIND, body))
                 self._number, self._copied_bytes = self._number + 1, self._copied_bytes + len(text)
-        except (StoreError, OSError) as error:
+        except TakenError:  # an answer was lost, and the segment is there: go on behind it
+            self._number, self._copied_bytes = self._number + 1, None
+            self.copy()
+        except (ElasticError, KeyError, OSError, ValueError) as error:
             log.warning("the journal is not copied now, and is tried again: %s", error)
 
 

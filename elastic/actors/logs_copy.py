@@ -6,7 +6,7 @@ from pathlib import Path
 from elastic.actors.run_logs import put_aside
 from elastic.actors.segments import Copying, next_lines
 from elastic.checkpoint.records import Keys, sealed
-from elastic.checkpoint.store import Store, StoreError
+from elastic.checkpoint.store import Store, StoreError, TakenError
 
 log = logging.getLogger("elastic")
 
@@ -39,6 +39,9 @@ class LogsCopy(Copying):
             number = self._numbers.get(name, 0)
             body = {"begin": begin, "text": text.decode(errors="replace")}
             stem = name.removesuffix(".jsonl")
-            self._store.create(self._keys.log(self._incarnation, stem, number), sealed(_KIND, body))
             self._numbers[name] = number + 1
+            try:
+                self._store.create(self._keys.log(self._incarnation, stem, number), sealed(_KIND, body))
+            except TakenError:  # an answer was lost; some lines are there twice then, which is better than not
+                continue
             self._copied_bytes[name] = begin + len(text)

@@ -298,9 +298,11 @@ class CheckpointReplica:
         while self._is_needed():
             time.sleep(min(_LEASE_LOOK_S, self._equipment.lease_s / 4))
         log.warning("no driver for %.0f s: what node %s holds is given up", self._equipment.lease_s, self._node.name)
-        if self._equipment.incarnation:  # who was only woken to be asked has no say in what stays
-            self._clear()
-        ray.kill(self._self, no_restart=True)
+        try:
+            if self._equipment.incarnation:  # who was only woken to be asked has no say in what stays
+                self._clear()
+        finally:
+            ray.kill(self._self, no_restart=True)
 
 
 def start_replica(node: str, equipment: Equipment) -> Any:

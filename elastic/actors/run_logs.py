@@ -40,7 +40,7 @@ class RunLogs(logging.Handler):
         self._echo = Echo(settings.logs.show)
         self._nodes: dict[str, str] = {}
         self._has_failed = False
-        self._writing = threading.Lock()
+        self._writing, self._telling = threading.Lock(), threading.Lock()
         self._console: logging.Handler | None = None
         self._level_before = logging.NOTSET
 
@@ -52,7 +52,9 @@ class RunLogs(logging.Handler):
             return False
         self._write(event.worker, event.lines, event.role, event.node or self._nodes.get(event.worker, ""))
         for line in event.lines:
-            for level, text in list(self._echo.heard(line, event.worker, time.monotonic(), event.role)):
+            with self._telling:
+                told = list(self._echo.heard(line, event.worker, time.monotonic(), event.role))
+            for level, text in told:
                 _show(level, text)
         return True
 
@@ -70,7 +72,9 @@ class RunLogs(logging.Handler):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for level, text in self._echo.due(time.monotonic(), is_last=True):
+        with self._telling:
+            told = list(self._echo.due(time.monotonic(), is_last=True))
+        for level, text in told:
             _show(level, text)
         log.removeHandler(self)
         if self._console is not None:

@@ -54,13 +54,17 @@ class RayWorkerHost(WorkerHost):
 
     def _leave(self, staged: list[ev.ShardStaged]) -> None:
         """Nobody is left who drives: have the last state made durable, then free the slot."""
-        if staged and self._is_persistent:
-            last = max(staged, key=lambda event: event.commit.step)
-            here = [peer for peer in self._peers() if peer.node == self._node]
-            why_not = here[0].make_durable(self.heeded(), last) if here else "there is no replica actor on this node"
-            if why_not:
-                log.warning("step %d is in the memory of this node, and not durable: %s", last.commit.step, why_not)
-        _free_slot()
+        try:
+            if staged and self._is_persistent:
+                self._make_durable(max(staged, key=lambda event: event.commit.step))
+        finally:
+            _free_slot()
+
+    def _make_durable(self, last: ev.ShardStaged) -> None:
+        here = [peer for peer in self._peers() if peer.node == self._node]
+        why_not = here[0].make_durable(self.heeded(), last) if here else "there is no replica actor on this node"
+        if why_not:
+            log.warning("step %d is in the memory of this node, and not durable: %s", last.commit.step, why_not)
 
 
 def _free_slot() -> None:

@@ -6,6 +6,7 @@ import logging
 import mmap
 import os
 import socket
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ def scan(directory: Path, run: str, manifests: Manifests | None = None, step: in
 def remove(directory: Path, run: str) -> None:
     """Take a run's slots away; who has mapped one keeps its bytes."""
     for path in _files(directory, run):
-        path.unlink(missing_ok=True)
+        _unlink(path)
 
 
 def reclaim(directory: Path, run: str, kept: int = KEPT) -> list[Path]:
@@ -99,9 +100,15 @@ def reclaim(directory: Path, run: str, kept: int = KEPT) -> list[Path]:
                 continue
             manifest = manifests.read(fd, path)
             if manifest is None or len(_newer(manifest, sealed)) >= kept:
-                path.unlink(missing_ok=True)
+                _unlink(path)
                 gone.append(path)
     return gone
+
+
+def _unlink(path: Path) -> None:
+    """What is not ours, or no file, stays."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 class MemorySource:
@@ -161,13 +168,15 @@ def _files(directory: Path, run: str) -> list[Path]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
+    """None where it was removed meanwhile, or is not ours: whoever else writes to this directory is not believed."""
     try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError:  # removed meanwhile, or somebody else's
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would let us wait for a writer
+    except OSError:
         yield None
         return
     try:
-        yield fd
+        found = os.fstat(fd)
+        yield fd if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
     finally:
         os.close(fd)
 

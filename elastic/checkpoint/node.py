@@ -266,7 +266,7 @@ class Node:
                         copied.add(part)
                     seconds, nbytes = time.monotonic() - began_s, copied.manifest.nbytes
                     return Pulled(where=peer.where, nbytes=nbytes, seconds=seconds, retries=len(reasons))
-                except (StoreError, CorruptError) as error:
+                except (StoreError, CorruptError, OSError) as error:  # its machine may be out of files, or of memory
                     reasons.append(f"{peer.where}: {error}")
                     if copied is not None and copied.is_over:
                         break

@@ -117,10 +117,14 @@ def _without_commit(vault: Vault, before_s: float) -> list[str]:
 def _verdicts(vault: Vault, keep: Keep) -> list[Verdict]:
     records = vault.commits(also_void=True)
     bad = {name_of(commit) for commit in vault.quarantined()}
-    for record in [record for record in vault.commits() if record.name not in bad][: keep.last]:
+    complete = 0
+    for record in [record for record in vault.commits() if record.name not in bad]:
+        if complete == keep.last:
+            break
         try:
             vault.check_complete(record)
-        except (MissingError, CorruptError):
+            complete += 1
+        except (MissingError, CorruptError):  # the next older one takes its place among those that are kept
             bad.add(record.name)
     leased = {record.name for record in records if vault.leases.is_taken(record.name, is_durable=True)}
     return judged(records, keep, forks=vault.forks(), bad=bad, leased=leased)

@@ -103,7 +103,9 @@ def _facts(made: Report, folder: Path) -> dict[str, object]:
     from elastic.report.window import URL_FILE
 
     now = made.headline
-    url = folder / URL_FILE
+    page = ""
+    with contextlib.suppress(OSError):  # none, or another user's
+        page = (folder / URL_FILE).read_text().strip()
     facts = asdict(now)
     began_s, seen_s = facts.pop("began_s"), facts.pop("seen_s")
     return {
@@ -112,5 +114,5 @@ def _facts(made: Report, folder: Path) -> dict[str, object]:
         "began_at_s": began_s,
         "seen_at_s": seen_s,
         "silent_s": 0.0 if now.ending else round(max(0.0, time.time() - seen_s), 3),
-        "page": url.read_text().strip() if url.exists() else "",
+        "page": page,
     }

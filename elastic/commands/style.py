@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from elastic.control.plain import finite
 from elastic.errors import ElasticError
 
 PROGRAM = "elastic"
@@ -33,7 +34,7 @@ address_option = click.option(
 
 def tell(facts: dict[str, Any], as_json: bool, *lines: str) -> None:
     """The facts for a program, or lines for people."""
-    click.echo(json.dumps(facts, indent=1) if as_json else "\n".join(lines))
+    click.echo(json.dumps(finite(facts), indent=1, allow_nan=False) if as_json else "\n".join(lines))
 
 
 def run_cli(group: click.Group) -> None:
@@ -50,6 +51,6 @@ def run_cli(group: click.Group) -> None:
     except BrokenPipeError:  # whoever read our lines has gone (`| head`)
         sys.stderr.close()
         sys.exit(FAILED)
-    except ElasticError as error:
+    except (ElasticError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)

@@ -181,14 +181,16 @@ def _states(before: GpuReading, now: GpuReading) -> Iterator[Finding]:
         yield _on(now, FindingKind.ROW_REMAP, Severity.INFORMATIONAL, what, "pending")
 
 
+_COUNTED = {"NVLink": FindingKind.NVLINK, "remapped": FindingKind.ROW_REMAP}  # by a word in the counter's name
+
+
 def _counted(before: GpuReading, now: GpuReading) -> Iterator[Finding]:
     """Counters that went up; one that went down was reset."""
     for name, count in now.counters.items():
         more = count - before.counters.get(name, count)
         if more <= 0:
             continue
-        kinds = {"NVLink": FindingKind.NVLINK, "remapped": FindingKind.ROW_REMAP}
-        kind = next((kinds[word] for word in kinds if word in name), FindingKind.ECC)
+        kind = next((kind for word, kind in _COUNTED.items() if word in name), FindingKind.ECC)
         is_lost = name.startswith("uncorrected") and "since ever" not in name
         severity = Severity.RESTARTABLE if is_lost else Severity.INFORMATIONAL
         yield _on(now, kind, severity, f"counts {more} more {name}: {count}", name)

@@ -123,15 +123,16 @@ class Gpu:
             count = self.ask("ECC errors", nvml.nvmlDeviceGetTotalEccErrors, kind, since)
             if count is not None:
                 counters[name] = int(count)
-        remapped = self.ask("row remapping", nvml.nvmlDeviceGetRemappedRows) or (0, 0, 0, 0)
-        counters |= dict(zip(_REMAPPED, map(int, remapped[:2]), strict=True))
+        remapped = self.ask("row remapping", nvml.nvmlDeviceGetRemappedRows)
+        if remapped is not None:
+            counters |= dict(zip(_REMAPPED, map(int, remapped[:2]), strict=True))
         power = self.ask("power", nvml.nvmlDeviceGetPowerUsage)
         rates = self.ask("utilization", nvml.nvmlDeviceGetUtilizationRates)
         memory = self.ask("memory", nvml.nvmlDeviceGetMemoryInfo)
         return {
             "counters": counters,
-            "remap_pending": bool(remapped[2]),
-            "remap_failed": bool(remapped[3]),
+            "remap_pending": remapped is not None and bool(remapped[2]),
+            "remap_failed": remapped is not None and bool(remapped[3]),
             "recovery_action": self._fields((_RECOVERY_ACTION,), "recovery action").get(_RECOVERY_ACTION),
             "temperature_c": self._temperature(),
             "hot_at_c": self.ask(

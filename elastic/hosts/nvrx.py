@@ -43,7 +43,7 @@ class Checks:
         kinds = (("GPUHealthCheck", FindingKind.HEALTH), ("NicHealthCheck", FindingKind.NETWORK))
         for name, kind in (*kinds, ("NVLHealthCheck", FindingKind.NVLINK)):
             check = getattr(module, name, None)
-            if check is not None:
+            if check is not None and devices:
                 self._add(name, kind, check, devices)
 
     @property

@@ -109,7 +109,7 @@ class Book:
         short_by: the incident since which replicas are missing. cause: the one that what goes on now follows from.
         inferred: incidents that no line tells of, by what shows them.
         groups: cause and short_by of each generation, by (incarnation, generation), for steps that are told late.
-        noted: by step, the seconds that training has waited for something, by worker and what it was.
+        noted: by step, the seconds that training has waited for something, by worker and what it was. notes: how many.
     """
 
     run: str = ""
@@ -128,6 +128,7 @@ class Book:
     inferred: dict[tuple[str, float, float], int] = field(default_factory=dict)
     groups: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
     noted: dict[int, dict[tuple[str, str], float]] = field(default_factory=dict)
+    notes: int = 0
     short_by: int | None = None
     cause: int | None = None
 
@@ -272,7 +273,8 @@ class Book:
             took_s = last.add(step, last.end_s, end_s)
         else:
             last, took_s = self._insert(step)
-        last.places.append(-1 if step.is_first else self.usual.setdefault(step.shape, Usual()).add(took_s))
+        says_nothing = step.is_first or step.is_skipped or took_s <= 0  # of how long such steps take
+        last.places.append(-1 if says_nothing else self.usual.setdefault(step.shape, Usual()).add(took_s))
         self.see(step.committed_s)
 
     def _longest_s(self) -> float:

@@ -37,6 +37,7 @@ class JournalReader:
         self._workers: dict[str, _Worker] = {}
         self._members: tuple[str, ...] = ()
         self._generation = self._looped = 0  # the newest, and the one that has ended its loop
+        self._group = (0, 0)  # incarnation and generation of the newest
         self._forks: list[tuple[int, int, int]] = []
         self._is_first = False  # somebody in the group has never computed a step
         self._cause: int | None = None  # what all of a new life follows from, until it trains
@@ -108,6 +109,7 @@ class JournalReader:
         self._cause = self._book.cause
         self._incidents, self._planned, self._book.short_by = {}, None, None
         self._raised, self._faults = None, set()
+        self._noticed_s.clear()
 
     def _started(self, line: Line, at_s: float) -> None:
         if not self._has_begun:
@@ -136,7 +138,7 @@ class JournalReader:
 
     def _parked(self, line: Line, at_s: float) -> None:
         worker = self._worker(line["worker"])
-        worker.entered_s, worker.parked_s = line.get("entered_s") or at_s, at_s
+        worker.entered_s, worker.parked_s = min(line.get("entered_s") or at_s, at_s), at_s  # its clock may be ahead
 
     def _noticed(self, line: Line, at_s: float) -> None:
         self._noticed_s.setdefault(line.get("worker") or line["node"], at_s)
@@ -160,16 +162,16 @@ class JournalReader:
 
     def _form(self, line: Line, at_s: float) -> None:
         view = line["view"]
-        if view["generation"] == self._generation:
+        group = (view["incarnation"], view["generation"])
+        if group == self._group:
             return  # somebody had not heard of it
         self._decided(str(line.get("reason", "")))
-        self._generation = view["generation"]
+        self._generation, self._group = view["generation"], group
         self._members = tuple(member["worker"] for member in view["members"])
         if view["bootstrap"] or view["restored"]:
             self._book.go_back(view["resume"]["step"], self._current(at_s))
         self._forks = [(one["incarnation"], one["generation"], one["step"]) for one in view["forks"]]
         self._size(len(self._members) // view.get("width", 1), at_s)
-        group = (view["incarnation"], view["generation"])
         self._book.groups[group] = (self._current(at_s), self._book.short_by)
 
     def _decided(self, reason: str) -> None:
@@ -278,6 +280,9 @@ class JournalReader:
         if entry.is_planned:  # the controller opens it when all have stopped; its first signal was the notice
             whom = [name for one in entry.culprits for name in (one, self._book.nodes.get(one, ""))]
             entry.opened_s = min([entry.opened_s, *(self._noticed_s.get(name, entry.opened_s) for name in whom)])
+            if told["resumed_at_s"] is not None:  # what comes for them later is another notice
+                for name in whom:
+                    self._noticed_s.pop(name, None)
         if told["decision"] and told["decision"] != entry.decision:
             entry.decision, entry.decided_s = told["decision"], at_s
         entry.replicas_before, entry.replicas_after = told["replicas_before"], told["replicas_after"]
@@ -330,8 +335,8 @@ class JournalReader:
                 attempt=commit["attempt"],
                 replicas=report["replicas"],
                 samples=report["samples"],
-                since_s=times.get("since_s") or 0.0,
-                started_s=report["started_at_s"],
+                since_s=min(times.get("since_s") or 0.0, at_s),
+                started_s=min(report["started_at_s"], at_s),
                 committed_s=min(report["committed_at_s"], at_s),
                 data_s=times.get("data_s", 0.0),
                 stall_s=times.get("stall_s", 0.0),
@@ -340,6 +345,7 @@ class JournalReader:
                 callbacks=report.get("costs") or {},
                 worker=line.get("worker", ""),
                 is_first=is_first,
+                is_skipped=bool(report.get("skipped")),
             )
         )
 
@@ -347,6 +353,7 @@ class JournalReader:
         if line["seconds"] > 0:
             noted, key = self._book.noted.setdefault(line["step"], {}), (line["worker"], line["what"])
             noted[key] = noted.get(key, 0.0) + line["seconds"]
+            self._book.notes += 1
 
     def _loop_ended(self, line: Line, at_s: float) -> None:
         """What came after the last step, before anybody left."""

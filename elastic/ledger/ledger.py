@@ -30,14 +30,14 @@ class Ledger:
         reader = self._readers["trainer" in line]
         try:
             return reader.read(line)
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return False
 
     def feed_text(self, text: str) -> bool:
         """The same for a line of text; False too if it was cut in the middle."""
         try:
             line = json.loads(text)
-        except ValueError:
+        except (RecursionError, ValueError):
             return False
         return isinstance(line, dict) and self.feed(line)
 

@@ -122,8 +122,8 @@ class Judge:
         Args:
             before, after: steps of the same time of training on this side, if there are any.
         """
-        if after is not None and before is not None:  # steps that nobody could tell of any more
-            yield Piece(begin_s, end_s, Category.PRODUCTIVE, before.short_by, before.replicas)
+        if after is not None and before is not None:
+            yield from self._between(begin_s, end_s, before, after)
         elif after is not None:
             yield Piece(begin_s, end_s, Category.FORMING, mark.incident)
         elif following is None:
@@ -134,6 +134,18 @@ class Judge:
             yield Piece(begin_s, end_s, Category.DECIDING, following.incident)
         else:
             yield from self._broken(begin_s, end_s, following, before)
+
+    def _between(self, begin_s: float, end_s: float, before: Stretch, after: Stretch) -> Iterator[Piece]:
+        """Steps that nobody could tell of any more, as long as they take; behind them, and a pause, somebody hung."""
+        usual_s, untold = self._book.usual_s(before.shape), max(0, after.first - before.last - 1)
+        until_s = min(end_s, begin_s + (untold + 1) * _SLOW * usual_s) if usual_s else end_s
+        yield Piece(begin_s, until_s, Category.PRODUCTIVE, before.short_by, before.replicas)
+        if until_s < end_s:
+            took = f"{end_s - begin_s:.1f} s from step {before.last} to step {after.first}"
+            why = f"{took}; a step usually takes {usual_s:.2f} s"
+            entry = self._infer(STALLED_STEP, before, end_s, until_s, why)
+            entry.step, entry.resumed_s = after.first, end_s
+            yield Piece(until_s, end_s, Category.DETECTING, entry.number)
 
     def _broken(self, begin_s: float, end_s: float, following: Mark, before: Stretch | None) -> Iterator[Piece]:
         """A failure ended it: first what was committed and never told, then the attempt in flight, then silence."""
@@ -215,7 +227,7 @@ class Judge:
         usual_s = book.usual_s(stretch.shape)
         usual, last = book.usual.get(stretch.shape), stretch.places[-1]
         known = usual.known(last) if usual is not None and last >= 0 else 0
-        basis = (stretch.steps, usual_s, known, len(book.struck), len(book.noted), len(book.entries))
+        basis = (stretch.steps, usual_s, known, len(book.struck), book.notes, len(book.entries))
         if stretch.judged is None or stretch.judged[0] != basis:
             judged = self._judge(stretch, usual_s)
             stretch.judged = ((*basis[:-1], len(book.entries)), judged)

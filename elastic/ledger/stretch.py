@@ -23,7 +23,7 @@ class Step:
         data_s, stall_s, evaluation_s, callback_s: of the time since then, waited for data, for snapshots, and spent on
             evaluation, and in callbacks. callbacks: seconds by callback.
         worker: that told of it.
-        is_first: somebody in the group had never computed a step before.
+        is_first: somebody in the group had never computed a step before. is_skipped: nobody applied it.
     """
 
     number: int
@@ -42,6 +42,7 @@ class Step:
     callbacks: Mapping[str, float] = field(default_factory=dict)
     worker: str = ""
     is_first: bool = False
+    is_skipped: bool = False
 
     @property
     def shape(self) -> Shape:

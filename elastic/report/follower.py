@@ -1,6 +1,7 @@
 """Effect. Follows a journal: what was appended to it since the last look goes into the report and the ledger."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -85,7 +86,8 @@ class Follower:
         except ValueError:
             return
         if isinstance(line, dict) and "t" in line:
-            self._fold.take(line)
+            with suppress(AttributeError, KeyError, TypeError, ValueError):  # of another version
+                self._fold.take(line)
             self._ledger.feed(line)
             self.lines += 1
             self._taken += 1

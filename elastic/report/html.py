@@ -2,7 +2,6 @@
 
 import html
 import json
-import math
 from dataclasses import asdict, fields
 from functools import cache
 from importlib import resources
@@ -10,6 +9,7 @@ from string import Template
 from typing import Any
 
 from elastic import __version__
+from elastic.control.plain import finite
 from elastic.report.content.model import Report
 
 
@@ -19,7 +19,7 @@ def as_json(report: Report) -> str:
     try:
         return json.dumps(report, default=_fields, **compact)  # ten times as fast as copying it first
     except ValueError:
-        return json.dumps(_finite(asdict(report)), **compact)
+        return json.dumps(finite(asdict(report)), **compact)
 
 
 def page(report: Report) -> str:
@@ -68,11 +68,3 @@ def _asset(name: str) -> str:
 
 def _fields(value: Any) -> dict[str, Any]:
     return {one.name: getattr(value, one.name) for one in fields(value)}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -36,7 +36,7 @@ def _head(now: Headline, metric: str) -> Table:
         Text(now.ending or now.phase, style="bold red" if is_bad else "bold green"),
         f"step {now.step}" if now.step >= 0 else "no step yet",
         f"goodput {now.goodput:.1%}",
-        f"{metric or 'loss'} {loss}",
+        Text(f"{metric or 'loss'} {loss}"),
     )
     grid.add_row(
         f"for {duration(now.wall_s)}",

@@ -25,7 +25,7 @@ def line_of(record: logging.LogRecord, where: tuple[int, int, int] = NOWHERE) ->
     """A record in the one form; where: generation, step, rank."""
     try:
         text = record.getMessage()
-    except (TypeError, ValueError):  # values that do not fit the text
+    except Exception:  # values that do not fit the text, or cannot be shown: whoever logs goes on
         text = str(record.msg)
     generation, step, rank = where
     raised = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info and record.exc_info[0] else ""

@@ -497,3 +497,25 @@ def test_all_pages_are_touched_before_the_first_use(tmp_path: Path) -> None:
         assert path.stat().st_blocks * 512 >= 1 << 20
     arena.close()
     assert len(list(tmp_path.iterdir())) == SLOTS == 3
+
+
+def test_whatever_else_bears_the_name_of_a_slot_is_neither_read_nor_waited_for(arena: Arena, tmp_path: Path) -> None:
+    """Everybody may write to /dev/shm: a pipe, a folder, a link to a slot of another run, a slot of another user."""
+    assert stage(arena, 3) is not None
+    os.mkfifo(tmp_path / f"elastic-{RUN}@x-w9-0.slot")
+    (tmp_path / f"elastic-{RUN}@x-w9-1.slot").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    other = Arena(tmp_path / "elsewhere", RUN, 1, "w0")
+    stage(other, 8)
+    stage(other, 9)
+    other.close()
+    theirs, linked = (one.path for one in memory.scan(tmp_path / "elsewhere", RUN))
+    (tmp_path / f"elastic-{RUN}@x-w9-2.slot").symlink_to(linked)
+    if os.geteuid() == 0:
+        stolen = theirs.rename(tmp_path / f"elastic-{RUN}@x-w9-3.slot")
+        os.chown(stolen, 12345, -1)
+    assert steps_in(tmp_path) == [3]
+    memory.reclaim(tmp_path, RUN)
+    assert steps_in(tmp_path) == [3]
+    memory.remove(tmp_path, RUN)
+    assert steps_in(tmp_path) == []

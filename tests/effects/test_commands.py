@@ -19,9 +19,10 @@ from elastic.api import fit
 from elastic.cli import cli, main
 from elastic.commands import running
 from elastic.commands.reference import exit_codes, leaves, render, takes_json
-from elastic.commands.style import CODES, UNSOUND
+from elastic.commands.style import CODES, UNSOUND, tell
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
+from tests.pure.report_lines import a_night, written
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {" ".join(path): command for path, command in leaves(cli)}
@@ -358,3 +359,16 @@ def test_a_file_that_is_run_gives_every_setting_that_fit_takes():
     """A section that the command forgets would be dropped without a word."""
     taken = inspect.signature(fit).parameters.keys()
     assert {"train_fn", *running._ARGUMENTS} == {one.name for one in fields(RunConfig)} & taken
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(monkeypatch, capsys, tmp_path):
+    written(a_night().lines, tmp_path / "run")
+    code, out, err = called(
+        monkeypatch, capsys, "report", str(tmp_path / "run"), "-o", str(tmp_path / "none" / "x.html")
+    )
+    assert (code, out) == (1, "") and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_json_has_no_word_for_what_is_no_number(capsys):
+    tell({"loss": float("nan")}, True)
+    assert json.loads(capsys.readouterr().out) == {"loss": None}

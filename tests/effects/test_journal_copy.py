@@ -115,6 +115,30 @@ def test_what_could_not_be_copied_is_copied_later(tmp_path: Path) -> None:
     assert (tmp_path / "there").read_bytes() == path.read_bytes()
 
 
+def test_a_segment_whose_answer_was_lost_is_not_written_again(tmp_path: Path) -> None:
+    """It is there; the next try has more lines, and goes on behind it."""
+    store = DirectoryStore(tmp_path / "store")
+    create, lost = store.create, [False]
+
+    def creating(key: str, data: Any) -> None:
+        create(key, data)
+        if not lost[0]:
+            lost[0] = True
+            journal.write([line_of("event", 1.0, stable(1))])
+            raise StoreError("no answer")
+
+    store.create = creating  # type: ignore[method-assign]
+    journal = Journal(tmp_path)
+    journal.write([line_of("event", 1.0, stable(0))])
+    copying = JournalCopy(journal.path, store, RUN, 1, period_s=SOON_S)
+    while not lost[0]:
+        threading.Event().wait(SOON_S)
+    copying.close()
+    journal.close()
+    fetch_journal(tmp_path / "there", store, RUN)
+    assert (tmp_path / "there").read_bytes() == journal.path.read_bytes()
+
+
 def test_the_past_is_that_of_the_last_line_of_history(tmp_path: Path) -> None:
     assert read_past(tmp_path / "none", RUN) == Past()
     lines = [form(-1), *(stable(step) for step in range(6))]

@@ -88,6 +88,17 @@ def test_one_flipped_bit_and_the_next_peer_is_asked():
     assert b.holding().nbytes == len(data)
 
 
+def test_a_peer_that_is_out_of_files_and_the_next_one_is_asked():
+    (a, memory), (b, _), (c, other) = node("a"), node("b"), node("c")
+    memory.seal(key(1))
+    other.seal(key(1))
+
+    def fails(data: object, begin: int) -> object:
+        raise OSError(24, "Too many open files")
+
+    assert b.pull(key(1), [PeerOf(a, fails), PeerOf(c)]).where == "node c"
+
+
 @pytest.mark.parametrize("spoil", [flip, lambda data, begin: data[:-1]], ids=["flipped", "short"])
 def test_nothing_stays_of_a_copy_that_is_not_whole(spoil):
     (a, memory), (b, _) = node("a"), node("b")

@@ -211,8 +211,8 @@ def test_a_journal_is_followed_through_lines_cut_in_the_middle_and_replaced_by_a
     path.write_text("".join(lines[:40]) + lines[40][:50])
     assert follower.read() and follower.lines == 40
     with path.open("a") as file:
-        file.write(lines[40][50:] + '{"t": 1, "eve\n')
-    assert follower.has_news and follower.read() and follower.lines == 41
+        file.write(lines[40][50:] + '{"t": 1, "eve\n{"t": "soon", "event": "StepStable"}\n')
+    assert follower.has_news and follower.read() and follower.lines == 42
     assert follower.report().headline.run == "night" and not follower.has_news
     scribe = Scribe(run="day")
     scribe.begin()

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import sys
 import threading
 from dataclasses import replace
 
@@ -76,6 +77,18 @@ def test_levels_between_are_rounded_down(logger, number, level):
 def test_values_that_do_not_fit_their_text_break_nothing(logger, buffer):
     buffer.handle(logging.LogRecord("train", logging.WARNING, __file__, 1, "%d sheep", ("many",), None))
     assert [line.text for line in lines_of(buffer)] == ["%d sheep"]
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("value", [({"loss": 1},), (Unspeakable(),)], ids=["of another name", "cannot be shown"])
+def test_whoever_logs_goes_on(logger, buffer, value):
+    """The standard library raises there neither: a log call must not end training."""
+    buffer.handle(logging.LogRecord("train", logging.WARNING, __file__, 1, "%(norm)s", value, None))
+    assert [line.text for line in lines_of(buffer)] == ["%(norm)s"]
 
 
 def test_the_oldest_go_when_nobody_takes_them(logger, buffer):
@@ -192,6 +205,23 @@ def test_the_same_of_many_workers_is_shown_once(tmp_path, caplog):
         "3 more from 3 workers: hot 91",
     ]
     assert [one.levelname for one in caplog.records] == ["WARNING", "WARNING"]
+
+
+def test_news_may_be_heeded_by_many_threads_at_once(tmp_path):
+    """The fleet's, the control's and the tiers' threads all do."""
+    lines = [replace(LINE, kind=f"kind {number}", text=str(number)) for number in range(300)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with RunLogs(tmp_path, SETTINGS, io.StringIO()) as logs:
+            talking = [
+                Running(lambda name=name: [logs.heed(ev.Logged(worker=name, lines=(line,))) for line in lines])
+                for name in ("w0", "w1", "w2")
+            ]
+            for one in talking:
+                one.result()
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_where_nobody_else_shows_them_lines_go_to_the_stream(tmp_path, monkeypatch):

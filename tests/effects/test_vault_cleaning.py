@@ -104,13 +104,15 @@ def test_c07_a_reader_and_a_collector_that_meet_cannot_both_go_on(vault, clock, 
         source.read(key, 0, 1)
 
 
-def test_an_incomplete_step_makes_no_other_go(vault):
+@pytest.mark.parametrize("incomplete", [1, 2])
+def test_incomplete_steps_make_no_other_go(vault, incomplete):
+    """However many there are, the newest that can be restored stays."""
     for step in (10, 20, 30):
         made_durable(vault, step)
-    newest = vault.commits()[0]
-    vault.store.delete(next(key for key in keys(vault, "steps") if newest.name in key and "chunk-000002" in key))
+    for bad in vault.commits()[:incomplete]:
+        vault.store.delete(next(key for key in keys(vault, "steps") if bad.name in key and "chunk-000002" in key))
     collected(vault, Keep(last=1))
-    assert [v.commit.step for v in vault.commits()] == [20]
+    assert [v.commit.step for v in vault.commits()] == [30 - 10 * incomplete]
 
 
 def test_quarantine_and_forks_count(vault):

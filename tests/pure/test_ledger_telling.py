@@ -211,3 +211,111 @@ def test_no_secret_of_a_url_is_journalled():
     state = RunState(settings=RunSettings(run="r", scaling=Scaling(), checkpoint=Checkpoint(persistent=url)))
     told = json.dumps(list(happened(None, state, [])))
     assert "SECRET" not in told and "SIGNED" not in told and "s3://***@bucket/run?***" in told
+
+
+def test_steps_that_nobody_applied_say_nothing_of_how_long_steps_take():
+    """A stretch of batches that is left out passes in milliseconds."""
+    journal = started().steps(200)
+    for _ in range(50):
+        journal.sleep(0.005)
+        journal.step += 1
+        commit = {"incarnation": 1, "generation": 1, "attempt": 1, "step": journal.step}
+        report = {
+            "commit": commit,
+            "replicas": 2,
+            "samples": 8,
+            "skipped": "left out",
+            "times": {"since_s": journal.since_s},
+        }
+        report |= {"started_at_s": journal.since_s, "committed_at_s": journal.at_s}
+        journal.write(event="StepStable", worker="w0", report=report)
+        journal.since_s = journal.at_s
+    account = journal.steps(200).account()
+    assert account.wall_seconds[C.PRODUCTIVE] == near(420 * STEP_S + 50 * 0.005)
+    assert C.DETECTING not in account.wall_seconds
+
+
+@pytest.mark.parametrize("ahead_s", [0.5, 5.0])
+def test_a_leader_whose_clock_is_ahead_changes_no_sum_and_blinds_nobody(ahead_s):
+    """Its steps end in the driver's future, told eight at a time: none of them took no time at all."""
+    journal = started()
+    begun_s, step = journal.at_s, journal.step
+    for _ in range(20):
+        ends_s = [journal.at_s + STEP_S * (number + 1) for number in range(8)]
+        journal.sleep(8 * STEP_S)
+        for end_s in ends_s:
+            step += 1
+            commit = {"incarnation": 1, "generation": 1, "attempt": 1, "step": step}
+            times = {"times": {"since_s": end_s - STEP_S + ahead_s}, "started_at_s": end_s - STEP_S + ahead_s}
+            report = {"commit": commit, "replicas": 2, "samples": 8, "committed_at_s": end_s + ahead_s, **times}
+            journal.write(event="StepStable", worker="w0", report=report)
+    account = journal.account()
+    assert account.wall_s == near(journal.at_s - 100.0) and journal.at_s - begun_s == 80.0
+    assert journal.ledger._book.usual_s() > 0
+
+
+def test_a_worker_whose_clock_is_ahead_does_not_move_what_comes_after_it():
+    journal = Journal(2).begin().park("w0", 3.0, 5.0)
+    journal.write(event="WorkerParked", worker="w1", entered_s=journal.at_s + 60.0)
+    journal.form(2, took_s=0.5).steps(20).sleep(2.2)
+    journal.incident("worker_lost")
+    journal.phase("freezing").sleep(0.1).form(2, took_s=0.6).steps(1)
+    journal.incident("worker_lost", "IncidentResolved", resumed_s=journal.at_s)
+    assert sum(only(journal.account(), "worker lost").wall_seconds.values()) > 2.0
+
+
+def test_a_generation_that_is_numbered_again_by_another_driver_is_another_one():
+    """The first driver died before anybody heard of it."""
+    journal = started()
+    view = {"incarnation": 1, "generation": 2, "members": [{"worker": "w0"}], "resume": {"step": 19}, "width": 1}
+    journal.write(command="Form", reason="lost", view={**view, "bootstrap": False, "restored": False, "forks": []})
+    journal.begin("RunTakenOver").sleep(1.0)
+    journal.form(2, took_s=1.0, back_to=9).steps(5)
+    account = journal.account()
+    assert account.wall_seconds[C.REDONE] == near(10 * STEP_S), "steps 10 to 19 are made again"
+
+
+def test_a_second_notice_is_not_the_first():
+    journal = started()
+    for _ in range(2):
+        journal.write(event="WorkerNotice", worker="w1", reason="SIGTERM")
+        journal.sleep(0.3).incident("departure", culprits=["w1"], number=journal.opened)
+        journal.phase("freezing").sleep(0.1).form(1, took_s=0.2).steps(1)
+        journal.incident("departure", "IncidentResolved", resumed_s=journal.at_s, number=journal.opened)
+        journal.opened += 1
+        journal.steps(1000)
+    first, second = [one for one in journal.account().incidents if one.kind == "planned departure"]
+    assert second.opened_s - first.opened_s > 900 * STEP_S
+
+
+def test_lines_that_make_no_sense_are_passed_over():
+    ledger = Ledger()
+    assert not ledger.feed({"t": 1.0, "event": "FaultInjected", "fault": "x"})
+    assert not ledger.feed_text('{"t": 1, "a": ' + "[" * 100_000)
+
+
+def test_what_was_noted_counts_whenever_it_is_asked_for():
+    once, twice = started(), started()
+    for journal in (once, twice):
+        journal.sleep(2.0).steps(1)
+        for worker in ("w1", "w2"):
+            seconds = {"seconds": 1.0, "detail": "", "t": journal.at_s}
+            assert journal.ledger.feed({"event": "Noted", "worker": worker, "step": 20, "what": "uploads", **seconds})
+            if journal is twice:
+                journal.account()
+    assert once.account().wall_seconds == twice.account().wall_seconds
+
+
+def test_a_hang_between_two_steps_is_no_work():
+    """As other trainers tell it: the step before has ended, and the next one has not begun."""
+    ledger, at_s = Ledger(), 100.0
+    assert ledger.feed({"t": at_s, "trainer": "job_started"})
+    for step in range(20):
+        ledger.feed({"t": at_s, "trainer": "step_started", "step": step})
+        at_s += 1.0
+        ledger.feed({"t": at_s, "trainer": "step_ended", "step": step})
+        at_s += 600.0 if step == 9 else 0.0
+    account = ledger.account()
+    assert account.wall_seconds[C.PRODUCTIVE] < 23.0 and account.wall_seconds[C.DETECTING] > 590.0
+    (hung,) = [one for one in account.incidents if one.kind == "stalled step"]
+    assert "600.0 s from step 9 to step 10" in hung.evidence[0]

@@ -27,7 +27,7 @@ from elastic.control.moments import (
     moments,
 )
 from elastic.control.outcome import Ending, Outcome
-from elastic.control.plain import plain
+from elastic.control.plain import finite, plain
 from elastic.control.state import Phase, RunState, Standing, WorkerRecord
 from elastic.control.values import Incident, IncidentClass, Rung
 from elastic.control.xid import Severity
@@ -226,3 +226,8 @@ def test_a_callback_has_a_method_for_each_moment():
 
 def test_what_json_does_not_know_is_told_as_text():
     assert plain([1.5, None, {2: b"x"}, Phase.RUNNING]) == [1.5, None, {"2": "b'x'"}, "running"]
+
+
+def test_what_is_no_finite_number_is_null_in_json():
+    told = {"a": [1.5, float("nan"), (float("inf"), "text")], "b": {"c": -float("inf"), "d": 3}}
+    assert finite(told) == {"a": [1.5, None, [None, "text"]], "b": {"c": None, "d": 3}}

@@ -327,6 +327,9 @@ def test_whose_pace_is_not_known_is_not_compared():
 
 def test_a_setting_of_several_parts_is_one_line():
     scribe = Scribe()
+    scribe.settings(page__port=(0, "default"), scaling__width=(1, "default"), chaos__on=(True, "run.yaml"))
+    assert [one.value for one in made(scribe.lines).settings] == ["0", "1", "yes"]
+    scribe = Scribe()
     scribe.settings(scaling__resources=({"CPU": 2, "GPU": 1}, "run.yaml"), scaling__labels=({}, "default"))
     assert [one.value for one in made(scribe.lines).settings] == ["CPU=2, GPU=1", "none"]
 

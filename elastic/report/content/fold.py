@@ -92,4 +92,6 @@ def _shown(value: Any) -> str:
         return ", ".join(f"{name}={one}" for name, one in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
-    return {None: "none", True: "yes", False: "no", "": "none"}.get(value, str(value))
+    if isinstance(value, bool):  # to a mapping, 1 is True
+        return "yes" if value else "no"
+    return "none" if value in (None, "") else str(value)
