@@ -98,8 +98,8 @@ def shrink(stage: Stage) -> Fault:
     """Half of the hosts are lost at once, every process of theirs with them; as many new ones come later."""
     _, lost = _halves(stage)
     members = stage.members_by_host()
-    fault = stage.fault("shrink", {pid for host in lost for pid in members.get(host, ())})
     stage.spoiled.update(lost)
+    fault = stage.fault("shrink", {pid for host in lost for pid in members.get(host, ())})
     for host in lost:
         stage.hosts.crash(host)
     stage.wait_s(SMALL_S)

@@ -216,7 +216,7 @@ def _drive(
             if finished.outcome.ending is Ending.EXITED:
                 _hand_over(finished, fleet, tiers, is_kept=is_kept)
             if finished.outcome.ending in (Ending.SUCCEEDED, Ending.EXITED):
-                tiers.flush()
+                is_kept = _make_safe(tiers, is_kept)
                 driver.tell_late()
         return finished
     finally:
@@ -235,6 +235,17 @@ def _hand_over(finished: Finished, fleet: RayFleet, tiers: RayTiers | NoTiers, i
     tiers.hand_over()
     if is_kept:
         fleet.shutdown(keep_memory=True)
+
+
+def _make_safe(tiers: RayTiers | NoTiers, is_kept: bool) -> bool:
+    """Wait for the last step to come down; whether what is in the memory of nodes stays.
+
+    Where it takes longer than anybody waits, that is the only copy: actors push on with it, and end when they have.
+    """
+    if not tiers.flush() and not is_kept:
+        tiers.hand_over()
+        return True
+    return is_kept
 
 
 def _number(tiers: RayTiers | NoTiers, run: str, heeded: int) -> tuple[int, tuple[Fork, ...]]:

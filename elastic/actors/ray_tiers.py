@@ -194,13 +194,18 @@ class RayTiers(Tiers):
         if self._keeper is not None and self._staged >= 0:
             self._keeper.hand_over("the run exits")
 
-    def flush(self) -> None:
-        """Wait until the last staged step is durable, and on the disks, where there are such tiers; tell on the way."""
+    def flush(self) -> bool:
+        """Wait until the last staged step is durable, and on the disks, where there are such tiers; tell on the way.
+
+        Returns:
+            Whether it is as safe as it was to be: False where a persistent tier does not have it yet.
+        """
         if self._keeper is None or self._staged < 0:
-            return
+            return True
         now_s = time.monotonic()
         self._wait(self._is_persistent, now_s + _FLUSH_S, "durable", lambda: self._durable)
         self._wait(self._has_disks, now_s + _DISK_S, "whole on the disks of nodes", lambda: self._on_disk)
+        return not self._is_persistent or self._durable >= self._staged
 
     def _wait(self, is_wanted: bool, until_s: float, what: str, reached: Callable[[], int]) -> None:
         if not is_wanted or self._keeper is None:

@@ -251,8 +251,8 @@ class NoTiers:
     def hand_over(self) -> None:
         pass
 
-    def flush(self) -> None:
-        pass
+    def flush(self) -> bool:
+        return True
 
     def find(self, at_most: int | None, without: Bad) -> None:
         raise RuntimeError("there are no tiers to look at")

@@ -128,6 +128,10 @@ class JournalReader:
         if self._book.lives:
             self._book.lives[-1].is_over = True
 
+    def _now_s(self, at_s: float) -> float:
+        """What has happened has happened by now, whatever a worker's clock says, or the driver's after a jump."""
+        return max(at_s, self._book.seen_s)
+
     # --- workers ---
 
     def _worker(self, name: str) -> _Worker:
@@ -138,7 +142,7 @@ class JournalReader:
 
     def _parked(self, line: Line, at_s: float) -> None:
         worker = self._worker(line["worker"])
-        worker.entered_s, worker.parked_s = min(line.get("entered_s") or at_s, at_s), at_s  # its clock may be ahead
+        worker.entered_s, worker.parked_s = min(line.get("entered_s") or at_s, self._now_s(at_s)), at_s
 
     def _noticed(self, line: Line, at_s: float) -> None:
         self._noticed_s.setdefault(line.get("worker") or line["node"], at_s)
@@ -335,8 +339,8 @@ class JournalReader:
                 attempt=commit["attempt"],
                 replicas=report["replicas"],
                 samples=report["samples"],
-                since_s=min(times.get("since_s") or 0.0, at_s),
-                started_s=min(report["started_at_s"], at_s),
+                since_s=min(times.get("since_s") or 0.0, self._now_s(at_s)),
+                started_s=min(report["started_at_s"], self._now_s(at_s)),
                 committed_s=min(report["committed_at_s"], at_s),
                 data_s=times.get("data_s", 0.0),
                 stall_s=times.get("stall_s", 0.0),
