@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 import elastic
-from elastic.actors import ray_tiers
 from elastic.checkpoint.vault import open_vault
 from elastic.control.state import RunState
-from tests.cluster.test_fit import committed_samples, control_plane_pids
+from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, read_lines, regression, relative_difference
 
 pytestmark = pytest.mark.timeout(300)
@@ -224,23 +223,3 @@ def test_a_run_goes_on_from_the_disks_of_its_nodes(hosts: Any, tmp_path: Path) -
     assert all(place.startswith("disk ") for line in restored for place in line["places"]), restored
     assert {line["commit"]["step"] for line in journal if line.get("checkpoint") == "DiskStep"} >= {STEPS - 1}
     assert set(committed_samples(tmp_path).values()) == {1}
-
-
-@pytest.mark.slow
-def test_a_run_that_succeeds_before_its_last_step_is_durable_does_not_throw_it_away(
-    hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow bucket outlasts what is waited for: actors push on with the only copy, and go when they have."""
-    monkeypatch.setattr(ray_tiers, "_FLUSH_S", 1.0)
-    slow = checkpoint(tmp_path, upload_bytes_per_s=300, memory_lease_s=60.0)
-    result = fit(tmp_path, "slow", slow)
-    vault = open_vault(str(tmp_path / "store"), "slow")
-    last = result.steps - 1
-    assert not any(one.commit.step == last for one in vault.commits()), "it was durable in time: nothing is shown"
-    deadline_s = time.monotonic() + 120
-    while not any(one.commit.step == last for one in vault.commits()):
-        assert time.monotonic() < deadline_s, "the last step was thrown away"
-        time.sleep(0.2)
-    while control_plane_pids("ray::CheckpointReplica"):
-        assert time.monotonic() < deadline_s + 120, "the actors have not left"
-        time.sleep(0.2)
