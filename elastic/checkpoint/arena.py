@@ -8,12 +8,15 @@ to `seal`; readers hold it shared. So a writer cannot touch what somebody reads,
 written, and a slot that can be locked exclusively has neither owner nor reader.
 """
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -32,6 +35,7 @@ _MAGIC = b"elastic2"
 _FIELDS = struct.Struct("<8sIQQIq")
 _SUM = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _SUM.size
+FEWEST = 2  # slots that an arena can do with: one to write, while the one that was sealed last stays
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
 
 
@@ -113,6 +117,21 @@ def try_lock(fd: int, operation: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int | None]:
+    """A slot to read; None where it was removed meanwhile, or is not ours: others that write there are not believed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would let us wait for a writer
+    except OSError:
+        yield None
+        return
+    try:
+        found = os.fstat(fd)
+        yield fd if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
+    finally:
+        os.close(fd)
 
 
 class Slot:
@@ -210,42 +229,58 @@ class Arena:
         self._stem = f"{self._life}{checked_name(worker, 'the name of a worker')}"
         self._slots: list[Slot] = []
         self._made = self._seals = 0
-        self._lock = threading.Lock()
+        self._lock, self._growing = threading.Lock(), threading.Lock()
 
     def room(self, payload_bytes: int) -> Room:
         """Whether the slots fit into the directory, before anything is written.
 
-        An earlier life's slots count as free: they make room for those of this one.
+        An earlier life's slots count as free, and those of workers that are gone: they make room for those of this one.
         """
         needed = needed_bytes(payload_bytes, self._count)
         try:
-            slots = self._directory.glob(f"{self._run}*.slot")
-            old = [path.stat().st_size + _MANIFEST_BYTES for path in slots if not path.name.startswith(self._life)]
+            old = [self._gives_way_bytes(path) for path in self._directory.glob(f"{self._run}*.slot")]
             free = free_bytes(self._directory) + sum(old)
         except OSError as error:
             return Room(slot_bytes=needed, lack=f"Checkpoint.memory={self._directory} cannot be used: {error}")
         lack = "" if needed <= free else str(self._no_room(payload_bytes))
         return Room(slot_bytes=needed, free_bytes=free, lack=lack)
 
-    def reserve(self, payload_bytes: int) -> None:
-        """Have enough slots of this size, their pages touched; the newest sealed slot stays until it is replaced.
+    def reserve(self, payload_bytes: int, fewest: int = FEWEST) -> None:
+        """Have enough slots of this size, their pages touched, or as many as there is room for.
+
+        The newest sealed slot stays until it is replaced.
+
+        Args:
+            fewest: slots that must be there then.
 
         Raises:
             NoRoomError: the directory is full; the newest sealed slot is there still.
         """
-        with self._lock:
-            self._remove_below(payload_bytes, keep=self._newest())
+        with self._growing:
+            with self._lock:
+                self._remove_below(payload_bytes, keep=self._newest())
+                there = len(self._fitting(payload_bytes))
             made: list[Slot] = []
             try:
-                for _ in range(self._count - len(self._fitting(payload_bytes))):
+                for number in range(there, self._count):
+                    if number >= fewest and not self._has_room_beside(payload_bytes, number):
+                        break
                     made.append(self._new_slot(payload_bytes))
             except OSError as error:
-                while made:
-                    made.pop().remove()  # its memory goes with the last reference to it
-                if error.errno not in _FULL:
-                    raise
-                raise self._no_room(payload_bytes) from error
-            self._slots += made
+                is_full = error.errno in _FULL
+                if not is_full or there + len(made) < fewest:
+                    while made:
+                        made.pop().remove()  # its memory goes with the last reference to it
+                    if not is_full:
+                        raise
+                    raise self._no_room(payload_bytes) from error
+            with self._lock:
+                self._slots += made
+
+    def is_short(self, payload_bytes: int) -> bool:
+        """Whether it has fewer slots of this size than it is to have."""
+        with self._lock:
+            return len(self._fitting(payload_bytes)) < self._count
 
     def begin(self, payload_bytes: int) -> Slot | None:
         """A slot to write, never the one that was sealed last; None if all others are being written or read.
@@ -253,7 +288,9 @@ class Arena:
         Raises:
             NoRoomError: the payload has grown, and there is no room for larger slots.
         """
-        if len(self._fitting(payload_bytes)) < self._count:
+        with self._lock:
+            is_outgrown = not self._fitting(payload_bytes)
+        if is_outgrown:
             self.reserve(payload_bytes)
         with self._lock:
             newest = self._newest()
@@ -296,6 +333,17 @@ class Arena:
             if slot not in fitting and slot is not keep and not slot.is_busy:
                 slot.remove()
         self._slots = [slot for slot in self._slots if slot in fitting or slot is keep or slot.is_busy]
+
+    def _has_room_beside(self, payload_bytes: int, slots: int) -> bool:
+        """Whether one more leaves these the room for their manifests."""
+        return free_bytes(self._directory) >= needed_bytes(payload_bytes, 1) + slots * _MANIFEST_BYTES
+
+    def _gives_way_bytes(self, path: Path) -> int:
+        """What is free again when this slot's time has come; 0: somebody of this life has it."""
+        with opened(path) as fd:
+            if fd is None or (path.name.startswith(self._life) and not try_lock(fd, fcntl.LOCK_EX)):
+                return 0
+            return os.fstat(fd).st_size + _MANIFEST_BYTES
 
     def _new_slot(self, payload_bytes: int) -> Slot:
         self._made += 1

@@ -6,8 +6,7 @@ import logging
 import mmap
 import os
 import socket
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Header, SlotState, arena_prefix, try_lock
+from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Header, SlotState, arena_prefix, opened, try_lock
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError
@@ -71,7 +70,7 @@ def scan(directory: Path, run: str, manifests: Manifests | None = None, step: in
     manifests = manifests or Manifests()
     manifests.forget_others(paths)
     for path in paths:
-        with _opened(path) as fd:
+        with opened(path) as fd:
             if fd is None or not try_lock(fd, fcntl.LOCK_SH):
                 continue
             manifest = manifests.read(fd, path, step)
@@ -95,7 +94,7 @@ def reclaim(directory: Path, run: str, kept: int = KEPT) -> list[Path]:
     manifests = Manifests()
     sealed, gone = scan(directory, run, manifests), []
     for path in _files(directory, run):
-        with _opened(path) as fd:
+        with opened(path) as fd:
             if fd is None or not try_lock(fd, fcntl.LOCK_EX):
                 continue
             manifest = manifests.read(fd, path)
@@ -141,7 +140,7 @@ class MemorySource:
             MissingError: no slot holds the shard any more.
         """
         for path in _files(self._directory, self._run):
-            with _opened(path) as fd:
+            with opened(path) as fd:
                 if fd is None or not try_lock(fd, fcntl.LOCK_SH):
                     continue
                 manifest = self._manifests.read(fd, path, key.commit.step)
@@ -164,21 +163,6 @@ def _files(directory: Path, run: str) -> list[Path]:
     except FileNotFoundError:
         return []
     return [directory / name for name in sorted(names) if name.startswith(prefix) and name.endswith(".slot")]
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
-    """None where it was removed meanwhile, or is not ours: whoever else writes to this directory is not believed."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would let us wait for a writer
-    except OSError:
-        yield None
-        return
-    try:
-        found = os.fstat(fd)
-        yield fd if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() else None
-    finally:
-        os.close(fd)
 
 
 def _decoded(data: bytes, path: Path, header: Header) -> Manifest | None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from elastic.checkpoint.arena import Arena, Room, Slot
+from elastic.checkpoint.arena import FEWEST, Arena, Room, Slot
 from elastic.checkpoint.manifest import Manifest
-from elastic.checkpoint.memory import reclaim
+from elastic.checkpoint.memory import reclaim, scan
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId, Fork, View
@@ -194,6 +194,7 @@ class Snapshots(NoSnapshots):
                 return
         if snapshot is None:
             self.skipped += 1
+            self._start(self._complete)
             return
         self._open = self._copying = snapshot
         snapshot.stall_s = time.perf_counter() - started_s if is_usual else 0.0
@@ -349,8 +350,15 @@ class Snapshots(NoSnapshots):
         return self._reserving is not None and not self._reserving.is_alive()
 
     def _reserve(self) -> None:
+        """What earlier workers have sealed here stays until there is something newer, and may leave room for one."""
         reclaim(self._directory, self._run)
-        self._arena.reserve(self._expected_bytes)
+        self._arena.reserve(self._expected_bytes, fewest=1 if scan(self._directory, self._run) else FEWEST)
+
+    def _complete(self) -> None:
+        """Slots for which there was no room, now that more may have given way."""
+        if self._arena.is_short(self._layout.nbytes):
+            reclaim(self._directory, self._run)
+            self._arena.reserve(self._layout.nbytes)
 
     def _seal(self, snapshot: Snapshot) -> None:
         snapshot.copies.wait(self._timeout_s)
@@ -361,6 +369,7 @@ class Snapshots(NoSnapshots):
         link, key = self._replica.link, manifest.key
         place = {"shard": key.shard, "shards": key.shards}
         link.post(ev.ShardStaged(worker=link.worker, commit=key.commit, nbytes=manifest.nbytes, **place))
+        self._complete()
 
     def _abandon(self, snapshot: Snapshot) -> None:
         snapshot.copies.wait(self._timeout_s)

@@ -17,7 +17,7 @@ from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_coun
 from elastic.checkpoint.store import MissingError
 from elastic.control.values import CommitId
 from elastic.errors import NoRoomError, SettingError
-from elastic.policies.sizing import SLOTS
+from elastic.policies.sizing import MARGIN, SLOTS
 from tests.effects.helpers import LONG_S, child, hear
 from tests.effects.tmpfs import mounted
 
@@ -427,7 +427,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 def test_c18_a_full_directory_is_said_with_the_knob_and_left_as_it_was(tiny: Path) -> None:
     arena = Arena(tiny, RUN, 1, "w0")
     before = free_bytes(tiny)
-    for nbytes in (1 << 20, 400 << 10):  # not one slot fits, and two of three
+    for nbytes in (1 << 20, 600 << 10):  # not one slot fits, and one
         with pytest.raises(NoRoomError, match=r"has 1 MiB free.*take [46] MiB.*Checkpoint\.memory"):
             arena.reserve(nbytes)
         assert list(tiny.iterdir()) == []
@@ -450,8 +450,41 @@ def test_the_slots_of_an_earlier_life_count_as_room(tmp_path: Path) -> None:
         first.close()
         (directory / "filler").write_bytes(bytes(free_bytes(directory)))
         assert Arena(directory, RUN, 2, "w0").room(NBYTES).lack == ""
-        assert Arena(directory, RUN, 1, "w1").room(NBYTES).lack != ""
         assert Arena(directory, "other", 2, "w0").room(NBYTES).lack != ""
+
+
+def test_the_slots_of_a_worker_that_is_gone_count_as_room_and_those_of_one_that_lives_do_not(tmp_path: Path) -> None:
+    with mounted(tmp_path, "5m") as directory:
+        first = Arena(directory, RUN, 1, "w0")
+        first.reserve(NBYTES)
+        (directory / "filler").write_bytes(bytes(free_bytes(directory)))
+        assert Arena(directory, RUN, 1, "w1").room(NBYTES).lack != ""
+        first.close()
+        assert Arena(directory, RUN, 1, "w1").room(NBYTES).lack == ""
+
+
+def test_c18_who_begins_beside_what_a_dead_worker_has_sealed_takes_what_room_there_is_and_later_the_rest(
+    tmp_path: Path,
+) -> None:
+    """The ramdisk is as large as `elastic size` says: four slots and 15 %, and two of them hold the last steps."""
+    nbytes = 8 << 20
+    with mounted(tmp_path, f"{int(4 * nbytes * MARGIN)}") as directory:
+        dead = Arena(directory, RUN, 1, "w0", slots=4)
+        for step in range(4):
+            stage(dead, step, nbytes)
+        dead.close()
+        memory.reclaim(directory, RUN)
+        heir = Arena(directory, RUN, 1, "w1", slots=4)
+        heir.reserve(nbytes)
+        assert heir.is_short(nbytes)
+        assert steps_in(directory) == [3, 2], "the last good steps gave way before there were newer ones"
+        for step in (4, 5):
+            assert stage(heir, step, nbytes) is not None
+            memory.reclaim(directory, RUN)
+        heir.reserve(nbytes)
+        assert not heir.is_short(nbytes)
+        assert steps_in(directory) == [5, 4]
+        heir.close()
 
 
 def test_no_room_for_a_larger_state_keeps_the_last_good_one(tiny: Path) -> None:

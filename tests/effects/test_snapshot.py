@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastic.checkpoint.arena import Arena
+from elastic.checkpoint.arena import Arena, free_bytes
 from elastic.checkpoint.manifest import Manifest
 from elastic.control import events as ev
 from elastic.control.values import Member, View
@@ -23,6 +23,7 @@ from tests.effects.book import RUN, Book, staged, wait_for_slots
 from tests.effects.helpers import LONG_S
 from tests.effects.idiom import STEPS, Numbers, Training, assert_like_a_plain_loop, once, raised, trained
 from tests.effects.solo import Solo
+from tests.effects.test_arena import manifest_of
 from tests.effects.tmpfs import mounted
 
 # --- the state at the door --------------------------------------------------------------------------------------------
@@ -375,7 +376,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_c18_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: Path) -> None:
-    (tiny / "filler").write_bytes(bytes(40 << 10))
+    (tiny / "filler").write_bytes(bytes(52 << 10))
     book = Book(tiny)
     ended = book.solo().run(trained())
     assert_like_a_plain_loop(ended)
@@ -385,6 +386,22 @@ def test_c18_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: P
     assert told.tier == "memory"
     assert "Checkpoint.memory" in told.reason
     assert staged(ended) == []
+
+
+def test_c18_beside_what_a_dead_worker_has_sealed_snapshots_begin_in_one_slot_and_more_follow(tiny: Path) -> None:
+    dead = Arena(tiny, RUN, 0, "w9")
+    for step in (1, 2):
+        slot = dead.begin(4096)
+        assert slot is not None
+        dead.seal(slot, manifest_of(slot.payload[:4096], step, RUN, incarnation=0))
+    dead.close()
+    book = Book(tiny)
+    (tiny / "filler").write_bytes(bytes(free_bytes(tiny) - (22 << 10)))  # a slot and its manifest take 12 KiB
+    ended = book.solo().run(trained(book.note))
+    assert_like_a_plain_loop(ended)
+    assert [event for event in ended.events if isinstance(event, ev.TierDegraded)] == []
+    assert staged(ended)[-1] == STEPS - 1
+    assert [one.commit.step for one in book.sealed][0] == STEPS - 1
 
 
 def test_what_fails_twice_for_want_of_room_is_told_once(book: Book) -> None:
