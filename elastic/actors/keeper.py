@@ -60,6 +60,11 @@ class Hand:
     asked_s: float | None = None  # when it was last asked, while no answer has come
     is_stale: bool = False  # ask again as soon as it has answered
 
+    @property
+    def is_given_up(self) -> bool:
+        """It may be dead for good, or behind a network that has parted."""
+        return not self.is_up and not self.is_coming
+
 
 class Keeper:
     """See the module.
@@ -237,7 +242,10 @@ class Keeper:
             self._tell(chosen)
 
     def _look_at_nodes(self) -> None:
-        """Actors where workers are, and elsewhere if copies need them; nodes that are gone are given up."""
+        """Actors where workers are, and elsewhere if copies need them; nodes that are gone are given up.
+
+        Where an actor was given up and its node is there, a new one is asked for, which is the old one if that lives.
+        """
         alive = {one["NodeID"]: one for one in ray.nodes() if one["Alive"]}
         for node in [node for node in self._hands if node not in alive]:
             self._lose(node)
@@ -245,7 +253,7 @@ class Keeper:
         domains = {node: self._domain(known) for node, known in alive.items()}
         needed = sites(with_workers, domains, 1 + self._copies.most, self._run) if with_workers else ()
         for node in (*needed, *(self._prefetcher.homes & set(alive))):
-            if node not in self._hands:
+            if node not in self._hands or self._hands[node].is_given_up:
                 self._start(node, alive[node])
 
     def _start(self, node: str, known: dict[str, Any]) -> None:
@@ -312,7 +320,8 @@ class Keeper:
             if is_answer():
                 log.debug("node %s: %s", node, reason)
 
-        call = hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, self._ladder.pins(node))
+        pins = self._ladder.pins(node) if hand.is_up else None  # of who was given up the ladder knows nothing any more
+        call = hand.actor.beat.options(concurrency_group="control").remote(self._incarnation, pins)
         self._then(call, SILENT_S, heard, failed)
 
     def _without_logs(self, answer: tuple[Holding, list[ev.Logged]]) -> Holding:

@@ -79,16 +79,17 @@ class PeerSource:
                 if time.monotonic() > deadline_s:
                     raise
 
-    def make_durable(self, incarnation: int, staged: ev.ShardStaged) -> str:
+    def make_durable(self, incarnation: int, staged: ev.ShardStaged, within_s: float) -> str:
         """Have a shard that is in this node's memory uploaded, and committed; returns why not, empty if it is durable.
 
-        The workers of the other shards do the same: whoever is the last finds all there.
+        The workers of the other shards do the same: whoever is the last finds all there. What takes longer than
+        `within_s` is gone on with, and nobody waits for it.
         """
         key = ShardKey(commit=staged.commit, shard=staged.shard, shards=staged.shards)
-        timeout_s = FIRST_BYTE_S + staged.nbytes / MIN_BYTES_PER_S
+        timeout_s = min(within_s, FIRST_BYTE_S + staged.nbytes / MIN_BYTES_PER_S)
         try:
             return str(self._ask("make_durable", "upload", timeout_s, incarnation, key))
-        except (StoreError, MissingError, CorruptError, RayError) as error:
+        except (StoreError, MissingError, CorruptError) as error:
             return str(error)
 
     def _ask(self, method: str, group: str, timeout_s: float, *args: Any) -> Any:
@@ -101,7 +102,7 @@ class PeerSource:
             for kind in (ComingError, MissingError, StoreError, CorruptError):
                 if isinstance(error.cause, kind):
                     raise kind(str(error.cause)) from None
-            raise
+            raise StoreError(f"{self.where} failed in '{method}': {error.cause!r}") from error
         except RayError as error:
             raise StoreError(f"the replica actor of {self.where} is gone: {type(error).__name__}") from error
 

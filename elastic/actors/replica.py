@@ -88,7 +88,7 @@ class CheckpointReplica:
         self._janitor = Janitor()
         part_bytes = min(PART_BYTES, max(1, equipment.budget_bytes // _PARTS))
         self._node = Node(node[:12], equipment.memory(node), equipment.budget_bytes, _put, part_bytes)
-        self._where = node
+        self._where, self._no_disk = node, "this actor was started without Checkpoint.disk"
         log.info("keeps what is in the memory of node %s, and %d bytes of copies", node[:12], equipment.budget_bytes)
         self._use_disk(equipment)
         self._vault_lock = threading.Lock()
@@ -110,17 +110,26 @@ class CheckpointReplica:
         self._use_disk(equipment)
 
     def _use_disk(self, equipment: Equipment) -> None:
-        """See what is there before anybody asks what can be restored; for a moment only, as it may hang."""
+        """See what is there before anybody asks what can be restored; for a moment only, as it may hang.
+
+        One that cannot be used costs this node its disk, and no other tier.
+        """
         if equipment.disk is not None and self._node.disk is None:
-            self._node.disk = equipment.disk(self._where)
+            try:
+                self._node.disk = equipment.disk(self._where)
+            except ElasticError as error:
+                self._no_disk = str(error)
+                log.warning("%s", error)
+                return
             looking = threading.Thread(target=_look_at, args=(self._node.disk,), name="elastic-disk", daemon=True)
             looking.start()
             looking.join(_LOOK_S)
 
-    def beat(self, incarnation: int, pins: Collection[ShardKey]) -> tuple[Holding, list[ev.Logged]]:
-        """Keep these slots, and tell what is here, and what was logged here since."""
+    def beat(self, incarnation: int, pins: Collection[ShardKey] | None) -> tuple[Holding, list[ev.Logged]]:
+        """Keep these slots, None: those that are kept now; tell what is here, and what was logged here since."""
         self._obey(incarnation)
-        self._node.pin(pins)
+        if pins is not None:
+            self._node.pin(pins)
         return self._node.holding(), self._lines.taken()
 
     def pull(self, incarnation: int, key: ShardKey, peers: Sequence[PeerSource]) -> PullAnswer:
@@ -154,7 +163,7 @@ class CheckpointReplica:
         self._obey(incarnation)
         began_s, disk = time.monotonic(), self._node.disk
         if disk is None:
-            return PullAnswer(holding=self._node.holding(), reason="this actor was started without Checkpoint.disk")
+            return PullAnswer(holding=self._node.holding(), reason=self._no_disk)
         try:
             with self._node.lent(key) as (manifest, read):
                 disk.write(manifest, read)
@@ -278,6 +287,7 @@ class CheckpointReplica:
         Raises:
             MissingError. ComingError: they are on their way; ask again.
         """
+        self._heard_s = time.monotonic()  # what is read stays, driver or not
         return self._node.read(key, begin, end, _WAIT_S)
 
     def _opened(self) -> Vault:

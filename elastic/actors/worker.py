@@ -1,6 +1,8 @@
 """Effect. The worker's actor: a WorkerHost whose control calls answer while training runs."""
 
 import logging
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +26,8 @@ log = logging.getLogger("elastic")
 _GROUPS = {"control": 4, "events": 1}
 _BY_VALUE_BYTES = 64 << 10  # Ray sends an argument with the call up to 100 KiB
 _PUT_S = 30.0
+_UPLOAD_SHARE = 0.8  # of the time that an orphan has; the rest is for its mates
+_LOOK_S = 0.2
 
 
 class RayWorkerHost(WorkerHost):
@@ -52,25 +56,46 @@ class RayWorkerHost(WorkerHost):
         """See `WorkerHost.adopt`."""
         return replace(super().adopt(incarnation), node=self._node)
 
-    def _leave(self, staged: list[ev.ShardStaged]) -> None:
+    def _leave(self, last: ev.ShardStaged | None, left_s: float) -> None:
         """Nobody is left who drives: have the last state made durable, then free the slot."""
+        deadline_s = time.monotonic() + left_s
         try:
-            if staged and self._is_persistent:
-                self._make_durable(max(staged, key=lambda event: event.commit.step))
+            if last is not None and self._is_persistent:
+                self._make_durable(last, left_s * _UPLOAD_SHARE)
         finally:
-            _free_slot()
+            self._free_slots(deadline_s)
 
-    def _make_durable(self, last: ev.ShardStaged) -> None:
+    def _make_durable(self, last: ev.ShardStaged, within_s: float) -> None:
         here = [peer for peer in self._peers() if peer.node == self._node]
-        why_not = here[0].make_durable(self.heeded(), last) if here else "there is no replica actor on this node"
+        if here:
+            why_not = here[0].make_durable(self.heeded(), last, within_s)
+        else:
+            why_not = "there is no replica actor on this node"
         if why_not:
             log.warning("step %d is in the memory of this node, and not durable: %s", last.commit.step, why_not)
 
+    def _free_slots(self, deadline_s: float) -> None:
+        """A replica's slots are one group, which takes all its workers along: the first of those left waits for all."""
+        group, frees = get_current_placement_group(), None
+        while group is not None and frees is None and time.monotonic() < deadline_s:
+            living = {named.rpartition("-")[2] for named in ray.util.list_named_actors()}
+            frees = frees_group(self._link.worker, self._link.mates, living)
+            if frees:
+                remove_placement_group(group)
+            elif frees is None:
+                time.sleep(_LOOK_S)
 
-def _free_slot() -> None:
-    group = get_current_placement_group()
-    if group is not None:
-        remove_placement_group(group)
+
+def frees_group(worker: str, mates: Sequence[str], living: Collection[str]) -> bool | None:
+    """Whether an orphan removes the slots of its replica: True: yes, it is the last; False: a mate does; None: not yet.
+
+    Args:
+        mates: workers of its replica, by shard. living: workers of the run whose actors are there.
+    """
+    others = [mate for mate in mates if mate != worker and mate in living]
+    if not others:
+        return True
+    return False if mates.index(others[0]) < mates.index(worker) else None
 
 
 def carried(train_fn: TrainFn) -> Any:

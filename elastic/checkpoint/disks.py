@@ -2,9 +2,10 @@
 
 One step at a time is written, by every node that has pinned slots of it, and then the newest that all shards are pinned
 of: so the nodes write the same steps, however fast their disks are. A step leaves the disks when two newer ones are
-whole there; one, on a node without room.
+whole there; one, on a node without room. What somebody reads stays.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -39,6 +40,7 @@ class Disks:
         self._refused: set[tuple[Copy, str]] = set()
         self._failing: dict[str, str] = {}  # by node, why the last shard was not written
         self._told: StepId | None = None
+        self._readers: Counter[StepId] = Counter()
         self._is_degraded = False
         self._forks: tuple[Fork, ...] = ()
 
@@ -55,6 +57,8 @@ class Disks:
                 self._end(event)
             case rungs.Forked():
                 self._forks = event.forks
+            case rungs.Leased(commit=commit, shards=shards):
+                self._readers[commit.step, commit.lineage, shards] += -1 if event.is_over else 1
             case _:
                 return ()
         return (*self._drop(), *self._write(), *self._tell(), *self._tell_trouble())
@@ -124,7 +128,7 @@ class Disks:
         for node, site in self._sites.items():
             for copy, key in list(site.disk.items()):
                 newer = sum(order > _order(key) for order in whole)
-                if newer >= (1 if site.is_full else KEEP):
+                if not self._readers[copy[0]] and newer >= (1 if site.is_full else KEEP):
                     del site.disk[copy]
                     if site.is_full:  # not any more
                         self._failing.pop(node, None)

@@ -5,6 +5,7 @@ stands back: `Leases.take` writes a lease and looks for a mark, `Leases.clearing
 """
 
 import contextlib
+import itertools
 import uuid
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -32,7 +33,7 @@ class Lease:
 
     def __init__(self, leases: "Leases", name: str, use: Use) -> None:
         self._leases, self._name = leases, name
-        self._key = f"{leases.keys.leases(name)}{use.value}-{leases.holder}"
+        self._key = f"{leases.keys.leases(name)}{use.value}-{leases.holder}-{next(leases.numbers)}"
         self._until_s = 0.0
 
     def renew(self) -> None:
@@ -52,12 +53,13 @@ class Leases:
     """Of the steps of one run.
 
     Attributes:
-        holder: tells this process' signs from others'. lease_s: how long a lease lasts. now_s: reads the wall clock.
+        holder: tells this process' signs from others', and `numbers` one of its leases from another.
+        lease_s: how long a lease lasts. now_s: reads the wall clock.
     """
 
     def __init__(self, store: Store, keys: Keys, lease_s: float, now_s: Callable[[], float]) -> None:
         self.store, self.keys, self.lease_s, self.now_s = store, keys, lease_s, now_s
-        self.holder = uuid.uuid4().hex
+        self.holder, self.numbers = uuid.uuid4().hex, itertools.count()
 
     def take(self, name: str, use: Use) -> Lease:
         """
@@ -79,12 +81,22 @@ class Leases:
         )
 
     @contextlib.contextmanager
-    def clearing(self, name: str, *, is_durable: bool) -> Iterator[None]:
+    def clearing(self, name: str, *, is_durable: bool) -> Iterator[Callable[[], None]]:
         """While it lasts, nobody begins to use the step's objects. After a failure the mark stays, until it is old.
+
+        Yields:
+            What is to be called before each deletion. Raises BusyError once the mark is so old that others may take it
+            for a dead man's: this process has been stopped, and somebody may read the step by now.
 
         Raises:
             BusyError: somebody needs them, or deletes them already.
         """
+        until_s = self.now_s() + self.lease_s
+
+        def check() -> None:
+            if self.now_s() > until_s:
+                raise BusyError(f"{self._where(name)}: its deletion took longer than {self.lease_s:.0f} s")
+
         try:
             self.store.create(self.keys.clearing(name), sealed("clearing", {"holder": self.holder}))
         except TakenError:
@@ -92,7 +104,7 @@ class Leases:
         if self.is_taken(name, is_durable=is_durable):
             self.store.delete(self.keys.clearing(name))
             raise BusyError(f"{self._where(name)} is needed by somebody; it stays until their lease ends")
-        yield
+        yield check
         self.store.delete(self.keys.clearing(name))
 
     def _where(self, name: str) -> str:

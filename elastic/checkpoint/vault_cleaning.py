@@ -151,13 +151,18 @@ def _clear(vault: Vault, name: str, *, is_durable: bool = True) -> None:
         is_durable: it has a COMMIT. If a partial step has got one meanwhile, it stays.
 
     Raises:
-        BusyError: somebody has a lease on it, or clears it already.
+        BusyError: somebody has a lease on it, or clears it already; or this process was stopped for too long.
     """
     store, keys = vault.store, vault.keys
-    with vault.leases.clearing(name, is_durable=is_durable):
+    with vault.leases.clearing(name, is_durable=is_durable) as check:
+
+        def delete(key: str) -> None:
+            check()
+            store.delete(key)
+
         if not is_durable and any(store.list(keys.commit(name))):
             return
-        store.delete(keys.commit(name))
+        delete(keys.commit(name))
         doomed = [*store.list(keys.step(name)), *store.list(keys.leases(name))]
-        vault.all_of(lambda item: store.delete(item.key), doomed, f"{vault.where}: deletion of {name}")
-        store.delete(keys.quarantine(name))
+        vault.all_of(lambda item: delete(item.key), doomed, f"{vault.where}: deletion of {name}")
+        delete(keys.quarantine(name))

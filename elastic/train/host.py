@@ -57,7 +57,7 @@ class WorkerHost:
         spec: who this is.
         host: address of this node for other workers.
         on_orphan: called when no driver was heard for the orphan lease, and the state is saved in the node's memory,
-            before the process ends itself; with the shards that were saved.
+            before the process ends itself; with what was saved last, and the seconds that it has.
         dumps, ray_blocks: see `Surroundings`.
         peers: sources of checkpoints that this process cannot open by itself.
     """
@@ -66,7 +66,7 @@ class WorkerHost:
         self,
         spec: WorkerSpec,
         host: str,
-        on_orphan: Callable[[list[ev.ShardStaged]], None] = lambda _: None,
+        on_orphan: Callable[[ev.ShardStaged | None, float], None] = lambda *_: None,
         dumps: Callable[[Any], bytes] = pickle.dumps,
         ray_blocks: Callable[[Any, float], Any] | None = None,
         peers: Callable[[], Sequence[Source]] = tuple,
@@ -212,12 +212,17 @@ class WorkerHost:
             while self._link.silent_s < self._orphan_lease_s:
                 pause.wait(min(_WATCH_S, self._orphan_lease_s / 4))
             if self._save_s:
-                self._link.forsake(self._save_s, self._orphan_lease_s)
+                _within(self._save_s + _LEAVE_S, lambda: self._link.forsake(self._save_s, self._orphan_lease_s))
             if self._link.silent_s >= self._orphan_lease_s:  # else a driver has come after all
                 break
-        staged = [event for event in self._link.take_events(0) if isinstance(event, ev.ShardStaged)]
         self._page.remove()
-        leaving = threading.Thread(target=self._on_orphan, args=(staged,), daemon=True)
-        leaving.start()
-        leaving.join(_LEAVE_S + self._save_s)
+        left_s = _LEAVE_S + self._save_s
+        _within(left_s + _LEAVE_S, lambda: self._on_orphan(self._link.sealed, left_s))
         os._exit(1)
+
+
+def _within(seconds: float, act: Callable[[], object]) -> None:
+    """Go on after so many seconds, whether or not it has ended: the training thread may hang with the link's lock."""
+    thread = threading.Thread(target=act, name="elastic-leaving", daemon=True)
+    thread.start()
+    thread.join(seconds)

@@ -60,6 +60,7 @@ class Link:
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
         self._is_forsaken = self._has_saved = self._is_asked_to_save = False
         self._saved: CommitId | None = None
+        self._sealed: ev.ShardStaged | None = None
         self._silent_at_break_s = 0.0
         self._fault: Fault | None = None
 
@@ -84,6 +85,17 @@ class Link:
     def silent_s(self) -> float:
         """Seconds since the driver was last heard."""
         return time.monotonic() - self._contact_s
+
+    @property
+    def sealed(self) -> ev.ShardStaged | None:
+        """The last state that this worker has saved in its node's memory, whether or not a driver has heard of it."""
+        return self._sealed
+
+    @property
+    def mates(self) -> tuple[str, ...]:
+        """The workers of its replica in the generation that was formed last, by shard, itself among them."""
+        view = self._view
+        return () if view is None else tuple(member.worker for member in view.gang(self.rank // view.width))
 
     # --- what the driver says (control thread) ---
 
@@ -238,6 +250,8 @@ class Link:
 
     def post(self, event: ev.Event) -> None:
         with self._lock:
+            if isinstance(event, ev.ShardStaged):
+                self._sealed = event
             self._mail.put(event)
             self._lock.notify_all()
 

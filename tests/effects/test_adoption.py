@@ -2,6 +2,7 @@
 
 import pytest
 
+from elastic.actors.worker import frees_group
 from elastic.control import events as ev
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, StepReport, View
 from elastic.control.worker_protocol import Stage
@@ -164,6 +165,34 @@ def test_a_driver_that_comes_while_the_state_is_saved_has_the_worker() -> None:
     forsaking.result()
     assert link.silent_s < LONG_S
     assert link.form(view(2, incarnation=2))
+
+
+def test_what_is_saved_is_known_to_who_leaves_though_the_driver_was_told_of_it() -> None:
+    """A driver may hear of it and die: nobody else has it uploaded."""
+    link, place = stepping(), {"shard": 0, "shards": 1}
+    assert link.sealed is None
+    for step in (0, 1):
+        link.post(ev.ShardStaged(worker="w0", commit=CommitId(1, 1, 1, step, f"s{step}"), nbytes=1, **place))
+        link.take_events(0)
+    assert link.sealed is not None and link.sealed.commit.step == 1
+
+
+@pytest.mark.parametrize(
+    ("worker", "living", "frees"),
+    [
+        ("w0", {"w0", "w2"}, True),
+        ("w0", {"w0", "w4"}, None),
+        ("w4", {"w0", "w4"}, False),
+        ("w4", {"w4", "w2"}, True),
+        ("w9", {"w0", "w9"}, True),
+    ],
+)
+def test_the_slots_of_a_replica_are_freed_by_the_last_of_its_orphans(
+    worker: str, living: set[str], frees: bool | None
+) -> None:
+    """They go with all who are in them: a mate may be uploading yet. Who belongs to no replica waits for nobody."""
+    mates = ("w0", "w4") if worker != "w9" else ()
+    assert frees_group(worker, mates, living) is frees
 
 
 def test_who_holds_nothing_saves_nothing() -> None:

@@ -71,6 +71,45 @@ def test_c07_what_is_being_read_stays_until_the_reader_is_done(vault, clock):
     assert what_is_read(vault) == {20: "whole"}
 
 
+def test_c07_two_readers_in_one_process_hold_a_step_each_for_itself(vault, clock):
+    for step in (10, 20):
+        made_durable(vault, step)
+    opened = reader_of(vault, clock)
+    first, second = VaultSource(opened), VaultSource(opened)
+    key = first.manifests()[-1].key
+    for source in (first, second):
+        source.read(key, 0, 1)
+    first.close()
+    collected(vault, Keep(last=1))
+    assert second.read(key, 0, 1024)
+    second.close()
+    collected(vault, Keep(last=1))
+    assert what_is_read(vault) == {20: "whole"}
+
+
+def test_c07_a_collector_that_was_stopped_until_others_took_it_for_dead_deletes_nothing_more(vault, clock, monkeypatch):
+    """Between its look at the leases and its first deletion; meanwhile its mark is swept, and a reader comes."""
+    for step in (10, 20):
+        made_durable(vault, step)
+    opened = reader_of(vault, clock)
+    source, is_taken = VaultSource(opened), vault.leases.is_taken
+    key = source.manifests()[-1].key
+
+    def stopped(name: str, *, is_durable: bool) -> bool:
+        answer = is_taken(name, is_durable=is_durable)
+        if keys(vault, "clearing"):
+            clock.ahead_s += vault.leases.lease_s + SKEW_S + 5
+            assert swept(opened).marks == 1
+            source.read(key, 0, 1)
+        return answer
+
+    monkeypatch.setattr(vault.leases, "is_taken", stopped)
+    collected(vault, Keep(last=1))
+    monkeypatch.undo()
+    assert clock.ahead_s > vault.leases.lease_s, "it was not stopped"
+    assert what_is_read(vault) == {20: "whole", 10: "whole"}
+
+
 def test_a_reader_that_died_holds_nothing_for_ever(vault, clock):
     for step in (10, 20):
         made_durable(vault, step)
@@ -187,9 +226,9 @@ def test_c14_a_dry_run_tells_a_mark_of_the_dead_from_one_of_the_living(vault, cl
     name = next(key.split("/")[2] for key in keys(vault, "steps"))
     vault.store.create(vault.keys.clearing(name), b"of somebody who died")
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
-    assert swept(vault, is_dry=True) == Swept(steps=(name,), marks=1, leases=1)
+    assert swept(vault, is_dry=True) == Swept(steps=(name,), marks=1, leases=2)
     assert keys(vault, "clearing"), "it only looked"
-    assert swept(vault) == Swept(steps=(name,), marks=1, leases=1)
+    assert swept(vault) == Swept(steps=(name,), marks=1, leases=2)
     assert keys(vault, "clearing") == keys(vault, "steps") == keys(vault, "leases") == []
 
 

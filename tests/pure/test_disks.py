@@ -128,6 +128,17 @@ def test_the_last_whole_step_never_goes():
     assert nodes.dropped == [] and {one.commit.step for one in nodes.disk["a"]} == {1}
 
 
+def test_what_somebody_reads_stays_until_they_have_done():
+    nodes, read = Nodes("a"), {"commit": key(1).commit, "shards": key(1).shards}
+    nodes.tell(rungs.Leased(**read))
+    for step in (1, 2, 3):
+        nodes.pin(a=key(step))
+        nodes.write()
+    assert nodes.dropped == []
+    nodes.tell(rungs.Leased(**read, is_over=True))
+    assert nodes.dropped == [(1, "a")]
+
+
 def test_after_a_way_back_the_new_line_counts_as_newer():
     nodes = Nodes("a")
     for step in (7, 8):
