@@ -192,6 +192,29 @@ def test_c17_a_copy_outlives_its_node_and_a_restarted_actor_is_filled_again(crew
             assert np.array_equal(read, data[shard][begin:end])
 
 
+def test_c17_an_actor_that_will_not_be_restarted_is_replaced(crew: Crew) -> None:
+    """It ended by itself, since its driver was stopped for longer than a lease; or somebody has killed it for good."""
+    import ray
+
+    keeper = crew.keeper()
+    crew.seal(key(1, 0, 2), "x"), crew.seal(key(1, 1, 2), "y")
+    wait_until(lambda: crew.is_replicated(1), f"step 1 was not replicated: {crew.told}")
+    gone = next(one for one in keeper.inventory("") if one.node == crew.id("y"))
+    pid, told = pid_of(gone._actor), len(crew.told)
+    ray.kill(gone._actor, no_restart=True)
+    wait_until(lambda: len(crew.told) > told and crew.is_replicated(1), f"nobody came in its place: {crew.told[told:]}")
+    there = next(one for one in keeper.inventory("") if one.node == crew.id("y"))
+    assert pid_of(there._actor) != pid
+
+
+def test_a_disk_that_cannot_be_used_costs_its_node_no_other_tier(crew: Crew, tmp_path: Path) -> None:
+    (tmp_path / f"disk-{crew.id('x')}").write_text("a file where a folder should be")
+    crew.keeper(has_disks=True)
+    crew.seal(key(1, 0, 2), "x"), crew.seal(key(1, 1, 2), "y")
+    wait_until(lambda: crew.is_replicated(1), f"step 1 was not replicated: {crew.told}")
+    wait_until(lambda: any(isinstance(told, rungs.Degraded) and told.rung == "disk" for told in crew.told), "not told")
+
+
 def test_a_full_store_refuses_and_says_so_and_nothing_is_spilled(crew: Crew) -> None:
     keeper = crew.keeper()
     nbytes = 30 << 20  # the budget is 56 MiB
