@@ -332,7 +332,8 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     took_s = event.report.committed_at_s - event.report.started_at_s
     flown = after(turn.state.flown, step_told)
     turn.change(published_ahead=ahead | {step_told}, without_progress=0, flown=flown)
-    turn.change(steps_s=(*turn.state.steps_s, took_s)[-KEPT_STEPS:])
+    if not event.report.skipped:  # nobody has computed it: it says nothing of how long a step takes
+        turn.change(steps_s=(*turn.state.steps_s, took_s)[-KEPT_STEPS:])
     turn.publish_from(published)
     note_progress(turn, step_told)
     note_tuning(turn, event.report)

@@ -7,6 +7,7 @@ victims. How long is too long is learned from the run's own steps.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 
 from elastic.control.flight import STOPPED, Flying, Reading
@@ -43,27 +44,33 @@ def stall_limit_s(steps_s: Sequence[float], limits: Limits) -> float:
 
 
 def suspicions(
-    readings: Iterable[Reading], stall_s: float, limits: Limits, *, has_victims: bool = True
+    readings: Iterable[Reading], stall_s: float, limits: Limits, *, waited_s: float | None = inf
 ) -> list[Suspicion]:
     """Workers that stand still where they wait for nobody.
 
     Args:
-        has_victims: somebody waits for them. If nobody does, all are slow alike, or there is only one, and a kill would
-            help nobody: then only the longest limit holds.
+        waited_s: how long somebody has waited for them; who is slow like all others is late only from then on, unless
+            its process is stopped. None: nobody waits, all are slow alike, or there is only one, and a kill would help
+            nobody: then only the longest limit holds.
     """
     found = []
     for reading in readings:
         limit_s = shortest_limit_s(reading, stall_s, limits)
-        if limit_s is None or reading.still_s < limit_s:
+        late_s = reading.still_s
+        if waited_s is not None and reading.state != STOPPED:
+            late_s = min(late_s, waited_s)
+        if limit_s is None or late_s < limit_s:
             continue
         reason = _reason(reading, limit_s)
-        if not has_victims:
+        if waited_s is None:
             limit_s = max(limit_s, limits.first_steps_timeout_s)
             reason = f"Limits.first_steps_timeout_s={limits.first_steps_timeout_s}, since nobody waits for it"
-            if reading.still_s < limit_s:
+            if late_s < limit_s:
                 continue
-        is_dead = reading.state == STOPPED or reading.still_s >= _DEAD * limit_s or reading.phase not in _IN_STEP
+        is_dead = reading.state == STOPPED or late_s >= _DEAD * limit_s or reading.phase not in _IN_STEP
         why = f"{reading.worker} has stood still for {reading.still_s:.1f} s, {reading.place} (process {reading.state})"
+        if late_s < reading.still_s:
+            why += f", and others have waited for {late_s:.1f} s"
         found.append(Suspicion(worker=reading.worker, is_dead=is_dead, reason=f"{why}; limit: {reason}"))
     return found
 

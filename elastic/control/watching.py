@@ -35,8 +35,8 @@ def watch_steps(turn: Turn) -> None:
     hosts.expect(stall_s)
     found: list[Suspicion] = []
     if hosts.still:
-        has_victims = any(_is_visible(turn, name) for name in hosts.waiting) and len(members) > 1
-        found = suspicions(_visible(turn, hosts.still), stall_s, turn.settings.limits, has_victims=has_victims)
+        waited_s = _waited_s(turn) if len(members) > 1 else None
+        found = suspicions(_visible(turn, hosts.still), stall_s, turn.settings.limits, waited_s=waited_s)
     for suspicion in found:
         turn.inspect(suspicion.worker, suspicion.reason)
     dead = [suspicion for suspicion in found if suspicion.is_dead]
@@ -78,6 +78,18 @@ def _is_visible(turn: Turn, name: str) -> bool:
     return is_current and turn.is_member(name) and not turn.is_silent(turn.worker(name).node)
 
 
+def _waited_s(turn: Turn) -> float | None:
+    """How long a member has waited for others by now, of those who wait the longest; None: nobody can be seen waiting.
+
+    0.0: not long enough to matter.
+    """
+    hosts = turn.tally.hosts
+    for name in hosts.waiting_long:
+        if _is_visible(turn, name):
+            return turn.state.readings[name].still_s
+    return 0.0 if any(_is_visible(turn, name) for name in hosts.waiting) else None
+
+
 def _only_waiting_are_visible(turn: Turn) -> bool:
     """Whether everybody that can be seen has waited for long; mostly the first one has not."""
     tally = turn.tally
@@ -109,7 +121,8 @@ def _lost_on_their_way(turn: Turn) -> list[Suspicion]:
     tally.hosts.expect(stall_s)
     absent = tally.by_rank(name for name in tally.hosts.still if name in tally.away)
     seen = [turn.state.readings[name] for name in absent if not turn.is_silent(turn.worker(name).node)]
-    return [suspicion for suspicion in suspicions(seen, stall_s, turn.settings.limits) if suspicion.is_dead]
+    late = suspicions(seen, stall_s, turn.settings.limits, waited_s=turn.waited_s())
+    return [suspicion for suspicion in late if suspicion.is_dead]
 
 
 def _break(turn: Turn, dead: list[Suspicion], survivors_only: bool = False) -> None:

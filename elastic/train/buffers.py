@@ -1,13 +1,15 @@
 """Effect. A model's buffers within a step: every micro-batch starts from the committed ones, changes are averaged.
 
-So the running statistics of a BatchNorm depend neither on how micro-batches are dealt nor on a failed attempt.
+So the running statistics of a BatchNorm depend neither on how micro-batches are dealt nor on a failed attempt. A flag
+is turned by any micro-batch that turns it. What a model does not keep in its state (persistent=False: tables and
+caches, which each process makes for itself) is no concern of a step.
 """
 
 import torch
 
 
 class Buffers:
-    """The floating-point and integer buffers of a model; their changes are summed with the gradients.
+    """The buffers of a model's state; their changes are summed with the gradients.
 
     They are looked up by name each time, since a module may assign a new tensor instead of writing into the old one.
 
@@ -17,8 +19,12 @@ class Buffers:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
+        state = model.state_dict(keep_vars=True)
+        known = {id(value) for value in state.values()}  # a wrapper may name them otherwise
+        self._names = {name for name, b in model.named_buffers() if name in state or id(b) in known}
         self._committed = {name: b.detach().clone() for name, b in self._live().items()}
-        self.size = sum(b.numel() for b in self._committed.values())
+        self._sizes = [_numbers(b).numel() for b in self._committed.values()]
+        self.size = sum(self._sizes)
         self._change = torch.zeros(self.size, dtype=torch.float64)
 
     def accept(self) -> None:
@@ -44,8 +50,8 @@ class Buffers:
             return
         live = self._live()
         if weight:
-            change = [(live[name] - kept).double().flatten() for name, kept in self._committed.items()]
-            self._change.add_(torch.cat(change), alpha=weight)
+            change = [_numbers(_difference(live[name], kept)) for name, kept in self._committed.items()]
+            self._change.add_(torch.cat(change).cpu(), alpha=weight)
         self.restore()
 
     @property
@@ -66,15 +72,33 @@ class Buffers:
         """
         if not self.size:
             return
-        parts = total.split([b.numel() for b in self._committed.values()])
+        parts = total.split(self._sizes)
         live = self._live()
         with torch.no_grad():
             for (name, kept), part in zip(self._committed.items(), parts, strict=True):
-                change = part.view_as(kept)
-                if kept.is_floating_point():
-                    live[name].copy_(kept.double() + change)
-                else:
-                    live[name].copy_(kept + change.round().to(kept.dtype))
+                live[name].copy_(_changed(kept, part.to(kept.device)))
 
     def _live(self) -> dict[str, torch.Tensor]:
-        return {n: b for n, b in self._model.named_buffers() if b.dtype != torch.bool and not b.is_complex()}
+        return {name: b for name, b in self._model.named_buffers() if name in self._names}
+
+
+def _numbers(buffer: torch.Tensor) -> torch.Tensor:
+    """(n,) float64: what is added up of it."""
+    parts = torch.view_as_real(buffer) if buffer.is_complex() else buffer
+    return parts.detach().double().flatten()
+
+
+def _difference(live: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Of large integers only this goes through a float64."""
+    return live ^ kept if kept.dtype == torch.bool else live - kept
+
+
+def _changed(kept: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+    """A buffer after a change, (n,) float64 as of `_numbers`."""
+    if kept.is_complex():
+        return torch.view_as_complex((_numbers(kept) + change).view(*kept.shape, 2))
+    if kept.is_floating_point():
+        return kept.double() + change.view_as(kept)
+    if kept.dtype == torch.bool:
+        return kept ^ (change.view_as(kept) != 0)
+    return kept + change.view_as(kept).round().to(kept.dtype)

@@ -141,6 +141,8 @@ class Evaluator:
             DivergenceError: replicas came to different results.
             StepMisuseError: the result is not a mapping from names to numbers.
         """
+        with replica.meter.stalling():
+            replica.snapshots.fence()  # weights may be swapped for averaged ones, and back
         modes = [(part, part.training) for module in replica.tracked.modules for part in module.modules()]
         replica.buffers.begin()
         replica.page.note(Flying.EVALUATING)

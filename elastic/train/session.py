@@ -17,6 +17,7 @@ from elastic.control.pace import Resize
 from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.train.closing import close_loop
+from elastic.train.compiling import Compilations
 from elastic.train.data import Source
 from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
@@ -72,6 +73,7 @@ class Session(DataDoor):
         self.run, self.worker, self.device, self.seed = around.run, around.worker, around.device, around.seed
         self.start_step = 0
         self._link, self._page, self._limits = around.link, around.page, around.limits
+        self._compilations = Compilations(around.page)
         self._entered_s = time.time()
         self.shard = around.shard
         self._mesh: DeviceMesh | None = None
@@ -186,6 +188,7 @@ class Session(DataDoor):
             step = Step(replica, number, attempt=replica.watch.attempt_of(number), generation=self.generation)
             self._page.note(Flying.OUTSIDE)
             self._has_begun = True
+            self._compilations.watch()
             if why := replica.why_left_out(step.index):
                 with step:
                     step.leave_out(why)
@@ -292,6 +295,7 @@ class Session(DataDoor):
     def leave(self) -> None:
         """The training thread is over: end what it started."""
         self._hooks.close()
+        self._compilations.close()
         self._replica.leave()
 
     # --- the door ---
@@ -363,8 +367,9 @@ class Session(DataDoor):
             if self._form(view):
                 if not self._has_begun:
                     self.start_step = (view.resume.step + 1) // self._replica.phases
-                for act in self._on_generation:
-                    act(self)
+                with self.slow("session.on_generation"):
+                    for act in self._on_generation:
+                        act(self)
         return True
 
     def _form(self, view: View) -> bool:

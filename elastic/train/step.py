@@ -29,7 +29,7 @@ from elastic.train import rng
 from elastic.train.amp import ScalerState, agree_on_infinities
 from elastic.train.tail import Tail
 from elastic.train.tally import Tally
-from elastic.train.updating import listed, update
+from elastic.train.updating import GroupValues, listed, update
 
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
@@ -93,6 +93,7 @@ class Step:
         self._computed_before_s = 0.0
         self._is_entered = self._is_reduced = self._is_applying = self._is_over = False
         self._scaler_states: list[ScalerState] = []
+        self._group_values = GroupValues(replica.tracked.optimizers)
         self.started_at_s = time.time()
 
     # --- what the user calls ---
@@ -206,9 +207,10 @@ class Step:
         replica.mute = OUTSIDE
         with replica.meter.stalling():
             replica.snapshots.fence()
-        replica.page.note(Flying.APPLYING)
+        replica.page.note(Flying.AT_DOOR)  # while there is no driver, or the next generation decides, nobody is late
         self.commit = self._commit_id()
         with replica.link.applying(self.commit, self._agree if replica.width > 1 else None):
+            replica.page.note(Flying.APPLYING)
             self._is_applying = True  # from here on there is no way back
             replica.tell_resize(self.index, self._pace, () if self.skipped else optimizers)
             if self.skipped:
@@ -292,6 +294,7 @@ class Step:
         replica = self._replica
         replica.settle()
         replica.buffers.restore()
+        self._group_values.restore()
         for state in self._scaler_states:
             state.restore()
 
@@ -360,9 +363,9 @@ class Step:
         try:
             self.wants_pause, self.is_staged = self._replica.agree(self.commit, self.wants_pause, self.is_staged)
         except AttemptBroken:
-            page.note(Flying.AT_DOOR)
             return False
-        page.note(Flying.APPLYING)
+        finally:
+            page.note(Flying.AT_DOOR)
         return True
 
     def _tail(self) -> Tail:

@@ -14,7 +14,7 @@ TOTAL = sum(COUNTS)
 
 
 class Counter(nn.Module):
-    """Counts samples in an integer buffer; its flags are left alone."""
+    """Counts samples in an integer buffer."""
 
     def __init__(self):
         super().__init__()
@@ -103,6 +103,45 @@ def test_large_integers_are_exact():
     buffers.after_micro_batch(1.0)
     buffers.apply(buffers.change)
     assert int(model.seen) == 2**60 + 1 + TOTAL
+
+
+class Flags(nn.Module):
+    """A flag that the second micro-batch turns, a complex number, and a cache that is no state."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen_negative", torch.tensor([False, True]))
+        self.register_buffer("turn", torch.tensor([1 + 1j]))
+        self.register_buffer("cache", torch.zeros(1), persistent=False)
+
+    def forward(self, x):
+        self.seen_negative[0] |= x < 0
+        self.turn += complex(0, 2)
+        self.cache = torch.zeros(len(self.cache) + 1)
+
+
+def test_a_flag_is_turned_by_any_micro_batch_and_complex_numbers_are_averaged():
+    model = Flags()
+    buffers = Buffers(model)
+    buffers.begin()
+    for x in (1.0, -1.0, 1.0):
+        model(torch.tensor(x))
+        buffers.after_micro_batch(0.25)
+        assert model.seen_negative.tolist() == [False, True], "each micro-batch starts from what is committed"
+    buffers.apply(buffers.change)
+    assert model.seen_negative.tolist() == [True, True]
+    assert model.turn.tolist() == [1 + 2.5j]
+
+
+def test_a_cache_that_is_no_state_grows_as_it_likes():
+    model = Flags()
+    buffers = Buffers(model)
+    for _ in range(2):
+        buffers.begin()
+        model(torch.tensor(1.0))
+        buffers.after_micro_batch(1.0)
+        buffers.apply(buffers.change)
+    assert model.cache.shape == (3,)
 
 
 def test_a_forward_leaves_committed_buffers_until_the_step_is_applied():

@@ -124,6 +124,34 @@ def test_what_changes_outside_of_apply_is_copied_at_the_door(book: Book, idle: N
     book.assert_sealed(3, 2, 1)
 
 
+def test_an_evaluation_that_swaps_the_weights_and_puts_them_back_is_not_copied(book: Book, idle: None) -> None:
+    def train_fn(session: Any) -> None:
+        training = Training(session)
+
+        def swapped(_: Any) -> dict[str, float]:
+            kept = training.parameters
+            with torch.no_grad():
+                training.model.weight.zero_()
+            copying = session._replica.snapshots._copying
+            if copying is not None:  # the thread beside comes to its work just now
+                copying.copies.fence(LONG_S)
+            for parameter, before in zip(training.model.parameters(), kept, strict=True):
+                parameter.data.copy_(before)
+            return {}
+
+        session.evaluate_every(1, swapped)
+        for step in training.steps():
+            with step:
+                book.note(step, training, "start")
+                training.compute(step)
+                training.apply(step)
+            book.note(step, training, "after")
+
+    ended = book.solo().run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    book.assert_sealed(3, 2, 1)
+
+
 def test_who_changes_parameters_elsewhere_says_so(book: Book, idle: None) -> None:
     def hook(step: Any, training: Training, place: str) -> None:
         book.note(step, training, place)

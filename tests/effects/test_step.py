@@ -7,6 +7,7 @@ from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId
 from elastic.train.flight import read_page
+from elastic.train.link import Link
 from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, raised, trained
 from tests.effects.solo import Solo
 
@@ -158,6 +159,31 @@ def test_a_new_generation_is_announced_before_its_first_step(solo):
     assert told == [(1, 1, 0, True), (2, 1, 0, True)]
 
 
+def test_what_is_done_in_a_new_generation_is_a_phase_of_its_own(solo):
+    """Without a limit of its own, a hang there would be nobody's."""
+    seen = []
+
+    def train_fn(session):
+        session.on_generation(lambda s: seen.append(read_page(solo.page.path)))
+        return trained()(session)
+
+    solo.run(train_fn)
+    assert [(page.phase, page.remark) for page in seen] == [(Flying.SLOW, "session.on_generation")]
+
+
+def test_who_waits_for_its_lease_does_not_look_late(solo, monkeypatch):
+    """The driver stands still, and finds all members waiting for it when it goes on: none of them hangs."""
+    seen, has_lease = set(), Link._has_lease
+
+    def looked(link):
+        seen.add(read_page(solo.page.path).phase)
+        return has_lease(link)
+
+    monkeypatch.setattr(Link, "_has_lease", looked)
+    assert_like_a_plain_loop(solo.run(trained()))
+    assert seen == {Flying.AT_DOOR}
+
+
 # --- what is tried again ---
 
 PLACES = ["before", "start", "batch", "backward", "reduced"]
@@ -172,6 +198,42 @@ def test_a_generation_that_breaks_anywhere_before_the_apply_costs_no_answer(solo
     assert hook.calls
     assert_like_a_plain_loop(ended)
     assert ended.reports[index].commit.generation == 2
+
+
+@pytest.mark.parametrize("is_tensor", [False, True])
+@pytest.mark.parametrize("place", ["start", "backward", "reduced"])
+def test_a_rate_that_an_attempt_has_set_goes_with_it(solo, place, is_tensor):
+    """Members are broken at different lines: who has set it already would differ from who has not."""
+    found = []
+
+    def train_fn(session):
+        training = Training(session)
+        group = training.optimizer.param_groups[0]
+        group["lr"] = torch.tensor(0.1) if is_tensor else 0.1
+
+        def hook(step, training, at):
+            if at == "before":
+                found.append((step.index, step.generation, float(group["lr"])))
+            if step.index == 1 and step.generation == 1 and at == place:
+                if is_tensor:
+                    group["lr"].fill_(7.0)
+                else:
+                    group["lr"] = 7.0
+                solo.break_generation()
+
+        for step in training.steps(3):
+            hook(step, training, "before")
+            with step:
+                hook(step, training, "start")
+                for batch in step:
+                    step.backward(training.loss(batch))
+                    hook(step, training, "backward")
+                hook(step, training, "reduced")
+                step.apply(training.optimizer)
+
+    solo.run(train_fn)
+    assert [(index, generation) for index, generation, _ in found] == [(0, 1), (1, 1), (1, 2), (2, 2)]
+    assert {round(rate, 6) for _, _, rate in found} == {0.1}
 
 
 @pytest.mark.parametrize("place", ["applied", "after"])

@@ -109,10 +109,10 @@ class BareController(Brain):
         assert self.phase is Phase.RUNNING
         return self
 
-    def stable(self, number: int, after_s: float = 1.0) -> tuple[Command, ...]:
+    def stable(self, number: int, after_s: float = 1.0, skipped: str = "") -> tuple[Command, ...]:
         """The leader tells that step `number` is stable."""
         self.now_s += after_s
-        told = report(number, self.generation, self.now_s)
+        told = replace(report(number, self.generation, self.now_s), skipped=skipped)
         return self.feed(ev.StepStable(worker=self.members[0], report=told))
 
     def beat(self, worker: str, phase: Flying, still_s: float = 0.0, **seen: Any) -> tuple[Command, ...]:

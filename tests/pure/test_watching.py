@@ -126,6 +126,7 @@ def test_first_steps_of_a_process_may_take_long():
     victims(ws, "w0", "w2", still_s=100.0)
     assert ws.tick(0.0) == ()
     ws.beat("w1", Flying.COMPUTING, still_s=1201.0, commits=2)
+    victims(ws, "w0", "w2", still_s=1200.0)
     ws.tick(0.0)
     assert ws.addressees(cmd.Fence) == {"w1"}
 
@@ -141,6 +142,34 @@ def test_where_nobody_waits_nobody_is_killed_in_a_hurry(state):
     ws.beat("w0", Flying.COMPUTING, 1201.0, state=state)
     ws.tick(0.0)
     assert ws.addressees(cmd.Fence) == {"w0"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "still_s"), [(Flying.COMPUTING, 4.2), (Flying.EVALUATING, 601.0), (Flying.FETCHING, 61.0)]
+)
+def test_who_is_slow_like_all_others_is_late_from_when_the_first_one_waits(phase, still_s):
+    """One micro-batch takes four times as long everywhere, and one worker is through a moment before the others."""
+    ws = trained(step_s=1.0)
+    late = [worker for worker in ws.members if worker != "w0"]
+    for waited_s in (0.05, 1.9):
+        for worker in late:
+            ws.beat(worker, phase, still_s + waited_s)
+        victims(ws, "w0", still_s=waited_s)
+        assert ws.tick(0.0) == ()
+    victims(ws, "w0", still_s=605.0)
+    ws.beat(late[0], phase, still_s + 605.0)
+    ws.beat(late[1], Flying.REDUCING, 0.1)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Fence) == {late[0]}
+
+
+def test_steps_that_are_left_out_do_not_teach_how_long_a_step_takes():
+    """A rewind that leaves out 200 batches would have the first one that is computed look like a hang."""
+    ws = trained(step_s=10.0)
+    limit_s = stall_limit_s(ws.state.steps_s, ws.state.settings.limits)
+    for number in range(8, 72):
+        ws.stable(number, after_s=0.01, skipped="left out")
+    assert stall_limit_s(ws.state.steps_s, ws.state.settings.limits) == limit_s == 20.0
 
 
 def test_the_only_replica_is_not_killed_in_a_hurry():
@@ -223,17 +252,17 @@ def test_a_member_stopped_before_it_is_heard_at_the_door_is_fenced_once():
 
 
 def test_a_member_that_answers_the_freeze_and_hangs_on_its_way_to_the_door_is_fenced():
-    """Its control thread lives, its training thread does not."""
+    """Its control thread lives, its training thread does not. Others wait for it from when they begin to form."""
     ws = trained()
     ws.break_("w0")
     for worker in ("w0", "w1", "w2"):
         ws.answer(worker, 7)
     ws.arrive("w0", "w2")
-    ws.beat("w1", Flying.COMPUTING, still_s=0.9, generation=1)
-    ws.tick(0.1)
-    assert ws.phase is Phase.FORMING
-    ws.beat("w1", Flying.COMPUTING, still_s=1.1, generation=1)
-    ws.tick(0.1)
+    ws.beat("w1", Flying.COMPUTING, still_s=9.0, generation=1)
+    ws.tick(0.9)
+    assert ws.phase is Phase.FORMING and ws.addressees(cmd.Fence) == set()
+    ws.beat("w1", Flying.COMPUTING, still_s=9.2, generation=1)
+    ws.tick(0.2)
     assert ws.addressees(cmd.Fence) == {"w1"} and ws.phase is Phase.FREEZING
 
 
