@@ -44,6 +44,9 @@ def rewind(
 
     A run that trains goes back in place: no process is restarted.
     """
+    begin, end = skip_batches
+    if end and begin <= to_step:
+        raise click.BadParameter(f"{begin}:{end} must begin after --to-step {to_step}", param_hint="--skip-batches")
     if persistent is not None:
         step = send_back_next_life(run, persistent, to_step, skip_batches)
     else:

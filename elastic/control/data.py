@@ -128,6 +128,11 @@ class Plan(Protocol):
     @property
     def batch_size(self) -> BatchSize: ...
 
+    @property
+    def micro_batch_size(self) -> int: ...
+
+    def require(self, replicas: int) -> None: ...
+
     def global_batch(self, replicas: int) -> int: ...
 
     def epoch_of(self, consumed: int) -> int: ...
@@ -190,6 +195,9 @@ class BatchPlan:
         """
         size, micro_batch_size = tuned_sizes(self.batch_size, self.micro_batch_size, tuning)
         return replace(self, batch_size=size, micro_batch_size=micro_batch_size)
+
+    def require(self, replicas: int) -> None:
+        """A step of any size can be cut from it: one that is larger than an epoch ends with it."""
 
     def epoch_of(self, consumed: int) -> int:
         """The epoch of the step that begins after `consumed` samples of the run."""

@@ -80,18 +80,14 @@ def next_pace(
     Raises:
         SettingError: the rule gives a factor that is not a positive number.
     """
-    if last is not None and last.batch == batch:
-        return replace(last, replicas=replicas, tuning=tuning)
     reference_batch = last.reference_batch if last is not None else batch
-    if rule is None:
+    if rule is not None:
+        reference_batch = rule.reference_batch or reference_batch
+    target = _target(rule, batch, reference_batch)
+    if last is not None and (last.batch, last.ramp_to) == (batch, target):
+        return replace(last, replicas=replicas, tuning=tuning)
+    if rule is None:  # or not any more, in this life of the run
         return Pace(replicas=replicas, batch=batch, reference_batch=reference_batch, tuning=tuning)
-    reference_batch = rule.reference_batch or reference_batch
-    target = float(rule.rule(batch, reference_batch))
-    if not (math.isfinite(target) and target > 0):
-        raise SettingError(
-            f"the learning-rate rule gives {target} for a batch of {batch} and a reference of {reference_batch}: it "
-            "must give a positive number"
-        )
     before = last.batch_factor(step) if last is not None else target
     return Pace(
         replicas=replicas,
@@ -103,6 +99,17 @@ def next_pace(
         ramp_steps=rule.warmup_steps,
         tuning=tuning,
     )
+
+
+def _target(rule: RateRule | None, batch: int, reference_batch: int) -> float:
+    """Raises: SettingError: see `next_pace`."""
+    target = 1.0 if rule is None else float(rule.rule(batch, reference_batch))
+    if not (math.isfinite(target) and target > 0):
+        raise SettingError(
+            f"the learning-rate rule gives {target} for a batch of {batch} and a reference of {reference_batch}: it "
+            "must give a positive number"
+        )
+    return target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

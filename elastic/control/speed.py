@@ -1,4 +1,4 @@
-"""Pure. How long each replica computes at a micro-batch: smoothed, compared with the group, and turned into shares."""
+"""Pure. How long each worker computes at a micro-batch: smoothed, compared with the group, and turned into shares."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -27,8 +27,27 @@ def _mixed(old_s: float, new_s: float) -> float:
     return new_s if old_s == 0.0 else old_s + _NEWEST * (new_s - old_s)
 
 
-def scores(seconds: Sequence[float]) -> tuple[float, ...]:
-    """How many times the group's median each replica takes; 1 for whom nothing is known."""
+def scores(seconds: Sequence[float], width: int = 1) -> tuple[float, ...]:
+    """How many times the median of its group each worker takes; 1 for whom nothing is known.
+
+    Args:
+        seconds: for a micro-batch, by rank. width: workers of a replica: a group are those who hold the same shard,
+            since shards may be work of different sizes.
+    """
+    by_shard = [_scores(seconds[shard::width]) for shard in range(width)]
+    return tuple(score for replica in zip(*by_shard, strict=True) for score in replica)
+
+
+def by_replica(seconds: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """How long each replica takes for a micro-batch: as long as its slowest worker; 0 where one is not known.
+
+    Args:
+        seconds: of its workers, by shard, then by replica.
+    """
+    return tuple(max(shards) if all(shards) else 0.0 for shards in zip(*seconds, strict=True))
+
+
+def _scores(seconds: Sequence[float]) -> tuple[float, ...]:
     known = [one for one in seconds if one > 0.0]
     if not known:
         return (1.0,) * len(seconds)

@@ -23,17 +23,14 @@ def note_speed(turn: Turn, report: StepReport) -> None:
     """Score the members by a stable step of the running generation, and ask the policy about one slow for long."""
     state, limits = turn.state, turn.settings.limits
     is_current = state.phase is Phase.RUNNING and report.commit.generation == state.generation
-    if not is_current or len(report.seconds) != state.replicas:
+    if not is_current or len(report.seconds) != state.replicas * state.width:
         return
     scored: dict[str, WorkerRecord] = {}
-    by_replica, width = scores(report.seconds), state.width
-    members = iter(turn.many(turn.tally.ranks))
-    for score, gang in zip(by_replica, zip(*[members] * width, strict=True), strict=True):
+    for member, score in zip(turn.many(turn.tally.ranks), scores(report.seconds, state.width), strict=True):
         is_slow = score >= limits.slow_ratio
-        for member in gang:
-            if is_slow or member.slow_steps or abs(score - member.slowness) > _MARGIN:
-                slow_steps = member.slow_steps + 1 if is_slow else 0
-                scored[member.name] = changed(member, slowness=score, slow_steps=slow_steps)
+        if is_slow or member.slow_steps or abs(score - member.slowness) > _MARGIN:
+            slow_steps = member.slow_steps + 1 if is_slow else 0
+            scored[member.name] = changed(member, slowness=score, slow_steps=slow_steps)
     turn.put(scored)
     late = sorted((w for w in scored.values() if w.slow_steps == limits.slow_steps), key=lambda worker: worker.slowness)
     if late and not turn.is_recovering() and not state.pause_asked:

@@ -69,6 +69,16 @@ class StreamPlan:
         """Samples of a step to which every stream contributes a whole micro-batch."""
         return self.batch_size.samples(replicas, self.micro_batch_size)
 
+    def require(self, replicas: int) -> None:
+        """
+        Raises:
+            SettingError: a step of so many replicas needs more streams than there are.
+        """
+        try:
+            self._needed(replicas)
+        except SettingError as error:
+            raise SettingError(f"with {replicas} replicas, which Scaling.num_dp_replicas allows, {error}") from None
+
     def tuned(self, tuning: Tuning) -> "StreamPlan":
         """The same streams in steps of another size.
 

@@ -246,7 +246,7 @@ class StepReport:
     """A stable step as the leader tells it: known to have been applied by every member of its generation.
 
     Attributes:
-        seconds: smoothed time of a micro-batch, waiting left out, by rank; 0 where it is not known.
+        seconds: smoothed time of a micro-batch, waiting left out, by rank of the worker; 0 where it is not known.
         tuning: what the step was computed at.
         voted: with its reduction all replicas have shown that they held the same bits before it.
         times: what it took on the worker that tells.

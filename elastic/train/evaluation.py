@@ -20,6 +20,7 @@ from elastic.train.data import make_batches
 from elastic.train.step import OUTSIDE
 
 if TYPE_CHECKING:
+    from elastic.train.gloo import GlooGroup
     from elastic.train.replica import Replica
 
 _UNEQUAL = "replicas have unequal numbers of batches, so one among them would wait for ever: talk after the last batch"
@@ -173,15 +174,18 @@ def _agreed(replica: "Replica", found: Any) -> dict[str, float]:
     if not isinstance(found, Mapping):
         raise StepMisuseError(f"an evaluation returned {type(found).__name__}: return numbers by name, like a dict")
     results = {str(name): float(value) for name, value in found.items()}
-    if replica.group is not None:
-        group = replica.group
-        text = json.dumps([[name, value.hex()] for name, value in results.items()])
-        mine = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-        words = [row[0] for row in replica.unless_broken(lambda: group.gather_words([mine]))]
-        odd = [rank for rank, word in enumerate(words) if word != words[0]]
-        if odd:
+    text = json.dumps([[name, value.hex()] for name, value in results.items()])
+    mine = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    for group, who in ((replica.group, "ranks"), (replica.inner, "shards of a replica")):
+        if group is not None and (odd := _odd(replica, group, mine)):
             raise DivergenceError(
-                f"the evaluation on ranks {odd} came to other results than on rank 0: add up what each replica found "
-                "with evaluation.sum(...)"
+                f"the evaluation on {who} {odd} came to other results than on the first one: add up what each has "
+                "found, over replicas with evaluation.sum(...), and over a replica's workers by a collective of yours"
             )
     return results
+
+
+def _odd(replica: "Replica", group: "GlooGroup", mine: int) -> list[int]:
+    """Who says something else than the first one of a group."""
+    words = [row[0] for row in replica.unless_broken(lambda: group.gather_words([mine]))]
+    return [rank for rank, word in enumerate(words) if word != words[0]]

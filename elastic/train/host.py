@@ -102,6 +102,7 @@ class WorkerHost:
             ray_blocks=ray_blocks,
             shard=spec.shard,
             width=spec.settings.scaling.workers_per_replica,
+            most_replicas=spec.settings.scaling.bounds[1],
             checkpoint=checkpoint,
             sources=sources,
             incarnation=spec.settings.incarnation,

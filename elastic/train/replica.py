@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -38,6 +38,14 @@ Result = TypeVar("Result")
 _POLL_S = 0.001
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the workers of a replica have told each other; `figures`: of each, by shard."""
+
+    votes: tuple[bool, ...]
+    figures: tuple[tuple[int, ...], ...]
+
+
 class Replica:
     """The mutable heart of a session; users do not see it."""
 
@@ -48,6 +56,7 @@ class Replica:
         self.grace_s = around.limits.blame_grace_s
         self.settle_timeout_s = around.limits.settle_timeout_s
         self.snapshots = make_snapshots(self, around)
+        self._most_replicas = around.most_replicas
         self.last_number = -1  # of the run's last update, -1 before it is known
         self.tracked = Tracked()
         self.landing = Landing()
@@ -55,6 +64,7 @@ class Replica:
         self.tracked.add({_CURSOR: self.cursor})
         self.rate_rule: RateRule | None = None
         self.on_resize: list[Callable[[Resize], None]] = []
+        self._pace_left: Pace | None = None  # of the last step that it has applied itself, where it was healed since
         self.watch = Watch(self, DIGEST_STEPS)
         self.scalers: list[Any] = []
         self.model: torch.nn.Module | None = None
@@ -95,6 +105,11 @@ class Replica:
         return self.snapshots.expect(tensors, optimizers)
 
     def use(self, batches: Source) -> None:
+        """
+        Raises:
+            SettingError: at the largest size that the run may grow to, a step cannot be cut from this.
+        """
+        batches.plan.require(self._most_replicas)
         self._batches = batches
         self.tracked.add(batches.tracked)
 
@@ -218,11 +233,11 @@ class Replica:
         inner = self.inner
         return flag if inner is None else any(row[0] for row in self.unless_broken(lambda: inner.gather_words([flag])))
 
-    def agree(self, commit: CommitId, *votes: bool) -> list[bool]:
+    def agree(self, commit: CommitId, votes: Sequence[bool], figures: Sequence[int]) -> Agreement:
         """Wait until all workers of this replica have come to the apply of this commit.
 
-        Returns:
-            For each vote, whether one of them says so.
+        Args:
+            figures: non-negative, as many on all of them.
 
         Raises:
             AttemptBroken: (a signal) the generation is broken, and it is open whether all have come.
@@ -230,11 +245,13 @@ class Replica:
         """
         inner, mine = self.inner, hash32(commit.step, commit.lineage)
         if inner is None:
-            return list(votes)
-        rows = self.unless_broken(lambda: inner.gather_words([mine, *votes]))
+            return Agreement(tuple(votes), (tuple(figures),))
+        rows = self.unless_broken(lambda: inner.gather_words([mine, *votes, *figures]))
         if any(row[0] != mine for row in rows):
             raise ConservationError(f"the workers of a replica came to different ends of update {commit.step}")
-        return [any(column) for column in list(zip(*rows, strict=True))[1:]]
+        end = 1 + len(votes)
+        voted = tuple(any(column) for column in zip(*(row[1:end] for row in rows), strict=True))
+        return Agreement(voted, tuple(tuple(row[end:]) for row in rows))
 
     def unless_broken(self, act: Callable[[], Result]) -> Result:
         """What talks to other replicas outside of the reducer: if it fails, so has the generation.
@@ -323,7 +340,8 @@ class Replica:
         return (rank - attempt + 1) % self.replicas
 
     def _shares(self, number: int) -> tuple[int, ...]:
-        return self.watch.shares(number, len(self.batches.plan.cut(0, self.replicas)))
+        plan = self.batches.plan
+        return self.watch.shares(number, -(-plan.global_batch(self.replicas) // plan.micro_batch_size))
 
     # --- the size of a step ---
 
@@ -343,13 +361,20 @@ class Replica:
         return next_pace(self.cursor.pace, index, self.replicas, batch, self.rate_rule, self._tuning)
 
     def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Inside apply: call what is to be called if size or tuning have changed since the last committed step."""
-        last = self.cursor.pace
+        """Inside apply: call what is to be called if size or tuning have changed since the last committed step.
+
+        Who was healed to the first step of another size has not applied it, and is told in the next one.
+        """
+        last, self._pace_left = self._pace_left or self.cursor.pace, None
         if last is None or not self.on_resize or (last.replicas, last.tuning.felt) == (pace.replicas, pace.tuning.felt):
             return
         resize = resize_of(last, pace, index, rates(optimizers))
         for act in self.on_resize:
             act(resize)
+
+    def healing(self) -> None:
+        """Another state is about to be installed, of a later step perhaps."""
+        self._pace_left = self._pace_left or self.cursor.pace
 
     # --- steps become stable ---
 
@@ -432,7 +457,8 @@ class Replica:
             return ""
         if any(number // self.phases == index for number in view.left_out):
             return POISONED
-        return UNWANTED if any(begin <= index < end for begin, end in (fork.skip for fork in view.forks)) else ""
+        first = index * self.phases
+        return UNWANTED if any(begin <= first < end for begin, end in (fork.skip for fork in view.forks)) else ""
 
     def forget(self) -> None:
         """Another state is restored: what was applied and is not known to be stable, or not told yet, is void."""

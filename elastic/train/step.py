@@ -81,7 +81,7 @@ class Step:
         self.metrics: dict[str, float] = {}
         self.on_stable: list[Callable[[], None]] = []
         self.skipped = ""
-        self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank
+        self.seconds: tuple[float, ...] = ()  # of a micro-batch, smoothed, by rank of the worker
         self.voted = False  # all replicas have shown that they held the same bits before it
         self.committed_at_s, self.times = 0.0, NOT_TIMED
         self.costs: dict[str, float] = {}  # seconds that callbacks took around it, by name
@@ -319,7 +319,7 @@ class Step:
         self.voted = replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
         if self._is_last_phase:
             replica.exchange(self, self._micro_batches)
-        self.seconds = replica.watch.seconds
+        self.seconds = replica.watch.seconds if replica.width == 1 else ()  # of all its workers: see `_agree`
         self.loss, self._buffer_change = tail.loss, tail.buffers
         self.wants_pause = tail.pauses > 0
         self.is_staged = tail.stages > 0 or self.wants_pause
@@ -361,7 +361,10 @@ class Step:
         page = self._replica.page
         page.note(Flying.REDUCING)
         try:
-            self.wants_pause, self.is_staged = self._replica.agree(self.commit, self.wants_pause, self.is_staged)
+            watch, votes = self._replica.watch, (self.wants_pause, self.is_staged)
+            agreed = self._replica.agree(self.commit, votes, watch.microseconds)
+            self.wants_pause, self.is_staged = agreed.votes
+            self.seconds = watch.learn(agreed.figures)
         except AttemptBroken:
             return False
         finally:

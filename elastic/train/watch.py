@@ -12,7 +12,7 @@ import torch
 from elastic.control.data import even
 from elastic.control.flight import Flying
 from elastic.control.integrity import WORDS, Account, LossVerdict, accounts, judge_losses, outvoted, table
-from elastic.control.speed import balance, smooth
+from elastic.control.speed import balance, by_replica, smooth
 from elastic.errors import AttemptBroken, NonFiniteLossError
 from elastic.train import tree
 
@@ -38,6 +38,7 @@ class Watch:
         self._disputed: tuple[int, dict[str, int]] = (-1, {})  # the last tie: its step, and what each worker held
         self._measured_in = 0  # the generation that `seconds` and `_shares` belong to
         self._seconds: tuple[float, ...] = ()
+        self._of_replicas: tuple[float, ...] = ()
         self._shares: tuple[int, ...] = ()
 
     @property
@@ -84,8 +85,24 @@ class Watch:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """Smoothed time of a micro-batch in this generation, by rank; empty at its start."""
+        """Smoothed time of a micro-batch in this generation, by replica, on workers of this shard; empty at first."""
         return self._seconds if self._measured_in == self._replica.generation else ()
+
+    @property
+    def microseconds(self) -> list[int]:
+        """The same, to be told to the workers of this replica; 0 where nothing is known."""
+        known = self.seconds or (0.0,) * self._replica.replicas
+        return [round(1e6 * one) for one in known]
+
+    def learn(self, figures: Sequence[Sequence[int]]) -> tuple[float, ...]:
+        """How long a replica takes, from `microseconds` of all shards: the same for all workers of all replicas.
+
+        Returns:
+            Smoothed time of a micro-batch in seconds, by rank of the worker.
+        """
+        seconds = [[one / 1e6 for one in row] for row in figures]
+        self._of_replicas = by_replica(seconds)
+        return tuple(one for replica in zip(*seconds, strict=True) for one in replica)
 
     def shares(self, step: int, micro_batches: int) -> tuple[int, ...]:
         """How a step is dealt: evenly, or, where the policy asked for it, by the speed of this generation's members.
@@ -96,15 +113,17 @@ class Watch:
             micro_batches: of a whole step, for which the shares are made; a short one is dealt in their proportion.
         """
         replica = self._replica
-        if replica.view is None or not replica.view.balanced or not self.seconds:
+        seconds = self.seconds if replica.width == 1 else self._of_replicas
+        if replica.view is None or not replica.view.balanced or not self.seconds or len(seconds) != replica.replicas:
             return even(replica.replicas)
         if not self._shares or step % _REDEAL_STEPS == 0:
-            self._shares = balance(micro_batches, self.seconds)
+            self._shares = balance(micro_batches, seconds)
         return self._shares
 
     def _note_speed(self, told: Sequence[Account]) -> None:
         if self._measured_in != self._replica.generation:
             self._measured_in, self._seconds, self._shares = self._replica.generation, (), ()
+            self._of_replicas = ()
         self._seconds = smooth(self._seconds, told)
 
     def _check_digests(self, step: int, digests: list[int]) -> bool:

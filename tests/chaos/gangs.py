@@ -102,7 +102,7 @@ class Stage(torch.nn.Module):
         return loss
 
 
-def train(
+def train(  # noqa: PLR0913
     session: Session,
     *,
     folder: Path,
@@ -114,12 +114,14 @@ def train(
     kind: str = "columns",
     skipping: tuple[int, ...] = (),
     overflowing: tuple[int, ...] = (),
+    slow: tuple[str, float] = ("", 0.0),
 ) -> str:
     """Train and log.
 
     Args:
         skipping: shards of replica 0 that drop step 4 when they have computed their part.
         overflowing: shards whose part of the gradients is infinite in step 4.
+        slow: a worker, and the seconds that each of its micro-batches takes longer.
         kind: columns; pipeline; fsdp: `fully_shard`, where each worker computes its part of a micro-batch, and clips.
     """
     saboteur = Saboteur(plan, folder)
@@ -150,9 +152,9 @@ def train(
         with step:
             place = {"step": step.index, "generation": step.generation}
             for number, (index, x) in enumerate(step, 1):
-                if session.shard == 0:
-                    write("consumed", **place, ids=index.tolist())
-                time.sleep(pause_s)
+                what = "consumed" if session.shard == 0 else "consumed with it"  # a sample counts once
+                write(what, **place, ids=index.tolist(), rank=session.rank)
+                time.sleep(pause_s + slow[1] * (session.worker == slow[0]))
                 at("forward")
                 part = x.chunk(width)[session.shard] if kind == "fsdp" else x
                 loss = model.loss(x) if kind == "pipeline" else ((model(part) - part) ** 2).mean()

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from elastic.control.outcome import Ending
+from elastic.control.remediation import Kind
+from elastic.control.values import IncidentClass
+from elastic.policies import Ladder
 from tests.chaos import gangs
 from tests.chaos.group import STEPS, Story, Training, assert_exactly_once, assert_no_stable_step_lost, run, thinned
 from tests.chaos.saboteur import Sabotage
@@ -167,6 +170,23 @@ def test_an_infinity_in_one_shards_gradients_drops_the_step_for_all(training: Tr
     odd = replace(training, options={**training.options, "overflowing": (1,)})
     story = play(tmp_path / "story", *plan, training=odd)
     assert_gang_promises(story, clean, *plan)
+
+
+def test_a_slow_worker_has_its_whole_replica_dealt_less(tmp_path: Path) -> None:
+    """Its mates are as fast as ever, and must compute the same micro-batches."""
+    policy = Ladder(straggler=Kind.REDEAL)
+    training = replace(PLAIN, options={"slow": ("w3", 0.05)}, policy=policy)
+    story = play(tmp_path, training=training, replicas=(1, 3), slots=6, steps=60, pause_s=0.002, slow_steps=5)
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    first = story.finished.state.incidents[0]
+    assert (first.kind, first.culprits) == (IncidentClass.STRAGGLER, ("w3",))
+    dealt: dict[str, dict[tuple[int, int], list[list[int]]]] = {"consumed": {}, "consumed with it": {}}
+    for what, by_place in dealt.items():
+        for line in story.of(what):
+            by_place.setdefault((line["step"], line["rank"]), []).append(line["ids"])
+    assert dealt["consumed"] == dealt["consumed with it"]
+    assert [len(dealt["consumed"][3, rank]) for rank in range(3)] == [2, 2, 2]
+    assert [len(dealt["consumed"][59, rank]) for rank in range(3)] in ([3, 1, 2], [2, 1, 3])
 
 
 def test_the_tiny_llama_learns(tmp_path: Path) -> None:

@@ -189,7 +189,27 @@ def test_replicas_that_found_different_numbers_are_told(solo):
             return str(error)
 
     sentences = in_threads(3, act)
-    assert all("on ranks [1] came to other results than on rank 0" in sentence for sentence in sentences), sentences
+    assert all("on ranks [1] came to other results than on the first one" in one for one in sentences), sentences
+    for group in groups:
+        group.cut()
+        group.close()
+
+
+def test_shards_of_a_replica_that_found_different_numbers_are_told(solo):
+    """Each would set its own rate, or stop at its own step."""
+    circle = Circle(2)
+    groups = circle.form()
+
+    def act(shard):
+        part = Part(groups[shard])
+        part.group, part.inner = None, groups[shard]
+        try:
+            return _agreed(part, {"loss": float(shard)})
+        except Exception as error:
+            return str(error)
+
+    sentences = in_threads(2, act)
+    assert all("on shards of a replica [1] came to other" in sentence for sentence in sentences), sentences
     for group in groups:
         group.cut()
         group.close()

@@ -1,6 +1,12 @@
 """Effect. Several updates in a step: each is a transaction of its own, on the same samples."""
 
+from types import SimpleNamespace
+
+import pytest
+
 from elastic.control import events as ev
+from elastic.control.values import Fork
+from elastic.train.replica import Replica
 from tests.effects.idiom import Training, raised
 
 
@@ -21,6 +27,13 @@ def in_turns(hook, phases=2, max_steps=3):
         return seen
 
     return train_fn
+
+
+@pytest.mark.parametrize(("phases", "left_out"), [(1, [4, 5]), (2, [2])])
+def test_what_a_rewind_leaves_out_is_counted_as_reports_count(phases, left_out):
+    fork = Fork(incarnation=2, generation=1, step=3, skip=(4, 6))
+    replica = SimpleNamespace(view=SimpleNamespace(left_out=(), forks=(fork,)), phases=phases)
+    assert [index for index in range(8) if Replica.why_left_out(replica, index)] == left_out
 
 
 def test_phases_of_a_step_have_its_samples(solo):

@@ -65,6 +65,16 @@ def test_a_resize_in_the_middle_of_a_warm_up_goes_on_from_the_factor_in_use():
     assert factors([1, 2, 2, 3, 3, 3, 3, 3], rule) == [1, 1, 1.25, 1.5, 1.875, 2.25, 2.625, 3]
 
 
+def test_a_rule_that_is_another_one_in_the_next_life_of_a_run_counts_from_then_on():
+    last = history([2], None)[0]
+    doubled = next_pace(last, 1, 2, last.batch, LinearLR(reference_batch=last.batch // 2))
+    assert doubled.factor(1) == 2.0
+    assert next_pace(doubled, 2, 2, last.batch, None).factor(2) == 1.0
+    rule = LinearLR(reference_batch=last.batch // 2, warmup_steps=4)
+    slowly = next_pace(last, 1, 2, last.batch, rule)
+    assert [next_pace(slowly, step, 2, last.batch, rule).factor(step) for step in (1, 3, 9)] == [1.0, 1.5, 2.0]
+
+
 def test_replicas_that_do_not_change_the_batch_do_not_start_a_warm_up_again():
     last = history([1, 2, 2], LinearLR(warmup_steps=4))[-1]
     again = next_pace(last, 3, 5, last.batch, LinearLR(warmup_steps=4))

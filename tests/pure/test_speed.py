@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.control.integrity import Account
-from elastic.control.speed import balance, by_node, scores, smooth
+from elastic.control.speed import balance, by_node, by_replica, scores, smooth
 
 
 def told(*work: tuple[int, float]) -> list[Account]:
@@ -30,6 +30,15 @@ def test_who_computes_nothing_keeps_its_figure():
 )
 def test_scores_are_relative_to_the_median(seconds, wanted):
     assert scores(seconds) == wanted
+
+
+def test_workers_are_compared_with_those_who_hold_the_same_shard():
+    """The second stage of a pipeline takes three times as long as the first one, and that of replica 1 longer yet."""
+    assert scores((1.0, 3.0, 1.0, 6.0, 1.0, 3.0), width=2) == (1.0, 1.0, 1.0, 2.0, 1.0, 1.0)
+
+
+def test_a_replica_is_as_slow_as_its_slowest_worker():
+    assert by_replica([(1.0, 1.0, 2.0), (3.0, 0.0, 1.0)]) == (3.0, 0.0, 2.0)
 
 
 def test_a_node_is_as_slow_as_the_best_of_its_workers():

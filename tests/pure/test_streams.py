@@ -157,6 +157,13 @@ def test_sizes_that_can_not_work(streams, batch_size, micro_batch_size, named):
         StreamPlan(places=(), streams=streams, batch_size=batch_size, micro_batch_size=micro_batch_size)
 
 
+def test_what_would_not_do_after_growth_is_refused_before_the_first_step():
+    plan = plan_of([9] * 8, batch_size=FixedMicroBatches(per_replica=2))
+    plan.require(4)
+    with pytest.raises(SettingError, match=r"with 5 replicas, which Scaling.num_dp_replicas allows, .* there are 8"):
+        plan.require(5)
+
+
 def test_growth_beyond_the_streams_is_refused_with_the_knob():
     with pytest.raises(SettingError, match="raise session.streams"):
         plan_of([9, 9], batch_size=FollowReplicas(per_replica=2)).cut(0, 3)
