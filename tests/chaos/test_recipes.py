@@ -8,6 +8,7 @@ import torch
 
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
+from elastic.settings import Limits
 from tests.chaos.group import (
     Story,
     Training,
@@ -53,6 +54,15 @@ def test_killed_in_mid_step(recipe: str, plan: list[Sabotage], tmp_path: Path) -
     (found,) = (line["found"] for line in clean.of("finished"))
     for line in story.of("finished"):
         assert line["found"] == pytest.approx(found, rel=1e-9)
+
+
+@pytest.mark.parametrize("recipe", thinned({name: name for name in RECIPES}, 6))
+def test_nobody_is_taken_for_hung_by_a_detector_as_it_comes(recipe: str, tmp_path: Path) -> None:
+    """Limits.hang_floor_s as it is by default, for as long as it takes to learn how long steps take, and more."""
+    training = Training(function=partial(train, recipe=recipe))
+    story = run(tmp_path, steps=30, hang_floor_s=Limits().hang_floor_s, training=training)
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    assert [incident.evidence for incident in story.finished.state.incidents] == []
 
 
 @pytest.mark.parametrize("recipe", ["Evaluated", "MovingAverage"])
