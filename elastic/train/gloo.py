@@ -33,6 +33,7 @@ from elastic.train.meeting import Store, StoreHost
 
 _POLL_S = 0.002
 _SLICE = timedelta(milliseconds=50)
+_NAMED = 8  # of those that were waited for in vain
 _LEFT_BEHIND: list[Any] = []
 
 Address = tuple[str, int]
@@ -200,8 +201,9 @@ class GlooGroup:
             try:
                 work.wait(_SLICE)
                 return
-            except RuntimeError:
+            except RuntimeError as error:
                 if had_ended:
+                    self._name(error)
                     raise
                 if self.is_cut:
                     self._is_stuck = self._is_stuck or not work.is_completed()
@@ -210,9 +212,27 @@ class GlooGroup:
     def _wait_aside(self, work: "InOneGo") -> None:
         try:
             _aside(lambda: work.wait(self._timeout), lambda: self.is_cut, math.inf, "a transfer or reduce-scatter")
+        except RuntimeError as error:
+            self._name(error)
+            raise
         except FormingCancelledError:
             self._is_stuck = self._is_stuck or not work.has_ended.wait(_SLICE.total_seconds())
             raise
+
+    def _name(self, error: RuntimeError) -> None:
+        """Gloo tells of a wait that has ended in vain neither for whom it was nor what sets its length.
+
+        Raises:
+            RuntimeError: that says so, if this was such a wait.
+        """
+        if "timed out" not in str(error).lower():
+            return
+        others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
+        more = f" and {len(others) - _NAMED} others" if len(others) > _NAMED else ""
+        raise RuntimeError(
+            f"{', '.join(others[:_NAMED])}{more} have not all come to a collective, or a transfer, within "
+            f"Limits.collective_timeout_s={self._timeout.total_seconds():g}: {error}"
+        ) from error
 
     def leave_behind(self) -> None:
         """An operation of this group may never end: keep what it uses, since taking it down would wait for it."""

@@ -220,10 +220,17 @@ def test_a_cut_frees_a_sum_that_a_silent_member_never_joins():
         assert isinstance(waiting.error(), RuntimeError)
 
 
+def test_a_transfer_that_never_comes_names_whom_it_waited_for():
+    whom = r"^w1 have not all come .* within Limits.collective_timeout_s="
+    with formed(2, collective_timeout_s=MOMENT_S) as groups, pytest.raises(RuntimeError, match=whom):
+        groups[0].wait(InOneGo([groups[0].recv(torch.zeros(1), 1)]))
+
+
 def test_a_sum_that_a_silent_member_never_joins_ends_by_itself_at_the_timeout():
     """The collective's timeout holds, although the group was formed under another one."""
-    with formed(2, collective_timeout_s=MOMENT_S) as groups, pytest.raises(RuntimeError, match="(?i)timed out"):
-        summed(groups[0], 1.0)
+    whom = r"^w1 have not all come .* within Limits.collective_timeout_s=.*(?i:timed out)"
+    with formed(2, collective_timeout_s=MOMENT_S) as groups, pytest.raises(RuntimeError, match=whom):
+        groups[0].wait(groups[0].allreduce(torch.zeros(1)))
 
 
 def test_a_cut_frees_a_sum_with_a_stopped_process():
