@@ -1,6 +1,7 @@
 """Effect. `elastic config`: which values are in effect, and where each came from."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,13 @@ def config(file: Path | None, assignments: tuple[str, ...], values: Path | None,
     FILE is YAML; without it, the one that ELASTIC_CONFIG names. Variables ELASTIC_<SECTION>__<KNOB> count too.
     """
     from elastic.config import assigned, load
-    from elastic.knob_docs import table
     from elastic.knobs import effective, merged
 
     if explain:
-        click.echo(table())
+        _explain(as_json)
         return
     if values is not None:
-        _translate(values)
+        _translate(values, as_json)
         return
     chosen, tree = load(file, merged(*[assigned(one) for one in assignments]))
     knobs = effective(chosen, tree)
@@ -44,7 +44,18 @@ def config(file: Path | None, assignments: tuple[str, ...], values: Path | None,
         click.echo(f"{one.path:<{width}}  {text:<{of_value}}  {one.source}")
 
 
-def _translate(path: Path) -> None:
+def _explain(as_json: bool) -> None:
+    """Say what each knob is."""
+    from elastic.knob_docs import documented, sections, table
+
+    if not as_json:
+        click.echo(table())
+        return
+    knobs = {path: [asdict(one) for one in documented(kind)] for path, kind in sections().items()}
+    click.echo(json.dumps(knobs, indent=1))
+
+
+def _translate(path: Path, as_json: bool) -> None:
     """Print a configuration, and what of the values has no place in it."""
     import yaml
 
@@ -60,6 +71,10 @@ def _translate(path: Path) -> None:
         raise SettingError(f"{path} holds no values by name")
     translation = translate(values)
     configured(_tree(translation.config, str(path)))  # refuses what cannot work here
+    if as_json:
+        told = {"config": translation.config, "not_needed": translation.dropped, "not_known": translation.unknown}
+        click.echo(json.dumps(told, indent=1))
+        return
     click.echo(yaml.safe_dump(translation.config, sort_keys=False), nl=False)
     for key, why in translation.dropped.items():
         click.echo(f"not needed: {key}: {why}", err=True)

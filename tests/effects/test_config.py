@@ -169,3 +169,7 @@ def test_the_command_hides_secrets_and_explains() -> None:
     told = command("--set", "checkpoint.persistent=s3://key:secret@bucket/run")
     assert "s3://***@bucket/run" in told and "secret" not in told
     assert "| `heartbeat_timeout_s` | s | 1.25 |" in command("--explain")
+    (found,) = [
+        one for one in json.loads(command("--explain", "--json"))["limits"] if one["name"] == "heartbeat_timeout_s"
+    ]
+    assert (found["unit"], found["default"]) == ("s", "1.25") and found["meaning"] and found["reason"]

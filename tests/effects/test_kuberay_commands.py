@@ -133,6 +133,12 @@ def test_values_of_the_supervisor_are_translated(tmp_path):
     assert "not needed: sensor.port: actors find each other by name" in done.stderr
     assert "not needed: workload.max_in_job_restarts: 0 restarts the whole workload there" in done.stderr
     assert "not known: workload.flags.frobnicate" in done.stderr
+    told = subprocess.run(
+        [*command, str(tmp_path / "values.yaml"), "--json"], capture_output=True, text=True, timeout=60, check=True
+    )
+    found = json.loads(told.stdout)
+    assert found["config"] == yaml.safe_load(done.stdout)
+    assert "sensor.port" in found["not_needed"] and "workload.flags.frobnicate" in found["not_known"]
 
 
 def test_a_value_that_cannot_work_here_is_refused(tmp_path):

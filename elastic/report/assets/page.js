@@ -18,8 +18,9 @@ function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 10) return `${seconds.toFixed(2)} s`;
   if (seconds < 120) return `${seconds.toFixed(1)} s`;
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 120) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  const whole = Math.round(seconds);
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 120) return `${minutes} min ${whole % 60} s`;
   const hours = Math.floor(minutes / 60);
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
