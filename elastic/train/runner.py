@@ -14,6 +14,8 @@ from elastic.train.world import close_world
 
 TrainFn = Callable[[Session], Any]
 
+_SUMMARY_CHARS, _TRACEBACK_CHARS = 2_000, 60_000  # of what is journalled, and shown to people
+
 
 def with_callbacks(train_fn: TrainFn, callbacks: Sequence[WorkerCallback]) -> TrainFn:
     """A train_fn whose steps tell these callbacks; it is sent to workers like any other."""
@@ -48,8 +50,8 @@ def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], 
     except BaseException as error:
         event = ev.TrainFnRaised(
             worker=worker,
-            summary=f"{type(error).__name__}: {error}",
-            traceback="".join(traceback.format_exception(error)),
+            summary=_cut(_said(error), _SUMMARY_CHARS),
+            traceback=_cut("".join(traceback.format_exception(error)), _TRACEBACK_CHARS),
         )
     finally:
         set_session(None)
@@ -61,3 +63,19 @@ def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], 
             link.leave(event)
         if session is not None:
             session.leave()
+
+
+def _said(error: BaseException) -> str:
+    """Kind and message; what a user's exception says of itself may fail, too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as failed:
+        return f"{type(error).__name__} (its message cannot be shown: {type(failed).__name__})"
+
+
+def _cut(text: str, most_chars: int) -> str:
+    """Its beginning and its end: a message may hold a whole tensor, or a page of HTML."""
+    if len(text) <= most_chars:
+        return text
+    half = most_chars // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters are left out here]\n{text[-half:]}"

@@ -281,6 +281,23 @@ def test_an_exception_in_a_live_generation_is_the_users(solo, place):
     assert raised(solo.run(trained(once(1, place, act))), "ValueError") == "ValueError: of my own making"
 
 
+def test_an_exception_that_says_too_much_or_cannot_be_shown_is_told_all_the_same(solo):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def train_fn(error):
+        def raising(session):
+            raise error
+
+        return raising
+
+    said = raised(solo.run(train_fn(ValueError("first " + "x" * 1_000_000 + " last"))), "ValueError: first")
+    assert said.endswith("last") and "characters are left out here" in said and len(said) < 3_000
+    said = raised(solo.run(train_fn(Mute())), "Mute")
+    assert said == "Mute (its message cannot be shown: RuntimeError)"
+
+
 @pytest.mark.parametrize("is_broken", [False, True], ids=["live", "broken"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_is_a_departure_and_never_swallowed(solo, error, is_broken):
