@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from elastic.checkpoint import rungs
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.placement import targets
-from elastic.checkpoint.standing import TRIES, Site, Standing, Step
+from elastic.checkpoint.standing import COMMIT, TRIES, Site, Standing, Step
 from elastic.control.values import CommitId
 
 KEEP = 2  # generations of copies
@@ -147,8 +147,9 @@ class Ladder:
                 self._not_durable = ""
         if event.reason:
             self._not_durable = event.reason
-            step.upload_tries += 1
-            step.is_uploading = step.is_uploading and step.upload_tries < TRIES
+            what = event.key.shard if isinstance(event, rungs.Uploaded) else COMMIT
+            tries = step.failed_uploads[what] = step.failed_uploads.get(what, 0) + 1
+            step.is_uploading = step.is_uploading and tries < TRIES
 
     def _lose(self, node: str) -> None:
         self._coming.discard(node)
@@ -232,7 +233,7 @@ class Ladder:
             return  # as soon as there is one
         self._urgent, self._is_due = "", False
         if is_newer and not step.is_uploading:
-            step.is_uploading, step.upload_tries = True, 0
+            step.is_uploading, step.failed_uploads = True, {}
 
     def _upload(self, step: Step) -> Iterator[rungs.Order]:
         for shard in step.all:
@@ -243,7 +244,7 @@ class Ladder:
             load = {node: sum(at == node for at in step.uploads.values()) for node in sources}
             node = min(sources, key=lambda node: (load[node], not self._now.sites[node].keeps(copy)))
             step.uploads[shard] = node
-            yield rungs.Upload(key=step.key(shard), node=node, reason=f"try {step.upload_tries + 1}")
+            yield rungs.Upload(key=step.key(shard), node=node, reason=f"try {step.failed_uploads.get(shard, 0) + 1}")
         if len(step.uploaded) == step.shards and not step.committer and self._now.sites:
             node = step.uploaded[0][0]
             step.committer = node if node in self._now.sites else min(self._now.sites)

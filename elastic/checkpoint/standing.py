@@ -8,7 +8,8 @@ from elastic.checkpoint.placement import ranked
 from elastic.checkpoint.rungs import Copy, Rung, StepId
 from elastic.control.values import CommitId, Fork
 
-TRIES = 3  # of a pull at one node, of an upload, of a commit
+TRIES = 3  # of a pull at one node, of the upload of a shard, of a commit
+COMMIT = -1  # in place of a shard
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Step:
         pulling: (shard, node) of pulls on their way; waiting: of those of them that failed and are tried again.
         tries, refusals: pulls that failed, by (shard, node), and why the node is not asked again.
         full: nodes that had no room. uploads: who is at it, by shard; uploaded: who was, and the digest.
-        committer: who commits it now.
+        failed_uploads: how often, by shard, or COMMIT. committer: who commits it now.
         readers: those that hold a lease.
     """
 
@@ -63,7 +64,7 @@ class Step:
     committer: str = ""
     uploads: dict[int, str] = field(default_factory=dict)
     uploaded: dict[int, tuple[str, str]] = field(default_factory=dict)
-    upload_tries: int = 0
+    failed_uploads: dict[int, int] = field(default_factory=dict)
     readers: int = 0
     order: tuple[int, int, int, int] = field(init=False)
     copies: tuple[Copy, ...] = field(init=False)

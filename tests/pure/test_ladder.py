@@ -351,6 +351,24 @@ def test_an_upload_that_fails_is_tried_again_and_then_left_to_the_next_interval(
     assert len(nodes.take(rungs.Upload)) == 1
 
 
+def test_shards_that_fail_once_each_do_not_use_up_the_tries_of_a_step():
+    """Of hundreds of shards a few fail in each upload."""
+    nodes = Nodes("a", is_persistent=True, peers=0)
+    nodes.stage("a", *(key(1, shard, 8) for shard in range(8)))
+    nodes.pin()
+    nodes.tell(rungs.UploadDue())
+    first = nodes.take(rungs.Upload)
+    assert len(first) == 8
+    for upload in first:
+        nodes.tell(rungs.Uploaded(key=upload.key, node="a", reason="503"))
+    again = nodes.take(rungs.Upload)
+    assert [upload.reason for upload in again] == ["try 2"] * 8
+    for upload in again:
+        nodes.tell(rungs.Uploaded(key=upload.key, node="a", digest="d"))
+    (commit,) = nodes.take(rungs.Commit)
+    assert len(commit.digests) == 8
+
+
 def test_a_node_that_dies_while_it_uploads_is_replaced():
     nodes = Nodes("abc", is_persistent=True)
     nodes.replicate("a", key(1))
