@@ -24,7 +24,7 @@ from elastic.actors.driver import Driver, Finished
 from elastic.actors.fleet import Emit
 from elastic.actors.former import Former, Heirloom
 from elastic.actors.injector import Injector
-from elastic.actors.journal import JOURNAL, Journal, Past, read_past
+from elastic.actors.journal import JOURNAL, Journal, Past, make_way, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.actors.logs_copy import LogsCopy
 from elastic.actors.machines import machines_of
@@ -273,10 +273,11 @@ def _opening(left: Heirloom | None, past: Past) -> ev.RunStarted | ev.RunTakenOv
 
 def _past(path: Path, settings: RunSettings) -> Past:
     """What the journal tells of earlier lives; a driver on another machine has it from the persistent tier."""
+    make_way(path, settings.run)
     if settings.checkpoint is not None and settings.checkpoint.persistent is not None and not path.exists():
         with closing(open_vault(settings.checkpoint.persistent, settings.run)) as vault:
             fetch_journal(path, vault.store, settings.run)
-    return read_past(path, settings.run)
+    return read_past(path)
 
 
 def _announce(place: str, callbacks: Sequence[Callback]) -> None:

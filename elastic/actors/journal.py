@@ -110,17 +110,32 @@ class Past:
     left: Bequest = dataclasses.field(default_factory=Bequest)
 
 
-def read_past(path: Path, run: str) -> Past:
-    """Of a journal that a driver has left. Runs of other names in the same directory leave this one nothing."""
+def make_way(path: Path, run: str) -> None:
+    """Have a run find its own journal at `path`, or none: that of a run of another name is put beside, under its name.
+
+    Two runs in one account would be told as lives of one.
+    """
+    others = [line["run"] for line in _lines_of_the_past(path) if line.get("life") == "Settings"]
+    if others and others[-1] != run:
+        path.rename(_beside(path, others[-1]))
+    if not path.exists():
+        with contextlib.suppress(FileNotFoundError):
+            _beside(path, run).rename(path)
+
+
+def _beside(path: Path, run: str) -> Path:
+    return path.with_stem(f"{path.stem}-{run}")
+
+
+def read_past(path: Path) -> Past:
+    """Of a journal that a driver has left."""
     steps: set[int] = set()
-    begin, worker, gang, left, is_own = 0, -1, -1, Bequest(), True
+    begin, worker, gang, left = 0, -1, -1, Bequest()
     for line in _lines_of_the_past(path):
         if line.get("event") == "StepStable":
             steps.add(line["report"]["commit"]["step"])
-        elif line.get("life") == "Settings":
-            is_own = line["run"] == run
         elif line.get("life") == "Bequest":
-            left = bequest_of(line) if is_own else left
+            left = bequest_of(line)
         elif line.get("command") == "StartWorker":
             worker, gang = max(worker, int(line["worker"][1:])), max(gang, line["gang"])
         elif line.get("command") == "Form" and (line["view"]["bootstrap"] or line["view"]["restored"]):

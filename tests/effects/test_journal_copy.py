@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elastic.actors.journal import JOURNAL, Journal, Past, Written, read_past
+from elastic.actors.journal import JOURNAL, Journal, Past, Written, make_way, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.stores.directory import DirectoryStore
@@ -58,7 +58,7 @@ def test_a_driver_elsewhere_finds_all_lives(tmp_path: Path) -> None:
     last = tmp_path / "last" / JOURNAL
     assert fetch_journal(last, store, RUN)
     assert last.read_text() == there.read_text() != path.read_text()
-    assert read_past(last, RUN).published == 2
+    assert read_past(last).published == 2
     assert not fetch_journal(last, store, RUN), "a journal that is there is left alone"
     assert not fetch_journal(tmp_path / "none" / JOURNAL, store, "another")
 
@@ -91,7 +91,7 @@ def test_half_a_line_waits_for_its_end_and_spoils_none(tmp_path: Path) -> None:
     fetch_journal(tmp_path / "there", store, RUN)
     assert (tmp_path / "there").read_bytes() == path.read_bytes()
     assert len(path.read_text().splitlines()) == 3
-    assert read_past(path, RUN).published == 1
+    assert read_past(path).published == 1
 
 
 def test_what_could_not_be_copied_is_copied_later(tmp_path: Path) -> None:
@@ -140,15 +140,15 @@ def test_a_segment_whose_answer_was_lost_is_not_written_again(tmp_path: Path) ->
 
 
 def test_the_past_is_that_of_the_last_line_of_history(tmp_path: Path) -> None:
-    assert read_past(tmp_path / "none", RUN) == Past()
+    assert read_past(tmp_path / "none") == Past()
     lines = [form(-1), *(stable(step) for step in range(6))]
-    assert read_past(write(tmp_path / "a", *lines), RUN) == Past(published=5, left=Bequest(furthest=5))
+    assert read_past(write(tmp_path / "a", *lines)) == Past(published=5, left=Bequest(furthest=5))
     path = write(tmp_path / "b", *lines, form(2, restored=True), stable(3))
-    assert read_past(path, RUN) == Past(published=3, left=Bequest(furthest=3))
+    assert read_past(path) == Past(published=3, left=Bequest(furthest=3))
     path = write(tmp_path / "c", *lines, form(-1), stable(0), stable(2))
-    assert read_past(path, RUN) == Past(published=0, ahead=(2,), left=Bequest(furthest=2))
+    assert read_past(path) == Past(published=0, ahead=(2,), left=Bequest(furthest=2))
     started = StartWorker(worker="w11", gang=4, reason="of a test")
-    past = read_past(write(tmp_path / "d", started, form(-1)), RUN)
+    past = read_past(write(tmp_path / "d", started, form(-1)))
     assert (past.next_worker, past.next_gang, past.published) == (12, 5, -1)
 
 
@@ -156,21 +156,28 @@ def test_what_a_driver_leaves_is_the_last_it_has_told(tmp_path: Path) -> None:
     """On this machine, and on another one."""
     store, first = DirectoryStore(tmp_path / "store"), Bequest(quarantine={"a": 5.0, "b": None}, restarts=1, furthest=9)
     path = write(tmp_path, stable(4), first)
-    assert read_past(path, RUN).left == first
+    assert read_past(path).left == first
     last = Bequest(quarantine={"b": None}, recovery_s={"swap in a spare": (1.0, 2.0)}, paused="by hand", paused_s=7.0)
     path = write(tmp_path, last, stable(5))
     copy(path, store)
     fetch_journal(tmp_path / "there", store, RUN)
-    assert read_past(tmp_path / "there", RUN).left == read_past(path, RUN).left == replace(last, furthest=5)
+    assert read_past(tmp_path / "there").left == read_past(path).left == replace(last, furthest=5)
 
 
-def test_a_run_of_another_name_in_the_same_directory_leaves_nothing(tmp_path: Path) -> None:
-    journal, told = Journal(tmp_path), {RUN: Bequest(quarantine={"a": None}), "another": Bequest(paused="by hand")}
-    for run, left in told.items():
+def test_runs_of_other_names_in_the_same_directory_keep_journals_of_their_own(tmp_path: Path) -> None:
+    """Each finds its own in its next life."""
+    lives = [(RUN, Bequest(quarantine={"a": None})), ("another", Bequest(paused="by hand")), (RUN, Bequest(restarts=2))]
+    found = []
+    for run, left in lives:
+        make_way(tmp_path / JOURNAL, run)
+        found.append(read_past(tmp_path / JOURNAL).left)
+        journal = Journal(tmp_path)
         journal.settings(1.0, run, 1, ())
         journal.write([line_of("life", 1.0, left)])
-    journal.close()
-    assert {run: read_past(journal.path, run).left for run in (*told, "new")} == told | {"new": Bequest()}
+        journal.close()
+    assert found == [Bequest(), Bequest(), lives[0][1]]
+    assert read_past(tmp_path / JOURNAL).left == lives[2][1]
+    assert {path.name for path in tmp_path.iterdir()} == {JOURNAL, "journal-another.jsonl"}
 
 
 def test_a_step_is_written_once() -> None:
