@@ -43,10 +43,13 @@ def gcs_store(server: GcsServer, monkeypatch: pytest.MonkeyPatch, **settings) ->
 
 
 def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(*args: object, **kwargs: object) -> None:
+    """As on GCSFuse, where renames are no atomic acts either."""
+
+    def refused(*args: object, **kwargs: object) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(os, "link", link)
+    for name in ("link", "rename", "replace"):
+        monkeypatch.setattr(os, name, refused)
 
 
 def _directory(folder: Path, monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack) -> Store:

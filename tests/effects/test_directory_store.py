@@ -63,6 +63,9 @@ def test_c24_without_links_file_and_folder_are_synced(tmp_path, calls, monkeypat
     calls.clear()
     store.create("a", b"x")
     assert [name for name, _ in calls] == ["fsync file", "fsync folder"]
+    calls.clear()
+    store.put("LATEST", b"x")
+    assert [name for name, _ in calls] == ["fsync file", "fsync folder"] and store.read("LATEST") == b"x"
 
 
 def test_what_a_killed_writer_began_is_completed(tmp_path, monkeypatch):

@@ -68,14 +68,8 @@ class DirectoryStore:
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
-
-        def replace() -> None:
-            with _temporary(path, data) as beside:
-                os.replace(beside, path)
-            _fsync(path.parent)
-
         with self._told("write", key):
-            self._retried(path, replace)
+            self._retried(path, lambda: self._put(path, data))
 
     def read(self, key: str, begin: int = 0, end: int | None = None) -> bytes:
         path = self._path(key)
@@ -130,6 +124,15 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         return self._root / checked_key(key)
+
+    def _put(self, path: Path, data: bytes) -> None:
+        """Where a mount has no links, its renames are copies, and what is closed is there at once (GCSFuse)."""
+        if self._has_links:
+            with _temporary(path, data) as beside:
+                os.replace(beside, path)
+        else:
+            _write(path, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        _fsync(path.parent)
 
     def _create(self, key: str, path: Path, data: bytes | memoryview) -> None:
         if not self._has_links:
