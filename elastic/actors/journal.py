@@ -5,6 +5,7 @@ What a line holds is said in `elastic/ledger/lines.py`.
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import threading
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from elastic.control import events as ev
 from elastic.control.bequest import Bequest, bequest_of
 from elastic.control.plain import plain
 from elastic.control.state import RunState
+from elastic.errors import SettingError
 from elastic.knobs import Knob
 from elastic.ledger.lines import Line, line_of
 
@@ -24,12 +26,13 @@ _OF_THE_PAST = ("StepStable", "Form", "StartWorker", "Settings", "Bequest")
 
 
 class Journal:
-    """Appends to `<run_dir>/journal.jsonl`, a line at a time, from any thread."""
+    """Appends to `<run_dir>/journal.jsonl`, a line at a time, from any thread; its lock tells that somebody does."""
 
     def __init__(self, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / JOURNAL
         self._file = self.path.open("a", buffering=1)
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # shared: a driver that takes a run over writes beside the old one
         if not _ends_with_a_line(self.path):
             self._file.write("\n")  # the last driver was killed in the middle of one
         self._lock = threading.Lock()
@@ -114,13 +117,28 @@ def make_way(path: Path, run: str) -> None:
     """Have a run find its own journal at `path`, or none: that of a run of another name is put beside, under its name.
 
     Two runs in one account would be told as lives of one.
+
+    Raises:
+        SettingError: the other run trains.
     """
     others = [line["run"] for line in _lines_of_the_past(path) if line.get("life") == "Settings"]
     if others and others[-1] != run:
+        if _is_written(path):
+            raise SettingError(f"the run {others[-1]} writes to {path} now: give another fit(run_dir=...)")
         path.rename(_beside(path, others[-1]))
     if not path.exists():
         with contextlib.suppress(FileNotFoundError):
             _beside(path, run).rename(path)
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a `Journal` is open there."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _beside(path: Path, run: str) -> Path:

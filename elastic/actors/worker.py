@@ -12,7 +12,7 @@ from ray import cloudpickle
 from ray.util import get_current_placement_group, get_node_ip_address, remove_placement_group
 
 from elastic.actors.former import Introduction
-from elastic.actors.peer_source import PeerSource, peer_sources
+from elastic.actors.peer_source import PeerSource, namespace, peer_sources
 from elastic.actors.ray_data import RayBlocks
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
@@ -47,6 +47,7 @@ class RayWorkerHost(WorkerHost):
             spec, get_node_ip_address(), self._leave, dumps=cloudpickle.dumps, ray_blocks=RayBlocks, peers=peers
         )
         self._peers, self._is_persistent = peers, bool(settings.checkpoint and settings.checkpoint.persistent)
+        self._namespace, self._width = namespace(settings.run), settings.scaling.workers_per_replica
 
     def introduce(self) -> Introduction:
         """Who this is, for a driver that may want to go on with it."""
@@ -75,15 +76,25 @@ class RayWorkerHost(WorkerHost):
             log.warning("step %d is in the memory of this node, and not durable: %s", last.commit.step, why_not)
 
     def _free_slots(self, deadline_s: float) -> None:
-        """A replica's slots are one group, which takes all its workers along: the first of those left waits for all."""
-        group, frees = get_current_placement_group(), None
-        while group is not None and frees is None and time.monotonic() < deadline_s:
-            living = {named.rpartition("-")[2] for named in ray.util.list_named_actors()}
-            frees = frees_group(self._link.worker, self._link.mates, living)
-            if frees:
-                remove_placement_group(group)
-            elif frees is None:
-                time.sleep(_LOOK_S)
+        """A replica's slots are one group, which takes all its workers along: the first of those left waits for all.
+
+        Who was never a member knows no mates, has saved nothing, and gives them all the time that they have.
+        """
+        group, mates = get_current_placement_group(), self._link.mates
+        is_member, frees = bool(mates) or self._width == 1, None
+        while group is not None and frees is None and self._link.silent_s >= self._orphan_lease_s:
+            if is_member:
+                frees = frees_group(self._link.worker, mates, self._living())
+            if time.monotonic() >= deadline_s:
+                frees = frees or not is_member
+            time.sleep(_LOOK_S * (frees is None))
+        if frees:
+            remove_placement_group(group)
+
+    def _living(self) -> set[str]:
+        """Workers of the run whose actors are there."""
+        named = ray.util.list_named_actors(all_namespaces=True)
+        return {one["name"].rpartition("-")[2] for one in named if one["namespace"] == self._namespace}
 
 
 def frees_group(worker: str, mates: Sequence[str], living: Collection[str]) -> bool | None:

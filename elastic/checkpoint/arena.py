@@ -282,6 +282,11 @@ class Arena:
         with self._lock:
             return len(self._fitting(payload_bytes)) < self._count
 
+    def holds(self, path: Path) -> bool:
+        """Whether this slot is one of its own."""
+        with self._lock:
+            return any(slot.path == path for slot in self._slots)
+
     def begin(self, payload_bytes: int) -> Slot | None:
         """A slot to write, never the one that was sealed last; None if all others are being written or read.
 

@@ -83,7 +83,12 @@ def shortest_limit_s(reading: Reading, stall_s: float, limits: Limits) -> float 
         return limits.first_steps_timeout_s if reading.commits < YOUNG_COMMITS else stall_s
     if reading.phase is Flying.FETCHING:
         return limits.fetch_timeout_s
-    return limits.door_timeout_s if reading.phase in _BETWEEN else None
+    if reading.phase is Flying.AT_DOOR:  # in a generation that trains: it alone has lost its lease
+        return limits.lease_s
+    if reading.phase not in _BETWEEN:
+        return None
+    is_young = reading.commits < YOUNG_COMMITS  # it may compile
+    return max(limits.door_timeout_s, limits.first_steps_timeout_s if is_young else 0.0)
 
 
 def _reason(reading: Reading, limit_s: float) -> str:
@@ -91,8 +96,9 @@ def _reason(reading: Reading, limit_s: float) -> str:
         return f"Limits.hang_floor_s={limit_s}, since its process is stopped"
     if reading.phase in _IN_STEP:
         return f"{limit_s:.1f} s, learned from the run's steps (Limits.hang_floor_s, first_steps_timeout_s)"
-    name = "fetch_timeout_s" if reading.phase is Flying.FETCHING else "door_timeout_s"
-    return f"Limits.{name}={limit_s}"
+    names = {Flying.FETCHING: "fetch_timeout_s", Flying.AT_DOOR: "lease_s"}
+    usual = "door_timeout_s, first_steps_timeout_s" if reading.commits < YOUNG_COMMITS else "door_timeout_s"
+    return f"Limits.{names.get(reading.phase, usual)}={limit_s}"
 
 
 def all_wait(readings: Sequence[Reading], stall_s: float) -> bool:

@@ -79,15 +79,16 @@ def _is_visible(turn: Turn, name: str) -> bool:
 
 
 def _waited_s(turn: Turn) -> float | None:
-    """How long a member has waited for others by now, of those who wait the longest; None: nobody can be seen waiting.
+    """How long a member has waited for others by now, of those who were seen waiting first; None: nobody waits.
 
-    0.0: not long enough to matter.
+    All begin to wait within a step; which of them is asked does not matter, and to ask all would cost too much.
     """
     hosts = turn.tally.hosts
-    for name in hosts.waiting_long:
-        if _is_visible(turn, name):
-            return turn.state.readings[name].still_s
-    return 0.0 if any(_is_visible(turn, name) for name in hosts.waiting) else None
+    for names in (hosts.waiting_long, hosts.waiting):
+        for name in names:
+            if _is_visible(turn, name):
+                return turn.state.readings[name].still_s
+    return None
 
 
 def _only_waiting_are_visible(turn: Turn) -> bool:

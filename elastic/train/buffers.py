@@ -19,9 +19,7 @@ class Buffers:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        state = model.state_dict(keep_vars=True)
-        known = {id(value) for value in state.values()}  # a wrapper may name them otherwise
-        self._names = {name for name, b in model.named_buffers() if name in state or id(b) in known}
+        self._names = {name for name, _ in model.named_buffers()} - _not_persistent(model)
         self._committed = {name: b.detach().clone() for name, b in self._live().items()}
         self._sizes = [_numbers(b).numel() for b in self._committed.values()]
         self.size = sum(self._sizes)
@@ -80,6 +78,15 @@ class Buffers:
 
     def _live(self) -> dict[str, torch.Tensor]:
         return {name: b for name, b in self._model.named_buffers() if name in self._names}
+
+
+def _not_persistent(model: torch.nn.Module) -> set[str]:
+    """Names of buffers that were registered so. Nothing but this private set of each module tells.
+
+    `state_dict` does not: users may override it, and rename or copy what is in it.
+    """
+    named = ((place, name) for place, module in model.named_modules() for name in module._non_persistent_buffers_set)
+    return {f"{place}.{name}" if place else name for place, name in named}
 
 
 def _numbers(buffer: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ This is the one module that touches `torch._dynamo.callback`, which is private; 
 """
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from elastic.control.flight import Flying
@@ -25,13 +25,15 @@ class Compilations:
             from torch._dynamo.callback import callback_handler
 
             self._handler = callback_handler
+        if self._handler is not None and self._begins not in self._handler.start_callbacks:
             self._handler.register_start_callback(self._begins)
             self._handler.register_end_callback(self._ends)
 
     def close(self) -> None:
         if self._handler is not None:
-            self._handler.remove_start_callback(self._begins)
-            self._handler.remove_end_callback(self._ends)
+            with suppress(ValueError):  # torch._dynamo.reset() has taken them away
+                self._handler.remove_start_callback(self._begins)
+                self._handler.remove_end_callback(self._ends)
             self._handler = None
 
     def _begins(self, _: Any) -> None:

@@ -64,7 +64,6 @@ class Replica:
         self.tracked.add({_CURSOR: self.cursor})
         self.rate_rule: RateRule | None = None
         self.on_resize: list[Callable[[Resize], None]] = []
-        self._pace_left: Pace | None = None  # of the last step that it has applied itself, where it was healed since
         self.watch = Watch(self, DIGEST_STEPS)
         self.scalers: list[Any] = []
         self.model: torch.nn.Module | None = None
@@ -363,18 +362,14 @@ class Replica:
     def tell_resize(self, index: int, pace: Pace, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Inside apply: call what is to be called if size or tuning have changed since the last committed step.
 
-        Who was healed to the first step of another size has not applied it, and is told in the next one.
+        Who was healed to that step has what others changed in it, and is not called.
         """
-        last, self._pace_left = self._pace_left or self.cursor.pace, None
+        last = self.cursor.pace
         if last is None or not self.on_resize or (last.replicas, last.tuning.felt) == (pace.replicas, pace.tuning.felt):
             return
         resize = resize_of(last, pace, index, rates(optimizers))
         for act in self.on_resize:
             act(resize)
-
-    def healing(self) -> None:
-        """Another state is about to be installed, of a later step perhaps."""
-        self._pace_left = self._pace_left or self.cursor.pace
 
     # --- steps become stable ---
 

@@ -411,7 +411,6 @@ class Session(DataDoor):
         self._publish_all()  # each member tells what the last leader may have died with
         if view.behind:
             replica.snapshots.fence()
-            replica.healing()
         is_live = self._link.formed(view, install, round(healing_s, 6))
         replica.meter.restart(time.time())
         if is_live:

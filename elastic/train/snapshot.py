@@ -355,10 +355,17 @@ class Snapshots(NoSnapshots):
         self._arena.reserve(self._expected_bytes, fewest=1 if scan(self._directory, self._run) else FEWEST)
 
     def _complete(self) -> None:
-        """Slots for which there was no room, now that more may have given way."""
-        if self._arena.is_short(self._layout.nbytes):
-            reclaim(self._directory, self._run)
+        """Slots for which there was no room, now that more may have given way; what somebody reads yet will later."""
+        if not self._arena.is_short(self._layout.nbytes):
+            return
+        reclaim(self._directory, self._run)
+        may_give_way = any(not self._arena.holds(one.path) for one in scan(self._directory, self._run))
+        try:
             self._arena.reserve(self._layout.nbytes)
+        except NoRoomError as error:
+            if not may_give_way:
+                raise
+            log.info("snapshots go on when what earlier workers have left gives way: %s", error)
 
     def _seal(self, snapshot: Snapshot) -> None:
         snapshot.copies.wait(self._timeout_s)

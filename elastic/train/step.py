@@ -215,6 +215,7 @@ class Step:
             replica.tell_resize(self.index, self._pace, () if self.skipped else optimizers)
             if self.skipped:
                 replica.buffers.restore()
+                self._group_values.restore()
                 for state in self._scaler_states:
                     state.restore()
             else:

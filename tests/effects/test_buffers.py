@@ -133,6 +133,18 @@ def test_a_flag_is_turned_by_any_micro_batch_and_complex_numbers_are_averaged():
     assert model.turn.tolist() == [1 + 2.5j]
 
 
+def test_what_counts_does_not_depend_on_a_state_dict_of_the_users():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Flags()
+
+        def state_dict(self):
+            return {"renamed": self.inner.turn.clone()}
+
+    assert Buffers(Own()).size == Buffers(Flags()).size == 4
+
+
 def test_a_cache_that_is_no_state_grows_as_it_likes():
     model = Flags()
     buffers = Buffers(model)

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from elastic.actors.journal import JOURNAL, Journal, Past, Written, make_way, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.checkpoint.store import StoreError
@@ -15,6 +17,7 @@ from elastic.control.bequest import Bequest
 from elastic.control.commands import Form, StartWorker
 from elastic.control.state import RunState
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Member, StepReport, View
+from elastic.errors import SettingError
 from elastic.ledger.lines import line_of
 from elastic.settings import RunSettings
 
@@ -178,6 +181,17 @@ def test_runs_of_other_names_in_the_same_directory_keep_journals_of_their_own(tm
     assert found == [Bequest(), Bequest(), lives[0][1]]
     assert read_past(tmp_path / JOURNAL).left == lives[2][1]
     assert {path.name for path in tmp_path.iterdir()} == {JOURNAL, "journal-another.jsonl"}
+
+
+def test_the_journal_of_a_run_that_trains_stays_where_it_is(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.settings(1.0, "another", 1, ())
+    with pytest.raises(SettingError, match=r"the run another writes to .*journal.jsonl now: give another fit\(run_dir"):
+        make_way(tmp_path / JOURNAL, RUN)
+    make_way(tmp_path / JOURNAL, "another")  # a driver that takes it over
+    journal.close()
+    make_way(tmp_path / JOURNAL, RUN)
+    assert [path.name for path in tmp_path.iterdir()] == ["journal-another.jsonl"]
 
 
 def test_a_step_is_written_once() -> None:

@@ -267,26 +267,6 @@ def test_on_resize_is_called_once_before_the_optimizers_of_the_first_step_of_ano
     assert order == [("session", 3)]
 
 
-def test_who_is_healed_to_the_first_step_of_another_size_is_told_of_it_in_the_next_one(solo):
-    """It was stopped before it could apply that step, and never comes to it."""
-    told = []
-
-    def hook(step, training, place):
-        if step.index == 2 and place == "before":
-            replica = training.session._replica
-            received = replica.cursor.pace
-            replica.cursor.pace = replace(received, replicas=2)  # that it has applied itself
-            replica.healing()
-            replica.cursor.pace = received
-
-    def train_fn(session):
-        session.on_resize(lambda resize: told.append((resize.step, resize.replicas_before, resize.replicas)))
-        return Resizing(session, sizes=[4] * STEPS).loop(hook)
-
-    solo.run(train_fn)
-    assert told == [(2, 2, 1)]
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_a_failed_attempt_calls_no_on_resize(solo, place):
     """The retry does, with the same event."""

@@ -432,6 +432,30 @@ def test_c18_beside_what_a_dead_worker_has_sealed_snapshots_begin_in_one_slot_an
     assert [one.commit.step for one in book.sealed][0] == STEPS - 1
 
 
+def test_c18_what_somebody_reads_of_a_dead_worker_keeps_its_heir_waiting_and_not_from_its_tier(tiny: Path) -> None:
+    """Both steps that the dead one has left are held until the heir has sealed its first."""
+    dead = Arena(tiny, RUN, 0, "w9")
+    for step in (1, 2):
+        slot = dead.begin(4096)
+        assert slot is not None
+        dead.seal(slot, manifest_of(slot.payload[:4096], step, RUN, incarnation=0))
+    dead.close()
+    book = Book(tiny)
+    held = [book.source.read(one.key, 0, 1) for one in book.sealed]
+    (tiny / "filler").write_bytes(bytes(free_bytes(tiny) - (18 << 10)))  # a slot and its manifest take 12 KiB
+
+    def hook(step: Any, training: Training, place: str) -> None:
+        book.note(step, training, place)
+        if place == "start" and step.index == 2:
+            assert training.session._replica.snapshots.skipped > 0, "there was room for a second slot"
+            held.clear()
+
+    ended = book.solo().run(trained(hook))
+    assert_like_a_plain_loop(ended)
+    assert [event for event in ended.events if isinstance(event, ev.TierDegraded)] == []
+    assert staged(ended)[0] == 0 and staged(ended)[-1] == STEPS - 1
+
+
 def test_what_fails_twice_for_want_of_room_is_told_once(book: Book) -> None:
     def fail_twice(replica: Any, step: Any) -> None:
         for _ in range(2):

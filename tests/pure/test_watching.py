@@ -98,7 +98,7 @@ def test_a_stopped_process_is_dead_at_the_floor_wherever_it_is(phase):
         (Flying.FETCHING, 59.0),
         (Flying.OUTSIDE, 599.0),
         (Flying.SLOW, 599.0),
-        (Flying.AT_DOOR, ENDLESS_S),
+        (Flying.AT_DOOR, 119.0),
         (Flying.REDUCING, ENDLESS_S),
         (Flying.TALKING, ENDLESS_S),
     ],
@@ -111,7 +111,10 @@ def test_phases_have_limits_of_their_own(phase, still_s):
     assert ws.tick(0.0) == ()
 
 
-@pytest.mark.parametrize(("phase", "still_s"), [(Flying.FETCHING, 61.0), (Flying.OUTSIDE, 601.0), (Flying.SLOW, 601.0)])
+@pytest.mark.parametrize(
+    ("phase", "still_s"),
+    [(Flying.FETCHING, 61.0), (Flying.OUTSIDE, 601.0), (Flying.SLOW, 601.0), (Flying.AT_DOOR, 121.0)],
+)
 def test_those_limits_end_too(phase, still_s):
     ws = trained()
     victims(ws, "w0", still_s=still_s)
@@ -176,6 +179,26 @@ def test_the_only_replica_is_not_killed_in_a_hurry():
     ws = trained(1)
     ws.beat("w0", Flying.REDUCING, 5.0, state="T")
     assert ws.tick(0.0) == ()
+
+
+@pytest.mark.parametrize(("phase", "still_s", "of"), [(Flying.FETCHING, 61.0, 1), (Flying.SLOW, 601.0, 5)])
+def test_limits_of_phases_hold_before_steps_are_known_too(phase, still_s, of):
+    """Others have waited as long, though not as long as the first steps of all may take."""
+    ws = BareController((1, 3)).run()
+    victims(ws, "w0", "w2", still_s=still_s)
+    ws.beat("w1", phase, still_s=still_s, commits=of)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
+
+
+def test_who_compiles_in_its_first_steps_has_as_long_as_those_may_take():
+    ws = trained(first_steps_timeout_s=3600.0)
+    victims(ws, "w0", "w2", still_s=700.0)
+    ws.beat("w1", Flying.SLOW, still_s=700.0, commits=2)
+    assert ws.tick(0.0) == ()
+    ws.beat("w1", Flying.SLOW, still_s=700.0, commits=3)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Fence) == {"w1"}
 
 
 def test_nobody_is_suspected_before_steps_are_known():
