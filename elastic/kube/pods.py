@@ -3,7 +3,7 @@
 from typing import Any
 
 from elastic.knobs import RunConfig
-from elastic.kube.shape import BUCKET, RAMDISK, ROLE, SUPERVISOR, TRAINER, Shape, bucket_of
+from elastic.kube.shape import BUCKET, RAMDISK, ROLE, STATE, SUPERVISOR, TRAINER, Shape, bucket_of
 from elastic.settings import KubeRay
 
 Object = dict[str, Any]
@@ -78,7 +78,7 @@ def _group(name: str, role: str, low: int, high: int, template: Object) -> Objec
 def _head(config: RunConfig, kuberay: KubeRay, image: str) -> Object:
     env = [{"name": name, "value": value} for name, value in _HEALTH_CHECKS.items()]
     env.append({"name": "ELASTIC_CONFIG", "value": CONFIG_PATH})
-    container = {
+    container: Object = {
         "name": "ray-head",
         "image": image,
         "env": env,
@@ -89,9 +89,17 @@ def _head(config: RunConfig, kuberay: KubeRay, image: str) -> Object:
             {"containerPort": 8080, "name": "metrics"},
         ],
         "resources": _amounts({"cpu": str(kuberay.head_cpus), "memory": f"{kuberay.head_memory_gib}Gi"}),
-        "volumeMounts": [{"name": "config", "mountPath": CONFIG_PATH.rpartition("/")[0], "readOnly": True}],
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_PATH.rpartition("/")[0], "readOnly": True},
+            {"name": "state", "mountPath": STATE},
+        ],
     }
-    volumes = [{"name": "config", "configMap": {"name": f"{config.name}-config"}}]
+    if kuberay.interactive:
+        container["workingDir"] = STATE  # of jobs that bring none
+    volumes: list[Object] = [
+        {"name": "config", "configMap": {"name": f"{config.name}-config"}},
+        {"name": "state", "emptyDir": {}},  # the run directory
+    ]
     return _pod(config, kuberay, "head", container, volumes, _on_demand(kuberay))
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
@@ -10,7 +11,7 @@ from elastic.settings import Checkpoint, KubeRay, Scaling
 
 ROLE = "elastic-role"  # label of Ray nodes: what a group is for
 TRAINER, SUPERVISOR = "trainer", "supervisor"
-RAMDISK, BUCKET = "/ramdisk", "/gcs"  # where volumes are mounted
+RAMDISK, BUCKET, STATE = "/ramdisk", "/gcs", "/var/lib/elastic"  # where volumes are mounted
 _GIB = 1 << 30
 _SHM_SHARE = 0.4  # Ray's object store takes 0.3 of the memory
 
@@ -79,7 +80,11 @@ def nodes_for(scaling: Scaling, replicas: int, slots: int) -> int:
 
 
 def adapted(config: RunConfig, kuberay: KubeRay, plan: Shape) -> RunConfig:
-    """The run's settings as they hold on this cluster: where workers and supervisor are, where tiers are mounted."""
+    """The run's settings as they hold on this cluster: where workers and supervisor are, where tiers are mounted.
+
+    A run directory that is not absolute lies in the head's own volume: its user may not write where the image begins.
+    Jobs on an interactive cluster begin in that volume instead, so that each has a directory by its own name.
+    """
     scaling = config.scaling
     if scaling.resources_per_worker is None and not scaling.use_gpu and kuberay.gpus_per_node:
         scaling = replace(scaling, use_gpu=True)
@@ -91,7 +96,10 @@ def adapted(config: RunConfig, kuberay: KubeRay, plan: Shape) -> RunConfig:
     if checkpoint is not None:
         checkpoint = _mounted(checkpoint, kuberay, plan)
     health = config.health if plan.ramdisk_gib is None else replace(config.health, ramdisk=RAMDISK)
-    return replace(config, scaling=scaling, checkpoint=checkpoint, health=health, address=None)
+    run_dir = config.run_dir
+    if not kuberay.interactive:
+        run_dir = str(PurePosixPath(STATE, run_dir or f"runs/{config.name}"))
+    return replace(config, scaling=scaling, checkpoint=checkpoint, health=health, run_dir=run_dir, address=None)
 
 
 def bucket_of(config: RunConfig) -> str:

@@ -4,7 +4,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -126,6 +126,21 @@ def test_what_the_operator_makes_of_the_groups_is_what_ray_and_elastic_understan
     grace_s = pod["spec"]["terminationGracePeriodSeconds"]
     assert program == "elastic" and said["node"] == "10.0.0.2" and 0 < said["deadline"] < grace_s
     assert 0 < int(environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) < grace_s
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=ids)
+def test_the_driver_may_write_where_it_keeps_its_journal(folder):
+    """Containers run as nobody special, in a folder of the image that belongs to root."""
+    found = objects_of(folder)
+    cluster = found["rayjob"]["spec"]["rayClusterSpec"] if "rayjob" in found else found["raycluster"]["spec"]
+    pod = cluster["headGroupSpec"]["template"]["spec"]
+    inner = yaml.safe_load(found["config"]["data"]["run.yaml"])
+    is_ours = {one["name"] for one in pod["volumes"] if "emptyDir" in one}
+    mounts = [one["mountPath"] for one in ray_container(pod)["volumeMounts"] if one["name"] in is_ours]
+    begins_in = ray_container(pod).get("workingDir", "/app")  # of a job that brings no folder of its own
+    run_dir = PurePosixPath(begins_in, inner.get("run_dir", "runs/x"))
+    assert ("run_dir" in inner) is ("rayjob" in found), "jobs on one cluster must not share a journal"
+    assert run_dir.is_absolute() and any(run_dir.is_relative_to(mount) for mount in mounts)
 
 
 def changed(tmp_path: Path, old: str, new: str) -> validate.Report:

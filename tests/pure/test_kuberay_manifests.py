@@ -153,6 +153,20 @@ def test_labels_that_the_user_gives_stay():
     assert inside(config).scaling.supervisor_labels is None
 
 
+@pytest.mark.parametrize(
+    ("given", "inner"),
+    [
+        (None, "/var/lib/elastic/runs/llama"),
+        ("mine/night", "/var/lib/elastic/mine/night"),
+        ("/gcs/night", "/gcs/night"),
+    ],
+)
+def test_a_run_writes_its_journal_where_the_heads_container_may_write(given, inner):
+    assert inside(replace(CONFIG, run_dir=given)).run_dir == inner
+    interactive = replace(with_kuberay(interactive=True, entrypoint=""), run_dir=given)
+    assert inside(interactive).run_dir == given, "each job has its own"
+
+
 def test_a_mounted_bucket_is_a_directory_inside():
     config = with_kuberay(gcsfuse=True)
     assert inside(config).checkpoint.persistent == "/gcs/runs"
