@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from math import isinf
 from typing import Any
 
 from elastic.actors.fleet import Emit
@@ -18,7 +19,6 @@ from elastic.errors import SettingError
 from elastic.kube.client import KubeClient, KubeError, Why, connect
 from elastic.kube.pods import GROUP
 from elastic.kube.reconcile import (
-    QUARANTINE,
     Cordon,
     Memory,
     Missing,
@@ -146,13 +146,12 @@ class Machines:
     def _carry_out(self, order: Order) -> None:
         match order:
             case Cordon():
-                log.warning("machines: %s gets no pods: %s", order.machine, order.taint.value)
-                self._client.taint(order.machine, order.taint)
-                self._client.cordon(order.machine)
+                end = "for good" if isinf(order.until_s) else f"for {order.until_s - time.time():.0f} s"
+                log.warning("machines: %s gets no pods, %s", order.machine, end)
+                self._client.quarantine(order.machine, self._run, order.until_s)
             case Release():
                 log.info("machines: %s is given back", order.machine)
-                self._client.uncordon(order.machine)
-                self._client.untaint(order.machine, QUARANTINE)
+                self._client.release(order.machine, self._run)
             case Replace():
                 log.warning("machines: replaced: %s", ", ".join(sorted(order.pods)))
                 self._client.replace_pods(self._cluster, GROUP, order.pods)

@@ -15,17 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from elastic.errors import ElasticError, SettingError
-from elastic.kube.objects import (
-    GroupState,
-    JobStatus,
-    Machine,
-    Pod,
-    Taint,
-    group_state,
-    job_status,
-    machine_of,
-    taints_of,
-)
+from elastic.kube.marks import is_uncordoned_after, key_of, mark_on
+from elastic.kube.objects import GroupState, JobStatus, Machine, Pod, group_state, job_status, machine_of, taints_of
 
 _T = TypeVar("_T")
 GROUP, VERSION = "ray.io", "v1"
@@ -259,26 +250,27 @@ class KubeClient:
             answer = self._core.list_node(_preload_content=False, **self._limit())
             return tuple(machine_of(one) for one in json.loads(answer.data)["items"])
 
-    def cordon(self, name: str) -> None:
-        """Keep new pods away from a machine. Raises: KubeError."""
-        self._change_node(name, lambda node: {"unschedulable": True})
+    def quarantine(self, name: str, run: str, until_s: float) -> None:
+        """Keep new pods away from a machine, and mark it as this run's: one write, so that neither is there alone.
 
-    def uncordon(self, name: str) -> None:
-        """Raises: KubeError."""
-        self._change_node(name, lambda node: {"unschedulable": None})
-
-    def taint(self, name: str, taint: Taint) -> None:
-        """Add a taint; those that are there stay. Raises: KubeError."""
+        Raises: KubeError.
+        """
 
         def change(node: Mapping[str, Any]) -> dict[str, Any]:
-            others = [one for one in taints_of(node) if (one["key"], one.get("effect")) != (taint.key, taint.effect)]
-            return {"taints": [*others, {"key": taint.key, "value": taint.value, "effect": taint.effect}]}
+            taint = mark_on(machine_of(node), run, until_s)
+            ours = {"key": taint.key, "value": taint.value, "effect": taint.effect}
+            return {"unschedulable": True, "taints": [*_others(node, taint.key), ours]}
 
         self._change_node(name, change)
 
-    def untaint(self, name: str, key: str) -> None:
-        """Take the taints of this key away. Raises: KubeError."""
-        self._change_node(name, lambda node: {"taints": [one for one in taints_of(node) if one["key"] != key]})
+    def release(self, name: str, run: str) -> None:
+        """Take this run's mark away, and the cordon if nobody else has, or had, a reason for it. Raises: KubeError."""
+
+        def change(node: Mapping[str, Any]) -> dict[str, Any]:
+            rest = {"taints": _others(node, key_of(run))}
+            return rest | ({"unschedulable": None} if is_uncordoned_after(machine_of(node), run) else {})
+
+        self._change_node(name, change)
 
     # --- how ---
 
@@ -375,6 +367,10 @@ def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL
         raise SettingError(f"no Kubernetes cluster is known here ({error}): set KUBECONFIG") from error
     settings.retries = False  # ours are told of, and end
     return KubeClient(client.ApiClient(settings), namespace, call_s)
+
+
+def _others(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    return [one for one in taints_of(node) if one["key"] != key]
 
 
 def _again(once: Callable[[], _T]) -> _T:

@@ -6,12 +6,11 @@ how long machines have been missing, and which Ray node was on which: a bad mach
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isinf
+from math import isinf
 
-from elastic.kube.objects import GroupState, Machine, Pod, Taint
+from elastic.kube.marks import marked_until_s
+from elastic.kube.objects import GroupState, Machine, Pod
 
-QUARANTINE = "elastic.quarantine"  # key of our taint; its value names the run and the end
-_NEVER = "never"
 _GONE_NODES = 1024
 # Taints that say that a machine is about to go; the cloud's own, and Kubernetes' for machines that are shut down.
 LEAVING = {
@@ -56,15 +55,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cordon:
-    """Keep pods away from a machine, and say for how long."""
+    """Keep pods away from a machine, and say until when; infinite: for good."""
 
     machine: str
-    taint: Taint
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A machine is free again."""
+    """A machine is free again, as far as this run is concerned."""
 
     machine: str
 
@@ -143,21 +142,6 @@ def reconcile(
     return (*orders, *warnings, *short), memory
 
 
-def mark(run: str, until_s: float) -> Taint:
-    """The taint of a machine in quarantine."""
-    end = _NEVER if isinf(until_s) else str(int(until_s) + 1)
-    return Taint(key=QUARANTINE, value=f"{run}.{end}", effect="NoSchedule")
-
-
-def marked_until_s(run: str, machine: Machine) -> float | None:
-    """Until when this run keeps pods away from a machine; None if it does not."""
-    for taint in machine.taints:
-        owner, _, end = taint.value.rpartition(".")
-        if taint.key == QUARANTINE and owner == run:
-            return inf if end == _NEVER else float(end)
-    return None
-
-
 def _remembered(before: Mapping[str, Pod], at: Mapping[str, Pod]) -> dict[str, Pod]:
     """A node keeps its pod when it is gone: its address may be another's soon."""
     gone = [(node, pod) for node, pod in before.items() if node not in at]
@@ -197,9 +181,9 @@ def _quarantined(run: str, wish: Wish, seen: Seen, known: Mapping[str, Pod], now
         machine = seen.machines.get(known[node].node) if node in known else None
         if machine is None or until_s <= now_s:
             continue
-        taint, marked_s = mark(run, until_s), marked_until_s(run, machine)
-        if (marked_s is None or marked_s < until_s) and taint not in machine.taints:
-            orders.append(Cordon(machine=machine.name, taint=taint))
+        marked_s = marked_until_s(run, machine)
+        if marked_s is None or marked_s < until_s:
+            orders.append(Cordon(machine=machine.name, until_s=until_s))
     return orders
 
 

@@ -107,7 +107,7 @@ def test_a_bad_machine_is_replaced_and_the_run_has_its_size_again(world):
     result = world.fit(At(10, act), steps=700, policy=replace_node)
     assert result.steps == 700 and result.world_sizes == [2, 1, 2]
     bad = world.operator.machine(seen[0])["spec"]
-    assert bad["unschedulable"] and {"elastic.quarantine"} <= {taint["key"] for taint in bad["taints"]}
+    assert bad["unschedulable"] and {f"elastic.quarantine/{world.name}"} <= {taint["key"] for taint in bad["taints"]}
     placed = {pod["spec"]["nodeName"] for pod in world.operator.pods()}
     assert seen[0] not in placed and len(placed) == 2
     assert world.operator.group()["replicas"] == 2

@@ -202,7 +202,8 @@ def test_a_gpu_that_fails_costs_its_machine_and_no_step(site: Site) -> None:
     assert kind == "GPU_FAULT" and len(culprits) == 1 and decision.startswith("replace the node"), result
     assert "XID 79" in evidence[0]
     spec = site.operator.machine(machine)["spec"]
-    assert spec["unschedulable"] and [one["value"] for one in spec["taints"]] == ["present", f"{site.name}.never"]
+    marks = {one["key"]: one["value"] for one in spec["taints"]}
+    assert spec["unschedulable"] and marks == {"nvidia.com/gpu": "present", f"elastic.quarantine/{site.name}": "never"}
     assert site.operator.group()["replicas"] == 2, "the number of machines stays"
     named = site.operator.group()["scaleStrategy"]["workersToDelete"]
     assert len(named) == 1 and named[0] not in site.operator.running

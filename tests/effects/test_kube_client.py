@@ -20,7 +20,7 @@ from elastic.control.state import RunState, Standing, WorkerRecord
 from elastic.kube import validate
 from elastic.kube.client import KubeClient, KubeError, Why, connect
 from elastic.kube.manifests import documents, render
-from elastic.kube.objects import JobState, JobStatus, Taint
+from elastic.kube.objects import JobState, JobStatus
 from elastic.settings import RunSettings
 from tests.effects.kube_parts import ROOT, VARIANTS, account_of, api_server, apply, ask_as, crds, create, variant_of
 from tests.pure.test_kuberay_manifests import CONFIG, KUBERAY, SCALING, with_kuberay
@@ -34,6 +34,7 @@ kubernetes = pytest.importorskip("kubernetes")
 JOBS = "/apis/ray.io/v1/namespaces/default/rayjobs"
 CLUSTERS = "/apis/ray.io/v1/namespaces/default/rayclusters"
 MERGE = "application/merge-patch+json"
+ENDS = [("other", "8"), ("run", "5")]
 
 
 @pytest.fixture(scope="module")
@@ -243,21 +244,30 @@ def test_eviction_heeds_the_budget(kube, client, named):
 # --- machines ---------------------------------------------------------------------------------------------------------
 
 
-def test_cordon_and_taints_leave_the_others_alone(kube, client, named):
+def test_a_quarantine_leaves_what_others_have_done_alone(kube, client, named):
     taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
     kube.add_node(named, taints=[taint])
-    client.taint(named, Taint(key="elastic.quarantine", value="run.never", effect="NoSchedule"))
-    client.taint(named, Taint(key="elastic.quarantine", value="run.5", effect="NoSchedule"))
-    client.cordon(named)
+    client.quarantine(named, "run", inf)
+    client.quarantine(named, "other", 7.5)
+    client.quarantine(named, "run", 4.5)
     found = kube.request("GET", f"/api/v1/nodes/{named}")[1]["spec"]
-    ours = {"key": "elastic.quarantine", "value": "run.5", "effect": "NoSchedule"}
-    assert [one for one in found["taints"] if one["key"] != "node.kubernetes.io/unschedulable"] == [taint, ours]
-    assert client.machine(named).is_cordoned
-    client.uncordon(named)
-    client.untaint(named, "elastic.quarantine")
+    ours = [{"key": f"elastic.quarantine/{run}", "value": end, "effect": "NoSchedule"} for run, end in ENDS]
+    assert [one for one in found["taints"] if one["key"] != "node.kubernetes.io/unschedulable"] == [taint, *ours]
+    client.release(named, "run")
+    assert client.machine(named).is_cordoned, "for another run"
+    client.release(named, "other")
     found = client.machine(named)
-    assert not found.is_cordoned and "elastic.quarantine" not in {one.key for one in found.taints}
+    assert not found.is_cordoned and not any("elastic" in one.key for one in found.taints)
     assert "node.kubernetes.io/not-ready" in {one.key for one in found.taints}
+
+
+def test_a_machine_that_a_person_has_cordoned_stays_cordoned(kube, client, named):
+    kube.add_node(named)
+    kube.request("PATCH", f"/api/v1/nodes/{named}", {"spec": {"unschedulable": True}}, content_type=MERGE)
+    client.quarantine(named, "run", 4.5)
+    client.release(named, "run")
+    found = client.machine(named)
+    assert found.is_cordoned and not any("elastic" in one.key for one in found.taints)
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------
@@ -344,7 +354,8 @@ def test_all_that_is_done_about_machines_is_within_the_rights_of_the_head(kube, 
         group = lambda: client.group("keeper", "workers")  # noqa: E731
         until(lambda: client.machine("keeper-n2").is_cordoned and group().leaving == ("keeper-n0",), caplog)
         until(lambda: group().replicas == 9, caplog)
-        client.taint("keeper-n1", Taint(key="cloud.google.com/impending-node-termination", effect="NoSchedule"))
+        leaving = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
+        kube.request("PATCH", "/api/v1/nodes/keeper-n1", {"spec": {"taints": [leaving]}}, content_type=MERGE)
         until(lambda: [one.node for one in told] == ["n1"], caplog)
         kept.follow(replace(state, care=Care(quarantine={"n0": inf})))
         until(lambda: not client.machine("keeper-n2").is_cordoned, caplog)

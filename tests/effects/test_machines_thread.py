@@ -14,6 +14,7 @@ from elastic.control import events as ev
 from elastic.control.care import Care
 from elastic.control.state import RunState, Standing, WorkerRecord
 from elastic.kube.client import KubeError, Why
+from elastic.kube.marks import mark
 from elastic.kube.objects import GroupState, Machine, Pod, Taint
 from elastic.settings import KubeRay, Limits, RunSettings
 
@@ -51,18 +52,12 @@ class Server:
         self._called("machines")
         return (Machine(name="m0", is_cordoned=False, taints=self.taints),)
 
-    def taint(self, name: str, taint: Taint) -> None:
-        self._called("taint", name)
-        self.taints = (taint,)
+    def quarantine(self, name: str, run: str, until_s: float) -> None:
+        self._called("quarantine", name, until_s)
+        self.taints = (mark(run, until_s),)
 
-    def cordon(self, name: str) -> None:
-        self._called("cordon", name)
-
-    def uncordon(self, name: str) -> None:
-        self._called("uncordon", name)
-
-    def untaint(self, name: str, key: str) -> None:
-        self._called("untaint", name)
+    def release(self, name: str, run: str) -> None:
+        self._called("release", name)
         self.taints = ()
 
     def replace_pods(self, cluster: str, group: str, pods: frozenset[str]) -> None:
@@ -122,9 +117,8 @@ def keep() -> Iterator[Callable[..., Kept]]:
 def test_a_bad_machine_is_cordoned_and_its_pod_replaced(keep):
     kept = keep(Server(), BAD)
     kept.until(lambda: "replace_pods" in kept.server.names())
-    assert [call for call in kept.server.calls if call[0] in ("taint", "cordon", "replace_pods")][:3] == [
-        ("taint", "m0"),
-        ("cordon", "m0"),
+    assert [call for call in kept.server.calls if call[0] in ("quarantine", "replace_pods")][:2] == [
+        ("quarantine", "m0", inf),
         ("replace_pods", frozenset({"p0"})),
     ]
 
@@ -145,9 +139,16 @@ def test_what_fails_half_way_is_done_by_the_next_look(keep):
     kept.server.fails.clear()
 
 
+def test_a_cordon_that_fails_is_ordered_again(keep):
+    kept = keep(Server(fails={"quarantine": Why.BUSY}), BAD)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("quarantine") > 2)
+    kept.server.fails.clear()
+    kept.until(lambda: bool(kept.server.taints))
+
+
 def test_what_can_not_be_done_keeps_nobody_from_being_told(keep):
     leaving = (Taint(key="cloud.google.com/impending-node-termination"),)
-    kept = keep(Server(taints=leaving, fails={"taint": Why.FORBIDDEN}), BAD)
+    kept = keep(Server(taints=leaving, fails={"quarantine": Why.FORBIDDEN}), BAD)
     kept.until(lambda: bool(kept.events) and "replace_pods" in kept.server.names())
     assert kept.events == [ev.NodeNotice(node="n0", reason="the cloud takes the machine away")]
 
@@ -158,7 +159,7 @@ def test_a_machine_is_cordoned_though_its_raylet_died_first(keep):
     kept.alive.clear()
     kept.machines.follow(BAD)
     kept.until(lambda: "replace_pods" in kept.server.names())
-    assert ("cordon", "m0") in kept.server.calls
+    assert ("quarantine", "m0", inf) in kept.server.calls
 
 
 def test_without_rights_on_nodes_it_says_so_once_and_works_on(keep, caplog):

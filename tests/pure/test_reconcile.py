@@ -5,6 +5,7 @@ from math import inf
 
 import pytest
 
+from elastic.kube.marks import is_uncordoned_after, mark, mark_on, marked_until_s
 from elastic.kube.objects import (
     GroupState,
     JobState,
@@ -16,7 +17,7 @@ from elastic.kube.objects import (
     machine_of,
     taints_of,
 )
-from elastic.kube.reconcile import Cordon, Memory, Missing, Release, Replace, Scale, Seen, Warn, Wish, mark, reconcile
+from elastic.kube.reconcile import Cordon, Memory, Missing, Release, Replace, Scale, Seen, Warn, Wish, reconcile
 
 NOW_S = 1000.0
 PODS = tuple(
@@ -51,8 +52,7 @@ def test_all_is_well():
 
 def test_a_node_in_quarantine_is_cordoned_and_keeps_its_pod():
     wish = replace(CALM, quarantine={"n1": NOW_S + 300}, busy=frozenset({"n0", "n2"}))
-    taint = Taint(key="elastic.quarantine", value="llama.1301", effect="NoSchedule")
-    assert orders(wish) == (Cordon(machine="m1", taint=taint),)
+    assert orders(wish) == (Cordon(machine="m1", until_s=NOW_S + 300),)
 
 
 def test_a_node_that_is_cordoned_already_is_left_alone():
@@ -62,9 +62,7 @@ def test_a_node_that_is_cordoned_already_is_left_alone():
 
 def test_a_longer_quarantine_is_written_down():
     wish = replace(CALM, quarantine={"n1": NOW_S + 900})
-    assert orders(wish, with_machine(marked("m1", NOW_S + 300))) == (
-        Cordon(machine="m1", taint=mark("llama", NOW_S + 900)),
-    )
+    assert orders(wish, with_machine(marked("m1", NOW_S + 300))) == (Cordon(machine="m1", until_s=NOW_S + 900),)
 
 
 def test_a_longer_one_that_is_written_down_stays():
@@ -77,8 +75,9 @@ def test_a_quarantine_that_is_over_begins_no_more():
 
 
 def test_one_that_begins_anew_is_not_ended_for_the_old_ones_sake():
-    wish, anew = replace(CALM, quarantine={"n1": NOW_S + 300}), mark("llama", NOW_S + 300)
-    assert orders(wish, with_machine(marked("m1", NOW_S - 5))) == (Cordon(machine="m1", taint=anew),)
+    wish = replace(CALM, quarantine={"n1": NOW_S + 300})
+    anew = Cordon(machine="m1", until_s=NOW_S + 300)
+    assert orders(wish, with_machine(marked("m1", NOW_S - 5))) == (anew,)
 
 
 def test_a_node_that_is_given_back_is_free_again():
@@ -104,12 +103,50 @@ def test_a_machine_that_was_replaced_stays_out_for_good():
     assert orders(CALM, with_machine(marked("m1", inf))) == ()
 
 
+# --- marks on machines ------------------------------------------------------------------------------------------------
+
+
+def test_a_mark_names_its_run_and_its_end():
+    assert mark("llama", 1300.0) == Taint(key="elastic.quarantine/llama", value="1301", effect="NoSchedule")
+    assert mark("llama", inf, is_kept=True).value == "never.kept"
+    assert [marked_until_s("llama", marked("m1", end)) for end in (1300.0, inf)] == [1301.0, inf]
+    assert marked_until_s("llama", marked("m1", inf, run="other")) is None
+
+
+def test_a_mark_that_nobody_can_read_is_none():
+    for value in ("soon", "", "nan", "-1", "1e9"):
+        taint = Taint(key="elastic.quarantine/llama", value=value, effect="NoSchedule")
+        assert marked_until_s("llama", Machine(name="m1", is_cordoned=True, taints=(taint,))) is None
+
+
+def test_names_that_no_key_may_hold_are_told_apart_all_the_same():
+    keys = {mark(name, inf).key for name in ("a" * 63, "a" * 64, "a" * 65, "a-", "a.")}
+    assert len(keys) == 5 and all(len(key.partition("/")[2]) <= 63 and key[-1].isalnum() for key in keys)
+
+
+def test_a_machine_that_was_cordoned_before_stays_so():
+    by_hand = Machine(name="m1", is_cordoned=True, taints=())
+    ours = mark_on(by_hand, "llama", 1300.0)
+    assert ours == mark("llama", 1300.0, is_kept=True)
+    held = replace(by_hand, taints=(ours,))
+    assert not is_uncordoned_after(held, "llama") and mark_on(held, "llama", inf).value == "never.kept"
+    assert mark_on(held, "other", inf).value == "never.kept", "another run believes the first one"
+    assert mark_on(replace(by_hand, is_cordoned=False), "llama", inf).value == "never"
+
+
+def test_the_last_of_several_runs_lets_a_machine_go():
+    both = replace(marked("m1", inf), taints=(mark("llama", inf), mark("other", 1300.0)))
+    assert mark_on(marked("m1", inf), "other", 1300.0) == both.taints[1], "it is cordoned by a run"
+    assert not is_uncordoned_after(both, "llama") and not is_uncordoned_after(both, "other")
+    assert is_uncordoned_after(marked("m1", inf), "llama")
+
+
 # --- replacement ------------------------------------------------------------------------------------------------------
 
 
 def test_a_bad_node_is_replaced_once_its_workers_have_left():
     wish = replace(CALM, quarantine={"n1": inf})
-    cordon = Cordon(machine="m1", taint=mark("llama", inf))
+    cordon = Cordon(machine="m1", until_s=inf)
     assert orders(wish) == (cordon,)
     left = replace(wish, busy=frozenset({"n0", "n2"}))
     assert orders(left) == (cordon, Replace(pods=frozenset({"p1"})))
@@ -135,7 +172,7 @@ def test_without_rights_on_nodes_pods_are_replaced_all_the_same():
 
 def test_a_node_that_fails_its_check_is_cordoned_for_a_while_and_replaced():
     wish = replace(CALM, quarantine={"n1": NOW_S + 300}, unhealthy=frozenset({"n1"}))
-    cordon = Cordon(machine="m1", taint=mark("llama", NOW_S + 300))
+    cordon = Cordon(machine="m1", until_s=NOW_S + 300)
     assert orders(wish) == (cordon,), "a worker is there"
     assert orders(replace(wish, busy=frozenset({"n0", "n2"}))) == (cordon, Replace(pods=frozenset({"p1"})))
 
@@ -148,7 +185,7 @@ GONE = replace(
     busy=frozenset({"n0", "n2"}),
     addresses={node: address for node, address in ADDRESSES.items() if node != "n1"},
 )
-CORDON = Cordon(machine="m1", taint=mark("llama", inf))
+CORDON = Cordon(machine="m1", until_s=inf)
 
 
 def memory_of(seen: Seen = SEEN) -> Memory:
