@@ -14,9 +14,10 @@ from typing import Any
 
 from elastic.actors.fleet import Emit
 from elastic.control import events as ev
-from elastic.control.state import OVER, RunState, Standing
+from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.errors import SettingError
 from elastic.kube.client import KubeClient, KubeError, Why, connect
+from elastic.kube.marks import key_of
 from elastic.kube.pods import GROUP
 from elastic.kube.reconcile import (
     Cordon,
@@ -29,6 +30,7 @@ from elastic.kube.reconcile import (
     Seen,
     Warn,
     Wish,
+    given_back,
     reconcile,
 )
 from elastic.kube.shape import nodes_for, slots_per_node
@@ -99,6 +101,8 @@ class Machines:
                 state = self._state
                 if state is not None:
                     self._look(state)
+            if self._state is not None and self._state.phase is Phase.ENDED:
+                self._give_back()
         except Exception as error:  # nobody would hear it here
             self._crash(error)
 
@@ -129,6 +133,25 @@ class Machines:
         if self._trouble and is_done:
             log.info("machines: Kubernetes answers again")
             self._trouble = ""
+
+    def _give_back(self) -> None:
+        """No later look would end the quarantines of a run that is over; those for good stay."""
+        if not self._may_touch_nodes:
+            return
+        deadline_s = time.monotonic() + _END_S
+        try:
+            orders = given_back(self._run, self._client.machines())
+        except KubeError as error:
+            log.warning("machines: %s: marks of this run may be left: kubectl get nodes -o yaml", error)
+            return
+        for order in orders:
+            try:
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError(f"there was no time left for {order.machine}")
+                self._carry_out(order)
+            except (KubeError, TimeoutError) as error:
+                by_hand = f"kubectl taint nodes {order.machine} {key_of(self._run)}-; kubectl uncordon {order.machine}"
+                log.warning("machines: %s; by hand: %s", error, by_hand)
 
     def _seen(self) -> Seen:
         group, pods = self._client.group(self._cluster, GROUP), self._client.pods(self._cluster)

@@ -4,7 +4,7 @@ Which machines this run has cordoned, and until when, stands on the machines the
 how long machines have been missing, and which Ray node was on which: a bad machine is one after its raylet has died.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isinf
 
@@ -140,6 +140,12 @@ def reconcile(
     memory = replace(memory, warned=memory.warned | {one.node for one in warnings})
     short, memory = _shortage(wish, seen, memory, now_s, patience_s)
     return (*orders, *warnings, *short), memory
+
+
+def given_back(run: str, machines: Iterable[Machine]) -> tuple[Release, ...]:
+    """Of a run that has ended: the marks that have an end, which nobody would take away when it comes."""
+    ends = {one.name: marked_until_s(run, one) for one in machines}
+    return tuple(Release(machine=name) for name, end_s in ends.items() if end_s is not None and not isinf(end_s))
 
 
 def _remembered(before: Mapping[str, Pod], at: Mapping[str, Pod]) -> dict[str, Pod]:

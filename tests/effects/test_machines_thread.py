@@ -12,7 +12,7 @@ import pytest
 from elastic.actors.machines import Machines, NoMachines, machines_of
 from elastic.control import events as ev
 from elastic.control.care import Care
-from elastic.control.state import RunState, Standing, WorkerRecord
+from elastic.control.state import Phase, RunState, Standing, WorkerRecord
 from elastic.kube.client import KubeError, Why
 from elastic.kube.marks import mark
 from elastic.kube.objects import GroupState, Machine, Pod, Taint
@@ -199,6 +199,37 @@ def test_missing_machines_become_an_event_and_so_does_their_coming(keep):
     kept.server.replicas = 1
     kept.until(lambda: len(kept.events) > 1)
     assert kept.events[1].missing == 0
+
+
+@pytest.mark.parametrize(("until_s", "is_given_back"), [(time.time() + 300.0, True), (inf, False)])
+def test_a_run_that_has_ended_gives_back_what_nobody_else_would(keep, until_s, is_given_back):
+    kept = keep(Server(taints=(mark("llama", until_s),)), replace(STATE, care=Care(quarantine={"n0": until_s})))
+    kept.until(lambda: len(kept.server.calls) > 5)
+    assert ("release", "m0") not in kept.server.calls
+    kept.machines.follow(replace(BAD, phase=Phase.ENDED))
+    kept.machines.close()
+    assert (("release", "m0") in kept.server.calls) is is_given_back
+
+
+@pytest.mark.parametrize(
+    ("state", "kuberay", "fails"),
+    [
+        (BAD, {}, {}),  # another driver may go on
+        (replace(STATE, phase=Phase.ENDED), {"node_rights": False}, {}),
+        (replace(STATE, phase=Phase.ENDED), {}, {"machines": Why.FORBIDDEN}),
+    ],
+)
+def test_otherwise_marks_stay(keep, state, kuberay, fails):
+    kept = keep(Server(taints=(mark("llama", time.time() + 300.0),), fails=fails), state, **kuberay)
+    kept.machines.close()
+    assert "release" not in kept.server.names()
+
+
+def test_a_mark_that_could_not_be_taken_away_is_told_of_with_what_to_do(keep, caplog):
+    server = Server(taints=(mark("llama", time.time() + 300.0),), fails={"release": Why.UNREACHABLE})
+    kept = keep(server, replace(STATE, phase=Phase.ENDED, care=Care(quarantine={"n0": inf})))
+    kept.machines.close()
+    assert [line for line in caplog.messages if "kubectl taint nodes m0 elastic.quarantine/llama-" in line]
 
 
 def test_taints_become_notices(keep):

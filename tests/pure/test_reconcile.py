@@ -17,7 +17,19 @@ from elastic.kube.objects import (
     machine_of,
     taints_of,
 )
-from elastic.kube.reconcile import Cordon, Memory, Missing, Release, Replace, Scale, Seen, Warn, Wish, reconcile
+from elastic.kube.reconcile import (
+    Cordon,
+    Memory,
+    Missing,
+    Release,
+    Replace,
+    Scale,
+    Seen,
+    Warn,
+    Wish,
+    given_back,
+    reconcile,
+)
 
 NOW_S = 1000.0
 PODS = tuple(
@@ -101,6 +113,11 @@ def test_what_another_run_or_a_person_has_cordoned_stays():
 
 def test_a_machine_that_was_replaced_stays_out_for_good():
     assert orders(CALM, with_machine(marked("m1", inf))) == ()
+
+
+def test_a_run_that_has_ended_gives_back_what_it_holds_for_a_while():
+    there = [marked("m1", inf), marked("m2", NOW_S + 300), marked("m3", NOW_S, run="other"), MACHINES["m0"]]
+    assert given_back("llama", there) == (Release(machine="m2"),)
 
 
 # --- marks on machines ------------------------------------------------------------------------------------------------
