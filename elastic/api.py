@@ -208,7 +208,7 @@ def _drive(
         if left is not None:
             fleet.adopt(left)
         tiers.start(settings)
-        machines = closing(machines_of(work.kuberay, settings, emit, crash))
+        machines = closing(machines_of(work.kuberay, settings, emit))
         with _heeding_sigterm(emit), _copied(journal, logs, settings), injector, machines as machine_keeper:
             finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machine_keeper)
             metrics.on_end()

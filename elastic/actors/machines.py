@@ -58,7 +58,7 @@ class Machines:
 
     Args:
         cluster: RayCluster whose worker group is looked after.
-        emit: takes NodeNotice and NodesMissing. crash: takes what must not have happened.
+        emit: takes NodeNotice and NodesMissing.
         addresses: of Ray's live nodes, by id.
     """
 
@@ -69,12 +69,11 @@ class Machines:
         settings: RunSettings,
         kuberay: KubeRay,
         emit: Emit,
-        crash: Callable[[Exception], None],
         addresses: Callable[[], Mapping[str, str]] | None = None,
         look_s: float = _LOOK_S,
     ) -> None:
         self._client, self._cluster, self._run, self._limits = client, cluster, settings.run, settings.limits
-        self._emit, self._crash, self._addresses, self._look_s = emit, crash, addresses or ray_addresses, look_s
+        self._emit, self._addresses, self._look_s = emit, addresses or ray_addresses, look_s
         self._replicas = None if kuberay.autoscale else _wanted(settings, kuberay)
         self._state: RunState | None = None
         self._memory = Memory()
@@ -96,15 +95,15 @@ class Machines:
         self._client.close()
 
     def _keep(self) -> None:
-        try:
-            while not self._is_closed.wait(self._look_s):
-                state = self._state
-                if state is not None:
+        while not self._is_closed.wait(self._look_s):
+            state = self._state
+            if state is not None:
+                try:
                     self._look(state)
-            if self._state is not None and self._state.phase is Phase.ENDED:
-                self._give_back()
-        except Exception as error:  # nobody would hear it here
-            self._crash(error)
+                except Exception as error:  # a mistake here costs remediation, and must not cost the run
+                    self._note(error)
+        if self._state is not None and self._state.phase is Phase.ENDED:
+            self._give_back()
 
     def _look(self, state: RunState) -> None:
         try:
@@ -185,16 +184,15 @@ class Machines:
             case Missing():
                 self._emit(ev.NodesMissing(missing=order.count, reason=order.reason))
 
-    def _note(self, error: KubeError) -> None:
-        """Say a trouble once, however long it lasts."""
+    def _note(self, error: Exception) -> None:
+        """Say a trouble once, however long it lasts; where it is not one of Kubernetes, with how it came about."""
         if str(error) != self._trouble:
             self._trouble = str(error)
-            log.warning("machines: %s; training goes on, and this is tried again", error)
+            how = None if isinstance(error, KubeError) else error
+            log.warning("machines: %s; training goes on, and this is tried again", error, exc_info=how)
 
 
-def machines_of(
-    kuberay: KubeRay | None, settings: RunSettings, emit: Emit, crash: Callable[[Exception], None]
-) -> Machines | NoMachines:
+def machines_of(kuberay: KubeRay | None, settings: RunSettings, emit: Emit) -> Machines | NoMachines:
     """Look after the machines of this run, if it lives in a pod of KubeRay's."""
     cluster = os.environ.get(_CLUSTER, "")
     if kuberay is None or not cluster or _IN_CLUSTER not in os.environ:
@@ -204,7 +202,7 @@ def machines_of(
     except SettingError as error:
         log.warning("machines: %s: bad ones are kept out by Ray alone", error)
         return NoMachines()
-    return Machines(client, cluster, settings, kuberay, emit, crash)
+    return Machines(client, cluster, settings, kuberay, emit)
 
 
 def ray_addresses() -> dict[str, str]:

@@ -16,7 +16,17 @@ from typing import Any, TypeVar
 
 from elastic.errors import ElasticError, SettingError
 from elastic.kube.marks import is_uncordoned_after, key_of, mark_on
-from elastic.kube.objects import GroupState, JobStatus, Machine, Pod, group_state, job_status, machine_of, taints_of
+from elastic.kube.objects import (
+    GroupState,
+    JobStatus,
+    Machine,
+    Pod,
+    group_state,
+    job_status,
+    machine_of,
+    pod_of,
+    taints_of,
+)
 
 _T = TypeVar("_T")
 GROUP, VERSION = "ray.io", "v1"
@@ -38,6 +48,7 @@ class Why(Enum):
     BUSY = "the API server has too much to do, or has failed"
     REFUSED = "the API server refuses it"
     UNREACHABLE = "the API server does not answer"
+    GARBLED = "the API server's answer makes no sense"
 
 
 class KubeError(ElasticError):
@@ -91,7 +102,8 @@ class KubeClient:
 
     def job(self, name: str) -> JobStatus:
         """Where a RayJob stands. Raises: KubeError."""
-        return job_status(self._get("rayjobs", name))
+        with self._call(f"read RayJob {name}"):
+            return job_status(self._get("rayjobs", name))
 
     def delete_job(self, name: str) -> None:
         """Raises: KubeError."""
@@ -180,7 +192,8 @@ class KubeClient:
 
     def group(self, cluster: str, group: str) -> GroupState:
         """Raises: KubeError: MISSING too where the cluster has no such group."""
-        return _group(self._get("rayclusters", cluster), group)[1]
+        with self._call(f"read RayCluster {cluster}"):
+            return _group(self._get("rayclusters", cluster), group)[1]
 
     def scale(
         self, cluster: str, group: str, replicas: int, leave: frozenset[str] = frozenset(), of: int | None = None
@@ -215,20 +228,10 @@ class KubeClient:
     def pods(self, cluster: str) -> tuple[Pod, ...]:
         """The pods of a cluster. Raises: KubeError."""
         with self._call(f"list the pods of {cluster}"):
-            found = self._core.list_namespaced_pod(
-                self.namespace, label_selector=f"ray.io/cluster={cluster}", **self._limit()
+            answer = self._core.list_namespaced_pod(
+                self.namespace, label_selector=f"ray.io/cluster={cluster}", _preload_content=False, **self._limit()
             )
-        return tuple(
-            Pod(
-                name=one.metadata.name,
-                group=(one.metadata.labels or {}).get("ray.io/group", ""),
-                address=(one.status.pod_ip if one.status is not None else None) or "",
-                node=one.spec.node_name or "",
-                is_running=one.status is not None and one.status.phase == "Running",
-                is_leaving=one.metadata.deletion_timestamp is not None,
-            )
-            for one in found.items
-        )
+            return tuple(pod_of(one) for one in json.loads(answer.data)["items"])
 
     def evict(self, pod: str) -> None:
         """Have a pod leave as disruption budgets allow. Raises: KubeError: HELD where they do not."""
@@ -242,7 +245,8 @@ class KubeClient:
 
     def machine(self, name: str) -> Machine:
         """Raises: KubeError."""
-        return machine_of(self._node(name))
+        with self._call(f"read node {name}"):
+            return machine_of(self._node(name))
 
     def machines(self) -> tuple[Machine, ...]:
         """Raises: KubeError."""
@@ -291,14 +295,14 @@ class KubeClient:
         """Read, change, write with the version that was read, unless nothing is; again if somebody came ahead."""
 
         def once() -> dict[str, Any]:
-            one = self._get("rayclusters", name)
-            before = deepcopy(one)
-            change(one)
-            if one == before:
-                return one
-            metadata = {"resourceVersion": one["metadata"]["resourceVersion"]}
-            body = {"metadata": metadata, "spec": {"workerGroupSpecs": one["spec"]["workerGroupSpecs"]}}
             with self._call(f"change RayCluster {name}"):
+                one = self._get("rayclusters", name)
+                before = deepcopy(one)
+                change(one)
+                if one == before:
+                    return one
+                metadata = {"resourceVersion": one["metadata"]["resourceVersion"]}
+                body = {"metadata": metadata, "spec": {"workerGroupSpecs": one["spec"]["workerGroupSpecs"]}}
                 changed: dict[str, Any] = self._custom.patch_namespaced_custom_object(
                     GROUP, VERSION, self.namespace, "rayclusters", name, body, _content_type=_MERGE, **self._limit()
                 )
@@ -308,9 +312,9 @@ class KubeClient:
 
     def _change_node(self, name: str, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
         def once() -> None:
-            node = self._node(name)
-            body = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": change(node)}
             with self._call(f"change node {name}"):
+                node = self._node(name)
+                body = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": change(node)}
                 # A merge patch: a strategic one would not take taints away.
                 self._core.patch_node(name, body, _content_type=_MERGE, **self._limit())
 
@@ -344,6 +348,8 @@ class KubeClient:
         except (HTTPError, OSError) as error:
             said = str(error).splitlines()[0]
             raise KubeError(f"{what}: {Why.UNREACHABLE.value} ({said})", why=Why.UNREACHABLE, status=0) from error
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise KubeError(f"{what}: {Why.GARBLED.value} ({error!r})", why=Why.GARBLED, status=200) from error
 
 
 def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL_S) -> KubeClient:
@@ -387,6 +393,8 @@ def _again(once: Callable[[], _T]) -> _T:
 def _group(one: Mapping[str, Any], group: str) -> tuple[int, GroupState]:
     try:
         return group_state(one, group)
+    except KeyError:  # a field is missing, not the group
+        raise
     except LookupError as error:
         raise KubeError(str(error), why=Why.MISSING, status=404) from error
 

@@ -121,6 +121,19 @@ def group_state(one: Mapping[str, Any], group: str) -> tuple[int, GroupState]:
     raise LookupError(f"RayCluster {name} has no worker group {group}")
 
 
+def pod_of(one: Mapping[str, Any]) -> Pod:
+    """Read a pod."""
+    metadata, status = one["metadata"], one.get("status") or {}
+    return Pod(
+        name=str(metadata["name"]),
+        group=str((metadata.get("labels") or {}).get("ray.io/group", "")),
+        address=str(status.get("podIP") or ""),
+        node=str(one["spec"].get("nodeName") or ""),
+        is_running=status.get("phase") == "Running",
+        is_leaving=bool(metadata.get("deletionTimestamp")),
+    )
+
+
 def machine_of(node: Mapping[str, Any]) -> Machine:
     """Read a node."""
     return Machine(

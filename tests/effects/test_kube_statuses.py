@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from elastic.kube.client import KubeClient, KubeError, Why, connect
+from elastic.kube.objects import JobState
 
 pytest.importorskip("kubernetes")
 
@@ -95,3 +96,17 @@ def test_what_is_refused_ends_the_wait(client):
     with pytest.raises(KubeError) as caught:
         client.wait_for_job("j", lambda one: False, 60.0, lambda one: None)
     assert caught.value.why is Why.REFUSED and time.monotonic() - began_s < 30.0
+
+
+@pytest.mark.parametrize("body", [None, [], {"items": None}, {"items": [{}]}, {"items": [{"metadata": None}]}])
+@pytest.mark.parametrize("call", ["pods", "machines", "job", "group"])
+def test_an_answer_that_nobody_can_read_is_an_error_like_others(client, call, body):
+    Answers.said = [(200, body)]
+    calls = {"pods": lambda: client.pods("c"), "group": lambda: client.group("c", "workers")}
+    calls |= {"machines": client.machines, "job": lambda: client.job("j")}
+    if call == "job" and isinstance(body, dict):
+        assert calls[call]().state is JobState.WAITING, "all of it may be missing"
+        return
+    with pytest.raises(KubeError) as caught:
+        calls[call]()
+    assert caught.value.why is Why.GARBLED

@@ -30,7 +30,7 @@ class Server:
     """Stands in for the client; `fails` maps a method to what it raises."""
 
     replicas: int = 1
-    fails: dict[str, Why] = field(default_factory=dict)
+    fails: dict[str, Why | Exception] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     taints: tuple[Taint, ...] = ()
 
@@ -38,6 +38,8 @@ class Server:
         self.calls.append((name, *arguments))
         if name in self.fails:
             why = self.fails[name]
+            if isinstance(why, Exception):
+                raise why
             raise KubeError(f"{name}: {why.value}", why=why, status=0)
 
     def group(self, cluster: str, group: str) -> GroupState:
@@ -78,7 +80,7 @@ class Kept:
     """A thread with a server, and what it emits."""
 
     def __init__(self, server: Server, **kuberay: Any) -> None:
-        self.server, self.events, self.crashes = server, [], []  # type: ignore[var-annotated]
+        self.server, self.events = server, []  # type: ignore[var-annotated]
         self.alive = {"n0": "a0"}
         settings = KubeRay(gpus_per_node=0, **kuberay)
         self.machines = Machines(
@@ -87,7 +89,6 @@ class Kept:
             SETTINGS,
             settings,
             self.events.append,
-            self.crashes.append,
             lambda: dict(self.alive),
             LOOK_S,
         )
@@ -95,7 +96,7 @@ class Kept:
     def until(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_S
         while not condition():
-            assert time.monotonic() < deadline_s, (self.server.calls[-5:], self.events, self.crashes)
+            assert time.monotonic() < deadline_s, (self.server.calls[-5:], self.events)
             time.sleep(LOOK_S)
 
 
@@ -111,7 +112,7 @@ def keep() -> Iterator[Callable[..., Kept]]:
     yield start
     for one in made:
         one.machines.close()
-        assert one.server.calls[-1] == ("close",) and not one.crashes
+        assert one.server.calls[-1] == ("close",)
 
 
 def test_a_bad_machine_is_cordoned_and_its_pod_replaced(keep):
@@ -131,6 +132,17 @@ def test_a_server_that_is_away_is_asked_again_and_told_of_once(keep, caplog):
     assert len([line for line in caplog.messages if "training goes on" in line]) == 1
     kept.server.fails.clear()
     kept.until(lambda: "replace_pods" in kept.server.names())
+
+
+@pytest.mark.parametrize("call", ["group", "machines", "quarantine"])
+def test_a_mistake_of_ours_costs_remediation_and_not_the_run(keep, caplog, call):
+    caplog.set_level(logging.WARNING, "elastic")
+    kept = keep(Server(fails={call: TypeError("'NoneType' object is not iterable")}), BAD)
+    kept.until(lambda: [one[0] for one in kept.server.calls].count(call) > 5)
+    (told,) = [one for one in caplog.records if "training goes on" in one.message]
+    assert told.exc_info is not None
+    kept.server.fails.clear()
+    kept.until(lambda: bool(kept.server.taints))
 
 
 def test_what_fails_half_way_is_done_by_the_next_look(keep):
@@ -245,7 +257,7 @@ def test_elsewhere_there_is_nothing_to_keep(monkeypatch, kuberay, host):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     if host is not None:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
-    kept = machines_of(kuberay, SETTINGS, print, print)
+    kept = machines_of(kuberay, SETTINGS, print)
     assert isinstance(kept, NoMachines)
     kept.follow(STATE)
     kept.close()

@@ -15,6 +15,7 @@ from elastic.kube.objects import (
     group_state,
     job_status,
     machine_of,
+    pod_of,
     taints_of,
 )
 from elastic.kube.reconcile import (
@@ -387,6 +388,15 @@ def test_a_group_is_read_as_the_operator_writes_it():
     )
     with pytest.raises(LookupError, match="RayCluster ours has no worker group spot"):
         group_state(one, "spot")
+
+
+def test_a_pod_is_read_as_kubernetes_writes_it():
+    labels = {"ray.io/group": "workers"}
+    one = {"metadata": {"name": "p1", "labels": labels, "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    one |= {"spec": {"nodeName": "m1"}, "status": {"phase": "Running", "podIP": "10.0.0.1"}}
+    assert pod_of(one) == replace(PODS[1], is_leaving=True)
+    new = Pod(name="p2", group="", address="", node="", is_running=False, is_leaving=False)
+    assert pod_of({"metadata": {"name": "p2"}, "spec": {}}) == new
 
 
 def test_a_machine_is_read_as_kubernetes_writes_it():
