@@ -18,6 +18,7 @@ from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.errors import SettingError
 from elastic.kube.client import KubeClient, KubeError, Why, connect
 from elastic.kube.marks import key_of
+from elastic.kube.objects import Machine
 from elastic.kube.pods import GROUP
 from elastic.kube.reconcile import (
     Cordon,
@@ -40,6 +41,7 @@ log = logging.getLogger("elastic")
 
 _LOOK_S = 2.0
 _END_S = 15.0
+_RIGHTS_S = 60.0  # rights may be given, or an authorizer be away, while a run goes on
 _IN_CLUSTER, _CLUSTER = "KUBERNETES_SERVICE_HOST", "RAY_CLUSTER_NAME"  # set by Kubernetes, and by KubeRay's operator
 
 
@@ -78,6 +80,7 @@ class Machines:
         self._state: RunState | None = None
         self._memory = Memory()
         self._may_touch_nodes = kuberay.node_rights
+        self._nodes_again_s = 0.0  # of time.monotonic; 0: nobody has refused to show them
         if not kuberay.node_rights:
             log.info("machines: kuberay.node_rights is off: nodes are not cordoned, bad ones are kept out by Ray alone")
         self._trouble = ""
@@ -154,16 +157,25 @@ class Machines:
 
     def _seen(self) -> Seen:
         group, pods = self._client.group(self._cluster, GROUP), self._client.pods(self._cluster)
-        machines = {}
-        if self._may_touch_nodes:
-            try:
-                machines = {one.name: one for one in self._client.machines()}
-            except KubeError as error:
-                if error.why is not Why.FORBIDDEN:
-                    raise
-                self._may_touch_nodes = False
+        return Seen(group=group, pods=pods, machines=self._nodes())
+
+    def _nodes(self) -> dict[str, Machine]:
+        """Those of the cluster; none where they may not be looked at, which is asked again now and then."""
+        if not self._may_touch_nodes or time.monotonic() < self._nodes_again_s:
+            return {}
+        try:
+            found = {one.name: one for one in self._client.machines()}
+        except KubeError as error:
+            if error.why is not Why.FORBIDDEN:
+                raise
+            if not self._nodes_again_s:
                 log.warning("machines: %s: nodes are not cordoned, bad ones are kept out by Ray alone", error)
-        return Seen(group=group, pods=pods, machines=machines)
+            self._nodes_again_s = time.monotonic() + _RIGHTS_S
+            return {}
+        if self._nodes_again_s:
+            log.info("machines: nodes may be looked at now, and are cordoned where they must be")
+            self._nodes_again_s = 0.0
+        return found
 
     def _carry_out(self, order: Order) -> None:
         match order:

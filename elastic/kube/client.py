@@ -40,6 +40,7 @@ _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 class Why(Enum):
     """Why Kubernetes did not do what it was asked."""
 
+    UNKNOWN = "the token is not taken, as before it is renewed"
     FORBIDDEN = "the rights do not suffice"
     MISSING = "there is no such object"
     CONFLICT = "somebody else has changed it, or it is there already"
@@ -59,7 +60,7 @@ class KubeError(ElasticError):
 
 
 _BY_STATUS = {
-    401: Why.FORBIDDEN,
+    401: Why.UNKNOWN,
     403: Why.FORBIDDEN,
     404: Why.MISSING,
     409: Why.CONFLICT,

@@ -62,7 +62,7 @@ def client(tmp_path) -> Iterator[KubeClient]:
 @pytest.mark.parametrize(
     ("status", "body", "why"),
     [
-        (401, {}, Why.FORBIDDEN),
+        (401, {}, Why.UNKNOWN),
         (403, {}, Why.FORBIDDEN),
         (404, {}, Why.MISSING),
         (405, {}, Why.REFUSED),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from elastic.actors import machines
 from elastic.actors.machines import Machines, NoMachines, machines_of
 from elastic.control import events as ev
 from elastic.control.care import Care
@@ -174,13 +175,24 @@ def test_a_machine_is_cordoned_though_its_raylet_died_first(keep):
     assert ("quarantine", "m0", inf) in kept.server.calls
 
 
-def test_without_rights_on_nodes_it_says_so_once_and_works_on(keep, caplog):
-    caplog.set_level(logging.WARNING, "elastic")
+def test_without_rights_on_nodes_it_says_so_once_works_on_and_asks_again(keep, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "elastic")
+    monkeypatch.setattr(machines, "_RIGHTS_S", 0.2)
     kept = keep(Server(fails={"machines": Why.FORBIDDEN}), BAD)
     kept.until(lambda: "replace_pods" in kept.server.names())
-    kept.until(lambda: len(kept.server.calls) > 20)
-    assert [call[0] for call in kept.server.calls].count("machines") == 1
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") == 4)
+    assert [call[0] for call in kept.server.calls].count("pods") > 8, "pods are looked at meanwhile"
     assert len([line for line in caplog.messages if "kept out by Ray alone" in line]) == 1
+    kept.server.fails.clear()
+    kept.until(lambda: "quarantine" in kept.server.names())
+    assert len([line for line in caplog.messages if "nodes may be looked at" in line]) == 1
+
+
+def test_a_token_that_is_not_taken_now_may_be_later(keep):
+    kept = keep(Server(fails={"machines": Why.UNKNOWN}), BAD)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") > 5)
+    kept.server.fails.clear()
+    kept.until(lambda: "quarantine" in kept.server.names())
 
 
 def test_where_rights_were_not_given_nodes_are_not_even_asked_for_and_it_says_so(keep, caplog):
