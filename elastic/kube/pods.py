@@ -66,7 +66,8 @@ def labels_of(run: str, component: str = "") -> dict[str, str]:
 def _group(name: str, role: str, low: int, high: int, template: Object) -> Object:
     return {
         "groupName": name,
-        "replicas": high,
+        # A RayJob starts its program once all of these run; the rest is asked for by the run, or by Ray's autoscaler.
+        "replicas": low,
         "minReplicas": low,
         "maxReplicas": high,
         "labels": {ROLE: role},

@@ -245,6 +245,12 @@ class Operator(Callback):
             if not pod["spec"].get("nodeName"):
                 self._place(pod)
 
+    def is_ready(self) -> bool:
+        """Whether all pods run that the groups have, before which a RayJob's program is not started."""
+        wanted = {name: self.group(name)["replicas"] for name in self._groups}
+        there = [one.group for one in self.running.values()]
+        return all(there.count(name) == replicas for name, replicas in wanted.items())
+
     def group(self, name: str = TRAINERS) -> Object:
         one = self._ask("GET", f"/apis/ray.io/v1/namespaces/default/rayclusters/{self._cluster}")
         found: Object = next(group for group in one["spec"]["workerGroupSpecs"] if group["groupName"] == name)
