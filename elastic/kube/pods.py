@@ -11,7 +11,7 @@ Object = dict[str, Any]
 CONFIG_PATH = "/etc/elastic/run.yaml"
 GROUP = "workers"
 _USER = 1000  # of the image
-_HOOK_S = 5  # the preStop hook: an interpreter that imports Ray
+_HOOK_S, _LONGEST_HOOK_S = 5, 15  # the preStop hook: an interpreter that imports Ray; between, a quarter of the grace
 _END_S = 5  # of a raylet, once its node is drained
 _SPOT = "cloud.google.com/gke-spot"
 # A node that is gone is found out about in 3 s, not in a minute (docs/faults.md).
@@ -123,7 +123,7 @@ def _trainer(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -> Ob
     if plan.ramdisk_gib is not None:
         volumes.append({"name": "ramdisk", **_ramdisk(kuberay, plan.ramdisk_gib)})
         mounts.append({"name": "ramdisk", "mountPath": RAMDISK})
-    drain_s = kuberay.grace_s - _HOOK_S - _END_S
+    drain_s = kuberay.grace_s - _hook_s(kuberay) - _END_S
     container: Object = {
         "name": "ray-worker",
         "image": image,
@@ -141,8 +141,16 @@ def _trainer(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -> Ob
 
 
 def _hook(kuberay: KubeRay) -> str:
-    """Tell the run, through Ray, that the node leaves; whatever comes of it, the pod ends when it must."""
-    return f'elastic drain "$POD_IP" --deadline {kuberay.grace_s - _END_S} --reason "its pod is deleted" || true'
+    """Tell the run, through Ray, that the node leaves; whatever comes of it, the pod ends when it must.
+
+    A head that accepts and answers nothing must not take what the raylet needs after the hook.
+    """
+    said = f'--deadline {kuberay.grace_s - _END_S} --reason "its pod is deleted"'
+    return f'timeout -k 1 {_hook_s(kuberay)} elastic drain "$POD_IP" {said} || true'
+
+
+def _hook_s(kuberay: KubeRay) -> int:
+    return min(max(_HOOK_S, kuberay.grace_s // 4), _LONGEST_HOOK_S)
 
 
 def _ramdisk(kuberay: KubeRay, gib: int) -> Object:

@@ -1,5 +1,6 @@
 """The manifests that are checked in: written from the settings beside them, the same by Kustomize, and valid."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -121,10 +122,10 @@ def test_what_the_operator_makes_of_the_groups_is_what_ray_and_elastic_understan
     hook, environment = hook_of(pod), environment_of(pod, "10.0.0.2")
     assert hook[:2] == ["/bin/sh", "-c"]
     line = hook[2].removesuffix(" || true").replace("$POD_IP", environment["POD_IP"])
-    program, verb, *words = shlex.split(line)
+    bound, _, _, _, program, verb, *words = shlex.split(line)
     said = cli.commands[verb].make_context(verb, words).params
     grace_s = pod["spec"]["terminationGracePeriodSeconds"]
-    assert program == "elastic" and said["node"] == "10.0.0.2" and 0 < said["deadline"] < grace_s
+    assert (bound, program) == ("timeout", "elastic") and said["node"] == "10.0.0.2" and 0 < said["deadline"] < grace_s
     assert 0 < int(environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) < grace_s
 
 
@@ -141,6 +142,18 @@ def test_the_driver_may_write_where_it_keeps_its_journal(folder):
     run_dir = PurePosixPath(begins_in, inner.get("run_dir", "runs/x"))
     assert ("run_dir" in inner) is ("rayjob" in found), "jobs on one cluster must not share a journal"
     assert run_dir.is_absolute() and any(run_dir.is_relative_to(mount) for mount in mounts)
+
+
+def test_a_hook_that_hangs_is_ended(tmp_path):
+    """It speaks to a head that accepts and answers nothing, and does not heed SIGTERM."""
+    (tmp_path / "elastic").write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n")
+    (tmp_path / "elastic").chmod(0o755)
+    found = objects_of(KUBERAY / "overlays" / "gke-spot")["rayjob"]["spec"]["rayClusterSpec"]["workerGroupSpecs"][1]
+    shell, option, line = hook_of({"spec": found["template"]["spec"]})
+    shorter = re.sub(r"^timeout -k \d+ \d+ ", "timeout -k 0.2 0.2 ", line)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "POD_IP": "10.0.0.1"}
+    done = subprocess.run([shell, option, shorter], env=environment, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0 and shorter != line
 
 
 def changed(tmp_path: Path, old: str, new: str) -> validate.Report:

@@ -1,6 +1,7 @@
 """From a run's settings to manifests: sizes, places, rights; and the same settings come out again inside."""
 
 import json
+import re
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -134,6 +135,10 @@ def test_hook_drain_and_end_fit_into_the_grace_time(grace_s):
     assert pod["terminationGracePeriodSeconds"] == grace_s and 0 < drain_s <= grace_s - 10
     hook = container["lifecycle"]["preStop"]["exec"]["command"][-1]
     assert f"--deadline {grace_s - 5} " in hook and hook.endswith("|| true")
+    bound = re.match(r"timeout -k (\d+) (\d+) elastic drain ", hook)
+    assert bound is not None, "a head that answers nothing must not take all of the grace"
+    hook_s = sum(map(int, bound.groups()))
+    assert hook_s >= 6 and hook_s + drain_s < grace_s
 
 
 def test_too_short_a_grace_time_is_refused():
