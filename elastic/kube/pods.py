@@ -13,6 +13,9 @@ GROUP = "workers"
 _USER = 1000  # of the image
 _HOOK_S, _LONGEST_HOOK_S = 5, 15  # the preStop hook: an interpreter that imports Ray; between, a quarter of the grace
 _END_S = 5  # of a raylet, once its node is drained
+_ON_DEMAND_GRACE_S = 60  # of pods that are on no spot machine
+_IDLE_DRAIN_S = 5  # of raylets that no worker is on
+_DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # how long a raylet that is told to end leaves those that it runs
 _SPOT = "cloud.google.com/gke-spot"
 # A node that is gone is found out about in 3 s, not in a minute (docs/faults.md).
 _HEALTH_CHECKS = {
@@ -78,7 +81,7 @@ def _group(name: str, role: str, low: int, high: int, template: Object) -> Objec
 
 def _head(config: RunConfig, kuberay: KubeRay, image: str) -> Object:
     env = [{"name": name, "value": value} for name, value in _HEALTH_CHECKS.items()]
-    env.append({"name": "ELASTIC_CONFIG", "value": CONFIG_PATH})
+    env += [{"name": "ELASTIC_CONFIG", "value": CONFIG_PATH}, {"name": _DRAIN, "value": str(_IDLE_DRAIN_S)}]
     container: Object = {
         "name": "ray-head",
         "image": image,
@@ -108,6 +111,7 @@ def _supervisor(config: RunConfig, kuberay: KubeRay, image: str) -> Object:
     container = {
         "name": "ray-worker",
         "image": image,
+        "env": [{"name": _DRAIN, "value": str(_IDLE_DRAIN_S)}],
         "resources": _amounts({"cpu": f"{kuberay.head_cpus * 500}m", "memory": f"{kuberay.head_memory_gib * 512}Mi"}),
         "volumeMounts": [],
     }
@@ -129,8 +133,7 @@ def _trainer(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -> Ob
         "image": image,
         "env": [
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            # After the hook: how long the raylet, told to end, leaves those that it runs.
-            {"name": "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "value": str(drain_s)},
+            {"name": _DRAIN, "value": str(drain_s)},
         ],
         "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", _hook(kuberay)]}}},
         "ports": [{"containerPort": 8080, "name": "metrics"}],
@@ -209,7 +212,7 @@ def _pod(
         "serviceAccountName": f"{run}-head" if is_head else f"{run}-worker",
         "restartPolicy": "Never",  # what the second autoscaler asks for
         "priorityClassName": run,
-        "terminationGracePeriodSeconds": kuberay.grace_s,
+        "terminationGracePeriodSeconds": kuberay.grace_s if component == TRAINER else _ON_DEMAND_GRACE_S,
         "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
         **place,
         "containers": [container],

@@ -28,8 +28,8 @@ class KubeRay:
         memory_gib_per_node: that a worker's pod asks for, volumes in memory included. (GiB; default 1500: the same)
         accelerator: GPU model of the pool, as GKE names it, e.g. nvidia-h100-mega-80gb. (text; default none: any)
         spot: workers on spot machines. (yes or no; default no: they may be taken away)
-        grace_s: that the provider leaves a pod between word and end; spot machines of GKE 15 of their 30 s, unless the
-            pool says more. (s; default 60: of machines that are drained)
+        grace_s: that the provider leaves a worker's pod between word and end; spot machines of GKE 15 of their 30 s,
+            unless the pool says more. (s; default 60: of machines that are drained)
         head_cpus: that the head asks for; the supervisor asks for half. (CPUs; default 4: driver, dashboard, Ray's own)
         head_memory_gib: the same, of memory. (GiB; default 16: an actor table of thousands of workers)
         cpu_pool: node pool of head and supervisor, on demand. (text; default none: any node will do)

@@ -141,6 +141,17 @@ def test_hook_drain_and_end_fit_into_the_grace_time(grace_s):
     assert hook_s >= 6 and hook_s + drain_s < grace_s
 
 
+@pytest.mark.parametrize("grace_s", [12, 15, 60])
+def test_no_raylet_drains_longer_than_its_pod_lives(grace_s):
+    """Ray's own default is 30 s."""
+    spec = cluster(with_kuberay(grace_s=grace_s))
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        env = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+        assert int(env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) + 5 <= pod["terminationGracePeriodSeconds"]
+    assert spec["headGroupSpec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 60, "it is on no spot machine"
+
+
 def test_too_short_a_grace_time_is_refused():
     with pytest.raises(SettingError, match="KubeRay.grace_s=5 must be at least 12"):
         KubeRay(grace_s=5)
