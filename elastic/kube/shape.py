@@ -34,7 +34,7 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
     """What follows from the settings of a run.
 
     Raises:
-        SettingError: a replica, or its snapshots, fit on no machine of the pool.
+        SettingError: a replica, or its snapshots, fit on no machine of the pool, or lie where no pod has a volume.
     """
     (low, high), slots = config.scaling.bounds, slots_per_node(config.scaling, kuberay)
     ramdisk_gib = None
@@ -44,6 +44,11 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
             kuberay.params, config.scaling.workers_per_replica, copies=slots_for(config.checkpoint.peers)
         ).ramdisk_bytes
         ramdisk_gib = math.ceil(of_one * slots / _GIB)
+    elif config.checkpoint is not None and config.checkpoint.memory != Checkpoint().memory:
+        raise SettingError(
+            f"Checkpoint.memory={config.checkpoint.memory!r} is mounted in no pod: leave it out, and give "
+            f"KubeRay.params for a ramdisk at {RAMDISK}, of the size that snapshots need"
+        )
     shm_gib = max(1, int(kuberay.memory_gib_per_node * _SHM_SHARE))
     inside_gib = shm_gib + (0 if kuberay.multi_tier else ramdisk_gib or 0)
     if inside_gib > kuberay.memory_gib_per_node:

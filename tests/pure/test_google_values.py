@@ -58,6 +58,11 @@ def test_what_needs_no_setting_is_told_with_its_reason_and_what_is_empty_is_noth
     assert translate({"flags": "--enable-gcsfuse=false"}).config == {"kuberay": {"gcsfuse": False}}
 
 
+def test_a_folder_for_snapshots_is_no_setting_here_since_nothing_would_mount_it():
+    found = translate({"workload": {"local_ckpt_dir": "/local"}})
+    assert found.config == {} and "kuberay.params" in found.dropped["workload.local_ckpt_dir"]
+
+
 def test_a_value_of_the_wrong_kind_is_refused_by_its_key():
     with pytest.raises(SettingError, match="a.watchdog_cooldown_s='soon' is no value for health.cooldown_s"):
         translate({"a": {"watchdog_cooldown_s": "soon"}})

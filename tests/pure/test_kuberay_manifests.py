@@ -104,6 +104,13 @@ def test_without_a_model_size_snapshots_stay_in_shared_memory():
     assert inside(CONFIG).checkpoint.memory == "/dev/shm"
 
 
+def test_a_tier_in_memory_that_no_pod_mounts_is_refused():
+    config = replace(CONFIG, checkpoint=Checkpoint(memory="/local"))
+    with pytest.raises(SettingError, match=r"Checkpoint.memory='/local' is mounted in no pod: .* KubeRay.params"):
+        render(config, "1")
+    assert inside(replace(config, kuberay=replace(KUBERAY, params=7e9))).checkpoint.memory == "/ramdisk"
+
+
 def test_multi_tier_checkpointing_brings_its_own_ramdisk():
     volumes = {one["name"]: one for one in trainer(with_kuberay(params=7e9, multi_tier=True))["volumes"]}
     assert volumes["ramdisk"]["csi"]["driver"] == "multitier-checkpoint.csi.storage.gke.io"
