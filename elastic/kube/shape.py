@@ -14,6 +14,7 @@ TRAINER, SUPERVISOR = "trainer", "supervisor"
 RAMDISK, BUCKET, STATE = "/ramdisk", "/gcs", "/var/lib/elastic"  # where volumes are mounted
 _GIB = 1 << 30
 _SHM_SHARE = 0.4  # Ray's object store takes 0.3 of the memory
+_PROCESS_SHARE, _WORKER_GIB = 0.2, 1  # for the rest, at least: a pod that exceeds its memory is killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,15 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
             f"Checkpoint.memory={config.checkpoint.memory!r} is mounted in no pod: leave it out, and give "
             f"KubeRay.params for a ramdisk at {RAMDISK}, of the size that snapshots need"
         )
-    shm_gib = max(1, int(kuberay.memory_gib_per_node * _SHM_SHARE))
+    memory_gib = kuberay.memory_gib_per_node
+    shm_gib = max(1, int(memory_gib * _SHM_SHARE))
     inside_gib = shm_gib + (0 if kuberay.multi_tier else ramdisk_gib or 0)
-    if inside_gib > kuberay.memory_gib_per_node:
+    processes_gib = max(math.ceil(memory_gib * _PROCESS_SHARE), slots * _WORKER_GIB)
+    if inside_gib + processes_gib > memory_gib:
+        beside = f"{shm_gib} GiB of shared memory" + (f" and a ramdisk of {ramdisk_gib} GiB" if ramdisk_gib else "")
         raise SettingError(
-            f"KubeRay.memory_gib_per_node={kuberay.memory_gib_per_node} holds no ramdisk of {ramdisk_gib} GiB beside "
-            f"{shm_gib} GiB of shared memory: raise it, or Scaling.workers_per_replica, or lower Checkpoint.peers"
+            f"KubeRay.memory_gib_per_node={memory_gib} has no {processes_gib} GiB for processes beside {beside}: raise "
+            "it, or Scaling.workers_per_replica, or lower Checkpoint.peers"
         )
     return Shape(
         low=nodes_for(config.scaling, low, slots),

@@ -32,7 +32,7 @@ pytest.importorskip("kubernetes")
 RUN = """
 scaling: {num_dp_replicas: [1, 2], resources_per_worker: {CPU: 1}, label_selector: {elastic-role: trainer}}
 limits: {start_timeout_s: 30, hang_floor_s: 30, grow_after_s: 0.2}
-kuberay: {entrypoint: python x, gpus_per_node: 0, cpus_per_node: 1, memory_gib_per_node: 1, autoscale: false}
+kuberay: {entrypoint: python x, gpus_per_node: 0, cpus_per_node: 1, memory_gib_per_node: 2, autoscale: false}
 """
 
 
@@ -51,7 +51,7 @@ class World:
         scaling = elastic.Scaling(
             num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, label_selector={ROLE: TRAINER}
         )
-        kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=1, autoscale=False)
+        kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=2, autoscale=False)
         objects = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")
         groups = objects["raycluster"]["spec"]["workerGroupSpecs"]
         group = next(one for one in groups if one["groupName"] == "workers")

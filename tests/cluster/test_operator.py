@@ -41,7 +41,7 @@ RUN = f"""
 scaling: {{num_dp_replicas: [1, 2], resources_per_worker: {{CPU: 1}}}}
 limits: {{start_timeout_s: 30, hang_floor_s: 30, grow_after_s: 0.2}}
 kuberay:
-  {{interactive: true, gpus_per_node: 1, cpus_per_node: 1, memory_gib_per_node: 1, head_cpus: 1, head_memory_gib: 2,
+  {{interactive: true, gpus_per_node: 1, cpus_per_node: 1, memory_gib_per_node: 2, head_cpus: 1, head_memory_gib: 2,
     accelerator: {GPU_MODEL}, grace_s: 40, autoscale: false}}
 """
 DRIVER = """

@@ -94,9 +94,20 @@ def test_the_ramdisk_holds_the_snapshots_of_all_workers_of_a_node():
     assert inside(config).checkpoint.memory == "/ramdisk" == inside(config).health.ramdisk
 
 
-def test_a_ramdisk_that_does_not_fit_is_refused():
-    with pytest.raises(SettingError, match="holds no ramdisk of 360 GiB beside 80 GiB"):
-        render(with_kuberay(params=7e9, memory_gib_per_node=200), "1")
+@pytest.mark.parametrize("memory_gib", [200, 360, 600, 890])
+def test_volumes_that_leave_no_memory_for_processes_are_refused(memory_gib):
+    """A pod that exceeds its memory is killed, volumes in memory included."""
+    with pytest.raises(SettingError, match=f"has no .* GiB for processes beside {int(memory_gib * 0.4)} GiB of shared"):
+        render(with_kuberay(params=7e9, memory_gib_per_node=memory_gib), "1")
+    render(with_kuberay(params=7e9, memory_gib_per_node=900), "1")
+
+
+def test_each_worker_has_a_gibibyte_of_its_own_at_least():
+    scaling = Scaling(num_dp_replicas=8, resources_per_worker={"CPU": 1})
+    small = {"gpus_per_node": 0, "cpus_per_node": 8, "memory_gib_per_node": 12}
+    with pytest.raises(SettingError, match="has no 8 GiB for processes beside 4 GiB of shared memory"):
+        render(replace(with_kuberay(**small | {"memory_gib_per_node": 11}), scaling=scaling), "1")
+    render(replace(with_kuberay(**small), scaling=scaling), "1")
 
 
 def test_without_a_model_size_snapshots_stay_in_shared_memory():
