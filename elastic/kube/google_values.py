@@ -41,6 +41,9 @@ class Translation:
 
 
 def _number(value: Any) -> int:
+    """Raises: ValueError, TypeError: it is no whole number."""
+    if isinstance(value, bool | float) and (isinstance(value, bool) or not value.is_integer()):
+        raise ValueError(f"{value} is no whole number")
     return int(value)
 
 
@@ -67,7 +70,9 @@ MOVED: dict[str, Moved] = {
     "max_in_job_restarts": Moved(
         to="limits.max_in_job_restarts", note="a committed step sets the count to 0; 0 is left out"
     ),
-    "max_workload_restarts": Moved(to="limits.max_workload_restarts", note="progress sets the count to 0"),
+    "max_workload_restarts": Moved(
+        to="limits.max_workload_restarts", note="progress sets the count to 0; 0 is left out"
+    ),
     "pod_termination_threshold_s": Moved(to="limits.pod_termination_threshold_s", note="workers, not pods"),
     "container_termination_threshold_s": Moved(
         to="limits.pod_termination_threshold_s", note="the launcher's name for it"
@@ -98,6 +103,11 @@ MOVED: dict[str, Moved] = {
 _NO_RESTART_IN_JOB = (
     "0 restarts the whole workload there for each failure; here survivors go on, so 0 would end the run at its first"
 )
+_NO_RESTART_FIRST = (
+    "0 swaps faulty nodes there without a restart first, which is how it always works here; here 0 "
+    "would end the run when all replicas are lost at once"
+)
+_ZEROS = {"max_in_job_restarts": _NO_RESTART_IN_JOB, "max_workload_restarts": _NO_RESTART_FIRST}
 
 # Why there is nothing to set, for keys that have no equivalent.
 _ADDRESS = "actors find each other by name; there are no ports or addresses to give"
@@ -163,10 +173,12 @@ def translate(values: Mapping[str, Any]) -> Translation:
     sizes: dict[str, int] = {}
     for path, value in _leaves(values, ""):
         key = re.sub(r"[^a-z0-9]+", "_", path.rpartition(".")[2].lower()).strip("_")
+        if value == "" and (key in MOVED or key in DROPPED):
+            continue  # left empty in the chart
         if key.endswith("num_dp_replicas"):
-            sizes[key] = int(value)
-        elif key == "max_in_job_restarts" and value == 0:
-            result.dropped[path] = _NO_RESTART_IN_JOB
+            sizes[key] = _converted(path, value, MOVED["num_dp_replicas"].to, _number)
+        elif key in _ZEROS and str(value) == "0":
+            result.dropped[path] = _ZEROS[key]
         elif key in MOVED:
             _put(result, path, MOVED[key], value)
         elif key in DROPPED:
@@ -180,11 +192,15 @@ def translate(values: Mapping[str, Any]) -> Translation:
     return result
 
 
-def _put(result: Translation, path: str, moved: Moved, value: Any) -> None:
+def _converted(path: str, value: Any, to: str, convert: Callable[[Any], Any]) -> Any:
     try:
-        new = moved.convert(value)
+        return convert(value)
     except (TypeError, ValueError) as error:
-        raise SettingError(f"{path}={value!r} is no value for {moved.to}") from error
+        raise SettingError(f"{path}={value!r} is no value for {to}") from error
+
+
+def _put(result: Translation, path: str, moved: Moved, value: Any) -> None:
+    new = _converted(path, value, moved.to, moved.convert)
     section, _, knob = moved.to.rpartition(".")
     there = _at(result.config, section)
     if there.get(knob, new) != new:

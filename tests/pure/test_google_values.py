@@ -1,5 +1,6 @@
 """Values of Google's supervisor and recipes, translated into settings here."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,28 @@ def test_a_recipe_that_restarts_nothing_in_the_job_does_not_end_at_its_first_inc
     assert found.config == {"limits": {"max_workload_restarts": 20}}
     assert "survivors go on" in found.dropped["workload.max_in_job_restarts"]
     assert translate({"max_in_job_restarts": 4}).config == {"limits": {"max_in_job_restarts": 4}}
+
+
+def test_a_recipe_that_swaps_machines_before_it_restarts_does_not_end_when_all_replicas_are_lost():
+    """There, 0 says when the workload is restarted; here it would be how often."""
+    found = translate({"workload": {"max_workload_restarts": "0"}, "flags": "--max-workload-restarts=0"})
+    assert found.config == {} and set(found.dropped) == {
+        "workload.max_workload_restarts",
+        "flags.max-workload-restarts",
+    }
+    assert "without a restart first" in found.dropped["workload.max_workload_restarts"]
+    assert translate({"max_workload_restarts": 4}).config == {"limits": {"max_workload_restarts": 4}}
+
+
+@pytest.mark.parametrize("key", ["num_dp_replicas", "min_num_dp_replicas", "max_num_dp_replicas"])
+@pytest.mark.parametrize("value", ["many", [1], 2.5, True])
+def test_a_size_that_is_none_is_refused_by_its_key(key, value):
+    with pytest.raises(SettingError, match=re.escape(f"a.{key}={value!r} is no value for scaling.num_dp_replicas")):
+        translate({"a": {key: value}})
+
+
+def test_what_is_left_empty_switches_nothing_on():
+    found = translate(
+        {"sim_fault_desc": "", "job_name": "", "num_dp_replicas": "", "persistent_ckpt_dir": "", "frobnicate": ""}
+    )
+    assert found.config == {} and found.unknown == ["frobnicate"]
