@@ -10,7 +10,7 @@ import yaml
 
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
-from elastic.kube.pods import Object, cluster_spec, labels_of
+from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class
 from elastic.kube.shape import TRAINER, adapted, shape
 from elastic.settings import KubeRay
 
@@ -54,7 +54,7 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
         "priority": _object(
             "scheduling.k8s.io/v1",
             "PriorityClass",
-            run,
+            priority_class(config, kuberay),
             config,
             value=kuberay.priority,
             description=f"Pods of the training run {run}",
@@ -194,7 +194,7 @@ def _rights(config: RunConfig, kuberay: KubeRay) -> dict[str, Object]:
         ),
     }
     if kuberay.node_rights:
-        name = f"{kuberay.namespace}-{run}-nodes"  # roles of the whole cluster share one space of names
+        name = of_cluster(config, kuberay, "nodes")
         objects["node-role"] = _object(f"{_API}/v1", "ClusterRole", name, config, rules=NODE_RULES)
         objects["node-role-binding"] = _object(
             f"{_API}/v1",

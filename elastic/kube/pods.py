@@ -66,6 +66,16 @@ def labels_of(run: str, component: str = "") -> dict[str, str]:
     return labels | ({"app.kubernetes.io/component": component} if component else {})
 
 
+def of_cluster(config: RunConfig, kuberay: KubeRay, what: str) -> str:
+    """Name of an object in no namespace; no dot is in a namespace or in a run, so that none has two meanings."""
+    return f"{kuberay.namespace}.{config.name}.{what}"
+
+
+def priority_class(config: RunConfig, kuberay: KubeRay) -> str:
+    """Named after its value, too: none can be changed."""
+    return of_cluster(config, kuberay, str(kuberay.priority).replace("-", "n"))
+
+
 def _group(name: str, role: str, low: int, high: int, template: Object) -> Object:
     return {
         "groupName": name,
@@ -211,7 +221,7 @@ def _pod(
     spec: Object = {
         "serviceAccountName": f"{run}-head" if is_head else f"{run}-worker",
         "restartPolicy": "Never",  # what the second autoscaler asks for
-        "priorityClassName": run,
+        "priorityClassName": priority_class(config, kuberay),
         "terminationGracePeriodSeconds": kuberay.grace_s if component == TRAINER else _ON_DEMAND_GRACE_S,
         "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
         **place,

@@ -243,6 +243,32 @@ def test_what_belongs_to_the_whole_cluster_is_in_no_namespace():
     assert {one["metadata"].get("namespace", "ml") for one in objects.values()} == {"ml"}
 
 
+def names_of_all(**changes: Any) -> set[str]:
+    """Of objects that share one space of names on a cluster."""
+    name = changes.pop("name", "llama")
+    objects = render(replace(with_kuberay(**changes), name=name), "1").values()
+    return {one["metadata"]["name"] for one in objects if "namespace" not in one["metadata"]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"namespace": "a"}, {"namespace": "b"}),
+        ({"namespace": "a-b", "name": "c"}, {"namespace": "a", "name": "b-c"}),
+        ({"namespace": "a", "name": "b"}, {"namespace": "a", "name": "b-nodes"}),
+    ],
+)
+def test_runs_share_no_object_of_the_whole_cluster(one, other):
+    assert not names_of_all(**one) & names_of_all(**other)
+
+
+def test_another_priority_is_another_class_since_none_can_be_changed():
+    before, after = (render(with_kuberay(priority=value), "1") for value in (1000, -5))
+    names = [objects["priority"]["metadata"]["name"] for objects in (before, after)]
+    assert names == ["default.llama.1000", "default.llama.n5"]
+    assert cluster(with_kuberay(priority=-5))["headGroupSpec"]["template"]["spec"]["priorityClassName"] == names[1]
+
+
 def test_workers_get_no_token_and_no_pod_runs_as_root():
     spec = cluster(CONFIG)
     pods = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
