@@ -37,12 +37,13 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
     Raises:
         SettingError: a replica, or its snapshots, fit on no machine of the pool, or lie where no pod has a volume.
     """
-    (low, high), slots = config.scaling.bounds, slots_per_node(config.scaling, kuberay)
+    scaling = _on_gpus(config.scaling, kuberay)
+    (low, high), slots = scaling.bounds, slots_per_node(scaling, kuberay)
     ramdisk_gib = None
     if kuberay.params is not None and config.checkpoint is not None:
         # One worker holds one shard; those of a node keep their snapshots side by side.
         of_one = sizing(
-            kuberay.params, config.scaling.workers_per_replica, copies=slots_for(config.checkpoint.peers)
+            kuberay.params, scaling.workers_per_replica, copies=slots_for(config.checkpoint.peers)
         ).ramdisk_bytes
         ramdisk_gib = math.ceil(of_one * slots / _GIB)
     elif config.checkpoint is not None and config.checkpoint.memory != Checkpoint().memory:
@@ -61,8 +62,8 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
             "it, or Scaling.workers_per_replica, or lower Checkpoint.peers"
         )
     return Shape(
-        low=nodes_for(config.scaling, low, slots),
-        high=nodes_for(config.scaling, high + config.scaling.spares, slots),
+        low=nodes_for(scaling, low, slots),
+        high=nodes_for(scaling, high + scaling.spares, slots),
         shm_gib=shm_gib,
         ramdisk_gib=ramdisk_gib,
     )
@@ -94,9 +95,7 @@ def adapted(config: RunConfig, kuberay: KubeRay, plan: Shape) -> RunConfig:
     A run directory that is not absolute lies in the head's own volume: its user may not write where the image begins.
     Jobs on an interactive cluster begin in that volume instead, so that each has a directory by its own name.
     """
-    scaling = config.scaling
-    if scaling.resources_per_worker is None and not scaling.use_gpu and kuberay.gpus_per_node:
-        scaling = replace(scaling, use_gpu=True)
+    scaling = _on_gpus(config.scaling, kuberay)
     if scaling.label_selector is None:
         scaling = replace(scaling, label_selector={ROLE: TRAINER})
     if scaling.supervisor_labels is None and not scaling.supervisor_resource:
@@ -109,6 +108,13 @@ def adapted(config: RunConfig, kuberay: KubeRay, plan: Shape) -> RunConfig:
     if not kuberay.interactive:
         run_dir = str(PurePosixPath(STATE, run_dir or f"runs/{config.name}"))
     return replace(config, scaling=scaling, checkpoint=checkpoint, health=health, run_dir=run_dir, address=None)
+
+
+def _on_gpus(scaling: Scaling, kuberay: KubeRay) -> Scaling:
+    """Where machines have GPUs and nobody says what a worker needs, it has one."""
+    if scaling.resources_per_worker is None and not scaling.use_gpu and kuberay.gpus_per_node:
+        return replace(scaling, use_gpu=True)
+    return scaling
 
 
 def bucket_of(config: RunConfig) -> str:
