@@ -11,7 +11,7 @@ import yaml
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
 from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class
-from elastic.kube.shape import TRAINER, adapted, shape
+from elastic.kube.shape import TRAINER, Shape, adapted, shape
 from elastic.settings import KubeRay
 
 IMAGE = "ray-elastic"
@@ -59,14 +59,7 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
             value=kuberay.priority,
             description=f"Pods of the training run {run}",
         ),
-        "disruption-budget": _object(
-            "policy/v1",
-            "PodDisruptionBudget",
-            f"{run}-workers",
-            config,
-            # A whole number of pods: for pods of a custom kind nothing else is allowed.
-            spec={"minAvailable": plan.low, "selector": {"matchLabels": labels_of(run, TRAINER)}},
-        ),
+        **_budget(config, plan),
     }
     name = "raycluster" if kuberay.interactive else "rayjob"
     return objects | {name: _cluster(config, spec) if kuberay.interactive else _job(config, kuberay, spec)}
@@ -138,6 +131,18 @@ def _object(api: str, kind: str, name: str, config: RunConfig, **rest: Any) -> O
     if kind not in ("ClusterRole", "ClusterRoleBinding", "PriorityClass") and config.kuberay is not None:
         metadata["namespace"] = config.kuberay.namespace
     return {"apiVersion": api, "kind": kind, "metadata": metadata | {"labels": labels_of(str(config.name))}, **rest}
+
+
+def _budget(config: RunConfig, plan: Shape) -> dict[str, Object]:
+    """Evictions leave the minimum, but may always take one machine: else a drain would wait for ever."""
+    low = min(plan.low, plan.high - 1)
+    if not low:
+        return {}
+    # A whole number of pods: for pods of a custom kind nothing else is allowed.
+    spec = {"minAvailable": low, "selector": {"matchLabels": labels_of(str(config.name), TRAINER)}}
+    return {
+        "disruption-budget": _object("policy/v1", "PodDisruptionBudget", f"{config.name}-workers", config, spec=spec)
+    }
 
 
 def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:

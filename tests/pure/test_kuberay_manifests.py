@@ -73,6 +73,12 @@ def test_the_group_has_the_bounds_of_the_run_and_room_for_spares():
     assert group["replicas"] == 4, "the program starts once the minimum is there"
 
 
+def test_workers_that_get_gpus_because_machines_have_some_are_counted_by_them():
+    asked = replace(CONFIG, scaling=replace(SCALING, use_gpu=False))
+    group = cluster(asked)["workerGroupSpecs"][1]
+    assert inside(asked).scaling.use_gpu and (group["minReplicas"], group["maxReplicas"]) == (4, 9)
+
+
 def test_a_replica_that_fits_no_node_is_refused():
     config = replace(CONFIG, scaling=replace(SCALING, workers_per_replica=16))
     with pytest.raises(SettingError, match="16 workers of .* need one node, and KubeRay.gpus_per_node=8"):
@@ -226,6 +232,19 @@ def test_the_head_keeps_its_state_on_a_volume_if_it_has_one():
 def test_interactive_work_gets_a_cluster():
     config = with_kuberay(interactive=True, entrypoint="")
     assert "rayjob" not in render(config, "1") and render(config, "1")["raycluster"]["kind"] == "RayCluster"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "held"),
+    [((4, 8), 4), ((1, 8), 1), ((8, 8), 8), ((1, 1), 1), ((2, 3), 2)],
+)
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_machine_may_be_drained_however_many_there_are(sizes, spares, held):
+    """A budget that holds every pod has `kubectl drain` wait for ever; checkpoints are for the one that goes."""
+    objects = render(replace(CONFIG, scaling=replace(SCALING, num_dp_replicas=sizes, spares=spares)), "1")
+    most = sizes[1] + spares
+    kept = objects["disruption-budget"]["spec"]["minAvailable"] if "disruption-budget" in objects else 0
+    assert kept == min(held, most - 1) < most
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------
