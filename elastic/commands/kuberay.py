@@ -21,7 +21,8 @@ def kuberay() -> None:
 def render(file: Path | None, assignments: tuple[str, ...], out: Path | None) -> None:
     """Write the objects of a run: a RayJob or RayCluster, its configuration, accounts, rights, budget, priority.
 
-    The same file, without its section `kuberay`, is what the run inside is configured with.
+    In the folder, files of objects that are not rendered any more are deleted; others stay. The same settings, as they
+    hold on that cluster, are what the run inside is configured with.
     """
     from elastic import __version__
     from elastic.config import assigned, load
@@ -34,6 +35,11 @@ def render(file: Path | None, assignments: tuple[str, ...], out: Path | None) ->
         click.echo(manifests.documents(objects), nl=False)
         return
     out.mkdir(parents=True, exist_ok=True)
+    for name in sorted(manifests.FILES - set(objects)):
+        path = out / f"{name}.yaml"
+        if path.exists() and manifests.is_ours(path.read_text()):  # rights would be applied again with the folder
+            path.unlink()
+            click.echo(f"{path} (deleted: not rendered any more)")
     for name, one in objects.items():
         (out / f"{name}.yaml").write_text(manifests.text(one))
         click.echo(str(out / f"{name}.yaml"))

@@ -18,6 +18,9 @@ IMAGE = "ray-elastic"
 # RayJobs add eleven characters for their cluster, services some more; the operator allows 47.
 LONGEST_NAME = 47
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+# Of all objects that a run may have.
+_ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding", "priority")
+FILES = frozenset((*_ALWAYS, "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster"))
 _API = "rbac.authorization.k8s.io"
 
 
@@ -73,6 +76,11 @@ def documents(objects: Mapping[str, Object]) -> str:
 def text(one: Object) -> str:
     """One object as YAML."""
     return str(yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=120))
+
+
+def is_ours(written: str) -> bool:
+    """Whether a file holds what was rendered."""
+    return "app.kubernetes.io/managed-by: elastic\n" in written
 
 
 class _Dumper(yaml.SafeDumper):

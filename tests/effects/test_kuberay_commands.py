@@ -49,13 +49,32 @@ def test_what_is_rendered_is_valid(run_yaml, tmp_path):
     assert "10 objects are valid" in elastic("kuberay", "validate", tmp_path / "k8s", "--crds", crds())
 
 
+def test_what_is_rendered_no_more_is_there_no_more(run_yaml, tmp_path):
+    """Rights that were taken away would be applied with the folder; what else lies there is somebody's own."""
+    out = tmp_path / "k8s"
+    elastic("kuberay", "render", "--config", run_yaml, "--out", out)
+    (out / "mine.yaml").write_text("kind: Secret")
+    (out / "rayjob-notes.txt").write_text("x")
+    run_yaml.write_text(RUN.replace("entrypoint: python train.py", "interactive: true, node_rights: false"))
+    (out / "disruption-budget.yaml").write_text("kind: PodDisruptionBudget")
+    told = elastic("kuberay", "render", "--config", run_yaml, "--out", out, "--set", "scaling.num_dp_replicas=1")
+    gone = {"node-role.yaml", "node-role-binding.yaml", "rayjob.yaml"}
+    there = {path.name for path in out.iterdir()}
+    assert not gone & there and {"raycluster.yaml", "role.yaml", "mine.yaml", "rayjob-notes.txt"} <= there
+    assert "disruption-budget.yaml" in there, "it is not one that was rendered"
+    assert all(f"{out / name} (deleted: not rendered any more)" in told for name in gone)
+
+
 def test_without_a_folder_all_is_printed(run_yaml):
     objects = list(yaml.safe_load_all(elastic("kuberay", "render", "--config", run_yaml)))
     assert [one["kind"] for one in objects][-1] == "RayJob"
     changed = elastic("kuberay", "render", "--config", run_yaml, "--set", "kuberay.spot=false")
     assert "gke-spot" in str(objects[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][1])
     job = list(yaml.safe_load_all(changed))[-1]
-    assert "tolerations" in str(job) and "nodeSelector" not in job["spec"]["rayClusterSpec"]["workerGroupSpecs"][1]
+    assert (
+        "tolerations" in str(job)
+        and "nodeSelector" not in job["spec"]["rayClusterSpec"]["workerGroupSpecs"][1]["template"]["spec"]
+    )
 
 
 def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, read_once):

@@ -15,7 +15,7 @@ from elastic.config import from_environment
 from elastic.errors import SettingError
 from elastic.knobs import Given, RunConfig, configured
 from elastic.kube.kustomize import base, json_patch, overlay
-from elastic.kube.manifests import NODE_RULES, documents, render, variables, written
+from elastic.kube.manifests import FILES, NODE_RULES, documents, is_ours, render, text, variables, written
 from elastic.kube.shape import nodes_for, shape, slots_per_node
 from elastic.policies.sizing import sizing, slots_for
 from elastic.settings import Chaos, Checkpoint, Interval, Keep, KubeRay, Limits, Scaling
@@ -231,6 +231,7 @@ def test_the_head_keeps_its_state_on_a_volume_if_it_has_one():
 
 def test_interactive_work_gets_a_cluster():
     config = with_kuberay(interactive=True, entrypoint="")
+    assert {*render(config, "1"), *render(CONFIG, "1")} == FILES
     assert "rayjob" not in render(config, "1") and render(config, "1")["raycluster"]["kind"] == "RayCluster"
 
 
@@ -421,3 +422,4 @@ def test_objects_of_another_name_are_no_overlay():
 def test_documents_are_read_back_as_they_were():
     objects = render(CONFIG, "1")
     assert list(yaml.safe_load_all(documents(objects))) == list(objects.values())
+    assert all(is_ours(text(one)) for one in objects.values()) and not is_ours("kind: Role\n")
