@@ -23,12 +23,13 @@ from elastic.settings import KubeRay
 from tests.cluster.standin_operator import Operator, SharedAddress
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, regression
-from tests.effects.kube_parts import api_server, apply, crds
+from tests.effects.kube_parts import account_of, api_server, apply, crds
 from tests.pure.test_kuberay_manifests import RunConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 pytest.importorskip("kubernetes")
 
+RUNS = tuple(f"world{number}" for number in range(12))
 RUN = """
 scaling: {num_dp_replicas: [1, 2], resources_per_worker: {CPU: 1}, label_selector: {elastic-role: trainer}}
 limits: {start_timeout_s: 30, hang_floor_s: 30, grow_after_s: 0.2}
@@ -39,8 +40,14 @@ kuberay: {entrypoint: python x, gpus_per_node: 0, cpus_per_node: 1, memory_gib_p
 @pytest.fixture(scope="module")
 def kube() -> Iterator[Any]:
     module = api_server("full")
-    with module.KubeApi(crds=sorted(crds().glob("*.yaml"))) as running:
+    with module.KubeApi(crds=sorted(crds().glob("*.yaml")), users=[account_of(name) for name in RUNS]) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[str]:
+    """One for each test: whom the API server knows is said when it starts."""
+    return iter(RUNS)
 
 
 class World:
@@ -78,11 +85,11 @@ class World:
 
 
 @pytest.fixture
-def world(kube, hosts, tmp_path, monkeypatch, request) -> Iterator[World]:
-    name = f"w{abs(hash(request.node.name)) % 10**6}"
+def world(kube, hosts, names, tmp_path, monkeypatch, request) -> Iterator[World]:
+    name = next(names)
     made = World(kube, hosts, tmp_path, name, *getattr(request, "param", (3,)))
     monkeypatch.setattr(machines, "ray_addresses", lambda: made.operator.addresses)
-    monkeypatch.setenv("KUBECONFIG", kube.kubeconfig)
+    monkeypatch.setenv("KUBECONFIG", kube.kubeconfig_for(account_of(name)))  # with no more rights than are rendered
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "x")
     monkeypatch.setenv("RAY_CLUSTER_NAME", name)
     yield made

@@ -22,7 +22,7 @@ from tests.cluster.standin_operator import Namespaces, Operator
 from tests.cluster.standin_pods import environment_of, ray_container
 from tests.cluster.test_fit import assert_no_attempt_wasted, committed_samples
 from tests.cluster.training import read_lines
-from tests.effects.kube_parts import api_server, apply, crds
+from tests.effects.kube_parts import account_of, api_server, apply, crds
 from tests.effects.nvml_standin import compiled
 
 pytestmark = [
@@ -32,6 +32,7 @@ pytestmark = [
 ]
 pytest.importorskip("kubernetes")
 
+RUNS = tuple(f"site{number}" for number in range(8))
 STEPS = 2000
 WAIT_S = 150.0
 END_S = 200.0
@@ -63,8 +64,14 @@ print(json.dumps({"steps": result.steps, "world_sizes": result.world_sizes, "inc
 @pytest.fixture(scope="module")
 def kube() -> Iterator[Any]:
     module = api_server("full")
-    with module.KubeApi(crds=sorted(crds().glob("*.yaml"))) as running:
+    with module.KubeApi(crds=sorted(crds().glob("*.yaml")), users=[account_of(name) for name in RUNS]) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[str]:
+    """One for each test: whom the API server knows is said when it starts."""
+    return iter(RUNS)
 
 
 def rendered(name: str, folder: Path) -> dict[str, Any]:
@@ -105,7 +112,8 @@ class Site:
         assert self.operator.is_ready(), "the program is not started before all pods of the minimum run"
         assert len(self.operator.trainers) == 1, "the rest is asked for by the run"
         (folder / "driver.py").write_text(DRIVER)
-        environment = {**hosts.environment, "RAY_ADDRESS": hosts.ray_address, "KUBECONFIG": kube.kubeconfig}
+        environment = {**hosts.environment, "RAY_ADDRESS": hosts.ray_address}
+        environment["KUBECONFIG"] = kube.kubeconfig_for(account_of(self.name))  # with no more rights than are rendered
         environment |= {"KUBERNETES_SERVICE_HOST": "x", "RAY_CLUSTER_NAME": self.name}  # as in the head's pod
         with (folder / "driver.log").open("w") as log:
             self.driver = subprocess.Popen(
@@ -177,8 +185,8 @@ class Site:
 
 
 @pytest.fixture
-def site(kube: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
-    objects = rendered(f"s{abs(hash(request.node.name)) % 10**6}", tmp_path)
+def site(kube: Any, names: Iterator[str], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    objects = rendered(next(names), tmp_path)
     with Hosts((), environment=head_environment(objects, tmp_path)) as hosts:
         made = Site(kube, hosts, tmp_path, objects, getattr(request, "param", 3))
         try:

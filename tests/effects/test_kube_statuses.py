@@ -25,7 +25,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status, body = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        text = json.dumps(body).encode()
+        text = json.dumps(body).encode() + b"\n"  # which ends an event of a watch
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
@@ -88,6 +88,20 @@ def test_a_server_that_has_too_much_to_do_is_asked_again(client):
     Answers.said = [(429, BUSY), (503, {}), (200, job)]
     with pytest.raises(TimeoutError, match="is running after"):
         client.wait_for_job("j", lambda one: False, 3.0, lambda one: None)
+
+
+def test_a_watch_from_too_long_ago_begins_anew(client):
+    """What the server says of it comes with status 200, as an event."""
+
+    def job(version: str, deployed: str) -> tuple[int, Any]:
+        status = {"jobDeploymentStatus": deployed, "jobStatus": "SUCCEEDED"}
+        return 200, {"metadata": {"resourceVersion": version}, "status": status}
+
+    gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (9)"}
+    Answers.said = [job("1", "Running"), (200, {"type": "ERROR", "object": gone}), job("9", "Complete")]
+    told: list[JobState] = []
+    end = client.wait_for_job("j", lambda one: False, 30.0, lambda one: told.append(one.state))
+    assert end.state is JobState.SUCCEEDED and told == [JobState.RUNNING, JobState.SUCCEEDED]
 
 
 def test_what_is_refused_ends_the_wait(client):
