@@ -155,6 +155,21 @@ GROUP = f"{CLUSTER}.workerGroupSpecs.1"
 FIRST = f"{CLUSTER}.workerGroupSpecs[1]"
 
 
+RESTARTS = f"{CLUSTER}.headGroupSpec.template.spec.restartPolicy"
+HEAD_ENV = f"{CLUSTER}.headGroupSpec.template.spec.containers.0.env"
+V2 = {"name": "RAY_enable_autoscaler_v2", "value": "1"}
+
+
+def rules_of(policy: str, ttl_s: int = 0, state: str = "SUCCEEDED") -> list[dict[str, Any]]:
+    return [{"policy": policy, "condition": {"jobStatus": state, "ttlSeconds": ttl_s}}]
+
+
+def deleting(*rules: dict[str, Any]) -> dict[str, Any]:
+    """Instead of what is rendered."""
+    off = {"spec.shutdownAfterJobFinishes": False, "spec.ttlSecondsAfterFinished": 0}
+    return off | {"spec.deletionStrategy": {"deletionRules": list(rules)}}
+
+
 @pytest.mark.parametrize(
     ("changes", "where"),
     [
@@ -189,6 +204,47 @@ FIRST = f"{CLUSTER}.workerGroupSpecs[1]"
         ({f"{GROUP}.resources": {"CPU": "1"}, f"{GROUP}.rayStartParams": {"num-cpus": "1"}}, f"{FIRST}.resources"),
         ({f"{CLUSTER}.gcsFaultToleranceOptions.redisAddress": "x"}, f"{CLUSTER}.gcsFaultToleranceOptions.redisAddress"),
         ({f"{CLUSTER}.gcsFaultToleranceOptions.backend": "redis"}, f"{CLUSTER}.gcsFaultToleranceOptions.storage"),
+        ({"spec.submissionMode": "InteractiveMode", "spec.entrypoint": ""}, "spec.backoffLimit"),
+        (
+            {
+                "spec.shutdownAfterJobFinishes": False,
+                "spec.deletionStrategy": {"deletionRules": rules_of("DeleteSelf")},
+            },
+            "spec.ttlSecondsAfterFinished",
+        ),
+        (deleting(*rules_of("DeleteSelf"), *rules_of("DeleteSelf", 9)), "spec.deletionStrategy.deletionRules[1]"),
+        (
+            deleting(*rules_of("DeleteSelf", 5), *rules_of("DeleteCluster", 6)),
+            "spec.deletionStrategy.deletionRules[1].condition.ttlSeconds",
+        ),
+        (deleting(*rules_of("DeleteWorkers")), "spec.deletionStrategy.deletionRules[0].policy"),
+        (
+            {
+                "spec.deletionStrategy": {
+                    "onSuccess": {"policy": "DeleteWorkers"},
+                    "onFailure": {"policy": "DeleteNone"},
+                }
+            },
+            "spec.deletionStrategy.onSuccess.policy",
+        ),
+        ({"spec.clusterSelector": {"a": "b"}, "spec.backoffLimit": 0}, "spec.clusterSelector"),
+        ({f"{GROUP}.labels": {"-a": "b"}}, f"{FIRST}.labels"),
+        ({f"{GROUP}.labels": {"a": "b c"}}, f"{FIRST}.labels"),
+        ({f"{GROUP}.labels": {"UPPER.io/a": "b"}}, f"{FIRST}.labels"),
+        ({f"{CLUSTER}.enableInTreeAutoscaling": False, HEAD_ENV: [V2]}, f"{CLUSTER}.enableInTreeAutoscaling"),
+        ({"spec.runtimeEnvYAML": "pip: ["}, "spec.runtimeEnvYAML"),
+        ({"spec.runtimeEnvYAML": "- pip"}, "spec.runtimeEnvYAML"),
+        (
+            {f"{CLUSTER}.gcsFaultToleranceOptions": {"backend": "redis"}},
+            f"{CLUSTER}.gcsFaultToleranceOptions.redisAddress",
+        ),
+        ({f"{CLUSTER}.gcsFaultToleranceOptions": {}}, f"{CLUSTER}.gcsFaultToleranceOptions.redisAddress"),
+        ({HEAD_ENV: [{"name": "RAY_gcs_storage", "value": "memory"}]}, f"{CLUSTER}.headGroupSpec"),
+        ({HEAD_ENV: [{"name": "RAY_gcs_storage_path", "value": "/x"}]}, f"{CLUSTER}.headGroupSpec"),
+        (
+            {f"{CLUSTER}.gcsFaultToleranceOptions.storage.claimName": "mine"},
+            f"{CLUSTER}.gcsFaultToleranceOptions.storage.claimName",
+        ),
     ],
 )
 def test_the_operator_refuses(changes, where):
@@ -210,6 +266,37 @@ def test_without_autoscaling_the_bounds_must_be_given():
     one = render(with_kuberay(autoscale=False), "1")["rayjob"]
     del one["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["minReplicas"]
     assert said(one) == [f"{CLUSTER}.workerGroupSpecs[0]"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec.submissionMode": "InteractiveMode", "spec.entrypoint": "", "spec.backoffLimit": 0},
+        deleting(*rules_of("DeleteCluster", 5), *rules_of("DeleteSelf", 5), *rules_of("DeleteCluster", 9, "FAILED")),
+        {
+            **deleting(*rules_of("DeleteWorkers"), *rules_of("DeleteSelf", 5)),
+            f"{CLUSTER}.enableInTreeAutoscaling": False,
+        },
+        {f"{GROUP}.labels": {"ray.io/market-type": "spot", "empty": "", "a_b.C": "x.y-Z_1"}},
+        {f"{CLUSTER}.enableInTreeAutoscaling": False, HEAD_ENV: [V2 | {"value": "0"}]},
+        {"spec.runtimeEnvYAML": "pip: [torch]"},
+        {f"{CLUSTER}.gcsFaultToleranceOptions": {"backend": "redis", "redisAddress": "redis:6379"}},
+        {f"{CLUSTER}.gcsFaultToleranceOptions": {"backend": "rocksdb", "storage": {"claimName": "mine"}}},
+        {"spec.submissionMode": "SidecarMode", "spec.submitterConfig": None, RESTARTS: None},
+    ],
+)
+def test_the_operator_takes(changes):
+    one = job()
+    for path, value in changes.items():
+        put(one, path, value)
+    assert said(one) == []
+
+
+def test_tokens_of_kubernetes_need_a_newer_ray():
+    one = render(with_kuberay(interactive=True, entrypoint="", ray_version="2.54.0"), "1")["raycluster"]
+    assert said(one) == []
+    assert said(put(one, "spec.authOptions.enableK8sTokenAuth", True)) == ["spec.rayVersion"]
+    assert said(put(one, "spec.rayVersion", "2.55.0")) == []
 
 
 def test_the_head_says_which_autoscaler_once():
