@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from elastic.kube.schema import Problem
+from elastic.settings.kuberay import HIGHEST_PRIORITY
 
 _CONTAINER = re.compile(r"^(?P<outer>list|dict)[\[(](?:str, )?(?P<inner>.*)[\])]$", re.IGNORECASE)
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # between two: CSIDriver is csi_driver
 _SCALARS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -31,13 +33,24 @@ def problems(one: Mapping[str, Any]) -> Iterator[Problem]:
     found: list[Problem] = []
     _built(model, one, "", found)
     yield from found
+    value = one.get("value")
+    if one.get("kind") == "PriorityClass" and isinstance(value, int) and value > HIGHEST_PRIORITY:
+        yield Problem(path="value", what=f"{value} must be at most {HIGHEST_PRIORITY}")
 
 
 def _model(one: Mapping[str, Any]) -> Any:
-    from kubernetes.client import models
+    """None where the group of this version has no objects of this kind."""
+    from kubernetes import client
 
-    version = str(one.get("apiVersion", "")).rpartition("/")[2]
-    return getattr(models, f"{version.capitalize()}{one.get('kind')}", None)
+    group, slash, version = str(one.get("apiVersion", "")).rpartition("/")
+    kind, version = str(one.get("kind")), version.capitalize()
+    prefix = "".join(part.capitalize() for part in group.removesuffix(".k8s.io").split(".")) if slash else "Core"
+    api = getattr(client, f"{prefix}{version}Api", None)
+    noun = _WORD.sub("_", kind).lower()
+    if not any(hasattr(api, f"create_{scope}{noun}") for scope in ("", "namespaced_")):
+        return None
+    names = (f"{version}{kind}", f"{prefix}{version}{kind}")  # the group is in front where several have the kind
+    return next((getattr(client, name) for name in names if hasattr(client, name)), None)
 
 
 def _built(model: Any, value: Any, path: str, found: list[Problem]) -> Any:

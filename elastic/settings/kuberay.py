@@ -8,6 +8,10 @@ from elastic.errors import SettingError
 _NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 # What the provider leaves must hold the start of the hook (an interpreter that imports Ray) and the end of the raylet.
 SHORTEST_GRACE_S = 12
+HIGHEST_PRIORITY = 10**9
+_LEAST = dict.fromkeys(("retries", "gpus_per_node", "head_storage_gib"), 0) | dict.fromkeys(
+    ("cpus_per_node", "memory_gib_per_node", "head_cpus", "head_memory_gib"), 1
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +80,18 @@ class KubeRay:
     def __post_init__(self) -> None:
         if not _NAME.match(self.namespace) or len(self.namespace) > 63:
             raise SettingError(f"KubeRay.namespace={self.namespace!r} must be a name of lower case letters and digits")
-        for name in ("retries", "gpus_per_node", "head_storage_gib"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"KubeRay.{name}={getattr(self, name)} must not be negative")
-        for name in ("cpus_per_node", "memory_gib_per_node", "head_cpus", "head_memory_gib"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"KubeRay.{name}={getattr(self, name)} must be positive")
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                said = "be positive" if least else "not be negative"
+                raise SettingError(f"KubeRay.{name}={getattr(self, name)} must {said}")
         if self.grace_s < SHORTEST_GRACE_S:
             raise SettingError(
                 f"KubeRay.grace_s={self.grace_s} must be at least {SHORTEST_GRACE_S}: the hook that drains a node "
                 "takes seconds to start"
+            )
+        if self.priority > HIGHEST_PRIORITY:
+            raise SettingError(
+                f"KubeRay.priority={self.priority} must be at most {HIGHEST_PRIORITY}: more is for Kubernetes itself"
             )
         if self.params is not None and not self.params > 0:
             raise SettingError(f"KubeRay.params={self.params} must be positive")

@@ -13,7 +13,7 @@ import yaml
 from ray.scripts.scripts import cli as ray_cli
 
 from elastic.cli import cli
-from elastic.kube import validate
+from elastic.kube import builtin, validate
 from elastic.kube.manifests import documents
 from tests.cluster.standin_pods import (
     environment_of,
@@ -183,6 +183,38 @@ def test_a_mistake_is_found(tmp_path, old, new, said):
     pytest.importorskip("kubernetes")
     pytest.importorskip("cel")
     assert any(said in problem for problem in changed(tmp_path, old, new).problems)
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "is_known"),
+    [
+        ("v1", "ConfigMap", True),
+        ("v1", "Namespace", True),
+        ("v1", "Event", True),
+        ("events.k8s.io/v1", "Event", True),
+        ("apps/v1", "Deployment", True),
+        ("networking.k8s.io/v1", "NetworkPolicy", True),
+        ("storage.k8s.io/v1", "CSIDriver", True),
+        ("policy/v1", "PodDisruptionBudget", True),
+        ("v1", "PodDisruptionBudget", False),
+        ("v1", "ClusterRole", False),
+        ("rbac.authorization.k8s.io/v1", "PriorityClass", False),
+        ("bogus.io/v1", "Pod", False),
+        ("apps/v1", "PodSpec", False),
+        ("", "ConfigMap", False),
+    ],
+)
+def test_a_kind_is_known_in_its_own_group_only(api, kind, is_known):
+    pytest.importorskip("kubernetes")
+    assert builtin.is_known({"apiVersion": api, "kind": kind}) is is_known
+
+
+def test_a_priority_that_only_the_system_may_have_is_found():
+    pytest.importorskip("kubernetes")
+    one = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "p"}, "value": 10**9}
+    assert list(builtin.problems(one)) == []
+    (found,) = builtin.problems(one | {"value": 10**9 + 1})
+    assert str(found) == "value: 1000000001 must be at most 1000000000"
 
 
 def test_rules_in_cel_that_nobody_can_judge_are_named(tmp_path, monkeypatch):

@@ -176,6 +176,11 @@ def test_no_raylet_drains_longer_than_its_pod_lives(grace_s):
     assert spec["headGroupSpec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 60, "it is on no spot machine"
 
 
+def test_a_priority_that_only_the_system_may_have_is_refused():
+    with pytest.raises(SettingError, match="KubeRay.priority=1000000001 must be at most 1000000000"):
+        KubeRay(priority=10**9 + 1)
+
+
 def test_too_short_a_grace_time_is_refused():
     with pytest.raises(SettingError, match="KubeRay.grace_s=5 must be at least 12"):
         KubeRay(grace_s=5)
