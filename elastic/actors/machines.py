@@ -41,6 +41,7 @@ log = logging.getLogger("elastic")
 
 _LOOK_S = 2.0
 _END_S = 15.0
+_NODES_REST = 50  # a look at all nodes of a cluster, times so much, is how long the next one waits
 _RIGHTS_S = 60.0  # rights may be given, or an authorizer be away, while a run goes on
 _IN_CLUSTER, _CLUSTER = "KUBERNETES_SERVICE_HOST", "RAY_CLUSTER_NAME"  # set by Kubernetes, and by KubeRay's operator
 
@@ -80,7 +81,8 @@ class Machines:
         self._state: RunState | None = None
         self._memory = Memory()
         self._may_touch_nodes = kuberay.node_rights
-        self._nodes_again_s = 0.0  # of time.monotonic; 0: nobody has refused to show them
+        self._machines: Mapping[str, Machine] = {}
+        self._nodes_due_s, self._is_refused = 0.0, False  # due by time.monotonic
         if not kuberay.node_rights:
             log.info("machines: kuberay.node_rights is off: nodes are not cordoned, bad ones are kept out by Ray alone")
         self._trouble = ""
@@ -159,23 +161,25 @@ class Machines:
         group, pods = self._client.group(self._cluster, GROUP), self._client.pods(self._cluster)
         return Seen(group=group, pods=pods, machines=self._nodes())
 
-    def _nodes(self) -> dict[str, Machine]:
-        """Those of the cluster; none where they may not be looked at, which is asked again now and then."""
-        if not self._may_touch_nodes or time.monotonic() < self._nodes_again_s:
-            return {}
+    def _nodes(self) -> Mapping[str, Machine]:
+        """Those of the cluster as they were seen last; none while nobody may, which is asked again now and then."""
+        if not self._may_touch_nodes or time.monotonic() < self._nodes_due_s:
+            return self._machines
+        began_s = time.monotonic()
         try:
-            found = {one.name: one for one in self._client.machines()}
+            self._machines = {one.name: one for one in self._client.machines()}
         except KubeError as error:
             if error.why is not Why.FORBIDDEN:
                 raise
-            if not self._nodes_again_s:
+            if not self._is_refused:
                 log.warning("machines: %s: nodes are not cordoned, bad ones are kept out by Ray alone", error)
-            self._nodes_again_s = time.monotonic() + _RIGHTS_S
-            return {}
-        if self._nodes_again_s:
+            self._machines, self._is_refused, self._nodes_due_s = {}, True, began_s + _RIGHTS_S
+            return self._machines
+        if self._is_refused:
             log.info("machines: nodes may be looked at now, and are cordoned where they must be")
-            self._nodes_again_s = 0.0
-        return found
+        ended_s = time.monotonic()
+        self._is_refused, self._nodes_due_s = False, ended_s + _NODES_REST * (ended_s - began_s)
+        return self._machines
 
     def _carry_out(self, order: Order) -> None:
         match order:
@@ -183,9 +187,11 @@ class Machines:
                 end = "for good" if isinf(order.until_s) else f"for {order.until_s - time.time():.0f} s"
                 log.warning("machines: %s gets no pods, %s", order.machine, end)
                 self._client.quarantine(order.machine, self._run, order.until_s)
+                self._nodes_due_s = 0.0
             case Release():
                 log.info("machines: %s is given back", order.machine)
                 self._client.release(order.machine, self._run)
+                self._nodes_due_s = 0.0
             case Replace():
                 log.warning("machines: replaced: %s", ", ".join(sorted(order.pods)))
                 self._client.replace_pods(self._cluster, GROUP, order.pods)

@@ -250,9 +250,10 @@ class KubeClient:
             return machine_of(self._node(name))
 
     def machines(self) -> tuple[Machine, ...]:
-        """Raises: KubeError."""
+        """All of the cluster; of some the server may not know the latest yet. Raises: KubeError."""
         with self._call("list the nodes"):
-            answer = self._core.list_node(_preload_content=False, **self._limit())
+            # Version 0: as the server remembers them; reading all nodes anew would be work for its store.
+            answer = self._core.list_node(resource_version="0", _preload_content=False, **self._limit())
             return tuple(machine_of(one) for one in json.loads(answer.data)["items"])
 
     def quarantine(self, name: str, run: str, until_s: float) -> None:
@@ -273,6 +274,8 @@ class KubeClient:
 
         def change(node: Mapping[str, Any]) -> dict[str, Any]:
             rest = {"taints": _others(node, key_of(run))}
+            if rest["taints"] == taints_of(node):  # it is gone already: the cordon is somebody else's
+                return {}
             return rest | ({"unschedulable": None} if is_uncordoned_after(machine_of(node), run) else {})
 
         self._change_node(name, change)
@@ -312,10 +315,15 @@ class KubeClient:
         return _again(once)
 
     def _change_node(self, name: str, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        """The same for fields of a node's `spec`."""
+
         def once() -> None:
             with self._call(f"change node {name}"):
                 node = self._node(name)
-                body = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": change(node)}
+                spec = change(node)
+                if all(node["spec"].get(key) == value for key, value in spec.items()):
+                    return
+                body = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": spec}
                 # A merge patch: a strategic one would not take taints away.
                 self._core.patch_node(name, body, _content_type=_MERGE, **self._limit())
 

@@ -87,3 +87,15 @@ def test_two_runs_on_a_machine_leave_each_other_alone(client):
     assert node.marks == {"elastic.quarantine/llama": "never"} and node.spec["unschedulable"]
     client.release("m", "llama")
     assert "unschedulable" not in node.spec
+
+
+def test_what_is_there_is_not_written_again_and_what_is_gone_is_left_as_it_is(client):
+    """The list that this was decided on may be older than the node."""
+    node = on(client, OneNode())
+    client.quarantine("m", "llama", 7.5)
+    client.quarantine("m", "llama", 7.5)
+    assert node.writes == 1
+    client.release("m", "llama")
+    node.spec["unschedulable"] = True  # somebody's own, since
+    client.release("m", "llama")
+    assert node.spec["unschedulable"] and node.writes == 2

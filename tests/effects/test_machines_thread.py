@@ -34,6 +34,7 @@ class Server:
     fails: dict[str, Why | Exception] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     taints: tuple[Taint, ...] = ()
+    nodes_s: float = 0.0
 
     def _called(self, name: str, *arguments: Any) -> None:
         self.calls.append((name, *arguments))
@@ -52,6 +53,7 @@ class Server:
         return (Pod(name="p0", group="workers", address="a0", node="m0", is_running=True, is_leaving=False),)
 
     def machines(self) -> tuple[Machine, ...]:
+        time.sleep(self.nodes_s)
         self._called("machines")
         return (Machine(name="m0", is_cordoned=False, taints=self.taints),)
 
@@ -186,6 +188,21 @@ def test_without_rights_on_nodes_it_says_so_once_works_on_and_asks_again(keep, c
     kept.server.fails.clear()
     kept.until(lambda: "quarantine" in kept.server.names())
     assert len([line for line in caplog.messages if "nodes may be looked at" in line]) == 1
+
+
+def test_nodes_of_a_large_cluster_are_looked_at_less_often_and_remembered_meanwhile(keep):
+    leaving = (Taint(key="cloud.google.com/impending-node-termination"),)
+    kept = keep(Server(nodes_s=0.02), STATE)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") == 2)
+    between = [call[0] for call in kept.server.calls]
+    assert between.count("pods") >= 8, "a fiftieth of the time at most"
+    kept.machines.follow(BAD)
+    kept.until(lambda: "quarantine" in kept.server.names())
+    assert [call[0] for call in kept.server.calls].count("machines") == 2, "what was seen is still known"
+    kept.server.taints += leaving
+    kept.until(lambda: bool(kept.events))
+    after = [call[0] for call in kept.server.calls]
+    assert "machines" in after[after.index("quarantine") :][:6], "what was written is looked at again"
 
 
 def test_a_token_that_is_not_taken_now_may_be_later(keep):
