@@ -16,7 +16,8 @@ from elastic.actors.fleet import Emit
 from elastic.control import events as ev
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.errors import SettingError
-from elastic.kube.client import KubeClient, KubeError, Why, connect
+from elastic.kube.client import KubeClient, connect
+from elastic.kube.errors import KubeError, Why
 from elastic.kube.marks import key_of
 from elastic.kube.objects import Machine
 from elastic.kube.pods import GROUP

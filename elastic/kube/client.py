@@ -7,14 +7,14 @@ again; a watch that ends is resumed where it was, or begun anew where that is to
 import json
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from copy import deepcopy
-from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from elastic.errors import ElasticError, SettingError
+from elastic.errors import SettingError
+from elastic.kube.errors import KubeError, Why, told_apart
 from elastic.kube.marks import is_uncordoned_after, key_of, mark_on
 from elastic.kube.objects import (
     GroupState,
@@ -33,41 +33,11 @@ GROUP, VERSION = "ray.io", "v1"
 _CALL_S = 10.0
 _TRIES = 8
 _AGAIN_S = 0.05
+_PART_BYTES = 1 << 20
 _MERGE = "application/merge-patch+json"
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-class Why(Enum):
-    """Why Kubernetes did not do what it was asked."""
-
-    UNKNOWN = "the token is not taken, as before it is renewed"
-    FORBIDDEN = "the rights do not suffice"
-    MISSING = "there is no such object"
-    CONFLICT = "somebody else has changed it, or it is there already"
-    INVALID = "the object is not valid"
-    HELD = "a disruption budget holds it"
-    BUSY = "the API server has too much to do, or has failed"
-    REFUSED = "the API server refuses it"
-    UNREACHABLE = "the API server does not answer"
-    GARBLED = "the API server's answer makes no sense"
-
-
-class KubeError(ElasticError):
-    """Kubernetes has refused, or does not answer. Attributes: `why`, `status` (HTTP, 0 without an answer)."""
-
-    why: Why
-    status: int
-
-
-_BY_STATUS = {
-    401: Why.UNKNOWN,
-    403: Why.FORBIDDEN,
-    404: Why.MISSING,
-    409: Why.CONFLICT,
-    422: Why.INVALID,
-    400: Why.INVALID,
-    429: Why.BUSY,
-}
 _AWAY = (Why.BUSY, Why.UNREACHABLE)
 _FOR_GOOD = (Why.MISSING, Why.FORBIDDEN, Why.INVALID)
 
@@ -96,22 +66,20 @@ class KubeClient:
 
     def create_job(self, body: Mapping[str, Any]) -> None:
         """Raises: KubeError: CONFLICT where there is one of that name, INVALID with what is wrong, FORBIDDEN."""
-        with self._call(f"create RayJob {body['metadata']['name']}"):
-            self._custom.create_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, "rayjobs", dict(body), field_validation="Strict", **self._limit()
-            )
+        with told_apart(f"create RayJob {body['metadata']['name']}"):
+            create = self._custom.create_namespaced_custom_object
+            self._read(create, GROUP, VERSION, self.namespace, "rayjobs", dict(body), field_validation="Strict")
 
     def job(self, name: str) -> JobStatus:
         """Where a RayJob stands. Raises: KubeError."""
-        with self._call(f"read RayJob {name}"):
+        with told_apart(f"read RayJob {name}"):
             return job_status(self._get("rayjobs", name))
 
     def delete_job(self, name: str) -> None:
         """Raises: KubeError."""
-        with self._call(f"delete RayJob {name}"):
-            self._custom.delete_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, "rayjobs", name, **self._limit()
-            )
+        with told_apart(f"delete RayJob {name}"):
+            delete = self._custom.delete_namespaced_custom_object
+            self._read(delete, GROUP, VERSION, self.namespace, "rayjobs", name)
 
     def wait_for_job(
         self, name: str, until: Callable[[JobStatus], bool], timeout_s: float, tell: Callable[[JobStatus], None]
@@ -150,7 +118,7 @@ class KubeClient:
                 yield one
                 continue
             try:
-                with self._call(f"watch RayJob {name}"), closing(self._changes(name, version, min(left_s, 30))) as seen:
+                with told_apart(f"watch RayJob {name}"), closing(self._changes(name, version, min(left_s, 30))) as seen:
                     for event in seen:
                         one = event["object"]
                         version = str(one["metadata"]["resourceVersion"])
@@ -168,9 +136,8 @@ class KubeClient:
         from kubernetes import client
 
         definitions: Any = client.ApiextensionsV1Api(self._api)
-        with self._call(f"read the definition {name}"):
-            answer = definitions.read_custom_resource_definition(name, _preload_content=False, **self._limit())
-        found: dict[str, Any] = json.loads(answer.data)
+        with told_apart(f"read the definition {name}"):
+            found: dict[str, Any] = self._read(definitions.read_custom_resource_definition, name)
         return found
 
     def _changes(self, name: str, version: str, for_s: float) -> Any:
@@ -193,7 +160,7 @@ class KubeClient:
 
     def group(self, cluster: str, group: str) -> GroupState:
         """Raises: KubeError: MISSING too where the cluster has no such group."""
-        with self._call(f"read RayCluster {cluster}"):
+        with told_apart(f"read RayCluster {cluster}"):
             return _group(self._get("rayclusters", cluster), group)[1]
 
     def scale(
@@ -228,33 +195,32 @@ class KubeClient:
 
     def pods(self, cluster: str) -> tuple[Pod, ...]:
         """The pods of a cluster. Raises: KubeError."""
-        with self._call(f"list the pods of {cluster}"):
-            answer = self._core.list_namespaced_pod(
-                self.namespace, label_selector=f"ray.io/cluster={cluster}", _preload_content=False, **self._limit()
-            )
-            return tuple(pod_of(one) for one in json.loads(answer.data)["items"])
+        with told_apart(f"list the pods of {cluster}"):
+            of_cluster = f"ray.io/cluster={cluster}"
+            found = self._read(self._core.list_namespaced_pod, self.namespace, label_selector=of_cluster)
+            return tuple(pod_of(one) for one in found["items"])
 
     def evict(self, pod: str) -> None:
         """Have a pod leave as disruption budgets allow. Raises: KubeError: HELD where they do not."""
         from kubernetes import client
 
         body = client.V1Eviction(metadata=client.V1ObjectMeta(name=pod, namespace=self.namespace))
-        with self._call(f"evict pod {pod}"):
-            self._core.create_namespaced_pod_eviction(pod, self.namespace, body, **self._limit())
+        with told_apart(f"evict pod {pod}"):
+            self._read(self._core.create_namespaced_pod_eviction, pod, self.namespace, body)
 
     # --- machines ---
 
     def machine(self, name: str) -> Machine:
         """Raises: KubeError."""
-        with self._call(f"read node {name}"):
+        with told_apart(f"read node {name}"):
             return machine_of(self._node(name))
 
     def machines(self) -> tuple[Machine, ...]:
         """All of the cluster; of some the server may not know the latest yet. Raises: KubeError."""
-        with self._call("list the nodes"):
+        with told_apart("list the nodes"):
             # Version 0: as the server remembers them; reading all nodes anew would be work for its store.
-            answer = self._core.list_node(resource_version="0", _preload_content=False, **self._limit())
-            return tuple(machine_of(one) for one in json.loads(answer.data)["items"])
+            found = self._read(self._core.list_node, resource_version="0")
+            return tuple(machine_of(one) for one in found["items"])
 
     def quarantine(self, name: str, run: str, until_s: float) -> None:
         """Keep new pods away from a machine, and mark it as this run's: one write, so that neither is there alone.
@@ -283,23 +249,21 @@ class KubeClient:
     # --- how ---
 
     def _get(self, plural: str, name: str) -> dict[str, Any]:
-        with self._call(f"read {plural} {name}"):
-            found: dict[str, Any] = self._custom.get_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, plural, name, **self._limit()
-            )
+        with told_apart(f"read {plural} {name}"):
+            get = self._custom.get_namespaced_custom_object
+            found: dict[str, Any] = self._read(get, GROUP, VERSION, self.namespace, plural, name)
             return found
 
     def _node(self, name: str) -> dict[str, Any]:
-        with self._call(f"read node {name}"):
-            answer = self._core.read_node(name, _preload_content=False, **self._limit())  # as it is, times and all
-            found: dict[str, Any] = json.loads(answer.data)
+        with told_apart(f"read node {name}"):
+            found: dict[str, Any] = self._read(self._core.read_node, name)
             return found
 
     def _change_cluster(self, name: str, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Read, change, write with the version that was read, unless nothing is; again if somebody came ahead."""
 
         def once() -> dict[str, Any]:
-            with self._call(f"change RayCluster {name}"):
+            with told_apart(f"change RayCluster {name}"):
                 one = self._get("rayclusters", name)
                 before = deepcopy(one)
                 change(one)
@@ -307,9 +271,8 @@ class KubeClient:
                     return one
                 metadata = {"resourceVersion": one["metadata"]["resourceVersion"]}
                 body = {"metadata": metadata, "spec": {"workerGroupSpecs": one["spec"]["workerGroupSpecs"]}}
-                changed: dict[str, Any] = self._custom.patch_namespaced_custom_object(
-                    GROUP, VERSION, self.namespace, "rayclusters", name, body, _content_type=_MERGE, **self._limit()
-                )
+                patch, where = self._custom.patch_namespaced_custom_object, (GROUP, VERSION, self.namespace)
+                changed: dict[str, Any] = self._read(patch, *where, "rayclusters", name, body, _content_type=_MERGE)
                 return changed
 
         return _again(once)
@@ -318,14 +281,14 @@ class KubeClient:
         """The same for fields of a node's `spec`."""
 
         def once() -> None:
-            with self._call(f"change node {name}"):
+            with told_apart(f"change node {name}"):
                 node = self._node(name)
                 spec = change(node)
                 if all(node["spec"].get(key) == value for key, value in spec.items()):
                     return
                 body = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": spec}
                 # A merge patch: a strategic one would not take taints away.
-                self._core.patch_node(name, body, _content_type=_MERGE, **self._limit())
+                self._read(self._core.patch_node, name, body, _content_type=_MERGE)
 
         _again(once)
 
@@ -339,26 +302,19 @@ class KubeClient:
                     raise
                 time.sleep(_AGAIN_S * 10)
 
-    def _limit(self) -> dict[str, Any]:
-        return {"_request_timeout": self._call_s}
-
-    @contextmanager
-    def _call(self, what: str) -> Iterator[None]:
-        """Turn what the client raises into what to do about it."""
-        from kubernetes.client import ApiException
-        from urllib3.exceptions import HTTPError
-
+    def _read(self, call: Callable[..., Any], *names: Any, **options: Any) -> Any:
+        """What a call answers, from JSON. Raises: TimeoutError: not all of it has come within the deadline."""
+        deadline_s = time.monotonic() + self._call_s
+        answer = call(*names, _preload_content=False, _request_timeout=self._call_s, **options)
+        parts: list[bytes] = []
         try:
-            yield
-        except ApiException as error:
-            status = error.status or 0
-            why = Why.HELD if _is_held(error) else why_of(status)
-            raise KubeError(f"{what}: {why.value} ({status}: {_said(error)})", why=why, status=status) from error
-        except (HTTPError, OSError) as error:
-            said = str(error).splitlines()[0]
-            raise KubeError(f"{what}: {Why.UNREACHABLE.value} ({said})", why=Why.UNREACHABLE, status=0) from error
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise KubeError(f"{what}: {Why.GARBLED.value} ({error!r})", why=Why.GARBLED, status=200) from error
+            while part := answer.read1(_PART_BYTES):  # the time-out of the request is that of each such part
+                parts.append(part)
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError(f"its answer takes longer than {self._call_s:g} s")
+        finally:
+            answer.close()
+        return json.loads(b"".join(parts))
 
 
 def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL_S) -> KubeClient:
@@ -406,26 +362,3 @@ def _group(one: Mapping[str, Any], group: str) -> tuple[int, GroupState]:
         raise
     except LookupError as error:
         raise KubeError(str(error), why=Why.MISSING, status=404) from error
-
-
-def why_of(status: int) -> Why:
-    """What an HTTP status says; 0: there was no answer."""
-    other = Why.BUSY if status >= 500 else Why.REFUSED if status else Why.UNREACHABLE
-    return _BY_STATUS.get(status, other)
-
-
-def _is_held(error: Any) -> bool:
-    """An eviction is refused with the status of a server that is busy; the cause says which."""
-    try:
-        causes = json.loads(error.body)["details"]["causes"]
-        return error.status == 429 and any(cause.get("reason") == "DisruptionBudget" for cause in causes)
-    except (TypeError, ValueError, KeyError):
-        return False
-
-
-def _said(error: Any) -> str:
-    """The server's own sentence."""
-    try:
-        return str(json.loads(error.body)["message"])
-    except (TypeError, ValueError, KeyError):
-        return str(error.reason)

@@ -4,9 +4,11 @@ It writes as `kuberay/cloud_provider.py` of Ray does: without comparing, and the
 """
 
 import copy
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from io import BytesIO
 from math import inf
 from typing import Any
 
@@ -41,12 +43,12 @@ class InMemory:
         self._one = copy.deepcopy(one)
         self._version = 0
 
-    def get_namespaced_custom_object(self, *names: str, **_: Any) -> dict[str, Any]:
+    def get_namespaced_custom_object(self, *names: str, **_: Any) -> BytesIO:
         one = copy.deepcopy(self._one)
         one["metadata"]["resourceVersion"] = str(self._version)
-        return one
+        return BytesIO(json.dumps(one).encode())
 
-    def patch_namespaced_custom_object(self, *names: Any, **_: Any) -> dict[str, Any]:
+    def patch_namespaced_custom_object(self, *names: Any, **_: Any) -> BytesIO:
         body = names[-1]
         if body["metadata"]["resourceVersion"] != str(self._version):
             raise kubernetes.client.ApiException(status=409, reason="Conflict")

@@ -18,7 +18,8 @@ from elastic.actors.machines import Machines
 from elastic.control.care import Care
 from elastic.control.state import RunState, Standing, WorkerRecord
 from elastic.kube import validate
-from elastic.kube.client import KubeClient, KubeError, Why, connect
+from elastic.kube.client import KubeClient, connect
+from elastic.kube.errors import KubeError, Why
 from elastic.kube.manifests import documents, render
 from elastic.kube.objects import JobState, JobStatus
 from elastic.settings import RunSettings

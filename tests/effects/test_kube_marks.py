@@ -3,8 +3,8 @@
 import copy
 import json
 from collections.abc import Iterator
+from io import BytesIO
 from math import inf
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,14 +23,15 @@ class OneNode:
 
     def read_node(self, name: str, **_: Any) -> Any:
         metadata = {"name": name, "resourceVersion": str(self._version)}
-        return SimpleNamespace(data=json.dumps({"metadata": metadata, "spec": self.spec}))
+        return BytesIO(json.dumps({"metadata": metadata, "spec": self.spec}).encode())
 
-    def patch_node(self, name: str, body: dict[str, Any], **_: Any) -> None:
+    def patch_node(self, name: str, body: dict[str, Any], **_: Any) -> BytesIO:
         if self.between:
             self._write(self.between.pop())
         if body["metadata"]["resourceVersion"] != str(self._version):
             raise kubernetes.client.ApiException(status=409, reason="Conflict")
         self._write(body["spec"])
+        return BytesIO(b"{}")
 
     def _write(self, spec: dict[str, Any]) -> None:
         merged = self.spec | copy.deepcopy(spec)

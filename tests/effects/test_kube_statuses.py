@@ -1,5 +1,6 @@
 """What the client makes of each answer, from a server that gives but one."""
 
+import contextlib
 import json
 import threading
 import time
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from elastic.kube.client import KubeClient, KubeError, Why, connect
+from elastic.kube.client import KubeClient, connect
+from elastic.kube.errors import KubeError, Why
 from elastic.kube.objects import JobState
 
 pytest.importorskip("kubernetes")
@@ -22,6 +24,7 @@ class Answers(BaseHTTPRequestHandler):
     """Says the next thing, the last one again and again."""
 
     said: list[tuple[int, Any]] = []  # noqa: RUF012 - set by each test
+    pause_s = 0.0  # after each byte
 
     def do_GET(self) -> None:
         status, body = self.said.pop(0) if len(self.said) > 1 else self.said[0]
@@ -29,7 +32,13 @@ class Answers(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(text)
+        if not self.pause_s:
+            self.wfile.write(text)
+            return
+        with contextlib.suppress(OSError):  # whoever asked has left
+            for number in range(len(text)):
+                self.wfile.write(text[number : number + 1])
+                time.sleep(self.pause_s)
 
     do_POST = do_GET
 
@@ -102,6 +111,19 @@ def test_a_watch_from_too_long_ago_begins_anew(client):
     told: list[JobState] = []
     end = client.wait_for_job("j", lambda one: False, 30.0, lambda one: told.append(one.state))
     assert end.state is JobState.SUCCEEDED and told == [JobState.RUNNING, JobState.SUCCEEDED]
+
+
+@pytest.mark.parametrize("call", ["group", "pods", "machines", "quarantine"])
+def test_a_server_that_answers_a_byte_at_a_time_is_waited_for_no_longer_than_another(client, monkeypatch, call):
+    monkeypatch.setattr(Answers, "pause_s", 0.1)
+    Answers.said = [(200, {"items": [], "padding": "x" * 300})]
+    client._call_s = 0.5
+    calls = {"group": lambda: client.group("c", "workers"), "pods": lambda: client.pods("c")}
+    calls |= {"machines": client.machines, "quarantine": lambda: client.quarantine("m", "llama", 1.0)}
+    began_s = time.monotonic()
+    with pytest.raises(KubeError, match=r"takes longer than 0\.5 s") as caught:
+        calls[call]()
+    assert caught.value.why is Why.UNREACHABLE and time.monotonic() - began_s < 5.0
 
 
 def test_what_is_refused_ends_the_wait(client):

@@ -14,7 +14,7 @@ from elastic.actors.machines import Machines, NoMachines, machines_of
 from elastic.control import events as ev
 from elastic.control.care import Care
 from elastic.control.state import Phase, RunState, Standing, WorkerRecord
-from elastic.kube.client import KubeError, Why
+from elastic.kube.errors import KubeError, Why
 from elastic.kube.marks import mark
 from elastic.kube.objects import GroupState, Machine, Pod, Taint
 from elastic.settings import KubeRay, Limits, RunSettings
