@@ -166,7 +166,7 @@ def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:
             "backoffLimit": kuberay.retries,
             "preRunningDeadlineSeconds": 1800,
             "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": 600,
+            "ttlSecondsAfterFinished": kuberay.linger_s,
             "rayClusterSpec": spec,
         },
     )

@@ -9,7 +9,7 @@ _NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 # What the provider leaves must hold the start of the hook (an interpreter that imports Ray) and the end of the raylet.
 SHORTEST_GRACE_S = 12
 HIGHEST_PRIORITY = 10**9
-_LEAST = dict.fromkeys(("retries", "gpus_per_node", "head_storage_gib"), 0) | dict.fromkeys(
+_LEAST = dict.fromkeys(("retries", "linger_s", "gpus_per_node", "head_storage_gib"), 0) | dict.fromkeys(
     ("cpus_per_node", "memory_gib_per_node", "head_cpus", "head_memory_gib"), 1
 )
 
@@ -25,8 +25,10 @@ class KubeRay:
             guess it)
         interactive: a RayCluster to work on, instead of a RayJob. (yes or no; default no: a job frees what it used)
         ray_version: of the image. (text; default 2.60.0: the one that this package is tested with)
-        retries: how often a RayJob that failed is started again, each time on a new cluster. (retries; default 3: the
-            run goes on from its tiers)
+        retries: how often a RayJob that failed is started again, each time on a new cluster; the old one is deleted.
+            (retries; default 3: the run goes on from its persistent tier)
+        linger_s: how long the machines of a RayJob that has ended stay, for what they still upload. (s; default 600:
+            idle machines cost as much as others)
         gpus_per_node: of a machine of the pool; 0: workers are placed by CPUs. (GPUs; default 8: of an A3)
         cpus_per_node: that a worker's pod asks for. (CPUs; default 96: what an A3's pods may ask for, rounded down)
         memory_gib_per_node: that a worker's pod asks for, volumes in memory included. (GiB; default 1500: the same)
@@ -59,6 +61,7 @@ class KubeRay:
     interactive: bool = False
     ray_version: str = "2.60.0"
     retries: int = 3
+    linger_s: int = 600
     gpus_per_node: int = 8
     cpus_per_node: int = 96
     memory_gib_per_node: int = 1500

@@ -234,6 +234,13 @@ def test_the_head_keeps_its_state_on_a_volume_if_it_has_one():
     assert "gcsFaultToleranceOptions" not in cluster(with_kuberay(head_storage_gib=0))
 
 
+def test_machines_stay_for_what_they_still_upload_after_a_job():
+    assert render(CONFIG, "1")["rayjob"]["spec"]["ttlSecondsAfterFinished"] == 600
+    assert render(with_kuberay(linger_s=7200), "1")["rayjob"]["spec"]["ttlSecondsAfterFinished"] == 7200
+    with pytest.raises(SettingError, match="KubeRay.linger_s=-1 must not be negative"):
+        KubeRay(linger_s=-1)
+
+
 def test_interactive_work_gets_a_cluster():
     config = with_kuberay(interactive=True, entrypoint="")
     assert {*render(config, "1"), *render(CONFIG, "1")} == FILES
