@@ -11,7 +11,7 @@ import yaml
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
 from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class
-from elastic.kube.shape import TRAINER, Shape, adapted, shape
+from elastic.kube.shape import TRAINER, Shape, adapted, on_mount, shape
 from elastic.settings import KubeRay
 
 IMAGE = "ray-elastic"
@@ -46,12 +46,14 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
         raise SettingError("KubeRay.entrypoint is empty: give the command to run, or `interactive: true`")
     plan = shape(config, kuberay)
     inside = adapted(config, kuberay, plan)
+    # Jobs on one cluster are runs of their own: one name for all would have each go on with what another has left.
+    said = replace(inside, name=None) if kuberay.interactive else inside
     # Volumes are described by where the bucket is; what runs inside is told where it is mounted.
     spec = cluster_spec(
         replace(inside, checkpoint=config.checkpoint), kuberay, plan, kuberay.image or f"{IMAGE}:{version}"
     )
     objects = {
-        "config": _object("v1", "ConfigMap", f"{run}-config", config, data={"run.yaml": written(inside)}),
+        "config": _object("v1", "ConfigMap", f"{run}-config", config, data={"run.yaml": written(said)}),
         **_accounts(config, kuberay),
         **_rights(config, kuberay),
         "priority": _object(
@@ -100,8 +102,14 @@ def written(config: RunConfig) -> str:
 
 
 def variables(config: RunConfig) -> dict[str, str]:
-    """The same as variables of the environment, ELASTIC_<SECTION>__<KNOB>; the section `kuberay` is left out."""
-    return dict(_variables(replace(config, kuberay=None), "ELASTIC_"))
+    """The same as variables of the environment, ELASTIC_<SECTION>__<KNOB>, for a job on the cluster of these settings.
+
+    The section `kuberay` is left out; a bucket that pods mount is named where they have it.
+    """
+    checkpoint = config.checkpoint
+    if checkpoint is not None and config.kuberay is not None:
+        checkpoint = on_mount(checkpoint, config.kuberay)
+    return dict(_variables(replace(config, checkpoint=checkpoint, kuberay=None), "ELASTIC_"))
 
 
 def _variables(section: Any, prefix: str) -> Iterator[tuple[str, str]]:

@@ -126,6 +126,11 @@ def bucket_of(config: RunConfig) -> str:
 def _mounted(checkpoint: Checkpoint, kuberay: KubeRay, plan: Shape) -> Checkpoint:
     if plan.ramdisk_gib is not None:
         checkpoint = replace(checkpoint, memory=RAMDISK)
+    return on_mount(checkpoint, kuberay)
+
+
+def on_mount(checkpoint: Checkpoint, kuberay: KubeRay) -> Checkpoint:
+    """With the bucket where pods have it, if they mount it."""
     persistent = checkpoint.persistent
     if kuberay.gcsfuse and persistent is not None and persistent.startswith("gs://"):
         folder = persistent.removeprefix("gs://").partition("/")[2]

@@ -46,7 +46,7 @@ kuberay:
     accelerator: {GPU_MODEL}, grace_s: 40, autoscale: false}}
 """
 DRIVER = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from ray import cloudpickle
 import elastic
@@ -54,7 +54,9 @@ from tests.cluster import training
 cloudpickle.register_pickle_by_value(training)
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 result = elastic.fit(
-    training.regression(folder, steps=steps, pause_s=0.02, until=folder / "enough"), run_dir=folder / "run"
+    training.regression(folder, steps=steps, pause_s=0.02, until=folder / "enough"),
+    name=os.environ["RAY_CLUSTER_NAME"],
+    run_dir=folder / "run",
 )
 incidents = [(one.kind.name, list(one.culprits), one.decision, list(one.evidence)) for one in result.incidents]
 print(json.dumps({"steps": result.steps, "world_sizes": result.world_sizes, "incidents": incidents}))

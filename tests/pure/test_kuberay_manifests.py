@@ -234,6 +234,17 @@ def test_the_head_keeps_its_state_on_a_volume_if_it_has_one():
     assert "gcsFaultToleranceOptions" not in cluster(with_kuberay(head_storage_gib=0))
 
 
+def test_jobs_on_an_interactive_cluster_have_names_of_their_own_and_its_mounted_bucket():
+    """What is submitted along must not undo what the head's configuration says of the cluster."""
+    config = with_kuberay(interactive=True, entrypoint="", gcsfuse=True)
+    assert inside(config).name is None and inside(config).checkpoint.persistent == "/gcs/runs"
+    assert inside(CONFIG).name == "llama"
+    where = "ELASTIC_CHECKPOINT__PERSISTENT"
+    assert variables(config)[where] == '"/gcs/runs"' and variables(CONFIG)[where] == '"gs://b/runs"'
+    assert variables(replace(config, checkpoint=Checkpoint(persistent="/nfs/runs")))[where] == '"/nfs/runs"'
+    assert where not in variables(replace(config, checkpoint=None))
+
+
 def test_machines_stay_for_what_they_still_upload_after_a_job():
     assert render(CONFIG, "1")["rayjob"]["spec"]["ttlSecondsAfterFinished"] == 600
     assert render(with_kuberay(linger_s=7200), "1")["rayjob"]["spec"]["ttlSecondsAfterFinished"] == 7200
