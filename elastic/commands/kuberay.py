@@ -61,6 +61,8 @@ def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None,
         click.echo(problem, err=True)
     if unjudged:
         click.echo(f"not judged, for want of the package common-expression-language: {'; '.join(unjudged)}", err=True)
+    if facts["undefined"]:
+        click.echo(f"not judged, since --crds has no definition of them: {'; '.join(facts['undefined'])}", err=True)
     if as_json:
         tell(facts, as_json)
     if problems:
@@ -72,16 +74,17 @@ def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None,
 
 
 def _facts(reports: list[Any]) -> dict[str, Any]:
-    """How many objects were judged, what is wrong with them, and the rules that nobody could judge here."""
+    """How many objects were judged, what is wrong with them, and what nobody could judge here: rules, and kinds."""
     return {
         "objects": sum(report.objects for report in reports),
         "problems": [problem for report in reports for problem in report.problems],
         "unjudged": sorted({rule for report in reports for rule in report.unjudged}),
+        "undefined": sorted({kind for report in reports for kind in report.undefined}),
     }
 
 
 def _found(files: tuple[Path, ...]) -> list[Any]:
-    """Files, and those of folders; what only Kustomize or `fit` reads is left out."""
+    """Files, and those of folders; what only Kustomize, `fit` or Prometheus reads is left out."""
     found: list[Path] = []
     for path in files:
         if not path.is_dir():
@@ -92,4 +95,4 @@ def _found(files: tuple[Path, ...]) -> list[Any]:
 
 
 def _is_other(path: Path) -> bool:
-    return path.name in ("kustomization.yaml", "run.yaml") or path.name.endswith("-patch.yaml")
+    return path.name in ("kustomization.yaml", "run.yaml", "elastic-rules.yaml") or path.name.endswith("-patch.yaml")

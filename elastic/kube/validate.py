@@ -12,6 +12,7 @@ from elastic.kube import builtin, operator_rules, schema
 from elastic.kube.schema import Problem, Schema
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_RAY = "ray.io"
 _NO_OBJECTS = ("kustomize.config.k8s.io",)  # what Kustomize reads itself
 
 
@@ -21,11 +22,13 @@ class Report:
 
     Attributes:
         objects: that were judged. problems: with the object in front. unjudged: rules in CEL that nobody could judge.
+        undefined: kinds of others, of which no definition is there.
     """
 
     objects: int
     problems: tuple[str, ...]
     unjudged: tuple[str, ...]
+    undefined: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ def validate(path: Path, definitions: Definitions) -> Report:
     """
     problems: list[str] = []
     unjudged: list[str] = []
+    undefined: list[str] = []
     objects = 0
     for one in _read(path):
         if one is None or (isinstance(one, Mapping) and str(one.get("apiVersion")).startswith(_NO_OBJECTS)):
@@ -94,10 +98,23 @@ def validate(path: Path, definitions: Definitions) -> Report:
         if not isinstance(one, Mapping) or not one.get("apiVersion") or not one.get("kind"):
             problems.append(f"{path}: holds something without apiVersion and kind: no object of Kubernetes")
             continue
+        if _is_undefined(one, definitions):
+            undefined.append(f"{one['apiVersion']} {one['kind']}")
+            continue
         objects += 1
         where = f"{path}: {one['kind']} {(one.get('metadata') or {}).get('name', '(without a name)')}"
         problems += [f"{where}: {problem}" for problem in judged(one, definitions, unjudged)]
-    return Report(objects=objects, problems=tuple(problems), unjudged=tuple(unjudged))
+    return Report(
+        objects=objects, problems=tuple(problems), unjudged=tuple(unjudged), undefined=tuple(dict.fromkeys(undefined))
+    )
+
+
+def _is_undefined(one: Mapping[str, Any], definitions: Definitions) -> bool:
+    """A kind of somebody else's, such as of the Prometheus operator; KubeRay's and Kubernetes' own are to be known."""
+    api = str(one["apiVersion"])
+    group = api.rpartition("/")[0]
+    is_others = "." in group and group != _RAY and not group.endswith(".k8s.io")
+    return is_others and definitions.schema(str(one["kind"]), api) is None
 
 
 def judged(one: Mapping[str, Any], definitions: Definitions, unjudged: list[str]) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from elastic.cli import cli
 from elastic.errors import ElasticError, SettingError
 from elastic.kube import validate
-from tests.effects.kube_parts import crds, definitions
+from tests.effects.kube_parts import ROOT, crds, definitions
 
 RUN = """
 name: llama
@@ -98,6 +98,27 @@ def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, read_once):
 def test_what_is_no_manifest_is_refused(tmp_path, read_once, text, said):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ElasticError, match=f"{said}|problems in 0 objects"):
+        elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
+
+
+def test_the_whole_folder_of_manifests_is_judged_and_kinds_of_others_are_named(read_once):
+    """It holds a file that is no object, and objects of the Prometheus operator."""
+    pytest.importorskip("kubernetes")
+    validating = ["kuberay", "validate", str(ROOT / "kuberay"), "--crds", str(read_once)]
+    told = CliRunner().invoke(cli, validating)
+    assert told.exit_code == 0 and "objects are valid" in told.stdout, told.output
+    assert "monitoring.coreos.com/v1 PodMonitor" in told.stderr and "PrometheusRule" in told.stderr
+    facts = json.loads(CliRunner().invoke(cli, [*validating, "--json"]).stdout)
+    assert facts["undefined"] == ["monitoring.coreos.com/v1 PodMonitor", "monitoring.coreos.com/v1 PrometheusRule"]
+    assert facts["problems"] == [] and f"{facts['objects']} objects are valid" in told.stdout
+
+
+@pytest.mark.parametrize("kind", ["ray.io/v2 RayJob", "v1 RayJob", "scheduling.k8s.io/v1 PriorityClasses"])
+def test_a_kind_that_should_be_defined_is_a_problem(tmp_path, read_once, kind):
+    pytest.importorskip("kubernetes")
+    api, name = kind.split()
+    (tmp_path / "x.yaml").write_text(f"{{apiVersion: {api}, kind: {name}, metadata: {{name: x}}}}")
+    with pytest.raises(ElasticError, match="1 problems in 1 objects"):
         elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
 
 
