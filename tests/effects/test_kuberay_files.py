@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -142,6 +143,22 @@ def test_the_driver_may_write_where_it_keeps_its_journal(folder):
     run_dir = PurePosixPath(begins_in, inner.get("run_dir", "runs/x"))
     assert ("run_dir" in inner) is ("rayjob" in found), "jobs on one cluster must not share a journal"
     assert run_dir.is_absolute() and any(run_dir.is_relative_to(mount) for mount in mounts)
+
+
+def paths(section: Any) -> Iterator[str]:
+    for one in section.values() if isinstance(section, dict) else section if isinstance(section, list) else ():
+        yield from [one] if isinstance(one, str) and one.startswith("/") else paths(one)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=ids)
+@pytest.mark.parametrize("variant", ["", *VARIANTS])
+def test_every_folder_that_the_run_is_told_of_is_mounted(folder, variant):
+    found = variant_of(folder, variant) if variant else objects_of(folder)
+    cluster = found["rayjob"]["spec"]["rayClusterSpec"] if "rayjob" in found else found["raycluster"]["spec"]
+    pods = [one["template"]["spec"] for one in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+    mounts = {mount["mountPath"] for pod in pods for mount in ray_container(pod)["volumeMounts"]} | {"/dev/shm"}  # noqa: S108
+    told = list(paths(yaml.safe_load(found["config"]["data"]["run.yaml"])))
+    assert [one for one in told if not any(PurePosixPath(one).is_relative_to(mount) for mount in mounts)] == []
 
 
 def test_a_hook_that_hangs_is_ended(tmp_path):
