@@ -14,6 +14,7 @@ from elastic.sim.laws import Law, Violation, must
 from elastic.sim.parts import LEASE_S, Plan
 
 TICK_S = 0.5
+SLOWEST_S = 1.5  # message
 _MOST = 20_000  # of what happens in a second; busy worlds come to a tenth of it
 LIMITS: dict[str, Any] = {"doubt_after_s": 0.5, "freeze_timeout_s": 4.0, "forming_timeout_s": 8.0, "lease_s": LEASE_S}
 SENSING: dict[str, Any] = {

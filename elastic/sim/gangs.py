@@ -148,7 +148,7 @@ class GangWorld(World):
     def live_holders(self) -> list[SimWorker]:
         """Members that could still give what they hold."""
         members = [self.workers[member.name] for member in self.ws.state.members]
-        in_reach = [one for one in members if one.is_alive and not one.is_hung and not one.muted_until_s]
+        in_reach = [one for one in members if self.could_give(one)]
         return [one for one in in_reach if one.state.healed and one.state.commit.step >= 0]
 
     def judge_failure(self, ending: Ending, why: str) -> None:

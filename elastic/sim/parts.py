@@ -1,5 +1,6 @@
 """Pure. What a small seeded world is made from: the plan of what happens in it, and its workers."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +77,7 @@ class SimWorker:
     has_last_words: bool = True
     clock_rate: float = 1.0
     muted_at_s: float = 0.0
-    muted_until_s: float = 0.0
+    muted_until_s: float = -math.inf
     cut_ways: tuple[str, ...] = ()
     since_s: float = 0.0
     contributed: bool = False

@@ -94,7 +94,7 @@ class Restores(World):
         newest = max(0, len(self.stable) - 1)
         held: dict[tuple[int, str], set[int]] = defaultdict(set)
         for worker in (self.workers[member.name] for member in self.ws.state.members):
-            state, in_reach = worker.state, worker.is_alive and not worker.is_hung and not worker.muted_until_s
+            state, in_reach = worker.state, self.could_give(worker)
             for commit in (state.commit, state.prepared) if in_reach and state.healed else ():
                 if commit is not None and commit.step >= newest:
                     held[commit.step, commit.lineage].add(self.shard(worker))

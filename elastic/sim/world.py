@@ -11,7 +11,7 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
 from elastic.control.state import OVER, Phase
-from elastic.sim.clockwork import LIMITS, TICK_S
+from elastic.sim.clockwork import LIMITS, SENSING, SLOWEST_S, TICK_S
 from elastic.sim.crew import Crew
 from elastic.sim.laws import Law, must
 from elastic.sim.orders import Orders
@@ -21,6 +21,8 @@ WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
 _ROUNDING_S = 1e-9  # of sums of times: what waits for a moment is not put off at it, past what came after
 _SOUND_S = 3.0  # a host monitor that was replaced lives at least that long
 _MISSED_S = 1.2  # in a row beats are lost for less than this and a tick, which nobody may take for silence
+# After contact is back: the longest way of a message, and for as long as all may be gone before that is believed.
+_GIVEN_UP_S = SLOWEST_S + SENSING["exile_after_s"]
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
 HARMLESS = frozenset(
     {"break_", "stall", "supervisor", "monitor", "lose_beat", "duplicate", "driver", "outage"}
@@ -189,7 +191,7 @@ class World(Crew):
     def delay_s(self) -> float:
         if not self.plan.quick:
             return super().delay_s()
-        return self.rng.uniform(0.001, 0.03) if self.rng.random() < 0.95 else self.rng.uniform(0.03, 1.5)
+        return self.rng.uniform(0.001, 0.03) if self.rng.random() < 0.95 else self.rng.uniform(0.03, SLOWEST_S)
 
     def hunt(self, worker: SimWorker, fence: bool) -> None:
         """Look for proof of death; a fence makes it true, unless the worker is out of reach."""
@@ -217,8 +219,8 @@ class World(Crew):
         self.truth = 0
 
     def could_give(self, worker: SimWorker) -> bool:
-        """Whether it could be asked for what it holds, and always could."""
-        return worker.is_alive and not worker.is_hung and worker.muted_until_s == 0.0
+        """Whether it could be asked for what it holds, and could for a while: else it may have been given up."""
+        return worker.is_alive and not worker.is_hung and self.now_s - worker.muted_until_s > _GIVEN_UP_S
 
     # --- faults ---
 

@@ -138,6 +138,31 @@ def test_where_a_history_begins_anew_nobody_may_hold_what_it_throws_away():
     assert not world.workers["w1"].is_alive and world.stable == []
 
 
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(1, Plan(replicas=(4, 4), steps=500)),
+        GangWorld(1, Plan(replicas=(2, 2), steps=500), 2),
+        TierWorld(1, Plan(replicas=(4, 4), steps=500), **TIERS),
+    ],
+    ids=["live", "gangs", "tiers"],
+)
+def test_who_was_out_of_reach_for_a_moment_counts_again_a_little_later(world):
+    trained(world)
+    for worker in world.workers.values():
+        worker.muted_at_s, worker.muted_until_s, worker.cut_ways = world.now_s, world.now_s + 0.01, ("in", "out")
+    begin_s = world.now_s
+    until(world, lambda: world.now_s > begin_s + 1.0)
+    assert not any(map(world.could_give, world.workers.values())), "they may have been given up while they were away"
+    until(world, lambda: world.now_s > begin_s + 4.0)
+    assert all(map(world.could_give, world.workers.values()))
+    judged = world.check_nobody_holds if isinstance(world, TierWorld) else None
+    with pytest.raises(Violation, match="no stable step is lost"):
+        judged() if judged else world.judge_failure(Ending.REPLICAS_LOST, "every replica died")
+    with pytest.raises(Violation, match="the state was thrown away"):
+        world.start_over()
+
+
 def test_a_vote_that_names_somebody_else_or_nobody_breaks_a_law():
     world = trained(World(1, Plan(replicas=(3, 3), steps=500)))
     voters = list(world.workers.values())
