@@ -36,6 +36,7 @@ class Crew(Clockwork):
         stable: lineages of the steps that can not be lost any more.
         votes: by reduction, the places of those who were outvoted; None: nobody can tell who is right.
         truth: the bits of the history, as the last vote has left them.
+        begun: how many drivers have found nobody who had trained, and begun anew.
     """
 
     data: DataPlan | None = None
@@ -51,10 +52,16 @@ class Crew(Clockwork):
         self.stable: list[str] = []
         self.votes: dict[Any, tuple[int, ...] | None] = {}
         self.truth = 0
+        self.begun = 0
 
     @abstractmethod
     def suffers(self, worker: SimWorker) -> bool:
         """Whether a fault keeps this worker from moving now."""
+
+    def clear_generations(self) -> None:
+        """Generations are numbered from one again, and nobody is left of the old ones."""
+        for of_generations in (self.reductions, self.pauses, self.answered, self.parents, self.votes):
+            of_generations.clear()
 
     def is_cut(self, worker: SimWorker, way: str) -> bool:
         """Whether nothing comes through to its host ("in"), or from it ("out")."""
@@ -236,10 +243,15 @@ class Crew(Clockwork):
         elif self.has_lease(worker):
             self.done(worker, Signal.ENTER_APPLY)
             self.check_not_left(worker, generation)
-            lineage = f"{hash32(parent.lineage, generation, number):08x}"
+            lineage = self.lineage_of(parent, generation, number)
             self.samples.sum_up(key, self.reductions[key], lineage, parent.lineage)
             worker.applying = CommitId(worker.view.incarnation, generation, 1, number, lineage)
             worker.wants_pause = key in self.pauses
+
+    def lineage_of(self, parent: CommitId, generation: int, number: int) -> str:
+        """Of the step that follows `parent`; who begins a history anew counts generations anew, too."""
+        anew = (self.begun,) if self.begun else ()
+        return f"{hash32(parent.lineage, generation, number, *anew):08x}"
 
     def finds_corruption(self, worker: SimWorker, key: Any, ranks: Any) -> bool:
         """All see the same bits of these ranks; whoever is outvoted is told of, and is healed no more."""

@@ -127,7 +127,7 @@ class DepotWorld(KeptWorld):
             must(is_left, Law.COLLECTED, lambda: f"{why}: {safe} was safe, and now {newest} is all there is")
 
     def collect(self) -> None:
-        before, forks = list(self.store.committed.values()), self.ws.state.forks
+        before, forks = list(self.store.committed.values()), self.forks
         leased = [name_of(self.leased)] if self.leased is not None else []
         for verdict in judged(before, KEEP, forks=forks, leased=leased):
             if not verdict.is_kept:
@@ -146,7 +146,7 @@ class DepotWorld(KeptWorld):
         if not also_going:
             sources = [(source, [key for key in keys if not self.is_going(source, key)]) for source, keys in sources]
         found = [Holder(source=source, manifest=manifest_of(key)) for source, keys in sources for key in keys]
-        return candidates(found, RUN, self.ws.state.forks)
+        return candidates(found, RUN, self.forks)
 
     def is_going(self, source: Any, key: ShardKey) -> bool:
         return source is not self.store and (source.name, key.shard) in self.ladder.going(key.commit, key.shards)
@@ -174,9 +174,21 @@ class DepotWorld(KeptWorld):
     def find(self, command: cmd.FindRestore) -> ev.RestoreFound:
         found = self.found(command)
         commit = found.commit
+        if command.at_most is None and not command.without:
+            self.check_found(commit)
         self.going = self.ladder.going(commit, self.width) if commit is not None else frozenset()
         self.lease(commit)
         return found
+
+    def check_found(self, found: CommitId | None) -> None:
+        """It is as new as what is durable, and as what was told to be on several nodes, and is on one in reach."""
+        owed = [one.commit for one in self.store.committed.values() if is_visible(one.commit, self.forks)]
+        in_reach = [host for host in self.hosts.values() if not self.is_silent(host)]
+        if self.safe is not None and not self.is_void(self.safe) and self.keepers(self.safe, in_reach):
+            owed.append(self.safe)
+        for one in owed:
+            is_it = found is not None and _order(found) >= _order(one)
+            must(is_it, Law.NOTHING_LOST, lambda: f"{one} could be restored, and {found} was found")  # noqa: B023
 
     def found(self, command: cmd.FindRestore) -> ev.RestoreFound:
         bound = command.at_most if command.at_most is not None else 1 << 30
@@ -215,7 +227,7 @@ class DepotWorld(KeptWorld):
                     self.stage(worker, command.commit)
         super().carry_out(command)
         if isinstance(command, cmd.Form):
-            self.heed(self.ladder, rungs.Forked(forks=self.ws.state.forks))
+            self.heed(self.ladder, rungs.Forked(forks=self.forks))
             if command.view.restored:
                 self.lease(None)
             if self.safe is not None and self.is_void(self.safe):

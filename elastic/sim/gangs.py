@@ -7,7 +7,6 @@ from collections import defaultdict
 from typing import Any
 
 from elastic.control import events as ev
-from elastic.control.data import hash32
 from elastic.control.outcome import Ending
 from elastic.control.state import Standing
 from elastic.control.values import CommitId, View
@@ -32,6 +31,11 @@ class GangWorld(World):
 
     def brain(self, **settings: Any) -> Brain:
         return super().brain(width=self.width, **settings)
+
+    def clear_generations(self) -> None:
+        super().clear_generations()
+        self.agreements.clear()
+        self.deciding.clear()
 
     def shard(self, worker: SimWorker) -> int:
         return self.ws.state.workers[worker.name].shard
@@ -117,7 +121,7 @@ class GangWorld(World):
         self.note_stable(parent)
         self.make_stable(worker)
         if number < self.plan.steps:
-            lineage = f"{hash32(parent.lineage, generation, number):08x}"
+            lineage = self.lineage_of(parent, generation, number)
             self.samples.sum_up(key, self.reductions[key], lineage, parent.lineage)
             commit = CommitId(view.incarnation, generation, 1, number, lineage)
             self.done(worker, Signal.PREPARE, commit=commit)

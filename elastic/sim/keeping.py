@@ -135,7 +135,7 @@ class KeptWorld(Restores):
         if self.life != self.kept_life:
             self.kept_life = self.life
             self.begin_to_keep()
-            self.heed(self.ladder, rungs.Forked(forks=self.ws.state.forks))
+            self.heed(self.ladder, rungs.Forked(forks=self.forks))
         for name in [name for name, at_s in self.heard_s.items() if self.now_s - at_s > SILENT_S]:
             self.lose_sight(self.ladder, name)
         self.asked_s = {name: at_s for name, at_s in self.asked_s.items() if self.now_s - at_s < UNANSWERED_S}

@@ -29,6 +29,7 @@ class Restores(World):
 
     Attributes:
         restored: steps that were gone back to. rewound: how often somebody asked for it.
+        offered: what was found last for a run that wanted the newest step.
         answers: by worker, the last order to load something that it has heard of, and what it has answered.
     """
 
@@ -37,6 +38,7 @@ class Restores(World):
         self.rewind = rewind
         self.restored: list[int] = []
         self.rewound = 0
+        self.offered: CommitId | None = None
         self.answers: dict[str, tuple[int, Any]] = {}
         self.later(REWINDS_S, self.send_back)
 
@@ -82,7 +84,10 @@ class Restores(World):
         super().carry_out(command)
 
     def answer_find(self, command: cmd.FindRestore) -> None:
-        self.control(self.find(command))
+        found = self.find(command)
+        if command.at_most is None:
+            self.offered = found.commit
+        self.control(found)
 
     def go_back(self, resume: CommitId) -> None:
         """The history goes on after this commit."""
@@ -105,7 +110,7 @@ class Restores(World):
 
     def is_void(self, commit: CommitId) -> bool:
         """The history has begun anew before it."""
-        return any(fork.voids(commit) for fork in self.ws.state.forks)
+        return any(fork.voids(commit) for fork in self.forks)
 
     def note_stable(self, commit: CommitId) -> None:
         if not self.is_void(commit):  # else seen by somebody out of reach, who is no part of the run any more

@@ -16,7 +16,7 @@ from elastic.control.adoption import Adopted, newest_view, who_goes_on
 from elastic.control.bequest import bequest_of, left_by
 from elastic.control.plain import plain
 from elastic.control.state import RunState
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict
 from elastic.sim.depot import DepotWorld
 from elastic.sim.gangs import GangWorld
@@ -54,7 +54,8 @@ class Succession(World):
         self.waiting: list[tuple[Any, ...]] = []
         self.journal: list[int] = []
         self.stale = 0
-        self.abandoned = self.is_sent_back = False
+        self.is_anew = self.is_sent_back = False
+        self.new_lines: tuple[Fork, ...] = ()
         super().__init__(*arguments, **options)
         self.past = self.ws.state
         for at_s in deaths_s:
@@ -99,7 +100,7 @@ class Succession(World):
         super().control(event)
         if isinstance(event, ev.StepStable) and self.ws.state is not before:  # else it waits, or was never heard
             told = self.ws.state.published
-            is_later = not self.journal or told >= self.journal[-1] or bool(self.ws.state.forks)
+            is_later = not self.journal or told >= self.journal[-1] or bool(self.forks)
             must(is_later, Law.EXACTLY_ONCE, lambda: "a step is told a second time")
             self.journal.append(told)
 
@@ -158,43 +159,60 @@ class Succession(World):
         names, members = {one.worker for one in going}, set[str]()
         if self.ws.state.workers:  # else it died before it had taken over: what the journal has, the one before it told
             self.past = self.ws.state
-        view, before = newest_view(found), self.past
+        view, before = newest_view(going), self.past
         if view is not None:
             members = {member.worker for member in view.members}
-        if view is None and before.generation > 0 or not going:
-            self.abandon()  # nobody who has trained is there: the run begins anew, or from a tier
-            return
+        elif before.generation > 0:
+            self.begin_anew()
         for worker in self.workers.values():
             if worker.name not in names | members:
                 worker.is_alive = False
         self.ws = copy.copy(self.ws)
-        self.ws.state = RunState(settings=replace(before.settings, incarnation=life), forks=before.forks)
+        numbers: dict[str, Any] = {"next_worker": before.next_worker, "next_gang": before.next_gang}
+        settings, forks = replace(before.settings, incarnation=life), self.forks
+        self.ws.state = RunState(settings=settings, forks=forks, **({} if going else numbers))
         self.is_headless, self.stalled_until_s, self.orders = False, 0.0, Orders()
-        if before.restore is not None and before.restore.at_most is not None:
-            self.is_sent_back = True  # until a generation is formed, however many drivers that takes
+        is_sent_back = before.restore is not None and before.restore.at_most is not None
+        self.is_sent_back = (self.is_sent_back or is_sent_back) and not self.is_anew  # until a generation is formed
         told: dict[str, Any] = {"published": before.published, "ahead": tuple(before.published_ahead)}
         if before.generation == 0:
             told = {}
-        numbers: dict[str, Any] = {"next_worker": before.next_worker, "next_gang": before.next_gang}
         left = bequest_of(plain(left_by(before)))
-        self.control(ev.RunTakenOver(found=going, left=left, **told, **numbers))
+        if going:
+            self.control(ev.RunTakenOver(found=going, left=left, **told, **numbers))
+        else:
+            self.control(ev.RunStarted(left=left))
         kept_away = set(self.ws.state.care.quarantine)
         must(kept_away >= left.quarantine.keys(), Law.MAY_DIE, lambda: "a quarantine ended with its driver")
         self.hand_mail_over([self.workers[one.worker] for one in going])
 
-    def abandon(self) -> None:
-        """
+    @property
+    def forks(self) -> tuple[Fork, ...]:
+        """Those that the tiers have noted, too: what was saved before a run began anew is none of its steps."""
+        lines = {*self.ws.state.forks, *self.new_lines}
+        return tuple(sorted(lines, key=lambda fork: (fork.incarnation, fork.generation)))
+
+    def begin_anew(self) -> None:
+        """Nobody who has trained is there: the run begins anew, or from a tier.
+
         Raises:
             Violation: somebody could have told that it has trained.
         """
-        self.abandoned = True
         for worker in self.workers.values():
             has_trained = worker.state.healed and worker.state.commit.step >= 0
             is_left = has_trained and self.could_give(worker) and worker.state.stage is not Stage.GONE
             is_over = worker.state.outvoted or not is_left
             must(is_over, Law.NOTHING_LOST, lambda: f"{worker.name} was not found by a new driver")  # noqa: B023
-        self.ws.now_s = self.now_s + self.clock_error_s
-        self.ws.take(ev.StopAsked(reason="nobody is left"))
+        self.is_anew, self.begun, self.waiting = True, self.begun + 1, []
+        self.clear_generations()
+
+    def begun_anew(self, view: View) -> None:
+        """The first generation of a run that has begun anew."""
+        self.is_anew, self.journal = False, []
+        if not view.restored:
+            self.new_lines += (Fork(incarnation=view.incarnation, generation=view.generation, step=-1),)
+            self.stable.clear()
+            self.truth = 0
 
     def hand_mail_over(self, going: list[SimWorker]) -> None:
         for worker in going:
@@ -218,6 +236,8 @@ class Succession(World):
     def carry_out(self, command: cmd.Command) -> None:
         if isinstance(command, cmd.StartWorker):
             self.places[command.worker] = (command.gang, command.shard)
+        elif isinstance(command, cmd.Form) and self.is_anew:
+            self.begun_anew(command.view)
         super().carry_out(command)
 
     def order(self, names: Any, command: cmd.Command) -> None:
@@ -265,10 +285,6 @@ class Succession(World):
         worker.is_alive = True
         self.left.add(worker.name)
 
-    def judge(self) -> None:
-        if not self.abandoned:
-            super().judge()
-
     def check_not_redone(self, worker: SimWorker, commit: CommitId) -> None:
         if worker.name in self.ws.state.workers:
             super().check_not_redone(worker, commit)
@@ -294,6 +310,13 @@ class SentBack(Succession, Restores):
             self.is_sent_back = False
             self.go_back(command.view.resume)
         super().carry_out(command)
+
+    def begun_anew(self, view: View) -> None:
+        """From what was found, if anything was."""
+        super().begun_anew(view)
+        offered = self.offered
+        is_it = view.resume.same_state(offered) if offered is not None else not view.restored
+        must(is_it, Law.NOTHING_LOST, lambda: f"a new driver found {offered}, and goes on after {view.resume}")
 
 
 class DriverTierWorld(SentBack, TierWorld):

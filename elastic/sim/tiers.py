@@ -60,7 +60,7 @@ class TierWorld(Restores):
             for one in self.saved
             if one.step <= bound
             and not any(one.same_state(bad) for bad in command.without)
-            and not any(fork.voids(one) for fork in self.ws.state.forks)
+            and not any(fork.voids(one) for fork in self.forks)
         ]
         newest = max(fit, key=lambda one: one.step, default=None)
         return ev.RestoreFound(commit=newest, reason="" if newest else "nothing was saved")

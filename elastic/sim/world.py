@@ -11,6 +11,7 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
 from elastic.control.state import OVER, Phase
+from elastic.control.values import Fork
 from elastic.sim.clockwork import LIMITS, SENSING, SLOWEST_S, TICK_S
 from elastic.sim.crew import Crew
 from elastic.sim.laws import Law, must
@@ -51,6 +52,11 @@ class World(Crew):
         self.unheard_until_s: dict[str, float] = {}
         self.beaten_s: dict[str, float] = {}
         self.orders = Orders()
+
+    @property
+    def forks(self) -> tuple[Fork, ...]:
+        """Where history began anew, as whoever looks at checkpoints knows."""
+        return self.ws.state.forks
 
     # --- the driver's side ---
 

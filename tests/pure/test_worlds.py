@@ -14,6 +14,7 @@ from elastic.control.state import Phase
 from elastic.control.values import CommitId, IncidentClass
 from elastic.ledger.ledger import Ledger
 from elastic.ledger.model import Category
+from elastic.sim import campaign
 from elastic.sim.clockwork import TICK_S, Clockwork
 from elastic.sim.gangs import GangWorld
 from elastic.sim.journalled import judge_account
@@ -241,7 +242,23 @@ def test_a_driver_that_finds_nobody_where_somebody_has_trained_breaks_a_law():
     for worker in world.workers.values():
         worker.is_hung = True
     world.begin(world.life, [])
-    assert world.ws.phase is Phase.ENDED
+    assert world.begun == 1 and world.ws.phase is Phase.STARTING
+    until(world, lambda: world.ws.phase is Phase.RUNNING and len(world.stable) > 3)
+    assert world.ws.view.incarnation == 2 and world.ws.view.bootstrap
+    assert not {"w0", "w1"} & set(world.ws.state.workers), "nobody of the old ones comes back"
+
+
+def test_a_driver_that_finds_nobody_goes_on_from_the_newest_durable_step():
+    world = campaign.world_of(campaign.case_of(63, 200)).play()
+    world.judge()
+    assert world.begun == 1 and world.restored == [17] and len(world.stable) == 200
+
+
+def test_a_new_driver_that_leaves_a_step_out_breaks_a_law():
+    world = campaign.world_of(campaign.case_of(63, 200))
+    world.found = lambda command: ev.RestoreFound(commit=None, reason="it did not look")
+    with pytest.raises(Violation, match="no stable step is lost"):
+        world.play()
 
 
 def test_between_two_drivers_nobody_hears_and_orders_of_the_first_come_too_late():
