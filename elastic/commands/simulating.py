@@ -27,6 +27,7 @@ from elastic.sim.campaign import (
 from elastic.sim.study import Row, row_of
 
 CASE_STUDY, LOG = "case_study", "log_896"
+_WHAT = {"kinds": "failed", "decided": "decided"}
 _LINES, _LINE = 12, 160  # of a story: its last ones, and how much of each
 _SEEDS, _LIVE_SEEDS = 2000, 100  # runs that restart take a millisecond, runs under the controller a tenth of a second
 _SCHEDULED_SEEDS = 5  # where failures are scheduled, only whom they strike is left to chance
@@ -54,7 +55,9 @@ def simulate() -> None:
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
 @json_option
 @click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
+@click.pass_context
 def scenario(
+    ctx: click.Context,
     scenario: str,
     policies: tuple[str, ...],
     seeds: int,
@@ -63,7 +66,10 @@ def scenario(
     as_json: bool,
     report: Path | None,
 ) -> None:
-    """Goodput, where the time goes, incidents and cost of SCENARIO; policies side by side."""
+    """Goodput, where the time goes, incidents and cost of SCENARIO; policies side by side.
+
+    Exit 1 if a policy failed, so that the ladder had to decide instead.
+    """
     found = load(scenario)
     found = calibrated(found, calibrate) if calibrate is not None else found
     entries = [
@@ -73,6 +79,7 @@ def scenario(
     ]
     rows = [_row(entry, policy, seeds, jobs or processors()) for entry, policy in entries]
     _tell([entry for entry, _ in entries], rows, scenario, as_json, report)
+    _fail_if_a_policy_did(ctx, rows)
 
 
 @simulate.command("case-study")
@@ -138,8 +145,21 @@ def _tell(entries: Sequence[Entry], rows: Sequence[Row], title: str, as_json: bo
             f"{name} {100 * share:.2f}" for name, share in largest if name != "productive" and share > 5e-5
         )
         click.echo(f"{'':<{width}}    lost: {lost or 'nothing'}")
+        for what in ("kinds", "decided"):
+            if told[what]:
+                counts = ", ".join(f"{name} {count:.1f}" for name, count in told[what].items())
+                click.echo(f"{'':<{width}}    {_WHAT[what]}: {counts}")
         for ending in told["endings"]:
             click.echo(f"{'':<{width}}    ended: {ending}")
+
+
+def _fail_if_a_policy_did(ctx: click.Context, rows: Sequence[Row]) -> None:
+    """What a policy is worth is not what its row says, where another one had to decide."""
+    for row in rows:
+        for fault in row.faults:
+            click.echo(f"warning: {row.name}: the ladder decided instead, since {fault}", err=True)
+    if any(row.faults for row in rows):
+        ctx.exit(1)
 
 
 @simulate.command("campaign")

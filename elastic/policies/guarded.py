@@ -9,6 +9,8 @@ from elastic.control.values import Incident
 from elastic.errors import SettingError
 from elastic.policies.ladder import Ladder
 
+_SAID = " (the policy"  # so begins what is said of it
+
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
@@ -33,6 +35,12 @@ class Guarded:
             return answer
         instead = self.otherwise(incident, view)
         return replace(instead, reason=f"{instead.reason} ({fault})")
+
+
+def told_fault(reason: str) -> str:
+    """What was wrong with a policy's own answer, as the reason of the one that was asked instead says; else empty."""
+    _, mark, rest = reason.removesuffix(")").rpartition(_SAID)
+    return f"the policy{rest}" if mark and reason.endswith(")") else ""
 
 
 def fault_in(answer: Any) -> str:

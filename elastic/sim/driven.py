@@ -6,6 +6,7 @@ happen are leapt over.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ from elastic.control import events as ev
 from elastic.control.controller import step
 from elastic.control.copies import changed
 from elastic.control.faults import FaultKind
-from elastic.control.remediation import Policy
+from elastic.control.remediation import ClusterView, Policy, Remediation
 from elastic.control.state import Phase, RunState, Standing
-from elastic.control.values import NOTHING_COMMITTED, CommitId, StepReport, View
+from elastic.control.values import NOTHING_COMMITTED, CommitId, Incident, StepReport, View
 from elastic.policies import Ladder
+from elastic.policies.guarded import told_fault
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 from elastic.sim.account import Cause
 from elastic.sim.failures import failures_of
@@ -40,13 +42,16 @@ class Driven:
     Attributes:
         dead: workers whose process is gone. current: those that hold the state of the last generation that trained.
         wishes: workers that wait for machines. holders: machines of those that hold the newest snapshots.
-        noticed: workers that were told to go. findings: what was found on the machine of a worker that died of it.
+        decided, faults: see `Ran`. noticed: workers that were told to go.
+        findings: what was found on the machine of a worker that died of it.
         slow: a machine that is slow, until when, and how many times slower. dragging: who trains on it.
     """
 
     def __init__(self, scenario: Scenario, seed: int, policy: Policy | None = None) -> None:
         job, times, cluster = scenario.job, scenario.times, scenario.cluster
         self.scenario, self.times, self.policy = scenario, times, policy or Ladder()
+        self.decided: Counter[str] = Counter()
+        self.faults: set[str] = set()
         scaling = Scaling(num_dp_replicas=(max(1, job.minimum_replicas), cluster.replicas), spares=job.spare_replicas)
         limits = Limits(
             load_timeout_s=600.0 + 3 * times.loading_s,
@@ -96,7 +101,7 @@ class Driven:
     def take(self, *events: ev.Event) -> None:
         for event in events:
             self.events += 1
-            decision = step(self.state, event, self.now_s, self.policy)
+            decision = step(self.state, event, self.now_s, self.decide)
             self.state = decision.state
             if decision.commands:
                 self.attentive_until_s = self.now_s + ATTENTIVE_S
@@ -104,6 +109,14 @@ class Driven:
                 self.carry_out(command)
         if self.state.phase is Phase.WAITING and self.state.restore is None:
             self.book(Cause.PAUSED)
+
+    def decide(self, incident: Incident, view: ClusterView) -> Remediation:
+        """What the policy says; it is counted, and so is whatever was wrong with it."""
+        answer = self.policy(incident, view)
+        self.decided[answer.kind.value] += 1
+        if fault := told_fault(answer.reason):
+            self.faults.add(fault)
+        return answer
 
     def tick(self) -> None:
         """Time passes for the controller while something is under way, or a machine is in quarantine for a while."""

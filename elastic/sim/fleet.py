@@ -33,6 +33,8 @@ class Fleet(Driven):
             account=account,
             incidents=tuple(self.told),
             machines=self.machines.count,
+            decided=dict(self.decided),
+            faults=tuple(sorted(self.faults)),
             events=self.events,
             generations=self.state.generation,
             ending=self.state.outcome.message if self.state.outcome is not None else "",

@@ -1,5 +1,6 @@
 """Pure. What came of a simulated run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elastic.sim.account import Account
@@ -28,12 +29,15 @@ class Ran:
 
     Attributes:
         incidents: by time, planned changes of size among them. machines: that were paid for.
+        decided: by what was to be done, how often that was decided. faults: of a policy that was to decide.
         events: that the controller took in. ending: empty if the run trained to the end.
     """
 
     account: Account
     incidents: tuple[Told, ...] = ()
     machines: int = 0
+    decided: Mapping[str, int] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
     events: int = 0
     generations: int = 0
     ending: str = ""

@@ -7,6 +7,7 @@ lengthens the incident: the start under way is given up, and another one begins.
 """
 
 from bisect import bisect_left
+from collections import Counter
 
 from elastic.control.faults import FaultKind
 from elastic.control.xid import Severity
@@ -54,7 +55,10 @@ class Restarting:
             if self.now_s < self.scenario.end_s and is_felt:
                 self.suffer(failure)
         self.train_until(self.scenario.end_s)
-        return Ran(account=self.account, incidents=tuple(self.told), machines=self.scenario.machine_count)
+        decided = dict(Counter(told.decision for told in self.told))
+        return Ran(
+            account=self.account, incidents=tuple(self.told), machines=self.scenario.machine_count, decided=decided
+        )
 
     def struck_s(self, failure: Failure) -> float:
         is_told = failure.kind is FaultKind.NOTICE

@@ -1,8 +1,9 @@
 """Pure. Many simulated runs of one scenario: goodput with its interval, where the time went, what it cost."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from elastic.control.remediation import Policy
 from elastic.sim.account import mean_shares
@@ -38,6 +39,8 @@ class Row:
         shares: of the wall time, by cause. incidents: that failures began, in a run, on average.
         lost_s: median of those. resizes: planned ones, in a run, on average.
         gpu_hours: that are paid for, in a run; cost: of them. useful_cost: of an hour of the full group's work.
+        kinds: by what had failed, the incidents of a run, on average. decided: by what was to be done, how often that
+            was decided, in a run, on average. faults: of the policy; where it failed the ladder has decided instead.
         endings: why runs ended before their time.
     """
 
@@ -52,6 +55,9 @@ class Row:
     cost: float
     useful_cost: float
     seeds: int
+    kinds: dict[str, float] = field(default_factory=dict)
+    decided: dict[str, float] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
 
 
@@ -79,8 +85,18 @@ def row_of(name: str, scenario: Scenario, runs: Sequence[Ran]) -> Row:
         cost=cost,
         useful_cost=cost / useful_h if useful_h else 0.0,
         seeds=len(runs),
+        kinds=_means(Counter(told.kind for told in run.failures) for run in runs),
+        decided=_means(run.decided for run in runs),
+        faults=tuple(sorted({fault for run in runs for fault in run.faults})),
         endings=tuple(sorted({run.ending for run in runs if run.ending})),
     )
+
+
+def _means(counts: Iterable[Mapping[str, int]]) -> dict[str, float]:
+    """By name, how many there are in a run, on average; the most frequent first."""
+    runs = list(counts)
+    total = sum(map(Counter, runs), Counter[str]())
+    return {name: count / len(runs) for name, count in sorted(total.items(), key=lambda one: (-one[1], one[0]))}
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float]:

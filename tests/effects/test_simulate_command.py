@@ -76,6 +76,28 @@ def test_policies_stand_side_by_side(small):
     assert by_name[mine]["shares"]["paused"] > 0
 
 
+@pytest.mark.parametrize(
+    ("body", "why"), [("raise ValueError('oh')", "raised ValueError: oh"), ("return 3", "answered 3")]
+)
+def test_a_policy_that_fails_is_told_and_is_no_success(small, body, why):
+    (small.parent / "bad.py").write_text(f"def f(incident, view):\n    {body}\n")
+    options = ("--policy", f"{small.parent / 'bad.py'}:f", "--seeds", "1", "--jobs", "1")
+    result = CliRunner().invoke(cli, ["simulate", str(small), *options])
+    assert result.exit_code == 1
+    assert f"the ladder decided instead, since the policy {why}" in result.output
+    result = CliRunner().invoke(cli, ["simulate", str(small), *options, "--json"])
+    found = json.loads(result.stdout)["rows"]
+    assert result.exit_code == 1 and why in found[-1]["faults"][0]
+
+
+def test_a_row_says_what_failed_and_what_was_decided(small):
+    restarts, lives = json.loads(told(small, "--seeds", 2, "--jobs", 1, "--json"))["rows"]
+    assert lives["kinds"]["node_down"] == sum(lives["kinds"].values()) - lives["kinds"].get("notice", 0.0) > 0
+    assert sum(restarts["kinds"].values()) == restarts["incidents"] and restarts["decided"]
+    assert {"shrink", "promote_spare"} & set(lives["decided"]) and lives["faults"] == []
+    assert "decided: " in told(small, "--seeds", 1, "--jobs", 1)
+
+
 def test_several_processes_answer_as_one_does(small):
     scenario = load(str(small))[1].scenario
     assert runs_of(scenario, None, 4, jobs=2) == runs_of(scenario, None, 4, jobs=1)

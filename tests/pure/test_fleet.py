@@ -7,6 +7,7 @@ import pytest
 from elastic.control.faults import FaultKind
 from elastic.control.remediation import Kind, Remediation
 from elastic.errors import SettingError
+from elastic.policies import policy_of
 from elastic.sim.account import Account, Cause
 from elastic.sim.failures import failures_of
 from elastic.sim.fleet import Fleet
@@ -217,6 +218,16 @@ def test_a_row_has_its_interval_and_its_price():
     assert row.gpu_hours == 17 * 8 * 10 and row.cost == 2.0 * row.gpu_hours
     assert row.useful_cost == pytest.approx(row.cost / (10 * row.goodput))
     assert sum(row.shares.values()) == pytest.approx(1.0)
+
+
+def test_a_policy_that_fails_is_part_of_the_row():
+    def fails(incident, view):
+        raise ValueError("(oh)")
+
+    row = row_of("a", scenario_of(), [simulate(scenario_of(), seed, policy_of(fails)) for seed in range(2)])
+    assert row.faults == ("the policy raised ValueError: (oh)",)
+    sound = row_of("a", scenario_of(), [simulate(scenario_of(), seed) for seed in range(2)])
+    assert sound.faults == () and sound.decided == row.decided and sum(sound.kinds.values()) == sound.incidents
 
 
 def test_small_numbers():
