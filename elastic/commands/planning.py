@@ -1,6 +1,7 @@
 """Effect. `elastic plan`: which settings suit a cluster, and what each of them is worth."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -18,28 +19,39 @@ class _Seconds(click.ParamType):
     name = "duration"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        return seconds(value, f"{param.name}=") if isinstance(value, str) else float(value)
+        return seconds(value, f"--{param.name.replace('_', '-')}=") if isinstance(value, str) else float(value)
+
+
+class _Finite(click.FloatRange):
+    """`FloatRange` takes infinity, and what is no number."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not finite.", param, ctx)
+        return found
 
 
 _S = _Seconds()
+_POSITIVE, _NOT_NEGATIVE = _Finite(min=0, min_open=True), _Finite(min=0)
 
 
 @click.command("plan")
 @click.option("--gpus", type=click.IntRange(min=1), required=True, help="That the job wants.")
 @click.option("--mtbf", type=_S, required=True, help="Between two failures of the whole cluster, e.g. 7.9h.")
-@click.option("--state-gb", type=float, required=True, help="One copy of model and optimizer, see `elastic size`.")
+@click.option("--state-gb", type=_POSITIVE, required=True, help="One copy of model and optimizer, see `elastic size`.")
 @click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, show_default=True, help="Of a machine.")
 @click.option("--nodes-per-replica", type=click.IntRange(min=1), default=1, show_default=True, help="Machines.")
-@click.option("--notice-share", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Announced failures.")
+@click.option("--notice-share", type=_Finite(0, 1), default=0.0, show_default=True, help="Announced failures.")
 @click.option("--notice", type=_S, default="30s", show_default=True, help="By which they are announced.")
 @click.option("--repair", type=_S, default="4h", show_default=True, help="Until a machine is back.")
 @click.option("--outage", type=_S, default="30d", show_default=True, help="Between two failures of all at once.")
-@click.option("--link", type=float, default=25.0, show_default=True, help="GB/s between two machines.")
-@click.option("--storage", type=float, default=10.0, show_default=True, help="GB/s of the persistent tier, in all.")
+@click.option("--link", type=_POSITIVE, default=25.0, show_default=True, help="GB/s between two machines.")
+@click.option("--storage", type=_POSITIVE, default=10.0, show_default=True, help="GB/s of the persistent tier, in all.")
 @click.option("--loading", type=_S, default="5m", show_default=True, help="From a start to the first step.")
 @click.option("--step", type=_S, default="10s", show_default=True, help="Of the full group.")
-@click.option("--hours", type=float, default=168.0, show_default=True, help="Of the job.")
-@click.option("--price", type=float, default=0.0, show_default=True, help="Of a GPU for an hour.")
+@click.option("--hours", type=_POSITIVE, default=168.0, show_default=True, help="Of the job.")
+@click.option("--price", type=_NOT_NEGATIVE, default=0.0, show_default=True, help="Of a GPU for an hour.")
 @click.option("--seeds", type=click.IntRange(min=1), default=4, show_default=True, help="Runs of each choice.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
 @json_option

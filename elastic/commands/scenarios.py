@@ -70,6 +70,8 @@ def _rows(plain: dict[str, Any]) -> list[Entry]:
     scenario = parse({key: value for key, value in plain.items() if key != "rows"})
     if not plain.get("rows"):
         return [_entry(plain, scenario, is_first=True)]
+    if not isinstance(plain["rows"], list) or not all(isinstance(row, dict) for row in plain["rows"]):
+        raise SettingError("rows must be a list of mappings, one for each row: - {name: ..., cluster: {...}}")
     found: list[Entry] = []
     for row in plain["rows"]:
         scenario = parse(row, scenario)
@@ -79,6 +81,9 @@ def _rows(plain: dict[str, Any]) -> list[Entry]:
 
 def _entry(plain: dict[str, Any], scenario: Scenario, is_first: bool) -> Entry:
     said = plain.get("published")
+    is_range = isinstance(said, list) and len(said) == 2 and all(isinstance(one, int | float) for one in said)
+    if said is not None and not is_range:
+        raise SettingError(f"published={said!r} must be the lowest and the highest gain, as in [0.01, 0.02]")
     published = (float(said[0]), float(said[1])) if said is not None else None
     assumed = str(plain.get("assumptions", "")).strip()
     return Entry(name=scenario.name, scenario=scenario, assumptions=assumed, published=published, is_first=is_first)

@@ -12,6 +12,7 @@ from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, calibrated, load
 from elastic.commands.simulation_report import page
 from elastic.commands.style import json_option
+from elastic.errors import SettingError
 from elastic.sim.campaign import (
     STEPS,
     Case,
@@ -186,7 +187,7 @@ def campaign(
     as_json: bool,
 ) -> None:
     """Play small worlds with a hostile network, every step of them; exit 1 if a law was broken."""
-    cases = [from_plain(json.loads(file.read_text())["case"])] if file is not None else None
+    cases = [_case_in(file)] if file is not None else None
     cases = cases or [case_of(seed, steps) for seed in range(first, first + seeds)]
     played = spread(play, cases, jobs or processors())
     bad = [one for one in played if not one.is_sound]
@@ -209,6 +210,18 @@ def campaign(
         click.echo(f"{len(played)} worlds, {events} events, {virtual_h:.1f} virtual hours: {len(bad)} violations")
     if bad:
         ctx.exit(1)
+
+
+def _case_in(file: Path) -> Case:
+    """
+    Raises:
+        SettingError: the file holds no case.
+    """
+    try:
+        return from_plain(json.loads(file.read_text())["case"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise SettingError(f"--case {file} holds no case as --keep writes it ({why})") from None
 
 
 def _shrunk(bad: Played) -> Case:

@@ -4,8 +4,11 @@ A scenario is written as a mapping of the sections below. A value is a number, a
 `{value: ..., source: "..."}`; sources are kept beside the values.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import pairwise
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from elastic.control.faults import FaultKind, kind_of, seconds
@@ -14,6 +17,24 @@ from elastic.sim.vocabulary import playable, scheduled
 
 T = TypeVar("T")
 WAYS = ("restart", "live")
+INFINITE = float("inf")
+_WHOLE = frozenset(
+    {
+        "cluster.gpus", "cluster.gpus_per_node", "cluster.nodes_per_replica", "cluster.nodes_per_rack",
+        "cluster.racks_per_switch", "cluster.spare_nodes", "job.minimum_replicas", "job.spare_replicas",
+    }
+)  # fmt: skip
+_NEVER = frozenset({"failures.rack_mtbf_s", "failures.switch_mtbf_s", "failures.storage_mtbf_s"})  # where infinite
+_LEAST = 1e-3  # seconds, or hours: of what comes again and again, and must not come without end
+_BOUNDS = (
+    *((where, 1, INFINITE) for where in sorted(_WHOLE) if where.startswith("cluster.") and "spare" not in where),
+    *((where, _LEAST, INFINITE) for where in ("job.hours", "job.step_s", "times.save_interval_s", *sorted(_NEVER))),
+    ("failures.flapping_up_s", _LEAST, INFINITE),
+    ("failures.slow_factor", 1.0, INFINITE),
+    ("failures.bad_share", 0.0, 1.0),
+    ("failures.flapping_share", 0.0, 1.0),
+    ("job.slowdown", 0.0, 0.999),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +110,10 @@ class Failures:
     per_day: float = 0.0
     kinds: Mapping[FaultKind, float] = field(default_factory=lambda: {FaultKind.NODE_DOWN: 1.0})
     xids: Mapping[int, float] = field(default_factory=dict)
-    rack_mtbf_s: float = float("inf")
-    switch_mtbf_s: float = float("inf")
+    rack_mtbf_s: float = INFINITE
+    switch_mtbf_s: float = INFINITE
     switch_lasts_s: float = 600.0
-    storage_mtbf_s: float = float("inf")
+    storage_mtbf_s: float = INFINITE
     storage_lasts_s: float = 600.0
     bad_share: float = 0.0
     bad_times: float = 10.0
@@ -167,8 +188,10 @@ class Scenario:
     def __post_init__(self) -> None:
         if self.way not in WAYS:
             raise SettingError(f"way={self.way!r} must be one of {', '.join(WAYS)}")
-        if self.job.hours <= 0 or self.job.step_s <= 0 or self.times.save_interval_s <= 0:
-            raise SettingError("job.hours, job.step_s and times.save_interval_s must be positive")
+        if not isinstance(self.is_elastic, bool):
+            raise SettingError(f"is_elastic={self.is_elastic!r} must be true or false")
+        for where, low, high in _BOUNDS:
+            _bounded(where, attrgetter(where)(self), low, high)
         if self.job.minimum_replicas > self.cluster.replicas:
             asked = f"job.minimum_replicas={self.job.minimum_replicas}"
             raise SettingError(f"{asked} is more than the {self.cluster.replicas} replicas that cluster.gpus makes")
@@ -250,11 +273,21 @@ def _bare(where: str, value: Any, sources: dict[str, str]) -> Any:
     return value
 
 
+def _bounded(where: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        said = f"{low:g} or more" if high == INFINITE else f"from {low:g} to {high:g}"
+        raise SettingError(f"{where}={value!r} must be {said}")
+
+
 def _number(where: str, value: Any) -> Any:
     if isinstance(value, str) and where.endswith("_s"):
         return seconds(value, f"{where}=")
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise SettingError(f"{where}={value!r} must be a number")
+    if where in _WHOLE and not isinstance(value, int):
+        raise SettingError(f"{where}={value!r} must be a whole number")
+    if value == INFINITE and where not in _NEVER:
+        raise SettingError(f"{where}={value!r} must be finite")
     if value < 0:
         raise SettingError(f"{where}={value!r} must not be negative")
     return value
@@ -263,13 +296,19 @@ def _number(where: str, value: Any) -> Any:
 def _kinds(where: str, value: Any) -> dict[FaultKind, float]:
     if not isinstance(value, Mapping) or not value:
         raise SettingError(f"{where}={value!r} must be weights by the name of a fault")
-    return {kind_of(str(name)): float(_number(f"{where}.{name}", weight)) for name, weight in value.items()}
+    return _weights({kind_of(str(name)): _number(f"{where}.{name}", weight) for name, weight in value.items()}, where)
 
 
 def _xids(where: str, value: Any) -> dict[int, float]:
     if not isinstance(value, Mapping) or not all(isinstance(code, int) for code in value):
         raise SettingError(f"{where}={value!r} must be weights by the number of an XID")
-    return {code: float(_number(f"{where}.{code}", weight)) for code, weight in value.items()}
+    return _weights({code: _number(f"{where}.{code}", weight) for code, weight in value.items()}, where)
+
+
+def _weights(given: Mapping[T, float], where: str) -> dict[T, float]:
+    if given and not any(given.values()):
+        raise SettingError(f"{where}: one of the weights must be positive")
+    return {name: float(weight) for name, weight in given.items()}
 
 
 def _text(where: str, value: Any) -> str:
@@ -277,9 +316,16 @@ def _text(where: str, value: Any) -> str:
 
 
 def _spot(where: str, value: Any) -> tuple[tuple[float, int], ...]:
-    if not isinstance(value, list):
+    if not isinstance(value, list) or not all(isinstance(row, list) and len(row) == 2 for row in value):
         raise SettingError(f"{where} must be rows of [seconds, machines]")
-    return tuple((float(at_s), int(machines)) for at_s, machines in value)
+    rows = [(_number(f"{where} seconds", at_s), _number(f"{where} machines", there)) for at_s, there in value]
+    for _, there in rows:
+        if there != int(there):
+            raise SettingError(f"{where} machines={there!r} must be a whole number")
+    for (before_s, _), (at_s, _) in pairwise(rows):
+        if at_s < before_s:
+            raise SettingError(f"{where}: {at_s:g} comes after {before_s:g}; order the rows by their seconds")
+    return tuple((float(at_s), int(there)) for at_s, there in rows)
 
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {

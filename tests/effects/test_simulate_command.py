@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from elastic.cli import cli
@@ -169,6 +170,39 @@ def test_a_file_that_cannot_work_says_why(tmp_path, text, why):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(SettingError, match=why):
         load(str(tmp_path / "x.yaml"))
+
+
+WRONG = [
+    ("failures: {storage_mtbf_s: 0}", "failures.storage_mtbf_s=0 must be 0.001 or more"),
+    ("rows: {a: 1}", "rows must be a list of mappings"),
+    ("published: 0.1", "published=0.1 must be the lowest and the highest gain"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), WRONG, ids=[text for text, _ in WRONG])
+def test_a_value_that_makes_no_sense_is_refused_by_its_name(tmp_path, text, why):
+    given = {"cluster": {"gpus": 64}, "job": {"hours": 1}, **yaml.safe_load(text)}
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(given))
+    with pytest.raises(SettingError) as caught:
+        load(str(tmp_path / "x.yaml"))
+    assert str(caught.value).startswith(why)
+
+
+@pytest.mark.parametrize("text", ["3", "[]", '{"law": "x"}', '{"case": {"seed": 1}}', "no JSON"])
+def test_a_file_without_a_case_is_refused(tmp_path, text):
+    (tmp_path / "case.json").write_text(text)
+    with pytest.raises(SettingError, match=r"--case .*case.json holds no case"):
+        told("campaign", "--case", tmp_path / "case.json")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["--hours nan", "--hours inf", "--price -2", "--link 0", "--storage 0", "--state-gb -5", "--notice-share nan"],
+)
+def test_a_plan_for_what_cannot_be_is_refused(wrong):
+    usual = ["--gpus", "64", "--mtbf", "4h", "--state-gb", "100", "--jobs", "1", "--seeds", "1"]
+    result = CliRunner().invoke(cli, ["plan", *usual, *wrong.split()])
+    assert result.exit_code == 2 and wrong.split()[0] in result.output
 
 
 def test_a_scenario_that_nobody_knows_is_named():

@@ -185,7 +185,7 @@ def test_a_scenario_keeps_its_sources():
         ({"cluster": {"gpus": "many"}}, "must be a number"),
         ({"cluster": {"gpus": -1}}, "must not be negative"),
         ({"cluster": {"gpus": 8}, "job": {}}, "hours"),
-        ({"cluster": {"gpus": 8}, "job": {"hours": 0}}, "must be positive"),
+        ({"cluster": {"gpus": 8}, "job": {"hours": 0}}, "must be 0.001 or more"),
         ({"cluster": {"gpus": 8}, "job": {"hours": 1, "minimum_replicas": 9}}, "more than the 1 replicas"),
         ({"cluster": {"gpus": 8}, "job": {"hours": 1}, "way": "none"}, "must be one of"),
         ({"cluster": {"gpus": 8}, "job": {"hours": 1}, "weather": "fine"}, "no part of a scenario"),
@@ -228,6 +228,47 @@ def test_a_policy_that_fails_is_part_of_the_row():
     assert row.faults == ("the policy raised ValueError: (oh)",)
     sound = row_of("a", scenario_of(), [simulate(scenario_of(), seed) for seed in range(2)])
     assert sound.faults == () and sound.decided == row.decided and sum(sound.kinds.values()) == sound.incidents
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"failures": {"storage_mtbf_s": 0}}, "failures.storage_mtbf_s=0 must be 0.001 or more"),
+        ({"failures": {"rack_mtbf_s": 0}}, "failures.rack_mtbf_s=0 must be"),
+        (
+            {"failures": {"flapping_share": 0.5, "flapping_up_s": 0, "flapping_down_s": 0}},
+            "failures.flapping_up_s=0 must be",
+        ),
+        ({"job": {"hours": 1, "slowdown": 1.5}}, "job.slowdown=1.5 must be from 0 to 0.999"),
+        ({"job": {"hours": float("inf")}}, "job.hours=inf must be finite"),
+        ({"job": {"hours": float("nan")}}, "job.hours=nan must be a number"),
+        ({"job": {"hours": 0}}, "job.hours=0 must be 0.001 or more"),
+        ({"failures": {"spot": [[9, 3], [5, 4]]}}, "failures.spot: 5 comes after 9; order the rows by their seconds"),
+        ({"failures": {"spot": [[9, -4]]}}, "failures.spot machines=-4 must not be negative"),
+        ({"failures": {"spot": [[9, 1.5]]}}, "failures.spot machines=1.5 must be a whole number"),
+        ({"failures": {"spot": [["a", 3]]}}, "failures.spot seconds='a' must be a number"),
+        ({"failures": {"spot": [3]}}, "failures.spot must be rows"),
+        ({"failures": {"spot": 3}}, "failures.spot must be rows"),
+        ({"failures": {"bad_share": 2}}, "failures.bad_share=2 must be from 0 to 1"),
+        ({"failures": {"flapping_share": 2}}, "failures.flapping_share=2 must be from 0 to 1"),
+        ({"failures": {"slow_factor": 0}}, "failures.slow_factor=0 must be 1 or more"),
+        ({"failures": {"kinds": {"kill": 0}}}, "failures.kinds: one of the weights must be positive"),
+        ({"is_elastic": "no"}, "is_elastic='no' must be true or false"),
+        ({"cluster": {"gpus": 64, "gpus_per_node": 0}}, "cluster.gpus_per_node=0 must be 1 or more"),
+        ({"cluster": {"gpus": 64.5}}, "cluster.gpus=64.5 must be a whole number"),
+        ({"cluster": {"gpus": 64, "nodes_per_rack": 0}}, "cluster.nodes_per_rack=0 must be 1 or more"),
+        ({"failures": {"xids": {79: 0}}}, "failures.xids: one of the weights must be positive"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_its_name(given, why):
+    with pytest.raises(SettingError) as caught:
+        parse({"cluster": {"gpus": 64}, "job": {"hours": 1}, **given})
+    assert str(caught.value).startswith(why)
+
+
+def test_a_failure_that_never_comes_may_be_told_so():
+    scenario = parse({"cluster": {"gpus": 8}, "job": {"hours": 1}, "failures": {"storage_mtbf_s": float("inf")}})
+    assert failures_of(scenario, 0) == []
 
 
 def test_small_numbers():
