@@ -73,13 +73,11 @@ def scenario(
     """
     found = load(scenario)
     found = calibrated(found, calibrate) if calibrate is not None else found
-    entries = [
-        (entry if policy is None else replace(entry, name=f"{entry.name}: {policy}"), policy)
-        for entry in found
-        for policy in (policies or (None,))
-    ]
-    rows = [_row(entry, policy, seeds, jobs or processors()) for entry, policy in entries]
-    _tell([entry for entry, _ in entries], rows, scenario, as_json, report)
+    shown = [(entry, policy) for entry in found for policy in _deciding(entry, policies)]
+    entries = [one if policy is None else replace(one, name=f"{one.name}: {policy}") for one, policy in shown]
+    decided_by = [policy for _, policy in shown]
+    rows = [_row(one, policy, seeds, jobs or processors()) for one, policy in zip(entries, decided_by, strict=True)]
+    _tell(facts(entries, rows, decided_by), scenario, as_json, report)
     _fail_if_a_policy_did(ctx, rows)
 
 
@@ -91,7 +89,8 @@ def scenario(
 def case_study(seeds: int | None, jobs: int | None, as_json: bool, report: Path | None) -> None:
     """From a plain setup near 80 % to this library: 1,024 GPUs, 40 h, 5 interruptions a day; and a 896-GPU log."""
     entries = [*load(CASE_STUDY), *(replace(one, name=f"896-GPU log: {one.name}") for one in load(LOG))]
-    _tell(entries, rows_of(entries, seeds, jobs or processors()), "case study", as_json, report)
+    rows = rows_of(entries, seeds, jobs or processors())
+    _tell(facts(entries, rows), "case study", as_json, report)
 
 
 def rows_of(entries: Sequence[Entry], seeds: int | None, jobs: int) -> list[Row]:
@@ -111,26 +110,35 @@ def _row(entry: Entry, policy: str | None, seeds: int, jobs: int) -> Row:
     return row_of(entry.name, entry.scenario, runs_of(entry.scenario, policy, seeds, many))
 
 
-def facts(entries: Sequence[Entry], rows: Sequence[Row]) -> dict[str, Any]:
-    """What `--json` prints: a row's gain is over the row before it."""
+def _deciding(entry: Entry, policies: Sequence[str]) -> Sequence[str | None]:
+    """Where all processes end with a failure there is nothing to decide: such a row is played once."""
+    return policies if policies and entry.scenario.way == "live" else (None,)
+
+
+def facts(entries: Sequence[Entry], rows: Sequence[Row], policies: Sequence[str | None] = ()) -> dict[str, Any]:
+    """What `--json` prints: a row's gain is over the row before it under the same policy, or under none.
+
+    Args:
+        policies: by row, who decides in it; empty: nobody in particular.
+    """
     told: list[dict[str, Any]] = []
-    for entry, row in zip(entries, rows, strict=True):
-        is_first = not told or entry.is_first
-        gain = None if is_first else row.goodput - told[-1]["goodput"]
+    before: dict[str | None, float] = {}
+    for entry, row, policy in zip(entries, rows, policies or [None] * len(rows), strict=True):
+        gain = None if entry.is_first or policy not in before else row.goodput - before[policy]
+        before |= {policy: row.goodput} if policy else dict.fromkeys((None, *policies), row.goodput)
         sources = {where: source for where, source in entry.scenario.sources.items() if source}
         said = {"assumptions": entry.assumptions, "published": entry.published, "sources": sources}
         told.append({**asdict(row), "gain": gain, **said})
     return {"rows": told}
 
 
-def _tell(entries: Sequence[Entry], rows: Sequence[Row], title: str, as_json: bool, report: Path | None) -> None:
-    found = facts(entries, rows)
+def _tell(found: dict[str, Any], title: str, as_json: bool, report: Path | None) -> None:
     if report is not None:
         report.write_text(page(title, found["rows"]))
     if as_json:
         click.echo(json.dumps(found))
         return
-    width = max(len(row.name) for row in rows)
+    width = max(len(told["name"]) for told in found["rows"])
     for told in found["rows"]:
         low, high = told["interval"]
         gain = f"{100 * told['gain']:+6.2f}" if told["gain"] is not None else " " * 6

@@ -72,6 +72,8 @@ def test_policies_stand_side_by_side(small):
     mine = f"{small.parent / 'mine.py'}:waits"
     options = ("--policy", "Ladder", "--policy", mine, "--seeds", 2, "--jobs", 1, "--json")
     found = json.loads(told(small, *options))["rows"]
+    assert [row["name"] for row in found] == ["restarts", "lives: Ladder", f"lives: {mine}"]
+    assert all(row["gain"] == row["goodput"] - found[0]["goodput"] for row in found[1:])
     by_name = {row["name"].partition(": ")[2]: row for row in found if row["name"].startswith("lives")}
     assert by_name["Ladder"]["goodput"] > by_name[mine]["goodput"]
     assert by_name[mine]["shares"]["paused"] > 0
@@ -97,6 +99,15 @@ def test_a_row_says_what_failed_and_what_was_decided(small):
     assert sum(restarts["kinds"].values()) == restarts["incidents"] and restarts["decided"]
     assert {"shrink", "promote_spare"} & set(lives["decided"]) and lives["faults"] == []
     assert "decided: " in told(small, "--seeds", 1, "--jobs", 1)
+
+
+def test_a_gain_is_over_the_row_before_under_the_same_policy(small):
+    small.write_text(SMALL + "  - {name: shorter, job: {hours: 3}}\n")
+    found = json.loads(told(small, "--policy", "Ladder", "--policy", "ShrinkFirst", "--seeds", 1, "--json"))["rows"]
+    by_name = {row["name"]: row for row in found}
+    for policy in ("Ladder", "ShrinkFirst"):
+        before, row = by_name[f"lives: {policy}"], by_name[f"shorter: {policy}"]
+        assert row["gain"] == row["goodput"] - before["goodput"]
 
 
 def test_several_processes_answer_as_one_does(small):
