@@ -47,7 +47,7 @@ class Cluster:
             cut off together.
         spare_nodes: machines beside those that the job wants. repair_s: until a machine that has failed is back.
         reset_s: until a machine is back whose GPU needs a reset.
-        price_per_gpu_hour: of all machines, spares included.
+        price_per_gpu_hour: of all machines, spares included; not of those that failures.spot has taken away.
     """
 
     gpus: int

@@ -4,6 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import fsum
 
 from elastic.control.remediation import Policy
 from elastic.sim.account import mean_shares
@@ -70,8 +72,8 @@ def row_of(name: str, scenario: Scenario, runs: Sequence[Ran]) -> Row:
     """What these runs of one scenario, at least one, say together."""
     goodputs = [run.goodput for run in runs]
     machines = max(run.machines for run in runs)
-    gpu_hours = machines * scenario.cluster.gpus_per_node * scenario.job.hours
-    mean, cost = sum(goodputs) / len(goodputs), gpu_hours * scenario.cluster.price_per_gpu_hour
+    gpu_hours = machine_hours(scenario, machines) * scenario.cluster.gpus_per_node
+    mean, cost = fsum(goodputs) / len(goodputs), gpu_hours * scenario.cluster.price_per_gpu_hour
     useful_h = mean * scenario.job.hours
     return Row(
         name=name,
@@ -92,6 +94,13 @@ def row_of(name: str, scenario: Scenario, runs: Sequence[Ran]) -> Row:
     )
 
 
+def machine_hours(scenario: Scenario, machines: int) -> float:
+    """That are paid for, of so many: those that a capacity trace has taken away are not, until they are back."""
+    end_s = scenario.end_s
+    rows = [(0.0, machines), *((min(at_s, end_s), there) for at_s, there in scenario.failures.spot), (end_s, 0)]
+    return fsum((until_s - at_s) * min(there, machines) for (at_s, there), (until_s, _) in pairwise(rows)) / 3600.0
+
+
 def _means(counts: Iterable[Mapping[str, int]]) -> dict[str, float]:
     """By name, how many there are in a run, on average; the most frequent first."""
     runs = list(counts)
@@ -101,10 +110,10 @@ def _means(counts: Iterable[Mapping[str, int]]) -> dict[str, float]:
 
 def interval_of(values: Sequence[float]) -> tuple[float, float]:
     """95 % confidence interval of the mean (Student's t); of one value: that value."""
-    count, mean = len(values), sum(values) / len(values)
+    count, mean = len(values), fsum(values) / len(values)
     if count < 2:
         return mean, mean
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
+    deviation = math.sqrt(fsum((value - mean) ** 2 for value in values) / (count - 1))
     freedom = count - 1
     quantile = _NORMAL if freedom >= _WIDE else _T95[max(known for known in _T95 if known <= freedom)]
     half = quantile * deviation / math.sqrt(count)

@@ -58,7 +58,7 @@ def test_a_scenario_is_told_row_by_row(small):
     assert lives["goodput"] > restarts["goodput"] and lives["gain"] == lives["goodput"] - restarts["goodput"]
     assert lives["interval"][0] <= lives["goodput"] <= lives["interval"][1]
     assert sum(lives["shares"].values()) == pytest.approx(1.0)
-    assert restarts["gain"] is None and lives["published"] == [0.01, 0.5] and lives["cost"] == 2 * 9 * 8 * 4
+    assert restarts["gain"] is None and lives["published"] == [0.01, 0.5] and lives["cost"] == 2 * 8 * (9 + 6 + 9 + 9)
     lines = told(small, "--seeds", 3, "--jobs", 1)
     assert "published 1 to 50" in lines and "lost: " in lines and "a useful hour" in lines
 

@@ -14,7 +14,7 @@ from elastic.sim.fleet import Fleet
 from elastic.sim.machines import Machines
 from elastic.sim.restarting import Restarting
 from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, parse, spot_rows
-from elastic.sim.study import interval_of, median, row_of, simulate
+from elastic.sim.study import interval_of, machine_hours, median, row_of, simulate
 from elastic.sim.vocabulary import PLAYED
 
 HOUR_S = 3600.0
@@ -218,6 +218,15 @@ def test_a_row_has_its_interval_and_its_price():
     assert row.gpu_hours == 17 * 8 * 10 and row.cost == 2.0 * row.gpu_hours
     assert row.useful_cost == pytest.approx(row.cost / (10 * row.goodput))
     assert sum(row.shares.values()) == pytest.approx(1.0)
+
+
+def test_machines_that_a_capacity_trace_has_taken_away_cost_nothing():
+    spot = ((7200.0, 0), (14400.0, 99), (90000.0, 1))
+    scenario = scenario_of(failures=Failures(spot=spot))
+    assert machine_hours(scenario, 17) == 17 * 2 + 17 * 6
+    row = row_of("a", scenario, [simulate(scenario, 0)])
+    assert row.gpu_hours == 8 * 17 * 8
+    assert machine_hours(scenario_of(), 17) == 170
 
 
 def test_a_policy_that_fails_is_part_of_the_row():
