@@ -8,6 +8,8 @@ lengthens the incident: the start under way is given up, and another one begins.
 
 from bisect import bisect_left
 from collections import Counter
+from itertools import pairwise
+from math import fsum
 
 from elastic.control.faults import FaultKind
 from elastic.control.xid import Severity
@@ -27,6 +29,7 @@ class Restarting:
         cut_s: when the start under way is ended by the next failure; is_cut: it was.
         outages: of the storage, from and until, in trained_s. storage_down_until_s: the last one, in now_s.
         damaged: in trained_s, when the newest checkpoint was damaged.
+        rates: (since when, in trained_s; productive seconds of the full group in one second), as often as that changed.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -43,6 +46,7 @@ class Restarting:
         self.outages: list[tuple[float, float]] = []
         self.storage_down_until_s = 0.0
         self.damaged: list[float] = []
+        self.rates: list[tuple[float, float]] = []
         self.told: list[Told] = []
 
     def run(self) -> Ran:
@@ -129,6 +133,8 @@ class Restarting:
         self.account.add(Cause.REDUCED_CAPACITY, (seconds - stall_s) * (1.0 - capacity))
         self.account.add(Cause.STRAGGLER_DRAG, working_s - productive_s)
         self.account.add(Cause.PRODUCTIVE, productive_s)
+        if seconds > 0.0:
+            self.rates.append((self.trained_s, productive_s / seconds))
         self.now_s += seconds
         self.trained_s += seconds
 
@@ -185,14 +191,19 @@ class Restarting:
         since_s = self.trained_s % cycle_s
         while since_s < self.trained_s and not self.is_readable(self.trained_s - since_s):
             since_s += cycle_s
-        since_s = min(since_s, self.trained_s)
+        redone_s = self.done_s(self.trained_s - min(since_s, self.trained_s))
         self.trained_s = 0.0
-        self.outages.clear()
-        self.damaged.clear()
-        share = self.times.save_interval_s / cycle_s * self.replicas / self.cluster.replicas
-        redone_s = since_s * share * (1.0 - self.scenario.job.slowdown)
+        for of_this_start in (self.outages, self.damaged, self.rates):
+            of_this_start.clear()
         self.account.move(redone_s, Cause.PRODUCTIVE, Cause.REDONE)
         return redone_s
+
+    def done_s(self, from_s: float) -> float:
+        """Productive seconds of the full group from then on, in trained_s, until now."""
+        pieces = pairwise((*self.rates, (self.trained_s, 0.0)))
+        return fsum(
+            (until_s - max(since_s, from_s)) * rate for (since_s, rate), (until_s, _) in pieces if until_s > from_s
+        )
 
     def is_readable(self, saved_s: float) -> bool:
         """Whether a checkpoint that was begun then, in trained_s, can be read now."""
@@ -227,6 +238,7 @@ class Restarting:
         self.spend(Cause.RESTORE, max(0.0, self.storage_down_until_s - self.now_s) + self.times.load_s)
         self.spend(Cause.INITIALIZATION, self.times.warmup_s)
         self.cut_s, self.trained_s = float("inf"), 0.0
+        self.rates.clear()
 
     def resize(self) -> None:
         """Grow, right after a checkpoint."""

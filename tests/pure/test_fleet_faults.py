@@ -310,6 +310,20 @@ def test_flapping_machines_come_and_go(way):
     assert row.incidents > 5 and row.goodput < 1.0
 
 
+def test_what_is_done_again_was_done_as_slowly_as_the_slowest():
+    times = Times(save_interval_s=3600.0, start_s=0.0, load_s=1.0, relaunch_s=1.0)
+    found = ran("3600 slow node:n1 for=2799 with=10; 6400 kill node:n2", "restart", times=times)
+    assert found.account.seconds[Cause.REDONE] == pytest.approx(1.0 + 2799 / 10, abs=1.0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_while_there_is_no_machine_all_wait(way):
+    found = ran("", way, hours=10.0, spot=((7200.0, 0), (14400.0, 8)))
+    shares = found.account.shares()
+    assert shares["paused"] == pytest.approx(0.2, abs=0.005) and shares.get("forming", 0.0) < 0.01
+    assert way == "restart" or 0.0 < shares["restore"] < 0.01
+
+
 # --- what counts as an incident ---
 
 
