@@ -107,8 +107,15 @@ class Driven:
                 self.attentive_until_s = self.now_s + ATTENTIVE_S
             for command in decision.commands:
                 self.carry_out(command)
-        if self.state.phase is Phase.WAITING and self.state.restore is None:
+        if self.state.phase is Phase.WAITING and (self.state.restore is None or self.are_too_few()):
             self.book(Cause.PAUSED)
+        elif self.state.phase is Phase.WAITING and self.progress.cause is Cause.PAUSED:
+            self.book(Cause.RESTORE)
+
+    def are_too_few(self) -> bool:
+        """Not as many replicas as are needed have machines: what is to be restored waits for these."""
+        there = sum(name not in self.dead for name in self.machines.of)
+        return there < self.state.settings.scaling.bounds[0]
 
     def decide(self, incident: Incident, view: ClusterView) -> Remediation:
         """What the policy says; it is counted, and so is whatever was wrong with it."""
