@@ -1,7 +1,6 @@
 """Effect. Scenarios as files: those that come with the package, and a user's own."""
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import yaml
 
 import elastic.sim
 from elastic.errors import SettingError
-from elastic.sim.calibration import fitted
+from elastic.sim.calibration import fitted, lines_of
 from elastic.sim.scenario import Scenario, parse, spot_rows
 
 PRESETS = Path(elastic.sim.__file__).parent / "scenarios"
@@ -31,11 +30,15 @@ class Entry:
     is_first: bool = False
 
 
-def load(place: str) -> list[Entry]:
+def load(place: str, run: Path | None = None) -> list[Entry]:
     """The rows of a file, or of a preset by its name; each is laid over the one before.
 
+    Args:
+        run: the folder of a run, or its journal: what that shows of times comes instead of what the file says, where
+            the way is "live"; what a row says for itself stays.
+
     Raises:
-        SettingError: there is no such file, or it holds something else than a scenario.
+        SettingError: there is no such file, or it holds something else than a scenario; or no journal.
     """
     path = Path(place)
     if not path.is_file():
@@ -49,33 +52,36 @@ def load(place: str) -> list[Entry]:
         raise SettingError(f"{path} is no YAML: {error}") from None
     if not isinstance(plain, dict):
         raise SettingError(f"{path} must hold the sections of a scenario: cluster, job, failures, times")
-    return list(_rows(_with_traces(plain, path.parent)))
+    return _rows(_with_traces(plain, path.parent), _shown_by(run) if run is not None else {})
 
 
-def calibrated(entries: list[Entry], run: Path) -> list[Entry]:
-    """With the times that a run's journal shows.
-
+def _shown_by(run: Path) -> dict[str, Any]:
+    """
     Raises:
         SettingError: there is no journal.
     """
     path = run if run.is_file() else run / "journal.jsonl"
     if not path.is_file():
         raise SettingError(f"--calibrate {run}: there is no journal.jsonl")
-    with path.open() as file:
-        found = fitted(json.loads(line) for line in file if line.strip())
-    return [replace(entry, scenario=parse(found, entry.scenario)) for entry in entries]
+    with path.open(errors="replace") as file:
+        return fitted(lines_of(file))
 
 
-def _rows(plain: dict[str, Any]) -> list[Entry]:
+def _rows(plain: dict[str, Any], shown: dict[str, Any]) -> list[Entry]:
+    """
+    Args:
+        shown: by a run; laid over the base of those rows whose way is "live".
+    """
     scenario = parse({key: value for key, value in plain.items() if key != "rows"})
+    live = parse(shown, scenario)
     if not plain.get("rows"):
-        return [_entry(plain, scenario, is_first=True)]
+        return [_entry(plain, live if live.way == "live" else scenario, is_first=True)]
     if not isinstance(plain["rows"], list) or not all(isinstance(row, dict) for row in plain["rows"]):
         raise SettingError("rows must be a list of mappings, one for each row: - {name: ..., cluster: {...}}")
     found: list[Entry] = []
     for row in plain["rows"]:
-        scenario = parse(row, scenario)
-        found.append(_entry(row, scenario, is_first=not found))
+        scenario, live = parse(row, scenario), parse(row, live)
+        found.append(_entry(row, live if live.way == "live" else scenario, is_first=not found))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from elastic.commands.many import processors, runs_of, spread
-from elastic.commands.scenarios import Entry, calibrated, load
+from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
 from elastic.commands.style import json_option
 from elastic.errors import SettingError
@@ -71,8 +71,7 @@ def scenario(
 
     Exit 1 if a policy failed, so that the ladder had to decide instead.
     """
-    found = load(scenario)
-    found = calibrated(found, calibrate) if calibrate is not None else found
+    found = load(scenario, calibrate)
     shown = [(entry, policy) for entry in found for policy in _deciding(entry, policies)]
     entries = [one if policy is None else replace(one, name=f"{one.name}: {policy}") for one, policy in shown]
     decided_by = [policy for _, policy in shown]

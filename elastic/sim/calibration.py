@@ -1,13 +1,21 @@
 """Pure. What a run's journal says of how long things take, in the words of a scenario."""
 
+import json
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from elastic.control.faults import Fault, FaultKind, kind_of
+from elastic.sim.failures import ASIDE, PASSING
 from elastic.sim.study import median
+from elastic.sim.vocabulary import PLAYED
 
 Line = Mapping[str, Any]
 _OF_JOB = frozenset({"step_s"})
+# Of these it is known when somebody should have noticed: they have struck, and all must stop.
+_DETECTED = frozenset(PLAYED) - ASIDE - {FaultKind.NOTICE, FaultKind.XID}
 
 
 class Watch:
@@ -20,7 +28,10 @@ class Watch:
         self._froze_s: float | None = None
         self._answered_s: float | None = None
         self._formed: tuple[float, bool] | None = None
-        self._struck_s: float | None = None
+        self._struck: dict[
+            tuple[FaultKind, str], tuple[float, float]
+        ] = {}  # by kind and target: when, and for how long
+        self._loads: dict[str, float] = {}
 
     def take(self, line: Line) -> None:
         at_s, name = float(line["t"]), str(line.get("event") or line.get("command") or "")
@@ -41,12 +52,18 @@ class Watch:
             self.found["loading_s"].append(at_s - self._placed.pop(line["worker"]))
 
     def _on_faultinjected(self, at_s: float, line: Line) -> None:
-        self._struck_s = float(line.get("at_s", at_s))
+        told = line.get("fault", {})
+        fault = Fault(kind=kind_of(told.get("kind", "kill")), duration_s=float(told.get("duration_s", 0.0)))
+        if fault.kind in _DETECTED:
+            lasts_s = fault.lasts_s if fault.kind in PASSING and fault.lasts_s else math.inf
+            self._struck[fault.kind, str(line.get("target", ""))] = float(line.get("at_s", at_s)), lasts_s
 
     def _on_freeze(self, at_s: float, line: Line) -> None:
-        if self._struck_s is not None:
-            self.found["detect_s"].append(max(0.0, at_s - self._struck_s))
-            self._struck_s = None
+        """All stop because of what has struck; what was over before has passed unnoticed."""
+        struck = [(kind, when_s) for (kind, _), (when_s, lasts_s) in self._struck.items() if at_s < when_s + lasts_s]
+        for kind, when_s in struck:
+            self.found["detect_hang_s" if kind in PASSING else "detect_s"].append(max(0.0, at_s - when_s))
+        self._struck.clear()
         self._froze_s, self._answered_s = at_s, None
 
     def _on_freezeanswered(self, at_s: float, line: Line) -> None:
@@ -70,16 +87,39 @@ class Watch:
             self.found["with_heal_s" if is_healed else "form_s"].append(at_s - began_s)
         self._formed = None
 
+    def _on_restore(self, at_s: float, line: Line) -> None:
+        self._loads |= dict.fromkeys(line["workers"], at_s)
+
+    def _on_restored(self, at_s: float, line: Line) -> None:
+        if line["worker"] in self._loads:
+            self.found["load_s"].append(at_s - self._loads.pop(line["worker"]))
+
     def _on_stepstable(self, at_s: float, line: Line) -> None:
         report = line["report"]
+        if stall_s := report.get("times", {}).get("stall_s"):
+            self.found["save_stall_s"].append(stall_s)
         self.found["step_s"].append(report["committed_at_s"] - report["started_at_s"])
 
 
+def lines_of(texts: Iterable[str]) -> Iterator[Line]:
+    """The lines of a journal; one that was cut in the middle, as the last one may be, is none."""
+    for text in texts:
+        with suppress(ValueError):
+            line = json.loads(text)
+            if isinstance(line, dict):
+                yield line
+
+
 def fitted(lines: Iterable[Line]) -> dict[str, dict[str, dict[str, Any]]]:
-    """What a scenario takes: by section and name, a value with its source; only what the journal shows."""
+    """What a scenario takes: by section and name, a value with its source; only what the journal shows.
+
+    Args:
+        lines: of the journal, in their order; those of another version are passed over.
+    """
     watch = Watch()
     for line in lines:
-        watch.take(line)
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # another version wrote it
+            watch.take(line)
     found = {name: (median(values), len(values)) for name, values in watch.found.items()}
     with_heal = found.pop("with_heal_s", None)
     if with_heal is not None:

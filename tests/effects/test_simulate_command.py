@@ -124,9 +124,23 @@ def test_times_are_taken_from_a_journal(small):
     ]
     (small.parent / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = json.loads(told(small, "--seeds", 1, "--jobs", 1, "--calibrate", small.parent, "--json"))["rows"]
-    assert found[0]["sources"]["times.loading_s"] == "the run's journal: median of 1"
+    restarts, lives = found
+    assert lives["sources"]["times.loading_s"] == "the run's journal: median of 1"
+    assert "times.loading_s" not in restarts["sources"]
     with pytest.raises(SettingError, match="no journal"):
         told(small, "--calibrate", small.parent / "nowhere")
+
+
+def test_what_a_row_says_for_itself_stays_and_a_torn_line_is_none(small):
+    lines = [{"t": 0.0, "command": "Form", "view": {"bootstrap": True}}, {"t": 7.0, "command": "Go"}]
+    text = "".join(json.dumps(line) + "\n" for line in lines) + '{"t": 9.0, "comm'
+    (small.parent / "journal.jsonl").write_text(text)
+    rows = "  - {name: own, times: {form_s: 1}}\n  - {name: restarts again, way: restart}\n"
+    small.write_text(SMALL + rows)
+    entries = {one.name: one.scenario.times.form_s for one in load(str(small), small.parent)}
+    assert entries == {"restarts": 0.1, "lives": 7.0, "own": 1, "restarts again": 1}
+    small.write_text(SMALL.partition("rows:")[0])
+    assert [one.scenario.times.form_s for one in load(str(small), small.parent)] == [7.0]
 
 
 def test_the_report_is_one_page(small, tmp_path):

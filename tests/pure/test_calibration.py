@@ -1,6 +1,8 @@
 """Times of a run, as its journal shows them."""
 
-from elastic.sim.calibration import fitted
+import json
+
+from elastic.sim.calibration import fitted, lines_of
 
 
 def test_the_journal_says_how_long_things_take():
@@ -48,3 +50,49 @@ def test_what_it_does_not_show_is_left_out():
     assert fitted([]) == {"job": {}, "times": {}}
     only_healed = fitted([{"t": 0.0, "command": "Form", "view": {"behind": [1]}}, {"t": 2.0, "command": "Go"}])
     assert only_healed["times"] == {"heal_s": {"value": 2.0, "source": "the run's journal: median of 1"}}
+
+
+def struck(at_s: float, kind: str, target: str = "w0", duration_s: float = 0.0) -> dict[str, object]:
+    fault = {"kind": kind, "duration_s": duration_s}
+    return {"t": at_s, "event": "FaultInjected", "fault": fault, "target": target, "at_s": at_s}
+
+
+def test_what_stops_nobody_is_no_measure_of_how_soon_a_failure_is_seen():
+    freeze = {"t": 100.0, "command": "Freeze"}
+    for kind in ("slow", "storage_errors", "bit_flip", "notice", "xid", "kill_monitor", "packets"):
+        assert "detect_s" not in fitted([struck(1.0, kind), freeze])["times"], kind
+
+
+def test_a_crash_and_a_hang_are_seen_apart():
+    lines = [
+        struck(1.0, "slow"),
+        struck(2.0, "kill"),
+        {"t": 2.5, "command": "Freeze"},
+        struck(10.0, "stop"),
+        {"t": 13.0, "command": "Freeze"},
+        struck(20.0, "partition", duration_s=2.0),
+        {"t": 30.0, "command": "Freeze"},
+    ]
+    found = fitted(lines)["times"]
+    assert {name: told["value"] for name, told in found.items()} == {"detect_s": 0.5, "detect_hang_s": 3.0}
+
+
+def test_loads_and_stalls_are_seen():
+    report = {"started_at_s": 1.0, "committed_at_s": 2.0, "times": {"stall_s": 0.25}}
+    lines = [
+        {"t": 5.0, "command": "Restore", "workers": ["w0"]},
+        {"t": 9.0, "event": "Restored", "worker": "w0"},
+        {"t": 9.0, "event": "Restored", "worker": "w1"},
+        {"t": 9.0, "event": "StepStable", "report": report},
+        {"t": 9.0, "event": "StepStable"},
+    ]
+    found = fitted(lines)["times"]
+    assert {name: told["value"] for name, told in found.items()} == {
+        "load_s": 4.0,
+        "save_stall_s": 0.25,
+    }
+
+
+def test_a_line_that_was_cut_is_none():
+    line = {"t": 0.0, "event": "RunStarted"}
+    assert list(lines_of([json.dumps(line), "3", '{"t": 1.0, "ev'])) == [line]
