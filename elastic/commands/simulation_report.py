@@ -9,6 +9,7 @@ _COLOURS = (
     "#9e9d24", "#37474f",
 )  # fmt: skip
 _BAR, _GAP, _WIDE, _LABEL = 22, 10, 620, 300
+_SHOWN = 44  # characters of a name beside its bar
 _STYLE = (
     "body{font:15px sans-serif;margin:2em;max-width:70em}table{border-collapse:collapse}"
     "td,th{padding:.3em .7em;border-bottom:1px solid #ccc;text-align:right}"
@@ -33,7 +34,7 @@ def _plot(rows: Sequence[dict[str, Any]]) -> str:
     parts = []
     for place, row in enumerate(rows):
         top, left = place * (_BAR + _GAP), float(_LABEL)
-        parts.append(f'<text x="0" y="{top + 16}" font-size="13">{escape(row["name"])[:44]}</text>')
+        parts.append(f'<text x="0" y="{top + 16}" font-size="13">{escape(row["name"][:_SHOWN])}</text>')
         for cause, share in row["shares"].items():
             said = f"{escape(cause)} {100 * share:.2f} %"
             at = f'x="{left:.1f}" y="{top}" width="{max(0.0, share) * _WIDE:.1f}" height="{_BAR}"'

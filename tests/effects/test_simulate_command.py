@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import xml.etree.ElementTree
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,8 +147,10 @@ def test_what_a_row_says_for_itself_stays_and_a_torn_line_is_none(small):
 
 def test_the_report_is_one_page(small, tmp_path):
     page = tmp_path / "report.html"
+    small.write_text(SMALL.replace("name: lives", f"name: 'lives {'&' * 50}'"))
     told(small, "--seeds", 1, "--jobs", 1, "--report", page)
     text = page.read_text()
+    xml.etree.ElementTree.fromstring(re.search("<svg.*</svg>", text)[0])
     assert text.startswith("<!doctype html>") and "<svg" in text and "lives" in text and "<script" not in text
 
 
