@@ -11,6 +11,7 @@ from collections import Counter
 from itertools import pairwise
 from math import fsum
 
+from elastic.control.data import hash32
 from elastic.control.faults import FaultKind
 from elastic.control.xid import Severity
 from elastic.sim.account import Account, Cause
@@ -59,9 +60,12 @@ class Restarting:
             if self.now_s < self.scenario.end_s and is_felt:
                 self.suffer(failure)
         self.train_until(self.scenario.end_s)
-        decided = dict(Counter(told.decision for told in self.told))
         return Ran(
-            account=self.account, incidents=tuple(self.told), machines=self.scenario.machine_count, decided=decided
+            account=self.account,
+            incidents=tuple(self.told),
+            machines=self.scenario.machine_count,
+            decided=dict(Counter(told.decision for told in self.told)),
+            digest=hash32(*self.account.seconds.values(), *self.told),
         )
 
     def struck_s(self, failure: Failure) -> float:
