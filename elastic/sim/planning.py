@@ -10,7 +10,7 @@ from typing import Any
 
 from elastic.control.faults import FaultKind
 from elastic.policies.interval import optimal_interval_s
-from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times
+from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, whole_replicas
 from elastic.sim.study import Row
 
 DAY_S = 86400.0
@@ -55,9 +55,16 @@ class Given:
     hours: float = 168.0
     price_per_gpu_hour: float = 0.0
 
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            SettingError: the GPUs make no whole number of replicas.
+        """
+        whole_replicas(self.gpus, self.gpus_per_node * self.nodes_per_replica, "--gpus")
+
     @property
     def replicas(self) -> int:
-        return max(1, self.gpus // (self.gpus_per_node * self.nodes_per_replica))
+        return self.gpus // (self.gpus_per_node * self.nodes_per_replica)
 
     @property
     def node_bytes(self) -> float:

@@ -62,7 +62,7 @@ class Cluster:
 
     @property
     def replicas(self) -> int:
-        return max(1, self.gpus // (self.gpus_per_node * self.nodes_per_replica))
+        return self.gpus // (self.gpus_per_node * self.nodes_per_replica)
 
     @property
     def nodes(self) -> int:
@@ -192,6 +192,7 @@ class Scenario:
             raise SettingError(f"is_elastic={self.is_elastic!r} must be true or false")
         for where, low, high in _BOUNDS:
             _bounded(where, attrgetter(where)(self), low, high)
+        whole_replicas(self.cluster.gpus, self.cluster.gpus_per_node * self.cluster.nodes_per_replica, "cluster.gpus")
         if self.job.minimum_replicas > self.cluster.replicas:
             asked = f"job.minimum_replicas={self.job.minimum_replicas}"
             raise SettingError(f"{asked} is more than the {self.cluster.replicas} replicas that cluster.gpus makes")
@@ -271,6 +272,18 @@ def _bare(where: str, value: Any, sources: dict[str, str]) -> Any:
         sources[where] = str(value.get("source", ""))
         return value["value"]
     return value
+
+
+def whole_replicas(gpus: int, gpus_per_replica: int, where: str) -> None:
+    """
+    Raises:
+        SettingError: they make no whole number of replicas; names `where`, and the next sizes that do.
+    """
+    left = gpus % gpus_per_replica
+    if left:
+        sizes = [size for size in (gpus - left, gpus - left + gpus_per_replica) if size]
+        said = " or ".join(map(str, sizes))
+        raise SettingError(f"{where}={gpus} makes no whole replicas of {gpus_per_replica} GPUs: write {said}")
 
 
 def _bounded(where: str, value: float, low: float, high: float) -> None:

@@ -12,6 +12,7 @@ from elastic.sim.account import Account, Cause
 from elastic.sim.failures import failures_of
 from elastic.sim.fleet import Fleet
 from elastic.sim.machines import Machines
+from elastic.sim.planning import Given
 from elastic.sim.restarting import Restarting
 from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, parse, spot_rows
 from elastic.sim.study import interval_of, machine_hours, median, row_of, simulate
@@ -279,6 +280,17 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(given, why):
 def test_a_failure_that_never_comes_may_be_told_so():
     scenario = parse({"cluster": {"gpus": 8}, "job": {"hours": 1}, "failures": {"storage_mtbf_s": float("inf")}})
     assert failures_of(scenario, 0) == []
+
+
+@pytest.mark.parametrize(("gpus", "sizes"), [(5, "8"), (100, "96 or 104"), (8, "")])
+def test_gpus_that_make_no_whole_replicas_are_refused(gpus, sizes):
+    if not sizes:
+        assert parse({"cluster": {"gpus": gpus}, "job": {"hours": 1}}).cluster.replicas == 1
+        return
+    with pytest.raises(SettingError, match=f"^cluster.gpus={gpus} makes no whole replicas of 8 GPUs: write {sizes}$"):
+        parse({"cluster": {"gpus": gpus}, "job": {"hours": 1}})
+    with pytest.raises(SettingError, match=f"^--gpus={gpus} makes no whole replicas of 8 GPUs: write {sizes}$"):
+        Given(gpus=gpus, mtbf_s=1e4, state_bytes=1e9)
 
 
 def test_small_numbers():
