@@ -267,7 +267,8 @@ def _section(name: str, kind: type[T], given: Any, before: T | None, sources: di
 
 
 def _bare(where: str, value: Any, sources: dict[str, str]) -> Any:
-    """A value without its source, which is kept."""
+    """A value without its source, which is kept; the source of what it takes the place of is not."""
+    sources.pop(where, None)
     if isinstance(value, Mapping) and "value" in value:
         sources[where] = str(value.get("source", ""))
         return value["value"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,21 @@ def test_every_value_of_a_preset_has_a_source(path):
             usual = type(part)(**{name: getattr(part, name) for name in REQUIRED[section]})
             changed = [name for name in part.__slots__ if getattr(part, name) != getattr(usual, name)]
             assert all(scenario.sources.get(f"{section}.{name}") for name in changed), (path.stem, section, changed)
+
+
+USED = {
+    "live": "start detect detect_hang freeze form form_per_replica heal place loading load save_interval save_stall",
+    "restart": "start detect detect_hang relaunch replace resize load warmup save_interval save_stall save_lag",
+}
+OF_BOTH = ("cluster.gpus", "cluster.gpus_per_node", "cluster.nodes_per_replica", "cluster.repair_s", "job.hours")
+
+
+@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_a_preset_leaves_to_a_default_has_a_source_too_where_its_way_uses_it(path):
+    for entry in load(path.stem):
+        used = [*OF_BOTH, *(f"times.{name}_s" for name in USED[entry.scenario.way].split())]
+        bare = [one for one in used if attrgetter(one)(entry.scenario) and not entry.scenario.sources.get(one)]
+        assert not bare, (path.stem, entry.name)
 
 
 REQUIRED = {"cluster": ["gpus"], "job": ["hours"], "failures": [], "times": []}

@@ -282,6 +282,12 @@ def test_a_failure_that_never_comes_may_be_told_so():
     assert failures_of(scenario, 0) == []
 
 
+def test_a_bare_value_has_no_source_of_another():
+    base = parse({"cluster": {"gpus": 8}, "job": {"hours": {"value": 1, "source": "us"}}})
+    assert base.sources == {"job.hours": "us"}
+    assert parse({"job": {"hours": 2}}, base).sources == {}
+
+
 @pytest.mark.parametrize(("gpus", "sizes"), [(5, "8"), (100, "96 or 104"), (8, "")])
 def test_gpus_that_make_no_whole_replicas_are_refused(gpus, sizes):
     if not sizes:
