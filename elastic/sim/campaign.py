@@ -23,7 +23,8 @@ STEPS = 200
 KINDS = ("live", "gangs", "tiers", "depot")
 # Virtual time: by then workers train; faults strike in about the first half of a run.
 _STARTED_S, _S_PER_STEP, _S_PER_SLOW_STEP = 7.0, 0.1, 0.25
-_ENDS_BY_S = 400.0  # after the last fault, beside the steps
+_ENDS_BY_S = 300.0  # after the last fault, beside the steps
+_S_PER_STEP_AT_MOST, _S_PER_SLOW_STEP_AT_MOST = 0.3, 1.0
 _STORY_LINES = 60
 _RECOUNT = 32
 _CALM = 5  # one seed in so many
@@ -89,6 +90,7 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
     most = rng.randint(4, 16) // width
     low = rng.randint(1, max(1, most - 1))
     is_slow = kind == "depot"
+    steps_s = steps * (_S_PER_SLOW_STEP_AT_MOST if is_slow else _S_PER_STEP_AT_MOST)
     ends_s, often = _STARTED_S + steps * (_S_PER_SLOW_STEP if is_slow else _S_PER_STEP), STEPS / steps
     deaths = rng.choice((0, 0, 0, 1, 2))
     plan = Plan(
@@ -100,7 +102,7 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         quick=not is_slow,
         drift=rng.choice((0.0, 0.05)),
         faults_end_s=ends_s,
-        limit_s=20 * ends_s + _ENDS_BY_S,
+        limit_s=ends_s + _ENDS_BY_S + steps_s,
         crash=often * rng.choice((0.0, 0.0003, 0.001)),
         hang=often * rng.choice((0.0, 0.0, 0.0003)),
         mute=often * rng.choice((0.0, 0.0, 0.0006)),

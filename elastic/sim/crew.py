@@ -36,6 +36,7 @@ class Crew(Clockwork):
         stable: lineages of the steps that can not be lost any more.
         votes: by reduction, the places of those who were outvoted; None: nobody can tell who is right.
         truth: the bits of the history, as the last vote has left them.
+        stable_s: when a step was last seen to be stable. pause_s: the longest time between two of them.
         begun: how many drivers have found nobody who had trained, and begun anew.
     """
 
@@ -53,6 +54,7 @@ class Crew(Clockwork):
         self.votes: dict[Any, tuple[int, ...] | None] = {}
         self.truth = 0
         self.begun = 0
+        self.stable_s = self.pause_s = 0.0
 
     @abstractmethod
     def suffers(self, worker: SimWorker) -> bool:
@@ -318,6 +320,8 @@ class Crew(Clockwork):
         if commit.step == len(self.stable):
             self.stable.append(commit.lineage)
             self.samples.follow(self.stable)
+            self.pause_s = max(self.pause_s, self.now_s - (self.stable_s or self.now_s))
+            self.stable_s = self.now_s
         is_known = commit.step < 0 or self.stable[commit.step] == commit.lineage
         must(is_known, Law.NOTHING_LOST, lambda: f"{commit} forks from the history")
 

@@ -20,6 +20,11 @@ from elastic.sim.world import World
 
 OFF, UNKNOWN = 1e-3, 1e-2  # shares: by which sums may be off, and of time that nobody can explain
 _ROUNDING_S = 1e-6
+# Of these each second was lost for a reason, and belongs to one.
+_LOST = (
+    Category.REDONE, Category.DETECTING, Category.DECIDING, Category.FORMING, Category.HEALING, Category.WORKER_START,
+    Category.RESTORE, Category.REDUCED_CAPACITY, Category.PAUSED, Category.BETWEEN_INCARNATIONS,
+)  # fmt: skip
 
 
 class Scribe(Brain):
@@ -109,7 +114,7 @@ class Journalled(World):
 
 
 def judge_account(account: Account) -> None:
-    """All seconds of the wall clock have a name, and so have all of the workers.
+    """All seconds of the wall clock have a name, and so have all of the workers; what was lost points at an incident.
 
     Raises:
         Violation: some do not.
@@ -123,6 +128,11 @@ def judge_account(account: Account) -> None:
         must(is_whole, Law.ADDS_UP, lambda: f"{named_s:.3f} of {whole_s:.3f} {what} seconds have a name")  # noqa: B023
         is_known = unknown_s <= UNKNOWN * whole_s + _ROUNDING_S
         must(is_known, Law.ADDS_UP, lambda: f"{unknown_s:.3f} of {whole_s:.3f} {what} seconds are unknown")  # noqa: B023
+    for category in _LOST:
+        lost_s = account.wall_seconds.get(category, 0.0)
+        booked_s = fsum(one.wall_seconds.get(category, 0.0) for one in account.incidents)
+        why = f"{booked_s:.3f} of {lost_s:.3f} s of {category.value} belong to an incident"
+        must(abs(booked_s - lost_s) <= OFF * lost_s + _ROUNDING_S, Law.ADDS_UP, lambda: why)  # noqa: B023
 
 
 @cache

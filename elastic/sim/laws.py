@@ -18,6 +18,8 @@ class Law(Enum):
     COLLECTED = "what is collected is not needed"
     COMPLETED = "commands are completed"
     ADDS_UP = "the ledger adds up"
+    SURVIVES = "who survives is not replaced"
+    GOES_ON = "training goes on without the control plane"
 
 
 class Violation(AssertionError):

@@ -25,9 +25,9 @@ _MISSED_S = 1.2  # in a row beats are lost for less than this and a tick, which 
 # After contact is back: the longest way of a message, and for as long as all may be gone before that is believed.
 _GIVEN_UP_S = SLOWEST_S + SENSING["exile_after_s"]
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
-HARMLESS = frozenset(
-    {"break_", "stall", "supervisor", "monitor", "lose_beat", "duplicate", "driver", "outage"}
-)  # nobody may be killed for these
+# While these strike, and no others, training goes on.
+UNFELT = frozenset({"break_", "supervisor", "monitor", "lose_beat", "duplicate", "driver"})
+HARMLESS = UNFELT | {"stall", "outage"}  # nobody may be killed for these
 _ONCE = (ev.Tick, ev.HostBeat, ev.RunStarted, ev.RunTakenOver, ev.RestoreFound, ev.Restored, ev.RestoreRefused)
 
 
@@ -37,6 +37,7 @@ class World(Crew):
     Attributes:
         width: workers of a replica.
         doomed: workers that were to be killed for the controller; fenced: that were. named: those that were outvoted.
+        replaced: those who held the state and were told to leave before the run had ended.
         placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down; beaten_s: when it
             was last heard.
     """
@@ -46,6 +47,7 @@ class World(Crew):
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
         self.fenced: list[str] = []
+        self.replaced: list[str] = []
         self.named: set[str] = set()
         self.doomed: set[str] = set()
         self.placed: dict[str, str] = {}
@@ -156,10 +158,18 @@ class World(Crew):
             self.order(members, command)
         elif isinstance(command, cmd.Pause):
             self.order([command.worker], command)
+        elif isinstance(command, cmd.Dismiss):
+            self.dismiss(command)
         elif isinstance(command, cmd.Inspect):
             self.later(self.delay_s(), self.control, ev.StackDumped(worker=command.worker, stack="main.py:1"))
         elif not isinstance(command, cmd.EndRun | cmd.Save):  # nothing waits for what is saved, nor for its being lost
             self.order(command.workers, command)  # type: ignore[attr-defined]
+
+    def dismiss(self, command: cmd.Dismiss) -> None:
+        if self.ws.phase not in (Phase.FINISHING, Phase.ENDED):
+            there = [self.workers[name] for name in command.workers if name in self.workers]
+            self.replaced += [one.name for one in there if one.state.healed and one.state.commit.step >= 0]
+        self.order(command.workers, command)
 
     def order(self, names: Any, command: cmd.Command) -> None:
         for worker in (self.workers[name] for name in names if name in self.workers):
@@ -298,6 +308,9 @@ class World(Crew):
         assert state.outcome is not None
         is_calm = not self.faults - HARMLESS
         must(not is_calm or self.fenced == [], Law.CONTROLLER, lambda: f"healthy workers were killed: {self.fenced}")
+        must(not is_calm or self.replaced == [], Law.SURVIVES, lambda: f"nothing struck {self.replaced}, and they left")
+        is_on = bool(self.faults - UNFELT) or self.pause_s <= self.plan.lease_s
+        must(is_on, Law.GOES_ON, lambda: f"no step became stable for {self.pause_s:.1f} s, while {self.faults} struck")
         if state.outcome.ending is Ending.SUCCEEDED:
             self.judge_success()
         else:

@@ -224,6 +224,35 @@ def test_a_ledger_that_does_not_add_up_breaks_a_law():
         judge_account(replace(account, wall_seconds=unknown, worker_seconds=twice))
 
 
+def test_lost_time_without_an_incident_breaks_a_law():
+    seconds = {Category.PRODUCTIVE: 90.0, Category.FORMING: 10.0}
+    lost = replace(Ledger().account(), begin_s=0.0, end_s=100.0, workers_s=100.0, wall_seconds=seconds)
+    with pytest.raises(Violation, match="0.000 of 10.000 s of forming belong to an incident"):
+        judge_account(replace(lost, worker_seconds=seconds))
+
+
+def test_who_has_trained_and_is_told_to_leave_for_nothing_breaks_a_law():
+    world = World(1, Plan(replicas=(2, 2), spares=1, steps=6)).play()
+    world.judge()
+    assert world.replaced == []
+    world = trained(World(1, Plan(replicas=(2, 2), steps=500)))
+    world.carry_out(cmd.Dismiss(workers=("w0", "w9"), reason="to see"))
+    assert world.replaced == ["w0"]
+    world = World(1, Plan(replicas=(2, 2), steps=6)).play()
+    world.replaced = ["w0"]
+    with pytest.raises(Violation, match="who survives is not replaced"):
+        world.judge()
+
+
+def test_training_that_stands_still_while_only_the_control_plane_is_away_breaks_a_law():
+    world = World(1, Plan(replicas=(2, 2), steps=6)).play()
+    world.faults, world.pause_s = {"driver", "supervisor"}, world.plan.lease_s + 0.1
+    with pytest.raises(Violation, match="training goes on without the control plane: no step became stable for 20.1 s"):
+        world.judge()
+    world.faults = {"driver", "crash"}
+    world.judge()
+
+
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
