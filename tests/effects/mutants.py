@@ -42,18 +42,13 @@ class Mutant:
     new: str
 
 
+# Those that docs/simulator.md names come first: they are played in each run of the tests.
 MUTANTS = (
     Mutant(
         name="no fencing",
         file="control/worker_protocol.py",
         old="    if signal in _NUMBERED and _is_stale(state, signal, generation):\n",
         new="    if False:\n",
-    ),
-    Mutant(
-        name="an older driver is heeded",
-        file="control/worker_protocol.py",
-        old="return incarnation > state.incarnation if signal is Signal.ADOPT else incarnation >= state.incarnation",
-        new="return True",
     ),
     Mutant(
         name="a freeze is answered inside apply",
@@ -95,6 +90,54 @@ MUTANTS = (
         new="self.publish_from(max(self.state.published, self.state.view.resume.step + 1))",
     ),
     Mutant(
+        name="a lease is ignored",
+        file="control/worker_protocol.py",
+        old="    return silent_s < lease_s * LEASE_MARGIN\n",
+        new="    return True\n",
+    ),
+    Mutant(
+        name="acting on one heartbeat",
+        file="control/turn.py",
+        old="self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s",
+        new="self.now_s > heard_s",
+    ),
+    Mutant(
+        name="collecting before replicated",
+        file="checkpoint/ladder.py",
+        old=(
+            "            if step.readers > 0 or step.is_uploading or step in active:\n"
+            "                continue\n"
+            "            reason = self._why_not_needed(step, is_pressed=any(one.full for one in active))\n"
+        ),
+        new=(
+            "            if step.is_uploading or self._candidate is None or step is self._candidate:\n"
+            "                continue\n"
+            "            reason = 'a newer one is whole'\n"
+        ),
+    ),
+    Mutant(
+        name="nobody is started while the run waits for replicas",
+        file="control/forming.py",
+        old='    turn.replenish(f"below the minimum of replicas: {reason}")\n',
+        new="",
+    ),
+    Mutant(
+        name="a reduction begins from another state",
+        file="control/worker_protocol.py",
+        old='        return {"commit": commit, "healed": True, "prepared": None}',
+        new=(
+            "        kept = state.commit.lineage or commit.lineage\n"
+            "        told = commit.incarnation, commit.generation, commit.attempt, commit.step\n"
+            '        return {"commit": CommitId(*told, kept), "healed": True, "prepared": None}'
+        ),
+    ),
+    Mutant(
+        name="an older driver is heeded",
+        file="control/worker_protocol.py",
+        old="return incarnation > state.incarnation if signal is Signal.ADOPT else incarnation >= state.incarnation",
+        new="return True",
+    ),
+    Mutant(
         name="a generation is formed before all have answered",
         file="control/forming.py",
         old="        if not is_tick or turn.waited_s() <= turn.settings.limits.exile_after_s or turn.state.planned:\n",
@@ -119,36 +162,10 @@ MUTANTS = (
         new="",
     ),
     Mutant(
-        name="a lease is ignored",
-        file="control/worker_protocol.py",
-        old="    return silent_s < lease_s * LEASE_MARGIN\n",
-        new="    return True\n",
-    ),
-    Mutant(
         name="a lease is not waited for",
         file="control/deadlines.py",
         old="    if waited_s > limits.freeze_timeout_s + limits.lease_s:\n",
         new="    if waited_s > limits.freeze_timeout_s:\n",
-    ),
-    Mutant(
-        name="acting on one heartbeat",
-        file="control/turn.py",
-        old="self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s",
-        new="self.now_s > heard_s",
-    ),
-    Mutant(
-        name="collecting before replicated",
-        file="checkpoint/ladder.py",
-        old=(
-            "            if step.readers > 0 or step.is_uploading or step in active:\n"
-            "                continue\n"
-            "            reason = self._why_not_needed(step, is_pressed=any(one.full for one in active))\n"
-        ),
-        new=(
-            "            if step.is_uploading or self._candidate is None or step is self._candidate:\n"
-            "                continue\n"
-            "            reason = 'a newer one is whole'\n"
-        ),
     ),
     Mutant(
         name="what history has left behind counts when steps are collected",
