@@ -37,6 +37,8 @@ def watch_steps(turn: Turn) -> None:
     if hosts.still:
         waited_s = _waited_s(turn) if len(members) > 1 else None
         found = suspicions(_visible(turn, hosts.still), stall_s, turn.settings.limits, waited_s=waited_s)
+    if len(members) == 1 and not found:
+        found = _never_went(turn)
     for suspicion in found:
         turn.inspect(suspicion.worker, suspicion.reason)
     dead = [suspicion for suspicion in found if suspicion.is_dead]
@@ -69,6 +71,20 @@ def watch_freezing(turn: Turn) -> None:
             turn.signal(IncidentClass.WORKER_HUNG, suspicion.reason, culprit=suspicion.worker)
             turn.inspect(suspicion.worker, suspicion.reason)
             turn.fence(suspicion.worker, suspicion.reason)
+
+
+def _never_went(turn: Turn) -> list[Suspicion]:
+    """The only member was told to go, and still stands where it has formed: nobody waits for it, and would say so."""
+    limits = turn.settings.limits
+    limit_s = limits.hang_floor_s + limits.first_steps_timeout_s
+    found = []
+    for one in _visible(turn, turn.tally.ranks):
+        waited_s = min(one.still_s, turn.waited_s())
+        if one.phase is Flying.FORMING and waited_s >= limit_s:
+            why = f"{one.worker} was told to go {waited_s:.1f} s ago, and has not begun its first step"
+            told = f"limit: Limits.hang_floor_s + first_steps_timeout_s={limit_s:g}"
+            found.append(Suspicion(worker=one.worker, is_dead=True, reason=f"{why}; {told}"))
+    return found
 
 
 def _is_visible(turn: Turn, name: str) -> bool:

@@ -201,6 +201,23 @@ def test_who_compiles_in_its_first_steps_has_as_long_as_those_may_take():
     assert ws.addressees(cmd.Fence) == {"w1"}
 
 
+def test_the_only_member_that_never_goes_is_killed_in_the_end():
+    """It hangs between the group and its first step, where all who are several would wait for it."""
+    ws = trained(replicas=1, first_steps_timeout_s=3.0)
+    ws.break_("w0")
+    ws.answer("w0", 7)
+    ws.arrive("w0")
+    ws.form("w0")
+    assert ws.phase is Phase.RUNNING
+    for _ in range(3):
+        ws.beat("w0", Flying.FORMING, still_s=9.0)
+        ws.tick(1.0)
+        assert ws.given(cmd.Fence) == [], "it was told to go just now"
+    ws.beat("w0", Flying.FORMING, still_s=9.0)
+    ws.tick(1.0)
+    assert ws.addressees(cmd.Fence) == {"w0"} and ws.state.incidents[-1].kind is IncidentClass.WORKER_HUNG
+
+
 def test_nobody_is_suspected_before_steps_are_known():
     ws = BareController((1, 3)).run()
     ws.beat("w1", Flying.COMPUTING, still_s=100.0)
