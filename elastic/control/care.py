@@ -144,7 +144,7 @@ class Care:
         bucket = Bucket(left=max(0.0, before.level(now_s, size, refill_s) - 1.0), at_s=now_s)
         is_harmless = incident.kind in HARMLESS or incident.severity is Severity.USER_ERROR
         blamed = set() if is_harmless else nodes - {""}
-        counts = {node: self.node_incidents.get(node, 0) + 1 for node in blamed}
+        counts = {node: self.node_incidents.get(node, 0) + 1 for node in sorted(blamed)}
         mending = self.mending if self.decided is None else {**self.mending, incident.number: self.decided}
         return replace(
             self,
