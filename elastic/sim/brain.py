@@ -27,7 +27,7 @@ class Brain:
     Attributes:
         plan: how data is cut, as workers tell at the door.
         recount: events after which the tally is held against a fresh count; one that has lost count stays wrong.
-        history: digest of all events and commands, with their times.
+        kinds: of events that came. history: digest of all events and commands, with their times.
         story: (time, event, commands) of the last events that were not beats or ticks without an effect.
 
     Args:
@@ -56,6 +56,7 @@ class Brain:
         self.policy = policy or Ladder()
         self.now_s = 0.0
         self.taken = self.judged = 0
+        self.kinds: set[type[ev.Event]] = set()
         self.commands: tuple[Command, ...] = ()
         self.plan: Plan | None = None
         self.on_state: Callable[[RunState], object] = lambda state: None
@@ -68,6 +69,7 @@ class Brain:
         for event in events:
             before = self.state
             self.taken += 1
+            self.kinds.add(type(event))
             decision = step(before, event, self.now_s, self.policy)
             self.state = decision.state
             self.on_state(self.state)

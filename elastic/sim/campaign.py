@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 from elastic.control.outcome import Ending
@@ -18,6 +19,7 @@ from elastic.sim.succession import (
     DriverWorld,
     Succession,
 )
+from elastic.sim.unrest import ACTS, Unrest
 
 STEPS = 200
 KINDS = ("live", "gangs", "tiers", "depot")
@@ -35,8 +37,10 @@ _HARMFUL = ("bad", "refuse", "node_loss")  # of tiers
 _LUXURIES = ("before", "bad", "refuse", "rewind", "upload_s", "outage", "node_loss")
 FAULTS = (
     "crash", "hang", "mute", "lose_call", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor",
-    "lose_beat", "partition", "jump", "notice", "corrupt",
+    "lose_beat", "partition", "jump", "notice", "corrupt", "announce", "run_out", "xid", "slow", "pause", "tune",
+    "raise_", "depart",
 )  # fmt: skip
+_DECIDING = ("Ladder", "Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware", "Redealing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ class Played:
     Attributes:
         law: that was broken, empty if none was. what: one sentence about it. story: the last events and commands.
         ending: of the run. faults: kinds that struck. generations, events, seconds: how much happened (virtual time).
+        kinds: names of the events that came.
         digest: of all events and commands; equal for equal histories.
     """
 
@@ -74,6 +79,7 @@ class Played:
     faults: tuple[str, ...] = ()
     generations: int = 0
     events: int = 0
+    kinds: tuple[str, ...] = ()
     seconds: float = 0.0
     digest: str = ""
 
@@ -119,6 +125,7 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         notice=often * rng.choice((0.0, 0.0, 0.0003)),
         corrupt=often * rng.choice((0.0, 0.0, 0.0005)) if kind in ("live", "tiers") else 0.0,
     )
+    plan = replace(plan, **_unrest(seed, often))
     tiers = _tiers(kind, rng)
     deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
     if seed % _CALM == _CALM - 1:
@@ -130,6 +137,19 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         few = rng.randint(1, 3)
         plan = replace(plan, replicas=(rng.randint(1, few), few), spares=max(4 // width - few, rng.randint(1, 2)))
     return Case(seed=seed, kind=kind, plan=plan, width=width, deaths_s=deaths_s, tiers=tiers or None)
+
+
+def _unrest(seed: int, often: float) -> dict[str, Any]:
+    """What befalls machines and GPUs and what users want; who decides."""
+    rng = Chance("campaign, unrest", seed)
+    rates = {
+        "announce": 0.02, "run_out": 0.02, "xid": 0.02, "slow": 0.05, "pause": 0.02, "tune": 0.02, "raise_": 0.004,
+        "depart": 0.01,
+    }  # fmt: skip
+    return {
+        **{fault: often * rate * rng.choice((0, 0, 0, 0, 1)) for fault, rate in rates.items()},
+        "policy": rng.choice(_DECIDING),
+    }
 
 
 def _tiers(kind: str, rng: Chance) -> dict[str, float]:
@@ -167,18 +187,32 @@ def _calmed(plan: Plan, often: float, rng: Chance, has_deaths: bool) -> Plan:
 
 def _alone(plan: Plan, often: float, rng: Chance) -> Plan:
     """One replica trains, and its host is out of reach now and then, so that nothing but its lease stops it."""
+    unrest: dict[str, Any] = dict.fromkeys(ACTS, 0.0)
     size: dict[str, Any] = {"replicas": (1, 1), "spares": rng.randint(3, 5), "quick": False}
     return replace(
-        plan, **size, lease_s=rng.choice((4.0, 20.0)), mute=0.005 * often, lose_call=0.7, hang=0.0, partition=0.0
+        plan,
+        **size,
+        **unrest,
+        lease_s=rng.choice((4.0, 20.0)),
+        mute=0.005 * often,
+        lose_call=0.7,
+        hang=0.0,
+        partition=0.0,
     )
 
 
 def world_of(case: Case) -> Succession:
     kind: Any = _kind_of(case)
-    build: Any = journalled(kind)
+    build: Any = journalled(unruly(kind))
     width = {"width": case.width} if issubclass(kind, GangWorld) else {}
     world: Succession = build(case.seed, case.plan, **width, **(case.tiers or {}), deaths_s=case.deaths_s)
     return world
+
+
+@cache
+def unruly(kind: type[Succession]) -> type[Succession]:
+    """The same world, with all that may befall it."""
+    return type(f"Unruly{kind.__name__}", (Unrest, kind), {})
 
 
 def _kind_of(case: Case) -> type[Succession]:
@@ -209,6 +243,7 @@ def play(case: Case) -> Played:
         faults=tuple(sorted(world.faults)),
         generations=state.generation,
         events=world.ws.taken,
+        kinds=tuple(sorted(kind.__name__ for kind in world.ws.kinds)),
         seconds=world.now_s,
         digest=world.ws.history.hexdigest(),
     )

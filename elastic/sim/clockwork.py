@@ -11,7 +11,7 @@ from elastic.control.state import Phase
 from elastic.sim.brain import Brain
 from elastic.sim.chance import Chance
 from elastic.sim.laws import Law, Violation, must
-from elastic.sim.parts import LEASE_S, Plan
+from elastic.sim.parts import LEASE_S, POLICIES, Plan
 
 TICK_S = 0.5
 SLOWEST_S = 1.5  # message
@@ -60,7 +60,8 @@ class Clockwork(ABC):
 
     def brain(self, **settings: Any) -> Brain:
         """The controller, as this world sets it up."""
-        return self.mind(self.plan.replicas, self.plan.spares, **limits_of(self.plan), **settings)
+        policy = POLICIES[self.plan.policy]
+        return self.mind(self.plan.replicas, self.plan.spares, policy, **limits_of(self.plan), **settings)
 
     @abstractmethod
     def control(self, event: ev.Event) -> None:

@@ -161,7 +161,9 @@ class Crew(Clockwork):
 
     def arrive(self, worker: SimWorker) -> None:
         self.signal(worker, Signal.ARRIVE)
-        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l", plan=self.data or self.samples.plan)
+        gpus = {"gpus": ("0",)} if self.plan.xid else {}
+        plan = self.data or self.samples.plan
+        self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l", plan=plan, **gpus)
 
     def is_there(self, other: SimWorker, view: View) -> bool:
         return other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT

@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elastic.control.flight import STOPPED, Flying, Reading
+from elastic.control.remediation import Kind, Policy
 from elastic.control.values import CommitId, View
 from elastic.control.worker_protocol import Stage, WorkerState
+from elastic.policies import Ladder
+from elastic.policies.table import BUILT_IN
 
+POLICIES: dict[str, Policy] = {**BUILT_IN, "Redealing": Ladder(straggler=Kind.REDEAL)}
 FAULTS_END_S, LIMIT_S, LEASE_S = 20.0, 400.0, 20.0
 
 
@@ -28,6 +32,10 @@ class Plan:
             decided made and not told. supervisor: that it dies instead, and its decision has never happened.
         monitor, lose_beat: chances per tick and node that a host monitor dies, and that its beat is lost. partition,
             jump: chances per tick that the driver is cut off from all hosts, and that the controller's clock jumps.
+        announce: that a node is told that it will be taken away; run_out: that machines do not come; xid: that a GPU
+            errs; slow: that one computes slowly; pause, tune: that a user asks for that; raise_: that train_fn raises;
+            depart: that a worker leaves by itself. These too are chances per tick.
+        policy: who decides: one of POLICIES.
     """
 
     replicas: tuple[int, int]
@@ -55,6 +63,15 @@ class Plan:
     jump: float = 0.0
     notice: float = 0.0
     corrupt: float = 0.0
+    announce: float = 0.0
+    run_out: float = 0.0
+    xid: float = 0.0
+    slow: float = 0.0
+    pause: float = 0.0
+    tune: float = 0.0
+    raise_: float = 0.0
+    depart: float = 0.0
+    policy: str = "Ladder"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -38,8 +38,8 @@ class World(Crew):
         width: workers of a replica.
         doomed: workers that were to be killed for the controller; fenced: that were. named: those that were outvoted.
         replaced: those who held the state and were told to leave before the run had ended.
-        placed: by worker, its node. unheard_until_s: by node, until when its host monitor is down; beaten_s: when it
-            was last heard.
+        placed: by worker, its node. renewed: by place of a node, how often another machine has come there.
+        unheard_until_s: by node, until when its host monitor is down; beaten_s: when it was last heard.
     """
 
     width = 1
@@ -51,6 +51,7 @@ class World(Crew):
         self.named: set[str] = set()
         self.doomed: set[str] = set()
         self.placed: dict[str, str] = {}
+        self.renewed: dict[int, int] = {}
         self.unheard_until_s: dict[str, float] = {}
         self.beaten_s: dict[str, float] = {}
         self.orders = Orders()
@@ -184,8 +185,19 @@ class World(Crew):
             return
         nodes = -(-(self.plan.replicas[1] + self.plan.spares + 1) // self.plan.per_node)
         there = [self.placed[name] for name, one in self.workers.items() if one.is_alive and name in self.placed]
-        names = [name for name in (f"node-{place}" for place in range(nodes)) if name not in wish.avoid]
-        self.placed[wish.worker] = min(names, key=there.count, default="node-0")
+        names = [name for name in map(self.name_of, range(nodes)) if name not in wish.avoid]
+        self.placed[wish.worker] = min(names, key=there.count, default=self.name_of(0))
+
+    def name_of(self, place: int) -> str:
+        """Of the node that is there now."""
+        life = self.renewed.get(place, 0)
+        return f"node-{place}" if not life else f"node-{place}-{life}"
+
+    def renew(self, node: str) -> None:
+        """A machine is gone for good; where nodes are shared, another one takes its place."""
+        place = int(node.split("-")[1]) if node in self.placed.values() else -1
+        if self.name_of(place) == node:
+            self.renewed[place] = self.renewed.get(place, 0) + 1
 
     def come_up(self, name: str) -> None:
         worker = self.workers[name] = SimWorker(name=name)

@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
+from elastic.control import events as ev
 from elastic.sim import campaign
 from elastic.sim.brain import Brain
-from elastic.sim.campaign import FAULTS, Played, case_of, from_plain, play, replay_command, shrink, to_plain
+from elastic.sim.campaign import FAULTS, Case, Played, case_of, from_plain, play, replay_command, shrink, to_plain
 from elastic.sim.chance import Chance
 from elastic.sim.laws import Law, Violation, must
 from elastic.sim.succession import DriverDepotWorld, DriverGangDepotWorld
@@ -35,6 +37,33 @@ def test_the_worlds_hold_what_they_are_meant_to():
     assert set(FAULTS) | {"driver", "outage", "node_loss"} <= set(struck), struck
     assert sum(one.ending == "succeeded" for one in worlds) > 100
     assert max(one.generations for one in worlds) >= 6
+
+
+UNSEEN = {
+    "AtDoor": "workers of a world answer a freeze at once, or at the door with FreezeAnswered",
+    "ExitAsked": "ends the run at once: tests/pure/test_pausing.py",
+    "StopAsked": "ends the run at once: tests/pure/test_controller_end.py",
+    "FaultAsked": "faults strike a world by themselves: tests/pure/test_injecting.py",
+    "FaultInjected": "as FaultAsked",
+    "FaultRefused": "as FaultAsked",
+    "RungReached": "depots keep checkpoints without a controller that waits for one to be durable",
+    "ShardStaged": "changes nothing but what is told: workers of depots stage without saying so",
+    "TierDegraded": "as ShardStaged",
+    "IntervalChosen": "as ShardStaged",
+    "Logged": "as ShardStaged",
+    "Noted": "as ShardStaged",
+}
+
+
+def test_every_event_comes_in_some_world_or_has_a_reason_not_to():
+    kinds = (one for one in vars(ev).values() if isinstance(one, type) and issubclass(one, ev.Event))
+    missing = {one.__name__ for one in kinds} - {"Event", "WorkerEvent"} - set(UNSEEN)
+    rare = attrgetter("raise_", "corrupt", "xid", "depart")
+    for seed in sorted(range(200), key=lambda seed: -sum(map(bool, rare(case_of(seed).plan)))):
+        missing -= set(played(seed).kinds)
+        if not missing:
+            return
+    raise AssertionError(f"in none of 200 worlds: {missing}")
 
 
 def test_one_seed_is_one_history():
@@ -103,6 +132,16 @@ def test_a_violation_has_its_story_and_shrinks(monkeypatch):
     assert play(small).law == bad.law
     faults = [sum(bool(getattr(case.plan, fault)) for fault in FAULTS) for case in (small, bad.case)]
     assert faults[0] <= faults[1] and small.plan.steps <= bad.case.plan.steps
+
+
+def test_what_shrinks_is_left_out_one_by_one(monkeypatch):
+    case = next(one for one in map(case_of, range(2, 200, 4)) if one.tiers["rewind"] and one.deaths_s)
+    tried: list[Case] = []
+    monkeypatch.setattr(campaign, "play", lambda case: tried.append(case) or Played(case=case))
+    assert shrink(case, "a law") == case
+    assert any(one.tiers["rewind"] == 0 for one in tried)
+    assert any(len(one.deaths_s) < len(case.deaths_s) for one in tried)
+    assert all(one.plan.policy == case.plan.policy for one in tried)
 
 
 _TAKE = Brain.take

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,13 +15,15 @@ from elastic.control.values import CommitId, IncidentClass
 from elastic.ledger.ledger import Ledger
 from elastic.ledger.model import Category
 from elastic.sim import campaign
+from elastic.sim.campaign import unruly
 from elastic.sim.clockwork import TICK_S, Clockwork
 from elastic.sim.gangs import GangWorld
 from elastic.sim.journalled import judge_account
 from elastic.sim.laws import Violation
 from elastic.sim.parts import Plan, SimWorker
-from elastic.sim.succession import DriverWorld, Order
+from elastic.sim.succession import DriverGangWorld, DriverWorld, Order
 from elastic.sim.tiers import TierWorld
+from elastic.sim.unrest import ACTS, Unrest
 from elastic.sim.world import World
 
 W = TypeVar("W", bound=Clockwork)
@@ -263,8 +265,10 @@ def test_who_is_not_known_any_more_may_do_again_what_it_likes():
     world.check_not_redone(SimWorker(name="x0"), commit(0))
 
 
-def test_a_driver_that_finds_nobody_where_somebody_has_trained_breaks_a_law():
-    world = trained(DriverWorld(1, Plan(replicas=(2, 2), steps=500)))
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_driver_that_finds_nobody_where_somebody_has_trained_breaks_a_law(width):
+    plan = Plan(replicas=(2, 2), steps=500)
+    world = trained(DriverWorld(1, plan) if width == 1 else DriverGangWorld(1, plan, width))
     world.die()
     with pytest.raises(Violation, match="w. was not found by a new driver"):
         world.begin(world.life, [])
@@ -277,14 +281,20 @@ def test_a_driver_that_finds_nobody_where_somebody_has_trained_breaks_a_law():
     assert not {"w0", "w1"} & set(world.ws.state.workers), "nobody of the old ones comes back"
 
 
+def quiet(case: campaign.Case) -> campaign.Case:
+    """Without what befalls machines, GPUs and users."""
+    unrest: dict[str, Any] = {**dict.fromkeys(ACTS, 0.0), "policy": "Ladder"}
+    return replace(case, plan=replace(case.plan, **unrest))
+
+
 def test_a_driver_that_finds_nobody_goes_on_from_the_newest_durable_step():
-    world = campaign.world_of(campaign.case_of(63, 200)).play()
+    world = campaign.world_of(quiet(campaign.case_of(63, 200))).play()
     world.judge()
     assert world.begun == 1 and world.restored == [17] and len(world.stable) == 200
 
 
 def test_a_new_driver_that_leaves_a_step_out_breaks_a_law():
-    world = campaign.world_of(campaign.case_of(63, 200))
+    world = campaign.world_of(quiet(campaign.case_of(63, 200)))
     world.found = lambda command: ev.RestoreFound(commit=None, reason="it did not look")
     with pytest.raises(Violation, match="no stable step is lost"):
         world.play()
@@ -304,6 +314,43 @@ def test_between_two_drivers_nobody_hears_and_orders_of_the_first_come_too_late(
     assert worker.pause_generation != pause.generation
     world.obey(worker, Order(2, pause))
     assert worker.pause_generation == pause.generation
+
+
+# --- machines, GPUs and users -----------------------------------------------------------------------------------------
+
+
+def test_where_nobody_is_in_reach_nothing_befalls_anybody():
+    world = unruly(DriverWorld)(1, Plan(replicas=(2, 2), steps=500))
+    for act in (Unrest.announce, Unrest.err, Unrest.drag, Unrest.raise_, Unrest.depart):
+        act(world)
+    assert world.queue[1:] == [] and not world.faults
+
+
+def test_a_machine_that_is_taken_away_is_replaced_by_another():
+    world = trained(unruly(DriverWorld)(1, Plan(replicas=(1, 3), steps=500, per_node=2)))
+    world.placed["w0"] = node = "node-1"
+    world.take_away(node)
+    assert not world.workers["w0"].is_alive and node not in map(world.name_of, range(3))
+    until(world, lambda: "w3" in world.placed)
+    assert world.placed["w3"] != node
+
+
+def test_who_computes_slowly_says_so_and_the_deal_follows():
+    world = unruly(DriverGangWorld)(1, Plan(replicas=(3, 3), steps=500, slow=1e-9, policy="Redealing"), 2)
+    trained(world)
+    world.slow_until_s["w0"] = world.now_s + 60.0
+    assert sorted(world.report_of(commit(1)).seconds) == [1.0, 1.0, 3.0]
+    until(world, lambda: world.ws.view.balanced)
+
+
+def test_a_mistake_of_the_user_is_no_fault_of_the_run():
+    world = trained(unruly(DriverWorld)(1, Plan(replicas=(2, 2), steps=500)))
+    world.raise_()
+    until(world, lambda: world.queue[0][0] > world.now_s + 1.0 or world.ws.state.outcome is not None)
+    with pytest.raises(Violation, match="the run ended with"):
+        world.judge_failure(Ending.TRAIN_FN_RAISED, "oh")
+    world.faults.add("raise_")
+    world.judge_failure(Ending.TRAIN_FN_RAISED, "oh")
 
 
 # --- tiers ------------------------------------------------------------------------------------------------------------

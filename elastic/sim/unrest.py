@@ -1,0 +1,162 @@
+"""Pure. What befalls a small world beside lost processes and messages: its machines, its GPUs, and its users.
+
+Nodes are announced to go, GPUs tell of errors, some compute slowly; users pause a run, tune it, or have mistakes in
+their train_fn; machines that were asked for do not come.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from elastic.control import commands as cmd
+from elastic.control import events as ev
+from elastic.control.hardware import FindingKind
+from elastic.control.outcome import Ending
+from elastic.control.tuning import Tuning
+from elastic.control.values import CommitId, StepReport, View
+from elastic.control.xid import Severity
+from elastic.sim.parts import SimWorker
+from elastic.sim.world import World
+
+_LEAVES_S = (2.0, 15.0)  # after its notice
+_PAUSE_S = (1.0, 8.0)
+_SLOW_S = (5.0, 20.0)
+_RESET_S = (0.5, 3.0)
+_COMES_S = (2.0, 10.0)
+_SLOWNESS = 3.0
+_SHARE = 0.4  # of its own best, at which a slow GPU computes
+GPU = "0"
+
+
+class Unrest(World):
+    """Mixed into a world.
+
+    Attributes:
+        slow_until_s: by worker that computes slowly. views: by generation.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.slow_until_s: dict[str, float] = {}
+        self.views: dict[int, View] = {}
+        super().__init__(*arguments, **options)
+
+    def tick(self) -> None:
+        super().tick()
+        for fault, act in ACTS.items():
+            if getattr(self.plan, fault) and self.chance(fault):
+                act(self)
+
+    def one_of_them(self) -> SimWorker | None:
+        """A worker that is alive and whose host is in reach, None if there is none."""
+        there = [
+            one for one in self.workers.values() if one.is_alive and not one.is_hung and not self.is_cut(one, "out")
+        ]
+        return self.rng.choice(there) if there else None
+
+    # --- machines ---
+
+    def announce(self) -> None:
+        """A node is told that it will be taken away, and is."""
+        worker = self.one_of_them()
+        if worker is not None:
+            node = self.node_of(worker.name)
+            self.control(ev.NodeNotice(node=node, reason="maintenance"))
+            self.later(self.rng.uniform(*_LEAVES_S), self.take_away, node)
+
+    def take_away(self, node: str) -> None:
+        """Its place gets another machine, which has another name."""
+        self.renew(node)
+        for worker in list(self.workers.values()):
+            if self.node_of(worker.name) == node:
+                self.crash(worker)
+
+    def run_out(self) -> None:
+        """Machines that were asked for do not come for a while."""
+        self.control(ev.NodesMissing(missing=self.rng.randint(1, 3), reason="none are left in this zone"))
+        self.later(self.rng.uniform(*_COMES_S), self.control, ev.NodesMissing(missing=0, reason=""))
+
+    def err(self) -> None:
+        """A host monitor reads an error of a GPU; whoever computes on it dies of some."""
+        worker = self.one_of_them()
+        if worker is None:
+            return
+        severity, node = self.rng.choice(tuple(Severity)), self.node_of(worker.name)
+        told: dict[str, Any] = {"kind": FindingKind.XID, "severity": severity, "detail": f"Xid: {severity.value}"}
+        self.control(ev.HardwareFinding(node=node, device=GPU, workers=(worker.name,), **told))
+        if severity is Severity.NODE_MUST_GO:
+            self.renew(node)
+        if severity is not Severity.INFORMATIONAL and self.rng.random() < 0.7:
+            self.crash(worker)
+
+    def drag(self) -> None:
+        """A worker computes slowly for a while; its profiler may see that, too."""
+        worker = self.one_of_them()
+        if worker is not None:
+            self.slow_until_s[worker.name] = self.now_s + self.rng.uniform(*_SLOW_S)
+            if self.rng.random() < 0.5:
+                self.tell(worker, ev.GpuSlow, share=_SHARE)
+
+    def carry_out(self, command: cmd.Command) -> None:
+        if isinstance(command, cmd.ResetGpu):
+            error = self.rng.choice(("", "", "a process is left on it"))
+            done = ev.GpuReset(node=command.node, gpus=command.gpus, error=error)
+            self.later(self.rng.uniform(*_RESET_S), self.control, done)
+            return
+        if isinstance(command, cmd.Form):
+            self.views[command.view.generation] = command.view
+        super().carry_out(command)
+
+    def report_of(self, commit: CommitId, **details: Any) -> StepReport:
+        view = self.views.get(commit.generation) if self.plan.slow else None
+        if view is not None:
+            seconds = [self.seconds_of(member.worker) for member in view.members]
+            width = view.width
+            details["seconds"] = tuple(max(seconds[at : at + width]) for at in range(0, len(seconds), width))
+        return super().report_of(commit, **details)
+
+    def seconds_of(self, worker: str) -> float:
+        """For a micro-batch."""
+        return _SLOWNESS if self.now_s < self.slow_until_s.get(worker, 0.0) else 1.0
+
+    # --- users ---
+
+    def pause(self) -> None:
+        """For a while, which somebody may cut short."""
+        for_s = self.rng.uniform(*_PAUSE_S)
+        self.control(ev.PauseAsked(for_s=for_s))
+        self.later(self.rng.uniform(0.0, 2 * for_s), self.control, ev.ResumeAsked())
+
+    def tune(self) -> None:
+        self.control(ev.TuneAsked(tuning=Tuning(lr_factor=self.rng.choice((0.5, 1.0, 2.0)))))
+
+    def raise_(self) -> None:
+        """A mistake in train_fn ends the process that meets it, and the run if somebody hears of it."""
+        worker = self.one_of_them()
+        if worker is not None and worker.state.generation > 0:
+            self.tell(worker, ev.TrainFnRaised, summary="ValueError: oh", traceback="")
+            worker.is_alive = False
+            self.later(self.rng.uniform(*_LEAVES_S), self.control, ev.WorkerDead(worker=worker.name, proof="gone"))
+
+    def depart(self) -> None:
+        """A worker leaves by itself."""
+        worker = self.one_of_them()
+        if worker is not None:
+            self.tell(worker, ev.WorkerDeparted, reason="SystemExit")
+            worker.is_alive = False
+            self.later(self.rng.uniform(*_LEAVES_S), self.control, ev.WorkerDead(worker=worker.name, proof="gone"))
+
+    def judge_failure(self, ending: Ending, why: str) -> None:
+        is_theirs = ending is Ending.TRAIN_FN_RAISED and "raise_" in self.faults
+        if not is_theirs:
+            super().judge_failure(ending, why)
+
+
+ACTS: dict[str, Callable[[Unrest], None]] = {
+    "announce": Unrest.announce,
+    "run_out": Unrest.run_out,
+    "xid": Unrest.err,
+    "slow": Unrest.drag,
+    "pause": Unrest.pause,
+    "tune": Unrest.tune,
+    "raise_": Unrest.raise_,
+    "depart": Unrest.depart,
+}
