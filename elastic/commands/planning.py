@@ -97,13 +97,17 @@ def _tell(given: Given, found: Plan) -> None:
     click.echo(
         f"spare machines       {choice.spare_nodes}, beside the {given.replicas * given.nodes_per_replica} of the job"
     )
-    click.echo(f"replicas             Scaling(num_dp_replicas=({choice.minimum_replicas}, {given.replicas}))")
+    bounds = f"num_dp_replicas=({choice.minimum_replicas}, {given.replicas}), spares={choice.spare_replicas}"
+    click.echo(f"replicas             Scaling({bounds})")
     click.echo(f"snapshots in memory  every {choice.local_interval_s:.0f} s")
     click.echo(f"uploads              every {choice.persistent_interval_s:.0f} s; one takes {given.upload_s:.0f} s")
     click.echo(f"expected goodput     {100 * row.goodput:.2f} % [{100 * low:.2f}, {100 * high:.2f}]")
     if row.cost:
         click.echo(f"cost                 {row.cost:.0f}, {row.useful_cost:.0f} for an hour of the full group's work")
     for name, tried in found.worth.items():
+        if len({(other.goodput, other.useful_cost) for _, other in tried}) == 1:
+            click.echo(f"what {name} is worth: it makes no difference here")
+            continue
         click.echo(f"what {name} is worth:")
         for value, other in tried:
             mark = "*" if other is row else " "

@@ -312,10 +312,16 @@ def test_a_plan_says_what_each_choice_is_worth():
     found = json.loads(result.output)
     assert found["choice"]["policy"] in ("Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware")
     intervals = {"local_interval_s", "persistent_interval_s"}
-    assert set(found["worth"]) == {"spare_nodes", "policy", "minimum_replicas"} | intervals
+    assert set(found["worth"]) == {"spare_nodes", "spare_replicas", "policy", "minimum_replicas"} | intervals
     assert found["useful_cost"] == min(one["useful_cost"] for one in found["worth"]["spare_nodes"])
     lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).output
-    assert "expected goodput" in lines and "what policy is worth" in lines
+    assert "expected goodput" in lines and "what policy is worth" in lines and "spares=" in lines
+
+
+def test_a_plan_says_where_a_setting_makes_no_difference():
+    options = ["--gpus", "16", "--mtbf", "9000h", "--state-gb", "100", "--hours", "1", "--seeds", "1", "--jobs", "1"]
+    lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).output
+    assert "what policy is worth: it makes no difference here" in lines
 
 
 SEEDS_AGAIN = """

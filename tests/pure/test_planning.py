@@ -10,6 +10,7 @@ import pytest
 
 from elastic.commands.scenarios import PRESETS, load
 from elastic.policies.interval import optimal_interval_s
+from elastic.policies.table import BUILT_IN
 from elastic.sim import planning
 from elastic.sim.account import Cause
 from elastic.sim.planning import POLICIES, Choice, Given, intervals_s, planned, scenario_of
@@ -65,6 +66,14 @@ def test_a_choice_becomes_a_scenario():
     assert [value for value, _ in found.worth["persistent_interval_s"]] == [
         f"{found.choice.persistent_interval_s * times:g}" for times in (0.25, 1.0, 4.0)
     ]
+
+
+def test_policies_differ_where_a_spare_replica_is_there():
+    given = replace(GIVEN, gpus=512, hours=100.0, notice_share=0.0)
+    scenario = scenario_of(given, Choice(spare_nodes=4, spare_replicas=1))
+    assert scenario.job.spare_replicas == 1 and scenario.cluster.nodes_per_rack == scenario.machine_count == 68
+    goodputs = {round(simulate(scenario, 0, BUILT_IN[policy]).goodput, 9) for policy in POLICIES}
+    assert len(goodputs) > 1
 
 
 def test_an_outage_of_all_machines_costs_what_was_not_uploaded():
