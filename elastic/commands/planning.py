@@ -12,7 +12,7 @@ from elastic.commands.style import json_option
 from elastic.control.faults import seconds
 from elastic.sim.planning import Given, Plan, planned
 from elastic.sim.scenario import Scenario
-from elastic.sim.study import Row, row_of
+from elastic.sim.study import Row, difference_of, row_of
 
 
 class _Seconds(click.ParamType):
@@ -64,8 +64,10 @@ def plan(seeds: int, jobs: int | None, as_json: bool, **options: Any) -> None:
 
     found = planned(given, play)
     if as_json:
-        worth = {name: [{"value": value, **asdict(row)} for value, row in tried] for name, tried in found.worth.items()}
-        click.echo(json.dumps({"choice": asdict(found.choice), **asdict(found.row), "worth": worth}))
+        worth = {
+            name: [{"value": value, **other.told} for value, other in tried] for name, tried in found.worth.items()
+        }
+        click.echo(json.dumps({"choice": asdict(found.choice), **found.row.told, "worth": worth}))
         return
     _tell(given, found)
 
@@ -112,4 +114,13 @@ def _tell(given: Given, found: Plan) -> None:
         for value, other in tried:
             mark = "*" if other is row else " "
             money = f"  {other.useful_cost:10.0f} a useful hour" if other.cost else ""
-            click.echo(f"  {mark} {value:>14}  {100 * other.goodput:7.3f} %{money}")
+            click.echo(f"  {mark} {value:>14}  {100 * other.goodput:7.3f} %{money}{_against(row, other)}")
+
+
+def _against(row: Row, other: Row) -> str:
+    """By how much another value does more or less work than the chosen one, on the same failures."""
+    if other is row:
+        return ""
+    mean, (low, high) = difference_of(other, row)
+    tie = ", a tie" if low <= 0.0 <= high else ""
+    return f"  {100 * mean:+.3f} [{100 * low:+.3f}, {100 * high:+.3f}]{tie}"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ def facts(entries: Sequence[Entry], rows: Sequence[Row], policies: Sequence[str 
         before |= {policy: row.goodput} if policy else dict.fromkeys((None, *policies), row.goodput)
         sources = {where: source for where, source in entry.scenario.sources.items() if source}
         said = {"assumptions": entry.assumptions, "published": entry.published, "sources": sources}
-        told.append({**asdict(row), "gain": gain, **said})
+        told.append({**row.told, "gain": gain, **said})
     return {"rows": told}
 
 

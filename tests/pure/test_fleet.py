@@ -1,6 +1,7 @@
 """Simulated fleets: the books balance, each failure is answered, and published rates come out."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from elastic.sim.machines import Machines
 from elastic.sim.planning import Given
 from elastic.sim.restarting import Restarting
 from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, parse, spot_rows
-from elastic.sim.study import interval_of, machine_hours, median, row_of, simulate
+from elastic.sim.study import difference_of, interval_of, machine_hours, median, row_of, simulate
 from elastic.sim.vocabulary import PLAYED
 
 HOUR_S = 3600.0
@@ -297,6 +298,24 @@ def test_gpus_that_make_no_whole_replicas_are_refused(gpus, sizes):
         parse({"cluster": {"gpus": gpus}, "job": {"hours": 1}})
     with pytest.raises(SettingError, match=f"^--gpus={gpus} makes no whole replicas of 8 GPUs: write {sizes}$"):
         Given(gpus=gpus, mtbf_s=1e4, state_bytes=1e9)
+
+
+def test_what_two_rows_differ_by_is_judged_seed_by_seed():
+    runs = [simulate(scenario_of("restart"), seed) for seed in range(3)]
+    row = row_of("a", scenario_of("restart"), runs)
+    assert row.goodputs == tuple(run.goodput for run in runs) and "goodputs" not in row.told
+    better = replace(row, goodputs=tuple(one + 0.01 for one in row.goodputs))
+    mean, (low, high) = difference_of(better, row)
+    assert mean == pytest.approx(0.01) and (low, high) == pytest.approx((0.01, 0.01))
+    assert difference_of(row, row) == (0.0, (0.0, 0.0))
+
+
+def test_the_interval_of_a_share_is_one():
+    runs = [replace(simulate(scenario_of("restart"), 0), account=Account()) for _ in range(2)]
+    for run, seconds in zip(runs, (0.0, 5.0), strict=True):
+        run.account.add(Cause.PRODUCTIVE, seconds)
+        run.account.add(Cause.FORMING, 5.0 - seconds)
+    assert row_of("a", scenario_of("restart"), runs).interval == (0.0, 1.0)
 
 
 def test_small_numbers():
