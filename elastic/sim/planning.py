@@ -33,6 +33,7 @@ _KINDS = {
     FaultKind.SLOW: 7.0,
 }
 _XIDS = {79: 1.0, 95: 1.0}  # a machine that must go, and a GPU that must be reset
+_NEVER = 1e-30
 _HANGS_S = 3600.0  # what hangs, or is slow, does not pass soon
 POLICIES = ("Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware")
 
@@ -84,6 +85,12 @@ class Given:
         return self.state_bytes / self.nodes_per_replica
 
     @property
+    def all_lost_s(self) -> float:
+        """Between two times at which all replicas are lost, one after the other, each before the first is back."""
+        lost = min(1.0, (self.repair_s + self.loading_s) / (self.mtbf_s * self.replicas))  # of the time, a replica is
+        return self.mtbf_s / max(lost ** (self.replicas - 1), _NEVER)
+
+    @property
     def stall_s(self) -> float:
         """For which a snapshot holds training up."""
         return self.node_bytes / self.gpus_per_node / STALL_BYTES_PER_S
@@ -121,10 +128,11 @@ class Plan:
 def intervals_s(given: Given) -> tuple[float, float]:
     """Between two snapshots in memory, and between two uploads: Daly's optimum, see `policies.interval`.
 
-    An upload costs no stall of its own; it is done as often as the storage takes, and not more often than snapshots.
+    Nobody needs a snapshot while another replica lives: what counts is how often all are lost. An upload costs no stall
+    of its own; it is done as often as the storage takes, and a snapshot is made for each.
     """
-    local_s = optimal_interval_s(given.stall_s, given.mtbf_s)
-    return local_s, max(local_s, given.upload_s, optimal_interval_s(given.stall_s, given.outage_mtbf_s))
+    persistent_s = max(given.upload_s, optimal_interval_s(given.stall_s, given.outage_mtbf_s))
+    return min(persistent_s, optimal_interval_s(given.stall_s, given.all_lost_s)), persistent_s
 
 
 def scenario_of(given: Given, choice: Choice) -> Scenario:

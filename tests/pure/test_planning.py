@@ -52,9 +52,19 @@ def test_each_setting_takes_its_best_value():
 def test_intervals_follow_daly():
     local_s, persistent_s = intervals_s(GIVEN)
     assert GIVEN.stall_s == pytest.approx(840e9 / 4 / 8 / planning.STALL_BYTES_PER_S)
-    assert local_s == optimal_interval_s(GIVEN.stall_s, 14400.0)
+    lost = (GIVEN.repair_s + GIVEN.loading_s) / 14400.0 / 4
+    assert GIVEN.all_lost_s == pytest.approx(14400.0 / lost**3)
+    assert local_s == optimal_interval_s(GIVEN.stall_s, GIVEN.all_lost_s)
     assert persistent_s == optimal_interval_s(GIVEN.stall_s, GIVEN.outage_mtbf_s) > max(local_s, GIVEN.upload_s)
-    assert intervals_s(replace(GIVEN, outage_mtbf_s=60.0))[1] == max(local_s, GIVEN.upload_s)
+    assert intervals_s(replace(GIVEN, outage_mtbf_s=60.0)) == (GIVEN.upload_s, GIVEN.upload_s)
+
+
+def test_snapshots_serve_who_has_one_replica_at_each_failure_and_who_has_many_hardly_ever():
+    alone = replace(GIVEN, gpus=32)
+    assert alone.all_lost_s == alone.mtbf_s
+    assert intervals_s(alone)[0] == optimal_interval_s(alone.stall_s, alone.mtbf_s)
+    many = replace(GIVEN, gpus=32 * 1000, mtbf_s=1e5)
+    assert intervals_s(many)[0] == intervals_s(many)[1]
 
 
 def test_a_choice_becomes_a_scenario():
