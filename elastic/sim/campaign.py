@@ -38,7 +38,7 @@ _LUXURIES = ("before", "bad", "refuse", "rewind", "upload_s", "outage", "node_lo
 FAULTS = (
     "crash", "hang", "mute", "lose_call", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor",
     "lose_beat", "partition", "jump", "notice", "corrupt", "announce", "run_out", "xid", "slow", "pause", "tune",
-    "raise_", "depart",
+    "raise_", "depart", "rack",
 )  # fmt: skip
 _DECIDING = ("Ladder", "Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware", "Redealing")
 
@@ -144,11 +144,11 @@ def _unrest(seed: int, often: float) -> dict[str, Any]:
     rng = Chance("campaign, unrest", seed)
     rates = {
         "announce": 0.02, "run_out": 0.02, "xid": 0.02, "slow": 0.05, "pause": 0.02, "tune": 0.02, "raise_": 0.004,
-        "depart": 0.01,
+        "depart": 0.01, "rack": 0.02,
     }  # fmt: skip
     return {
-        **{fault: often * rate * rng.choice((0, 0, 0, 0, 1)) for fault, rate in rates.items()},
         "policy": rng.choice(_DECIDING),
+        **{fault: often * rate * rng.choice((0, 0, 0, 0, 1)) for fault, rate in rates.items()},
     }
 
 

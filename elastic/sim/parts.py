@@ -34,7 +34,8 @@ class Plan:
             jump: chances per tick that the driver is cut off from all hosts, and that the controller's clock jumps.
         announce: that a node is told that it will be taken away; run_out: that machines do not come; xid: that a GPU
             errs; slow: that one computes slowly; pause, tune: that a user asks for that; raise_: that train_fn raises;
-            depart: that a worker leaves by itself. These too are chances per tick.
+            depart: that a worker leaves by itself; rack: that the driver is cut off from some nodes. These too are
+            chances per tick.
         policy: who decides: one of POLICIES.
     """
 
@@ -71,6 +72,7 @@ class Plan:
     tune: float = 0.0
     raise_: float = 0.0
     depart: float = 0.0
+    rack: float = 0.0
     policy: str = "Ladder"
 
 

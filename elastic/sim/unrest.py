@@ -1,7 +1,7 @@
 """Pure. What befalls a small world beside lost processes and messages: its machines, its GPUs, and its users.
 
 Nodes are announced to go, GPUs tell of errors, some compute slowly; users pause a run, tune it, or have mistakes in
-their train_fn; machines that were asked for do not come.
+their train_fn; machines that were asked for do not come; a switch fails.
 """
 
 from collections.abc import Callable
@@ -117,6 +117,13 @@ class Unrest(World):
         """For a micro-batch."""
         return _SLOWNESS if self.now_s < self.slow_until_s.get(worker, 0.0) else 1.0
 
+    # --- the network ---
+
+    def cut_some(self) -> None:
+        """The driver is cut off from some nodes, as when a switch fails."""
+        cut = {self.node_of(one.name): self.rng.random() < 0.5 for one in self.workers.values()}
+        self.cut_off([one for one in self.workers.values() if cut[self.node_of(one.name)]])
+
     # --- users ---
 
     def pause(self) -> None:
@@ -159,4 +166,5 @@ ACTS: dict[str, Callable[[Unrest], None]] = {
     "tune": Unrest.tune,
     "raise_": Unrest.raise_,
     "depart": Unrest.depart,
+    "rack": Unrest.cut_some,
 }

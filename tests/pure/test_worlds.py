@@ -231,6 +231,11 @@ def test_lost_time_without_an_incident_breaks_a_law():
     lost = replace(Ledger().account(), begin_s=0.0, end_s=100.0, workers_s=100.0, wall_seconds=seconds)
     with pytest.raises(Violation, match="0.000 of 10.000 s of forming belong to an incident"):
         judge_account(replace(lost, worker_seconds=seconds))
+    unknown = {Category.PRODUCTIVE: 9.6, Category.UNKNOWN: 0.4}
+    back = replace(lost, end_s=10.0, workers_s=10.0, wall_seconds=unknown, worker_seconds=unknown)
+    judge_account(back, 0.5)
+    with pytest.raises(Violation, match="0.400 of 10.000 wall seconds are unknown"):
+        judge_account(back)
 
 
 def test_who_has_trained_and_is_told_to_leave_for_nothing_breaks_a_law():
