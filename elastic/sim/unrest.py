@@ -108,9 +108,7 @@ class Unrest(World):
     def report_of(self, commit: CommitId, **details: Any) -> StepReport:
         view = self.views.get(commit.generation) if self.plan.slow else None
         if view is not None:
-            seconds = [self.seconds_of(member.worker) for member in view.members]
-            width = view.width
-            details["seconds"] = tuple(max(seconds[at : at + width]) for at in range(0, len(seconds), width))
+            details["seconds"] = tuple(self.seconds_of(member.worker) for member in view.members)
         return super().report_of(commit, **details)
 
     def seconds_of(self, worker: str) -> float:
