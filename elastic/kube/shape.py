@@ -1,8 +1,8 @@
 """Pure. How many machines a run needs on Kubernetes, and how their memory is shared out."""
 
 import math
+import posixpath
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
@@ -106,7 +106,7 @@ def adapted(config: RunConfig, kuberay: KubeRay, plan: Shape) -> RunConfig:
     health = config.health if plan.ramdisk_gib is None else replace(config.health, ramdisk=RAMDISK)
     run_dir = config.run_dir
     if not kuberay.interactive:
-        run_dir = str(PurePosixPath(STATE, run_dir or f"runs/{config.name}"))
+        run_dir = posixpath.join(STATE, run_dir or f"runs/{config.name}")
     return replace(config, scaling=scaling, checkpoint=checkpoint, health=health, run_dir=run_dir, address=None)
 
 
