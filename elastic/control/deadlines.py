@@ -7,6 +7,7 @@ from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
 from elastic.control.holding import consider_hold
+from elastic.control.leaving import expire_leaving
 from elastic.control.outcome import Ending
 from elastic.control.restoring import consider_restore, expire_restores
 from elastic.control.retuning import consider_tuning
@@ -131,6 +132,7 @@ def _doubt_absent_joiners(turn: Turn) -> None:
 
 
 def tick_finishing(turn: Turn, event: ev.Tick) -> None:
+    expire_leaving(turn)
     limit_s = turn.settings.limits.finish_timeout_s
     if turn.waited_s() <= limit_s:
         return

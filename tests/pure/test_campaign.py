@@ -19,7 +19,6 @@ from tests.pure.batches import batches
 from tests.pure.pinned import FILE, digests, played
 
 HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
-KNOWN = sorted((Path(__file__).parents[1] / "histories" / "known").glob("*.json"))
 BITS = [2952933339660019970, 411157230271384812, 6761915407762915612]
 
 
@@ -86,12 +85,6 @@ def test_histories_are_what_they_were_elsewhere():
 def test_what_once_went_wrong_goes_well_now(file):
     one = play(from_plain(json.loads(file.read_text())["case"]))
     assert one.is_sound, f"{one.law}: {one.what}"
-
-
-@pytest.mark.xfail(strict=True, reason="a known bug: `why` in the file says which")
-@pytest.mark.parametrize("file", KNOWN, ids=lambda file: file.stem)
-def test_what_is_known_to_go_wrong(file):
-    assert play(from_plain(json.loads(file.read_text())["case"])).is_sound
 
 
 def test_a_scenario_is_told_in_a_line():
