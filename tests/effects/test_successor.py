@@ -38,7 +38,7 @@ def replaces_the_node(incident: Any, view: Any) -> Remediation:
 def live(folder: Path, act: Callable[[Driver, Avoiding], None]) -> None:
     """One life of the driver, as `fit` begins it, until it is killed."""
     path = folder / "journal.jsonl"
-    past, journal = read_past(path, "r"), Journal(folder)
+    past, journal = read_past(path), Journal(folder)
     driver = Driver(Supervisor(RunState(settings=SETTINGS), replaces_the_node), journal, [])
     fleet, killed = Avoiding(driver), list[BaseException]()
 
@@ -67,7 +67,7 @@ def test_a_quarantine_and_a_pause_are_there_in_the_next_life(tmp_path: Path) -> 
         fleet.die("w1")
         fleet.called("go", "w0", 2)
         driver.emit(ev.PauseAsked(for_s=3600.0))
-        fleet.wait_for("the pause", lambda: read_past(told, "r").left.paused != "")
+        fleet.wait_for("the pause", lambda: read_past(told).left.paused != "")
 
     def see(driver: Driver, fleet: Avoiding) -> None:
         fleet.called("start", "w3")  # for w1, which this fleet places on its old node whatever it is told
@@ -77,10 +77,10 @@ def test_a_quarantine_and_a_pause_are_there_in_the_next_life(tmp_path: Path) -> 
         fleet.called("go", "w0", 1)
 
     live(tmp_path, lose)
-    left = read_past(told, "r").left
+    left = read_past(told).left
     assert left.quarantine == {"node-w1": None} and left.node_incidents == {"node-w1": 1}
     assert left.budgets.keys() == {"worker lost"} and 3590 < left.paused_s <= 3600
     live(tmp_path, see)
-    again = read_past(told, "r").left
+    again = read_past(told).left
     assert again.quarantine == left.quarantine and again.node_incidents == left.node_incidents
     assert again.paused == ""

@@ -42,13 +42,14 @@ def test_a_monitor_that_lies_about_its_node_kills_nobody(caplog: pytest.LogCaptu
     for number in range(8):
         ws.stable(number)
     supervisor, now_s = Supervisor(ws.state, Ladder()), ws.now_s
-    own = [ev.HostBeat(node=f"node-{name}", readings=(ws.reading(name, Flying.REDUCING),)) for name in ("w0", "w2")]
+    waiting = {name: ws.reading(name, Flying.REDUCING, still_s=1000.0) for name in ("w0", "w2")}
+    own = [ev.HostBeat(node=f"node-{name}", readings=(reading,)) for name, reading in waiting.items()]
     busy = ev.HostBeat(node="node-w1", readings=(ws.reading("w1", Flying.COMPUTING),))
     lie = ev.HostBeat(node="node-w0", readings=(ws.reading("w1", Flying.COMPUTING, still_s=1000.0),))
     commands, state = supervisor.observe([(now_s, one) for one in (*own, busy, lie, ev.Tick())])
     assert commands == () and state.phase is Phase.RUNNING
     assert "speaks of w1, not on it" in caplog.text
-    truth = ev.HostBeat(node="node-w1", readings=lie.readings)
+    truth = ev.HostBeat(node="node-w1", readings=(ws.reading("w1", Flying.COMPUTING, still_s=1300.0),))
     commands, state = supervisor.observe([(now_s, truth), (now_s, ev.Tick())])
     assert state.phase is Phase.FREEZING, "from the right one it would be believed"
 
