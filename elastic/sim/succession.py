@@ -199,7 +199,9 @@ class Succession(World):
             Violation: somebody could have told that it has trained.
         """
         for worker in self.workers.values():
-            has_trained = worker.state.healed and worker.state.commit.step >= 0
+            held = worker.state
+            # Who has only loaded what a tier holds was no member yet: a tier gives the same again.
+            has_trained = held.healed and held.commit.step >= 0 and held.generation > 0
             is_left = has_trained and self.could_give(worker) and worker.state.stage is not Stage.GONE
             is_over = worker.state.outvoted or not is_left
             must(is_over, Law.NOTHING_LOST, lambda: f"{worker.name} was not found by a new driver")  # noqa: B023
