@@ -21,9 +21,11 @@ from ray import cloudpickle
 
 if __name__ == "__main__":
     cloudpickle.register_pickle_by_value(training)
+    width = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    train_fn = training.regression if width == 1 else training.fully_sharded
     elastic.fit(
-        training.regression(Path(sys.argv[1]), steps=100_000),
-        scaling=elastic.Scaling(num_dp_replicas=2),
+        train_fn(Path(sys.argv[1]), 100_000),
+        scaling=elastic.Scaling(num_dp_replicas=2 // width, workers_per_replica=width),
         limits=elastic.Limits(orphan_lease_s=4),
         run_dir=Path(sys.argv[1]) / "run",
         name=Path(sys.argv[1]).name,
@@ -67,11 +69,12 @@ def test_ctrl_c_ends_workers_and_the_local_cluster(tmp_path: Path) -> None:
     assert not list(Path("/dev/shm").glob(f"elastic-{tmp_path.name}*"))
 
 
-def test_workers_of_a_dead_driver_leave_by_themselves(hosts: Any, tmp_path: Path) -> None:
-    """They wait out the orphan lease, then free their slots."""
+@pytest.mark.parametrize("width", [1, 2])
+def test_workers_of_a_dead_driver_leave_by_themselves(hosts: Any, width: int, tmp_path: Path) -> None:
+    """They wait out the orphan lease, then free their slots: of a replica's workers, who share them, the last does."""
     import ray
 
-    process = started(tmp_path, hosts.address)
+    process = started(tmp_path, hosts.address, str(width))
     pids = worker_pids(tmp_path)
     free = ray.available_resources().get("CPU", 0)
     os.kill(process.pid, signal.SIGKILL)

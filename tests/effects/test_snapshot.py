@@ -416,13 +416,18 @@ def test_c18_where_there_is_no_room_training_goes_on_and_it_is_told_once(tiny: P
     assert staged(ended) == []
 
 
-def test_c18_beside_what_a_dead_worker_has_sealed_snapshots_begin_in_one_slot_and_more_follow(tiny: Path) -> None:
-    dead = Arena(tiny, RUN, 0, "w9")
+def leave_two_steps(directory: Path) -> None:
+    """What a worker of an earlier life has sealed there."""
+    dead = Arena(directory, RUN, 0, "w9")
     for step in (1, 2):
         slot = dead.begin(4096)
         assert slot is not None
         dead.seal(slot, manifest_of(slot.payload[:4096], step, RUN, incarnation=0))
     dead.close()
+
+
+def test_c18_beside_what_a_dead_worker_has_sealed_snapshots_begin_in_one_slot_and_more_follow(tiny: Path) -> None:
+    leave_two_steps(tiny)
     book = Book(tiny)
     (tiny / "filler").write_bytes(bytes(free_bytes(tiny) - (22 << 10)))  # a slot and its manifest take 12 KiB
     ended = book.solo().run(trained(book.note))
@@ -434,12 +439,7 @@ def test_c18_beside_what_a_dead_worker_has_sealed_snapshots_begin_in_one_slot_an
 
 def test_c18_what_somebody_reads_of_a_dead_worker_keeps_its_heir_waiting_and_not_from_its_tier(tiny: Path) -> None:
     """Both steps that the dead one has left are held until the heir has sealed its first."""
-    dead = Arena(tiny, RUN, 0, "w9")
-    for step in (1, 2):
-        slot = dead.begin(4096)
-        assert slot is not None
-        dead.seal(slot, manifest_of(slot.payload[:4096], step, RUN, incarnation=0))
-    dead.close()
+    leave_two_steps(tiny)
     book = Book(tiny)
     held = [book.source.read(one.key, 0, 1) for one in book.sealed]
     (tiny / "filler").write_bytes(bytes(free_bytes(tiny) - (18 << 10)))  # a slot and its manifest take 12 KiB
