@@ -9,7 +9,7 @@ from elastic.checkpoint.arena import PAGE_BYTES
 from elastic.checkpoint.manifest import Entry
 from elastic.checkpoint.memory import scan
 from elastic.checkpoint.store import Store
-from elastic.control.faults import draw
+from elastic.control.draws import draw
 
 _WHOLE_BYTES = 64 << 20  # of an object that is read, and written back
 

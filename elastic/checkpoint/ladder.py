@@ -10,6 +10,7 @@ So a node without room for a second generation keeps the first one, and says so.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from elastic.checkpoint import rungs
 from elastic.checkpoint.manifest import ShardKey
@@ -35,14 +36,22 @@ class Ladder:
         self._candidate: Step | None = None
         self._is_due, self._urgent, self._degraded = False, "", ""
         self._coming: set[str] = set()
+        self._is_settled = False  # it has looked at all there is, and nothing is to be done
         self._not_durable = self._told_durable = ""  # why a step is not, and what was told of it
 
     # --- what is known ---
 
     def heed(self, event: rungs.Event) -> tuple[rungs.Order, ...]:
         """Take an event in; returns what is to be done now."""
+        # Each of a thousand nodes says every second what it holds: what that means is looked at where it is news.
+        is_news = not (isinstance(event, rungs.Held) and self._is_known(event))
         self._note(event)
-        return tuple(self._orders())
+        if self._is_settled and not is_news:
+            return ()
+        orders = tuple(self._orders())
+        # Not after news: what it has noted, such as an upload that came to nothing, is acted on at the next look.
+        self._is_settled = not orders and not is_news
+        return orders
 
     def pins(self, node: str) -> frozenset[ShardKey]:
         """What a node should keep pinned now."""
@@ -109,16 +118,23 @@ class Ladder:
                 assert isinstance(event, rungs.UploadDue)
                 self._is_due = True
 
+    def _is_known(self, event: rungs.Held) -> bool:
+        """Whether it changes nothing; what was told to drop copies, and still shows them, is told again."""
+        site, now = self._now.sites.get(event.node), event.holding
+        was = site.holding if site is not None and not site.dropping else None
+        return was is not None and now.number >= was.number and replace(was, number=now.number) == now
+
     def _hold(self, node: str, holding: rungs.Holding) -> None:
         site = self._now.sites.get(node)
-        if site is None or (site.life == holding.life and holding.number < site.number):
+        was = site.holding if site is not None else None
+        if site is None or (was is not None and was.life == holding.life and holding.number < was.number):
             return
-        if site.life != holding.life:
+        if was is None or was.life != holding.life:
             site.ordered, site.dropping = frozenset(), set()
             self._forget_work(node)
         for key in sorted(holding.slots | holding.copies, key=rungs.copy_of):  # a set has no order that repeats itself
             self._now.see(key.commit, key.shards)
-        site.life, site.number = holding.life, holding.number
+        site.holding = holding
         site.slots = {rungs.copy_of(key) for key in holding.slots}
         site.pinned = {rungs.copy_of(key) for key in holding.pinned}
         site.copies = {rungs.copy_of(key) for key in holding.copies}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from elastic.checkpoint.manifest import ShardKey, is_visible
 from elastic.checkpoint.placement import ranked
-from elastic.checkpoint.rungs import Copy, Rung, StepId
+from elastic.checkpoint.rungs import Copy, Holding, Rung, StepId
 from elastic.control.values import CommitId, Fork
 
 TRIES = 3  # of a pull at one node, of the upload of a shard, of a commit
@@ -14,11 +14,10 @@ COMMIT = -1  # in place of a shard
 
 @dataclass(slots=True)
 class Site:
-    """A node, and which copies it holds; dropping: those that it was told to drop, and may still show."""
+    """A node, and what it holds. holding: as it last told; dropping: what it was told to drop, and may still show."""
 
     domain: str
-    life: str = ""
-    number: int = -1
+    holding: Holding | None = None
     slots: set[Copy] = field(default_factory=set)
     pinned: set[Copy] = field(default_factory=set)
     copies: set[Copy] = field(default_factory=set)

@@ -43,7 +43,7 @@ def consider_departure(turn: Turn) -> None:
     leaving = _leaving(turn)
     if not leaving or turn.state.care.leaving is not None:
         return
-    waited_s = turn.now_s - min(member.notice_s for member in leaving)
+    waited_s = turn.attended_s - min(member.notice_s for member in leaving)
     if waited_s >= _SOON_S:
         turn.replenish(f"{leaving[0].name} will be lost: {leaving[0].notice}")
     if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s:
@@ -152,7 +152,7 @@ def notice(turn: Turn, name: str, reason: str) -> None:
     for mate in turn.many(turn.tally.by_start(turn.tally.mates[worker.gang])):  # a replica goes as a whole
         if mate.notice or mate.standing in OVER or mate.standing is Standing.FINISHED:
             continue
-        turn.set_worker(mate.name, notice=reason, notice_s=turn.now_s)
+        turn.set_worker(mate.name, notice=reason, notice_s=turn.attended_s)
         if mate.standing in AT_HOME and not _may_be_needed(mate):
             turn.dismiss(mate.name, reason=reason)
     is_soon = turn.state.phase is Phase.RUNNING and bool(_leaving(turn)) and _are_enough(turn)

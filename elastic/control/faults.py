@@ -3,7 +3,6 @@
 One fault is `KIND [TARGET] [for=SECONDS] [with=ARGUMENT]`; `schedules.py` adds when it strikes.
 """
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -142,17 +141,6 @@ def number_in(text: str, default: float) -> float:
         return float(text) if text else default
     except ValueError:
         return float("nan")
-
-
-def draw(seed: int, *place: object) -> int:
-    """64 bits that depend on nothing but the seed and what they are for."""
-    text = "\0".join(map(str, (seed, *place))).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
-
-
-def chance(seed: int, *place: object) -> float:
-    """A number between 0 and 1, neither of them, evenly spread."""
-    return float(((draw(seed, *place) >> 12) + 0.5) / 2**52)
 
 
 # --- what each kind takes ---------------------------------------------------------------------------------------------

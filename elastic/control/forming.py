@@ -291,7 +291,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     elif resume is None and turn.state.trained:
         begin_anew(turn)
     _leave_out(turn, set(names))
-    began_s = turn.now_s if turn.state.began_s is None else turn.state.began_s
+    began_s = turn.attended_s if turn.state.began_s is None else turn.state.began_s
     view = View(
         run=turn.settings.run,
         incarnation=turn.settings.incarnation,
@@ -309,7 +309,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
         tuning=turn.state.tuning,
         replaced=tuple([worker.name for worker in ranked if worker.replaced]),
         failures=turn.state.failures,
-        watched_s=turn.now_s - began_s,
+        watched_s=turn.attended_s - began_s,
         restores=turn.state.restores,
         left_out=turn.state.left_out,
     )
@@ -323,7 +323,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
     if turn.state.planned:
-        turn.tend(stopped_s=turn.now_s)
+        turn.tend(stopped_s=turn.attended_s)
     exit_resumes(turn, view.resume)
     turn.enter(Phase.FORMING)
     turn.note_new_generation(view.replicas)

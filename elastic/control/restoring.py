@@ -25,7 +25,7 @@ def look_for_state(turn: Turn, reason: str, wish: Restoring = NEWEST) -> None:
     number = turn.state.restores + 1
     turn.change(restores=number)
     wish = replace(
-        wish, number=number, commit=None, enough_s=None, without=wish.without[-_KEPT_BAD:], since_s=turn.now_s
+        wish, number=number, commit=None, enough_s=None, without=wish.without[-_KEPT_BAD:], since_s=turn.attended_s
     )
     turn.change(restore=wish)
     turn.do(FindRestore(at_most=wish.at_most, without=wish.without, reason=reason))
@@ -64,7 +64,7 @@ def is_restored(turn: Turn) -> bool:
     turn.replenish("the state is restored")
     waiting = turn.tally.by_start(turn.tally.unasked)
     # Who kept what it held when an earlier restore came to nothing gives it up now: its answer counts again.
-    turn.set_workers(waiting, restoring=restore.commit, restoring_s=turn.now_s, refused=False, healed=False)
+    turn.set_workers(waiting, restoring=restore.commit, restoring_s=turn.attended_s, refused=False, healed=False)
     if waiting:
         reason = f"the run goes on after step {restore.commit.step}"
         turn.do(Restore(workers=tuple(waiting), commit=restore.commit, number=restore.number, reason=reason))
@@ -82,12 +82,12 @@ def _is_late(turn: Turn, restore: Restoring) -> bool:
     if turn.tally.restored.whole < turn.settings.scaling.bounds[0]:
         return False
     if restore.enough_s is None:
-        restore = replace(restore, enough_s=turn.now_s)
+        restore = replace(restore, enough_s=turn.attended_s)
         turn.change(restore=restore)
-    enough_s = restore.enough_s if restore.enough_s is not None else turn.now_s
+    enough_s = restore.enough_s if restore.enough_s is not None else turn.attended_s
     parked = turn.standing(Standing.PARKED)
     took_s = enough_s - min(worker.restoring_s for worker in parked if worker.restoring is not None)
-    return turn.now_s - enough_s > max(_GRACE_S, took_s)
+    return turn.attended_s - enough_s > max(_GRACE_S, took_s)
 
 
 def _send_to_the_door(turn: Turn) -> None:
@@ -247,9 +247,9 @@ def expire_restores(turn: Turn) -> bool:
     if restore is None:
         return True
     if restore.commit is None:
-        return turn.now_s - restore.since_s <= limit_s
+        return turn.attended_s - restore.since_s <= limit_s
     for worker in turn.many(turn.tally.by_start(turn.tally.restoring)):
-        if worker.is_restoring and turn.now_s - worker.restoring_s > limit_s:
+        if worker.is_restoring and turn.attended_s - worker.restoring_s > limit_s:
             within = f"{SILENCE} times Limits.restore_timeout_s={turn.settings.limits.restore_timeout_s}"
             why = f"{worker.name} has not loaded step {restore.commit.step} within {within}"
             turn.set_worker(worker.name, refused=True)

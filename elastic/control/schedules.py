@@ -16,7 +16,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from elastic.control.faults import ANY, RANDOM_KINDS, Fault, FaultKind, chance, draw, kind_of, seconds
+from elastic.control.draws import chance, draw, log
+from elastic.control.faults import ANY, RANDOM_KINDS, Fault, FaultKind, kind_of, seconds
 from elastic.errors import SettingError
 from elastic.settings import Chaos
 
@@ -110,7 +111,7 @@ def _poisson(entry: Entry, mtbf_s: float, number: int, seed: int, until_s: float
     """Exponential intervals by inversion, -mean * ln(u), which make up a Poisson process for this node alone."""
     at_s, count = 0.0, 0
     while True:
-        at_s -= mtbf_s * math.log(chance(seed, number, node, count, "interval"))
+        at_s -= mtbf_s * log(chance(seed, number, node, count, "interval"))
         if at_s > until_s:
             return
         yield entry.fault(at_s, seed, number, node, count)

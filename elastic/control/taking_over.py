@@ -82,7 +82,8 @@ def as_found(state: RunState, event: ev.RunTakenOver, now_s: float) -> RunState:
 def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[str, Any]:
     view = newest_view(event.found)
     members = {member.worker for member in view.members} if view is not None else set()
-    workers = {one.worker: _record(one, now_s) for one in event.found if one.worker not in members}
+    attended_s = now_s - state.absent_s
+    workers = {one.worker: _record(one, attended_s) for one in event.found if one.worker not in members}
     changes: dict[str, Any] = {"seen_s": now_s, **taken_on(state, event.left, now_s)}
     if view is not None:
         told = max(view.published, event.published)
@@ -91,8 +92,9 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
         ahead = frozenset(step for step in event.ahead if step > told)
         oldest = _oldest(view, told, ahead)
         there = [one for one in event.found if one.worker in members]
-        workers |= {one.worker: _member(one, event.generation, oldest, now_s) for one in there}
-        workers |= _missing(view, workers, max(event.next_gang, _first_free(one.gang for one in event.found)), now_s)
+        workers |= {one.worker: _member(one, event.generation, oldest, attended_s) for one in there}
+        free = max(event.next_gang, _first_free(one.gang for one in event.found))
+        workers |= _missing(view, workers, free, attended_s)
         changes |= {
             "phase": Phase.FREEZING,
             "phase_since_s": now_s,
@@ -131,14 +133,14 @@ def is_left_of_a_rewind(turn: Turn, event: ev.FreezeAnswered) -> bool:
     return last.step < _oldest(state.view, state.published, state.published_ahead)
 
 
-def _record(one: Adopted, now_s: float) -> WorkerRecord:
+def _record(one: Adopted, attended_s: float) -> WorkerRecord:
     """Of one that is no member: it stands at the door, or comes there.
 
     What it may hold, of a replica that was left out, is behind the run, or off it: it is a joiner, and tells nothing.
     """
     is_left = one.was is Stage.FROZEN and one.state.commit.step >= 0
     return WorkerRecord(
-        **_place(one, now_s),
+        **_place(one, attended_s),
         standing=_STANDING[one.was],
         left_with=one.state.commit if is_left else None,
         outdated=is_left,
@@ -146,12 +148,12 @@ def _record(one: Adopted, now_s: float) -> WorkerRecord:
     )
 
 
-def _member(one: Adopted, generation: int, oldest: int, now_s: float) -> WorkerRecord:
+def _member(one: Adopted, generation: int, oldest: int, attended_s: float) -> WorkerRecord:
     """Of a member: adopting it has frozen it. What is older than what was told was loaded at the door, for a rewind."""
     is_frozen = one.state.stage in (Stage.FROZEN, Stage.PARKED)
     last = one.state.prepared or one.state.commit
     return WorkerRecord(
-        **_place(one, now_s),
+        **_place(one, attended_s),
         standing=Standing.GONE if one.is_dismissed else Standing.MEMBER,
         is_dismissed=one.is_dismissed,
         answer=one.state.commit if is_frozen else None,
@@ -161,7 +163,7 @@ def _member(one: Adopted, generation: int, oldest: int, now_s: float) -> WorkerR
     )
 
 
-def _missing(view: View, found: dict[str, WorkerRecord], free: int, now_s: float) -> dict[str, WorkerRecord]:
+def _missing(view: View, found: dict[str, WorkerRecord], free: int, attended_s: float) -> dict[str, WorkerRecord]:
     """Members that did not answer; the address stands for a node of which nothing is heard."""
     missing: dict[str, WorkerRecord] = {}
     for rank, member in enumerate(view.members):
@@ -178,12 +180,12 @@ def _missing(view: View, found: dict[str, WorkerRecord], free: int, now_s: float
             node=member.host,
             host=member.host,
             port=member.port,
-            since_s=now_s,
+            since_s=attended_s,
         )
     return missing
 
 
-def _place(one: Adopted, now_s: float) -> dict[str, Any]:
+def _place(one: Adopted, attended_s: float) -> dict[str, Any]:
     return {
         "name": one.worker,
         "gang": one.gang,
@@ -193,9 +195,9 @@ def _place(one: Adopted, now_s: float) -> dict[str, Any]:
         "port": one.port,
         "pid": one.pid,
         "layout": one.layout,
-        "since_s": now_s,
+        "since_s": attended_s,
         "notice": one.notice,
-        "notice_s": now_s if one.notice else 0.0,
+        "notice_s": attended_s if one.notice else 0.0,
     }
 
 

@@ -107,6 +107,6 @@ def _is_stuck(turn: Turn, worker: WorkerRecord, barred: frozenset[str]) -> bool:
 
 def _remind_of_pause(turn: Turn) -> None:
     state = turn.state
-    if state.phase is Phase.RUNNING and state.pause_asked and turn.now_s - state.pause_asked_s > REMIND_S:
+    if state.phase is Phase.RUNNING and state.pause_asked and turn.attended_s - state.pause_asked_s > REMIND_S:
         turn.change(pause_asked=False)
         turn.pause("the order to stop at the end of a step may have been lost")

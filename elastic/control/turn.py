@@ -75,7 +75,7 @@ class Turn:
     def pause(self, reason: str) -> None:
         """Ask the leader to have all stop at the end of a step, unless that was asked already."""
         if self.state.view is not None and not self.state.pause_asked:
-            self.change(pause_asked=True, pause_asked_s=self.now_s)
+            self.change(pause_asked=True, pause_asked_s=self.attended_s)
             leader, generation = self.state.view.leader.worker, self.state.generation
             self.do(Pause(worker=leader, generation=generation, reason=reason))
 

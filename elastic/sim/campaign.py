@@ -38,7 +38,7 @@ _LUXURIES = ("before", "bad", "refuse", "rewind", "upload_s", "outage", "node_lo
 FAULTS = (
     "crash", "hang", "mute", "lose_call", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor",
     "lose_beat", "partition", "jump", "notice", "corrupt", "announce", "run_out", "xid", "slow", "pause", "tune",
-    "raise_", "depart", "rack",
+    "raise_", "depart", "rack", "split",
 )  # fmt: skip
 _DECIDING = ("Ladder", "Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware", "Redealing")
 
@@ -144,7 +144,7 @@ def _unrest(seed: int, often: float) -> dict[str, Any]:
     rng = Chance("campaign, unrest", seed)
     rates = {
         "announce": 0.02, "run_out": 0.02, "xid": 0.02, "slow": 0.05, "pause": 0.02, "tune": 0.02, "raise_": 0.004,
-        "depart": 0.01, "rack": 0.02,
+        "depart": 0.01, "rack": 0.02, "split": 0.04,
     }  # fmt: skip
     return {
         "policy": rng.choice(_DECIDING),

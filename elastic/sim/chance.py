@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from elastic.control.faults import draw
+from elastic.control.draws import draw, log
 
 T = TypeVar("T")
 _MASK = (1 << 64) - 1
@@ -60,4 +60,4 @@ class Chance:
 
     def exponential(self, mean: float) -> float:
         """Greater than 0, of this mean."""
-        return -mean * math.log(1.0 - self.random()) if mean < math.inf else math.inf
+        return -mean * log(1.0 - self.random()) if mean < math.inf else math.inf

@@ -102,9 +102,10 @@ class Clockwork(ABC):
     def think_s(self) -> float:
         """Between two moves of a worker."""
 
-    def chance(self, fault: str) -> bool:
-        """Whether a fault strikes now; none does after `Plan.faults_end_s`."""
-        happens = self.now_s < self.plan.faults_end_s and self.rng.random() < getattr(self.plan, fault)
+    def chance(self, fault: str, times: int = 1) -> bool:
+        """Whether a fault strikes now, of so many times that it might have; none does after `Plan.faults_end_s`."""
+        rate = times * getattr(self.plan, fault)
+        happens = rate > 0.0 and self.now_s < self.plan.faults_end_s and self.rng.random() < rate
         if happens:
             self.faults.add(fault)
         return happens

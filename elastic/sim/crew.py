@@ -22,6 +22,7 @@ from elastic.sim.parts import Plan, SimWorker
 from elastic.sim.samples import Samples, data_of
 
 OVERDUE_S = 5.0
+REST = 5  # times as long between two moves of a worker that waits to be told something
 OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
 
 
@@ -85,6 +86,8 @@ class Crew(Clockwork):
                 self.reductions[self.key(worker)].discard(worker.name)
             worker.contributed = False
         worker.state = reaction.state
+        if before.stage in _AT_REST and reaction.state.stage not in _AT_REST:
+            self.move_soon(worker)
         return reaction.verdict
 
     def done(self, worker: SimWorker, signal: Signal, **details: Any) -> None:
@@ -139,9 +142,9 @@ class Crew(Clockwork):
 
     # --- what a worker does by itself ---
 
-    def move(self, worker: SimWorker) -> None:
+    def move(self, worker: SimWorker, turn: int) -> None:
         """One move of the training thread; then it thinks about the next one."""
-        if self.suffers(worker):
+        if turn != worker.turn or self.suffers(worker):
             return
         stage = worker.state.stage
         if worker.applying is not None:  # what has begun ends, whatever is asked of it meanwhile
@@ -154,7 +157,15 @@ class Crew(Clockwork):
             worker.since_s = self.now_s
             self.tell(worker, ev.Overdue, generation=worker.state.generation)
         if worker.is_alive:
-            self.later(self.think_s(), self.move, worker)
+            self.move_soon(worker)
+
+    def move_soon(self, worker: SimWorker) -> None:
+        """It thinks first; who waits to be told something looks up now and then."""
+        worker.turn += 1
+        self.later(self.think_s() * (REST if self.is_at_rest(worker) else 1), self.move, worker, worker.turn)
+
+    def is_at_rest(self, worker: SimWorker) -> bool:
+        return worker.state.stage in _AT_REST and worker.applying is None
 
     def is_late(self, worker: SimWorker) -> bool:
         return self.now_s - worker.since_s > OVERDUE_S
@@ -168,12 +179,19 @@ class Crew(Clockwork):
     def is_there(self, other: SimWorker, view: View) -> bool:
         return other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT
 
+    def are_in_touch(self, one: SimWorker, other: SimWorker) -> bool:
+        """Whether the network between their hosts lets anything through; the driver may reach both all the same."""
+        return True
+
+    def has_heard(self, worker: SimWorker, members: tuple[Member, ...]) -> bool:
+        return all(self.are_in_touch(worker, self.workers[one.worker]) for one in members)
+
     def form(self, worker: SimWorker) -> None:
         """The group connects once all are there; those behind receive what the donors hold."""
         view = worker.view
         assert view is not None
         group = [self.workers[member.worker] for member in view.members]
-        is_complete = all(self.is_there(other, view) for other in group)
+        is_complete = all(self.is_there(other, view) and self.are_in_touch(worker, other) for other in group)
         if self.chance("break_") or (not is_complete and self.is_late(worker)):
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.FormingFailed, generation=view.generation, error="refused")
@@ -217,7 +235,7 @@ class Crew(Clockwork):
             must(is_alone, Law.ONE_GENERATION, lambda: f"{key} completes beside generation {newest}")
             self.pauses |= {key} if worker.pause_generation == view.generation else set()
             return
-        is_complete = self.is_full(worker)
+        is_complete = self.is_full(worker) and self.has_heard(worker, view.members)
         if self.chance("break_") or not (is_complete or self.may_become(worker, view.members)):
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")
@@ -352,6 +370,7 @@ class Crew(Clockwork):
         worker.is_alive = False
 
 
+_AT_REST = frozenset({Stage.PARKED, Stage.FROZEN, Stage.READY})
 _MOVES: dict[Stage, Callable[[Crew, SimWorker], None]] = {
     Stage.LOADING: lambda crew, worker: crew.arrive(worker),
     Stage.FORMING: lambda crew, worker: crew.form(worker),

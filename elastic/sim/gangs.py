@@ -103,8 +103,9 @@ class GangWorld(World):
             return
         view = worker.view
         assert view is not None
-        has_agreed = len(self.agreements[decision]) == self.width
-        if self.chance("break_") or not (has_agreed or self.may_become(worker, view.gang(decision[2]))):
+        mates = view.gang(decision[2])
+        has_agreed = len(self.agreements[decision]) == self.width and self.has_heard(worker, mates)
+        if self.chance("break_") or not (has_agreed or self.may_become(worker, mates)):
             self.split += has_agreed
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")

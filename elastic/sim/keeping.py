@@ -195,6 +195,10 @@ class KeptWorld(Restores):
         """It is gone, or nothing comes through to it, or from it."""
         return self.hosts.get(host.name) is not host or self.is_cut(self.workers[host.worker], way)
 
+    def reaches(self, host: Host, other: str) -> bool:
+        """Whether a node can read from another one."""
+        return self.are_in_touch(self.workers[host.worker], self.workers[self.hosts[other].worker])
+
     def is_silent(self, host: Host) -> bool:
         """Whoever asks it waits in vain."""
         return self.is_apart(host, "in") or self.is_apart(host, "out")
@@ -228,7 +232,7 @@ class KeptWorld(Restores):
 
     def pull(self, host: Host, order: rungs.Pull, ladder: Ladder) -> None:
         copy = copy_of(order.key)
-        there = [self.hosts[name] for name in order.sources if name in self.hosts]
+        there = [self.hosts[name] for name in order.sources if name in self.hosts and self.reaches(host, name)]
         source = next((one for one in there if copy in one.readable), None)
         if source is None or not host.has_room(order.key):
             self.refuse(order, ladder, is_full=source is not None)
@@ -240,7 +244,8 @@ class KeptWorld(Restores):
         copy = copy_of(order.key)
         if self.hosts.get(host.name) is not host:
             return
-        if self.hosts.get(source.name) is not source or copy not in source.readable:
+        is_there = self.hosts.get(source.name) is source and self.reaches(host, source.name)
+        if not is_there or copy not in source.readable:
             self.refuse(order, ladder)
             return
         host.copies[copy] = order.key

@@ -34,8 +34,8 @@ class Plan:
             jump: chances per tick that the driver is cut off from all hosts, and that the controller's clock jumps.
         announce: that a node is told that it will be taken away; run_out: that machines do not come; xid: that a GPU
             errs; slow: that one computes slowly; pause, tune: that a user asks for that; raise_: that train_fn raises;
-            depart: that a worker leaves by itself; rack: that the driver is cut off from some nodes. These too are
-            chances per tick.
+            depart: that a worker leaves by itself; rack: that the driver is cut off from some nodes; split: that
+            some hosts are cut off from the others, and none from the driver. These too are chances per tick.
         policy: who decides: one of POLICIES.
     """
 
@@ -73,6 +73,7 @@ class Plan:
     raise_: float = 0.0
     depart: float = 0.0
     rack: float = 0.0
+    split: float = 0.0
     policy: str = "Ladder"
 
 
@@ -84,6 +85,7 @@ class SimWorker:
         clock_rate: seconds of its host's clock in one second.
         bits: of its state; 0 where nothing has gone wrong. is_tainted: something has, since the last vote on them.
         consumed: samples of all steps that are in it.
+        turn: number of its next move; one with another number has been overtaken.
     """
 
     name: str
@@ -93,6 +95,7 @@ class SimWorker:
     is_hung: bool = False
     is_stopped: bool = False
     moved_s: float = 0.0
+    turn: int = 0
     has_last_words: bool = True
     clock_rate: float = 1.0
     muted_at_s: float = 0.0

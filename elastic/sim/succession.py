@@ -277,9 +277,9 @@ class Succession(World):
         self.kept[worker.name] += worker.unpublished
         super().publish(worker)
 
-    def move(self, worker: SimWorker) -> None:
+    def move(self, worker: SimWorker, turn: int) -> None:
         if worker.name not in self.left:
-            super().move(worker)
+            super().move(worker, turn)
 
     def leave(self, worker: SimWorker) -> None:
         """Its process stays until a driver lets it go."""

@@ -19,6 +19,7 @@ from elastic.sim.world import World
 
 _LEAVES_S = (2.0, 15.0)  # after its notice
 _PAUSE_S = (1.0, 8.0)
+_SPLIT_S = (1.0, 20.0)
 _SLOW_S = (5.0, 20.0)
 _RESET_S = (0.5, 3.0)
 _COMES_S = (2.0, 10.0)
@@ -32,11 +33,13 @@ class Unrest(World):
 
     Attributes:
         slow_until_s: by worker that computes slowly. views: by generation.
+        sides: until when these hosts and the others are out of touch, for each split of the network between workers.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.slow_until_s: dict[str, float] = {}
         self.views: dict[int, View] = {}
+        self.sides: list[tuple[float, frozenset[str]]] = []
         super().__init__(*arguments, **options)
 
     def tick(self) -> None:
@@ -122,6 +125,19 @@ class Unrest(World):
         cut = {self.node_of(one.name): self.rng.random() < 0.5 for one in self.workers.values()}
         self.cut_off([one for one in self.workers.values() if cut[self.node_of(one.name)]])
 
+    def split(self) -> None:
+        """Some hosts reach the others no more, nor are they reached, for a while; the driver reaches all of them."""
+        hosts = sorted({self.node_of(one.name) for one in self.workers.values() if one.is_alive})
+        side = frozenset(host for host in hosts if self.rng.random() < 0.5)
+        self.sides = [*self.sides, (self.now_s + self.rng.uniform(*_SPLIT_S), side)]
+
+    def are_in_touch(self, one: SimWorker, other: SimWorker) -> bool:
+        if not self.sides:
+            return True
+        self.sides = [(until_s, side) for until_s, side in self.sides if until_s > self.now_s]
+        hosts = self.node_of(one.name), self.node_of(other.name)
+        return all((hosts[0] in side) is (hosts[1] in side) for _, side in self.sides)
+
     # --- users ---
 
     def pause(self) -> None:
@@ -165,4 +181,5 @@ ACTS: dict[str, Callable[[Unrest], None]] = {
     "raise_": Unrest.raise_,
     "depart": Unrest.depart,
     "rack": Unrest.cut_some,
+    "split": Unrest.split,
 }

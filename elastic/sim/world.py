@@ -13,7 +13,7 @@ from elastic.control.outcome import Ending
 from elastic.control.state import OVER, Phase
 from elastic.control.values import Fork
 from elastic.sim.clockwork import LIMITS, SENSING, SLOWEST_S, TICK_S
-from elastic.sim.crew import Crew
+from elastic.sim.crew import REST, Crew
 from elastic.sim.laws import Law, must
 from elastic.sim.orders import Orders
 from elastic.sim.parts import Plan, SimWorker, reading_of
@@ -204,7 +204,7 @@ class World(Crew):
         self.control(ev.WorkerPlaced(worker=name, node=self.node_of(name)))
         if self.plan.drift:
             worker.clock_rate = self.rng.uniform(1.0 - self.plan.drift, 1.0 + self.plan.drift)
-        self.later(self.rng.uniform(0.1, 3.0), self.move, worker)
+        self.later(self.rng.uniform(0.1, 3.0), self.move, worker, worker.turn)
 
     def shard(self, worker: SimWorker) -> int:
         """Its place in its replica."""
@@ -254,17 +254,17 @@ class World(Crew):
 
     def suffers(self, worker: SimWorker) -> bool:
         """Whether a fault takes this worker now; its last words may come late, or never."""
-        trains = worker.state.generation > 0
+        trains, moves = worker.state.generation > 0, REST if self.is_at_rest(worker) else 1
         if self.now_s >= self.plan.faults_end_s:
             return not worker.is_alive or worker.is_hung
-        if self.chance("crash"):
+        if self.chance("crash", moves):
             self.crash(worker)
-        elif trains and self.chance("hang"):
+        elif trains and self.chance("hang", moves):
             worker.is_hung, worker.is_stopped = True, self.rng.random() < 0.5
             self.later(GONE_LATE_S, self.crash, worker)
-        elif trains and self.now_s > worker.muted_until_s and self.chance("mute"):
+        elif trains and self.now_s > worker.muted_until_s and self.chance("mute", moves):
             self.cut(worker)
-        elif self.chance("notice"):
+        elif self.chance("notice", moves):
             self.tell(worker, ev.WorkerNotice, reason="SIGTERM")
             self.later(self.rng.uniform(0.5, 5.0), self.crash, worker)
         return not worker.is_alive or worker.is_hung

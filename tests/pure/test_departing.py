@@ -8,6 +8,7 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.restoring import last_copy, why_at_once
 from elastic.control.state import Phase, Standing
+from elastic.control.tending import REMIND_S
 from elastic.control.values import IncidentClass
 from elastic.settings import Checkpoint
 from tests.pure.bare_controller import BareController, commit, trained
@@ -44,6 +45,19 @@ def test_a_notice_is_a_departure_at_the_end_of_a_step():
     ws.form()
     ws.stable(10)
     assert ws.addressees(cmd.StartWorker) == {"w3"}, "the replacement is asked for"
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_notice_and_its_reminder_wait_for_no_clock_that_jumps(jump_s: float):
+    ws = trained((1, 3))
+    tell(ws, "w1")
+    ws.sleep(jump_s)
+    asked = [command for _ in range(4) for command in ws.tick(0.1)]
+    assert [type(command) for command in asked if not isinstance(command, cmd.StartWorker)] == [cmd.Pause]
+    ws.sleep(jump_s)
+    again = [command for _ in range(int(REMIND_S) + 1) for command in (*ws.tick(0.5), *ws.tick(0.5))]
+    reminders = [command.reason for command in again if isinstance(command, cmd.Pause)]
+    assert reminders == ["the order to stop at the end of a step may have been lost"]
 
 
 def test_the_replacement_is_asked_for_within_a_second_even_where_a_step_takes_longer():

@@ -33,7 +33,7 @@ WORLDS = (
     Plan(replicas=(1, 3), spares=1, steps=3, crash=0.02, break_=0.05, mute=0.01),
     Plan(replicas=1, spares=1, steps=2, crash=0.03, break_=0.05),
 )
-SEEDS = range(1, 2)
+SEEDS = range(1, 3)
 
 
 def give_up(incident: object, view: object) -> Remediation:

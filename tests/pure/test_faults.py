@@ -1,8 +1,11 @@
 """Faults as they are written down: what each kind takes, and how one that cannot work is refused."""
 
+import math
+
 import pytest
 
-from elastic.control.faults import Fault, FaultKind, chance, draw, kind_of, options, seconds
+from elastic.control.draws import chance, draw, log
+from elastic.control.faults import Fault, FaultKind, kind_of, options, seconds
 from elastic.errors import SettingError
 
 RIGHT = {
@@ -92,6 +95,14 @@ def test_draws_depend_on_the_seed_and_on_what_they_are_for():
     assert len({draw(seed, place) for seed in range(10) for place in range(10)}) == 100
     drawn = [chance(0, number) for number in range(1000)]
     assert all(0 < one < 1 for one in drawn) and 0.45 < sum(drawn) / 1000 < 0.55
+
+
+def test_the_logarithm_has_the_same_bits_everywhere_and_is_one():
+    told = ["0x0.0p+0", "0x1.62e42fefa39efp-1", "-0x1.bb9611b80e2fap-2", "0x1.26bb1bbb55515p+1"]
+    assert [log(x).hex() for x in (1.0, 2.0, 0.6484375, 10.0)] == told
+    drawn = [chance(0, number) for number in range(1000)]
+    for x in (*drawn, *(1 / one for one in drawn), *(1 - one * 1e-9 for one in drawn)):
+        assert math.isclose(log(x), math.log(x), rel_tol=5e-16, abs_tol=1e-16)
 
 
 def test_a_fault_tells_itself_as_it_is_written():

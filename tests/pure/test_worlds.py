@@ -21,7 +21,7 @@ from elastic.sim.gangs import GangWorld
 from elastic.sim.journalled import judge_account
 from elastic.sim.laws import Violation
 from elastic.sim.parts import Plan, SimWorker
-from elastic.sim.succession import DriverGangWorld, DriverWorld, Order
+from elastic.sim.succession import DriverDepotWorld, DriverGangWorld, DriverWorld, Order
 from elastic.sim.tiers import TierWorld
 from elastic.sim.unrest import ACTS, Unrest
 from elastic.sim.world import World
@@ -293,13 +293,13 @@ def quiet(case: campaign.Case) -> campaign.Case:
 
 
 def test_a_driver_that_finds_nobody_goes_on_from_the_newest_durable_step():
-    world = campaign.world_of(quiet(campaign.case_of(63, 200))).play()
+    world = campaign.world_of(quiet(campaign.case_of(867, 200))).play()
     world.judge()
-    assert world.begun == 1 and world.restored == [17] and len(world.stable) == 200
+    assert world.begun == 1 and world.restored == [6] and len(world.stable) == 200
 
 
 def test_a_new_driver_that_leaves_a_step_out_breaks_a_law():
-    world = campaign.world_of(quiet(campaign.case_of(63, 200)))
+    world = campaign.world_of(quiet(campaign.case_of(867, 200)))
     world.found = lambda command: ev.RestoreFound(commit=None, reason="it did not look")
     with pytest.raises(Violation, match="no stable step is lost"):
         world.play()
@@ -319,6 +319,17 @@ def test_between_two_drivers_nobody_hears_and_orders_of_the_first_come_too_late(
     assert worker.pause_generation != pause.generation
     world.obey(worker, Order(2, pause))
     assert worker.pause_generation == pause.generation
+
+
+DEPOT = {
+    "stage": 1.0,
+    "peers": 1,
+    "upload_s": 0.0,
+    "link_bytes_per_s": 10 << 30,
+    "outage": 0.0,
+    "node_loss": 0.0,
+    "rewind": 0.0,
+}
 
 
 # --- machines, GPUs and users -----------------------------------------------------------------------------------------
@@ -346,6 +357,30 @@ def test_who_computes_slowly_says_so_and_the_deal_follows():
     world.slow_until_s["w0"] = world.now_s + 60.0
     assert sorted(world.report_of(commit(1)).seconds) == [1.0, 1.0, 1.0, 1.0, 1.0, 3.0]
     until(world, lambda: world.ws.view.balanced)
+
+
+def test_hosts_that_do_not_reach_each_other_form_no_group_until_they_do():
+    world = trained(unruly(DriverWorld)(1, Plan(replicas=(2, 2), steps=500)))
+    workers = [world.workers["w0"], world.workers["w1"]]
+    begun, made, until_s = world.ws.generation, len(world.stable), world.now_s + 30.0
+    world.sides = [(until_s, frozenset({world.node_of("w0")}))]
+    assert world.are_in_touch(workers[0], workers[0]) and not world.are_in_touch(*workers)
+    until(world, lambda: world.now_s > until_s)
+    assert len(world.stable) <= made + 1 and world.ws.generation > begun + 1, "one breaks after the other"
+    until(world, lambda: len(world.stable) > made + 5)
+    assert world.are_in_touch(*workers) and not world.sides
+
+
+def test_nodes_that_do_not_reach_each_other_copy_nothing():
+    world = trained(unruly(DriverDepotWorld)(1, Plan(replicas=(3, 3), steps=500), **DEPOT))
+    until(world, lambda: world.pulled > 0)
+    until_s = world.now_s + 20.0
+    world.sides = [(until_s, frozenset({node})) for node in map(world.node_of, world.workers)]
+    until(world, lambda: world.now_s > until_s - 19.0)  # what was under way is over
+    pulled = world.pulled
+    until(world, lambda: world.now_s > until_s - 1.0)
+    assert world.pulled == pulled
+    until(world, lambda: world.pulled > pulled)
 
 
 def test_a_mistake_of_the_user_is_no_fault_of_the_run():

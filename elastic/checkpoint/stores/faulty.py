@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic.checkpoint.store import Item, Store, StoreError
-from elastic.control.faults import chance
+from elastic.control.draws import chance
 
 
 def turn_on(switch: Path, share: float, lasts_s: float, draw: int) -> None:
