@@ -343,3 +343,34 @@ def test_what_was_found_and_what_was_done_on_purpose_have_their_sentences():
     assert sentence("HardwareFinding", {**found, "device": ""}) == "restartable on node node-a-01234: xid: XID 94"
     struck = {"fault": {"kind": "kill"}, "target": "w1", "proof": "SIGKILL"}
     assert sentence("FaultInjected", struck) == "fault kill was injected on purpose into w1: SIGKILL"
+
+
+def test_a_step_that_several_workers_tell_of_counts_once():
+    """A step that was skipped is told by each member, since only one knows why."""
+    scribe = training("w0", "w1", "w2")
+    scribe.steps(30, replicas=3)
+    once = made(scribe.lines)
+    twice = []
+    for line in scribe.lines:
+        is_step = line.get("event") == "StepStable"
+        twice += [line] + [{**line, "worker": worker} for worker in ("w1", "w2") if is_step]
+    assert made(twice) == once
+
+
+def test_a_step_that_is_told_late_counts_too():
+    scribe = training("w0", "w1")
+    scribe.steps(30, replicas=2)
+    late = scribe.lines.pop(-20)
+    now = made([*scribe.lines, late])
+    assert sum(now.throughput.values) == pytest.approx(960, rel=0.1) and len(now.losses.values) == 30
+
+
+def test_a_run_that_begins_anew_counts_its_steps_again():
+    scribe = training("w0", "w1")
+    scribe.steps(30, replicas=2)
+    scribe.incarnation, scribe.generation, scribe.step = 2, 0, -1
+    scribe.begin()
+    scribe.form(["w0", "w1"])
+    scribe.steps(10, replicas=2)
+    now = made(scribe.lines)
+    assert len(now.losses.values) == 40 and (now.headline.step, now.redone) == (9, 10)

@@ -7,7 +7,7 @@ from typing import Any
 from elastic.report.content.lanes import Lanes
 from elastic.report.content.model import Setting
 from elastic.report.content.safety import Safety
-from elastic.report.content.steps import Steps
+from elastic.report.content.steps import Steps, Told, begins_anew
 from elastic.report.content.words import sentence
 
 ROLES = ("event", "command", "checkpoint", "life", "moment", "phase")
@@ -34,6 +34,7 @@ class Fold:
         self.incarnation = self.generation = 0
         self.began_s: float | None = None
         self.seen_s: float | None = None
+        self._steps_told = Told()
         self.told: deque[tuple[float, str]] = deque(maxlen=_MOST_TOLD)
         self.settings: tuple[Setting, ...] = ()
         self._handlers: dict[str, list[Handler]] = {}
@@ -56,6 +57,8 @@ class Fold:
         self.began_s = at_s if self.began_s is None else self.began_s
         self.seen_s = max(at_s, self.seen_s or at_s)
         self.phase = line.get("phase", self.phase)
+        if kind == "StepStable" and not self._steps_told.is_new(line["report"]["commit"]["step"]):
+            return
         for handler in self._handlers.get(kind, ()):
             handler(at_s, line)
         text = sentence(kind, line)
@@ -72,6 +75,8 @@ class Fold:
 
     def _formed(self, at_s: float, line: Mapping[str, Any]) -> None:
         view = line["view"]
+        if begins_anew(line):
+            self._steps_told.go_back(view["resume"]["step"])
         self.run, self.incarnation, self.generation = view["run"], view["incarnation"], view["generation"]
 
     def _ended(self, at_s: float, line: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from elastic.control.values import Rung
 from elastic.report.content.model import Decision
+from elastic.report.content.steps import begins_anew
 from elastic.report.content.thinning import Curve
 
 RUNGS = tuple(rung.name.lower() for rung in Rung)
@@ -43,7 +44,7 @@ class Safety:
         """Where history begins anew, later steps are void, however safe they are."""
         resume = line["view"]["resume"]["step"]
         for rung, step in self.newest.items():
-            if line["view"].get("restored") and step > resume:
+            if begins_anew(line) and step > resume:
                 self.newest[rung] = resume
                 self.curves[rung].put(at_s, resume)
 

@@ -14,6 +14,35 @@ METRICS = ("loss", "train_loss")
 _MOST_RETRIES = 300
 _LOOK_S = 1.0  # times of micro-batches are smoothed, so that one look a second is enough
 _MOST_SLOW = 24
+_MOST_AHEAD = 4096  # steps that were told while an earlier one was not
+
+
+class Told:
+    """Which steps were told already: several workers may tell of one, and drivers that follow each other too."""
+
+    def __init__(self) -> None:
+        self._until, self._ahead = -1, set[int]()  # all up to that one, and later ones
+
+    def is_new(self, step: int) -> bool:
+        """Whether nobody has told of it yet; it counts as told from now on."""
+        if step <= self._until or step in self._ahead:
+            return False
+        self._ahead.add(step)
+        if len(self._ahead) > _MOST_AHEAD:  # nobody is left who could tell of those between
+            self._until = min(self._ahead) - 1
+        while self._until + 1 in self._ahead:
+            self._until += 1
+            self._ahead.remove(self._until)
+        return True
+
+    def go_back(self, to_step: int) -> None:
+        """Later steps are computed again."""
+        self._until, self._ahead = to_step, set()
+
+
+def begins_anew(line: Mapping[str, Any]) -> bool:
+    """Whether the generation that is formed goes on from a checkpoint, or from nothing: what came later is void."""
+    return bool(line["view"].get("restored") or line["view"].get("bootstrap"))
 
 
 @dataclass(slots=True)
@@ -72,7 +101,7 @@ class Steps:
         return tuple(sorted(found, key=lambda one: (one.latest is None, -(one.latest or one.mean)))[:_MOST_SLOW])
 
     def _formed(self, at_s: float, line: Mapping[str, Any]) -> None:
-        if line["view"].get("restored"):
+        if begins_anew(line):
             self.step, self._redone_until = line["view"]["resume"]["step"], self._furthest
 
     def _going(self, at_s: float, line: Mapping[str, Any]) -> None:
