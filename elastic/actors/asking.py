@@ -17,6 +17,7 @@ from elastic.control.faults import Fault
 from elastic.control.injecting import nodes_of
 from elastic.control.state import Phase, RunState
 from elastic.control.tuning import Tuning
+from elastic.control.values import AS_BEFORE
 from elastic.errors import ElasticError
 
 _ANSWER_S = 10.0
@@ -67,7 +68,7 @@ def rewind(
     run: str,
     to_step: int,
     *,
-    skip: tuple[int, int] = (0, 0),
+    skip: tuple[int, int] = AS_BEFORE,
     timeout_s: float = 600.0,
     address: str | None = None,
 ) -> int:
@@ -76,7 +77,8 @@ def rewind(
     Args:
         run: name given to `fit`.
         to_step: the newest step at or before this one that can be restored is taken.
-        skip: steps [begin, end) after it whose batches are left out: their samples count as consumed.
+        skip: steps [begin, end) after it whose batches are left out: their samples count as consumed. It takes the
+            place of what earlier rewinds left out; `NONE_LEFT_OUT`: no step is, `AS_BEFORE`: what they left out.
         timeout_s: until all workers have loaded it.
         address: of the cluster; default: the connection there is, RAY_ADDRESS, the one on this machine.
 

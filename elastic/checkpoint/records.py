@@ -24,7 +24,7 @@ from typing import Any
 
 from elastic.checkpoint import seal
 from elastic.checkpoint.manifest import Manifest, checked_name
-from elastic.control.values import CommitId, Fork
+from elastic.control.values import AS_BEFORE, CommitId, Fork
 from elastic.errors import CorruptError
 
 VERSION = 1
@@ -141,7 +141,7 @@ class Keys:
         return f"{self.run}/incarnations/{number:010d}"
 
     def fork(self, fork: Fork) -> str:
-        skip = f"-{fork.skip[0]}-{fork.skip[1]}" if fork.skip[0] < fork.skip[1] else ""
+        skip = f"-{fork.skip[0]}-{fork.skip[1]}" if fork.skip != AS_BEFORE else ""
         return f"{self.run}/forks/{fork.incarnation:010d}-{fork.generation:010d}-{fork.step + 1:010d}{skip}"
 
     def commit(self, name: str) -> str:

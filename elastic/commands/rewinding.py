@@ -6,27 +6,35 @@ import socket
 import click
 
 from elastic.commands.style import address_option, json_option, tell
+from elastic.control.values import AS_BEFORE, NONE_LEFT_OUT
 from elastic.errors import ElasticError
 
 
 class Steps(click.ParamType):
-    """A:B, steps from A to before B."""
+    """A:B, steps from A to before B; or none."""
 
     name = "A:B"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         if isinstance(value, tuple):
             return value
+        if value == "none":
+            return NONE_LEFT_OUT
         begin, colon, end = str(value).partition(":")
         if not (colon and begin.isdigit() and end.isdigit() and int(begin) < int(end)):
-            self.fail(f"{value!r} must be A:B, two step numbers with A < B", param, ctx)
+            self.fail(f"{value!r} must be A:B, two step numbers with A < B, or none", param, ctx)
         return int(begin), int(end)
 
 
 @click.command()
 @click.argument("run")
 @click.option("--to-step", type=click.IntRange(min=0), required=True, help="The newest step that may stand.")
-@click.option("--skip-batches", type=Steps(), default=(0, 0), help="Steps to leave out then, A to B-1.")
+@click.option(
+    "--skip-batches",
+    type=Steps(),
+    default=AS_BEFORE,
+    help="A to B-1 are left out, in place of earlier ones; none: no step is.",
+)
 @click.option("--persistent", metavar="URL", help="RUN has ended: send its next life back.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds until all have gone back.")
 @address_option
@@ -45,7 +53,7 @@ def rewind(
     A run that trains goes back in place: no process is restarted.
     """
     begin, end = skip_batches
-    if end and begin <= to_step:
+    if begin < end and begin <= to_step:
         raise click.BadParameter(f"{begin}:{end} must begin after --to-step {to_step}", param_hint="--skip-batches")
     if persistent is not None:
         step = send_back_next_life(run, persistent, to_step, skip_batches)

@@ -12,7 +12,7 @@ from elastic.control.flight import Reading
 from elastic.control.hardware import FindingKind
 from elastic.control.logs import WORKER, LogLine
 from elastic.control.tuning import Tuning
-from elastic.control.values import NOT_TIMED, CommitId, StepReport, StepTimes
+from elastic.control.values import AS_BEFORE, NOT_TIMED, CommitId, StepReport, StepTimes
 from elastic.control.xid import Severity
 
 
@@ -80,11 +80,11 @@ class RewindAsked(Event):
     """Somebody wants the run to go on from an older step.
 
     Attributes:
-        to_step: not from a later one than this. skip: steps [begin, end) that are left out after it.
+        to_step: not from a later one than this. skip: see `Fork`.
     """
 
     to_step: int
-    skip: tuple[int, int] = (0, 0)
+    skip: tuple[int, int] = AS_BEFORE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

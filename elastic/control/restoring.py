@@ -12,7 +12,7 @@ from elastic.control.commands import FindRestore, Restore
 from elastic.control.outcome import Ending
 from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord, whole_gangs
 from elastic.control.turn import Turn
-from elastic.control.values import CommitId, Fork
+from elastic.control.values import AS_BEFORE, CommitId, Fork
 
 _KEPT_BAD = 64
 _GRACE_S = 1.0
@@ -212,7 +212,7 @@ def _notice_of_all(state: RunState) -> str:
 
 def fork(turn: Turn, resume: CommitId) -> None:
     """The next generation begins a new line of history after this commit."""
-    skip = turn.state.restore.skip if turn.state.restore is not None else (0, 0)
+    skip = turn.state.restore.skip if turn.state.restore is not None else AS_BEFORE
     where = {"incarnation": turn.settings.incarnation, "generation": turn.state.generation + 1}
     made = Fork(**where, step=resume.step, skip=skip)
     wish = turn.state.restore

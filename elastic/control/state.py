@@ -14,7 +14,7 @@ from elastic.control.outcome import Outcome
 from elastic.control.persistent import PersistentMap, persistent
 from elastic.control.poison import Flown
 from elastic.control.tuning import NOT_TUNED, Tuning
-from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Incident, View
+from elastic.control.values import AS_BEFORE, NOTHING_COMMITTED, CommitId, Fork, Incident, View
 from elastic.control.xid import Severity
 from elastic.settings import RunSettings
 
@@ -180,7 +180,7 @@ class Restoring:
     number: int = 0
     at_most: int | None = None
     needed_for: str = ""
-    skip: tuple[int, int] = (0, 0)
+    skip: tuple[int, int] = AS_BEFORE
     commit: CommitId | None = None
     without: tuple[CommitId, ...] = ()
     since_s: float = 0.0

@@ -1,5 +1,6 @@
 """Pure. The nouns that events, commands and states share: commits, members, views, incidents."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any
@@ -34,21 +35,31 @@ class CommitId:
         return self.step == other.step and self.lineage == other.lineage
 
 
+AS_BEFORE, NONE_LEFT_OUT = (0, 0), (1, 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
     """A new line of history begins: steps past `step` that were committed before (incarnation, generation) are void.
 
-    Attribute `skip`: steps [begin, end) of the new line that are left out: their samples count as consumed.
+    Attribute `skip`: steps [begin, end) of the new line that are left out: their samples count as consumed. It takes
+        the place of what older forks say of steps past `step`; `AS_BEFORE`: what they say holds.
     """
 
     incarnation: int
     generation: int
     step: int
-    skip: tuple[int, int] = (0, 0)
+    skip: tuple[int, int] = AS_BEFORE
 
     def voids(self, commit: CommitId) -> bool:
         """Whether a commit was left behind here."""
         return commit.step > self.step and (commit.incarnation, commit.generation) < (self.incarnation, self.generation)
+
+
+def is_left_out(step: int, forks: Sequence[Fork]) -> bool:
+    """Whether a rewind left this step out. forks: oldest first; the newest before the step that tells decides."""
+    told = next((fork.skip for fork in reversed(forks) if fork.step < step and fork.skip != AS_BEFORE), AS_BEFORE)
+    return told[0] <= step < told[1]
 
 
 NOTHING_COMMITTED = CommitId(incarnation=0, generation=0, attempt=0, step=-1, lineage="")

@@ -13,7 +13,7 @@ from elastic.control.data import MicroBatch, deal, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
 from elastic.control.tuning import NOT_TUNED
-from elastic.control.values import CommitId, StepReport, View
+from elastic.control.values import CommitId, StepReport, View, is_left_out
 from elastic.errors import AttemptBroken, ConservationError, DivergenceError, NonFiniteLossError, StepMisuseError
 from elastic.train.buffers import Buffers
 from elastic.train.cursor import Cursor, rates
@@ -453,7 +453,7 @@ class Replica:
         if any(number // self.phases == index for number in view.left_out):
             return POISONED
         first = index * self.phases
-        return UNWANTED if any(begin <= first < end for begin, end in (fork.skip for fork in view.forks)) else ""
+        return UNWANTED if is_left_out(first, view.forks) else ""
 
     def forget(self) -> None:
         """Another state is restored: what was applied and is not known to be stable, or not told yet, is void."""

@@ -20,6 +20,7 @@ from elastic.cli import cli, main
 from elastic.commands import running
 from elastic.commands.reference import exit_codes, leaves, render, takes_json
 from elastic.commands.style import CODES, UNSOUND, tell
+from elastic.control.values import NONE_LEFT_OUT
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
 from tests.pure.report_lines import a_night, written
@@ -262,6 +263,14 @@ def test_what_came_of_it_is_told_to_people_and_to_programs(answering, arguments,
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout) == wanted
     assert elastic(*arguments).stdout == f"{line}\n"
+
+
+def test_what_is_to_be_left_out_is_told_to_the_run(answering, monkeypatch):
+    skips = []
+    monkeypatch.setattr(asking, "rewind", lambda run, to_step, *, skip, **_: skips.append(skip) or to_step)
+    for given in ([], ["--skip-batches", "12:14"], ["--skip-batches", "none"]):
+        assert elastic("rewind", "night", "--to-step", "9", *given).exit_code == 0
+    assert skips == [(0, 0), (12, 14), NONE_LEFT_OUT]
 
 
 def test_a_size_is_told_to_a_program():

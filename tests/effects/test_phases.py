@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastic.control import events as ev
-from elastic.control.values import Fork
+from elastic.control.values import NONE_LEFT_OUT, Fork
 from elastic.train.replica import Replica
 from tests.effects.idiom import Training, raised
 
@@ -34,6 +34,21 @@ def test_what_a_rewind_leaves_out_is_counted_as_reports_count(phases, left_out):
     fork = Fork(incarnation=2, generation=1, step=3, skip=(4, 6))
     replica = SimpleNamespace(view=SimpleNamespace(left_out=(), forks=(fork,)), phases=phases)
     assert [index for index in range(8) if Replica.why_left_out(replica, index)] == left_out
+
+
+def left_out_of(*forks, phases=1):
+    replica = SimpleNamespace(view=SimpleNamespace(left_out=(), forks=forks), phases=phases)
+    return [index for index in range(12) if Replica.why_left_out(replica, index)]
+
+
+def test_what_was_left_out_stays_so_until_a_rewind_says_otherwise():
+    first = Fork(incarnation=1, generation=2, step=3, skip=(4, 8))
+    crashed = Fork(incarnation=2, generation=1, step=3)
+    assert left_out_of(first, crashed) == [4, 5, 6, 7]
+    assert left_out_of(first, Fork(incarnation=2, generation=1, step=5, skip=NONE_LEFT_OUT)) == [4, 5]
+    assert left_out_of(first, crashed, Fork(incarnation=3, generation=1, step=3, skip=(6, 10))) == [6, 7, 8, 9]
+    taken_back = Fork(incarnation=3, generation=1, step=3, skip=NONE_LEFT_OUT)
+    assert left_out_of(first, taken_back, Fork(incarnation=4, generation=1, step=2)) == []
 
 
 def test_phases_of_a_step_have_its_samples(solo):

@@ -7,6 +7,7 @@ from elastic.control.commands import EndRun, FindRestore
 from elastic.control.outcome import Ending
 from elastic.control.restoring import why_no_rewind
 from elastic.control.state import Phase
+from elastic.control.values import NONE_LEFT_OUT
 from elastic.settings import Checkpoint
 from tests.pure.bare_controller import BareController, commit
 
@@ -105,6 +106,7 @@ def test_who_goes_back_on_purpose_need_not_get_past_where_the_run_was():
         (2, (2, 4), "steps 2 to 4 cannot be left out"),
         (9, (0, 0), "step 9 is none that the run r has made"),
         (2, (3, 5), ""),
+        (2, NONE_LEFT_OUT, ""),
     ],
 )
 def test_where_a_run_cannot_go_back_to_it_says_why(to_step, skip, why):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from elastic.checkpoint.manifest import Entry, Fork, Manifest
 from elastic.checkpoint.records import Committed, Keys, digest_of, name_of, opened, parse_fork, parse_name, sealed
 from elastic.checkpoint.store import MissingError, advance_by_looking, checked_key, is_key
-from elastic.control.values import CommitId
+from elastic.control.values import NONE_LEFT_OUT, CommitId
 from elastic.errors import CorruptError, SettingError
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -88,9 +88,14 @@ def test_a_name_of_nothing(name):
     assert parse_name(name) is None
 
 
-@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(-1, 10**9))
-def test_a_fork_is_its_key(incarnation, generation, step):
-    fork = Fork(incarnation=incarnation, generation=generation, step=step)
+@given(
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.integers(-1, 10**9),
+    st.sampled_from([(0, 0), (7, 9), NONE_LEFT_OUT]),
+)
+def test_a_fork_is_its_key(incarnation, generation, step, skip):
+    fork = Fork(incarnation=incarnation, generation=generation, step=step, skip=skip)
     assert parse_fork(Keys("night-1").fork(fork)) == fork
     assert parse_fork("night-1/forks/x") is None
 
