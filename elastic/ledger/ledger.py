@@ -94,9 +94,9 @@ class Ledger:
 
     def _incidents(self, judge: Judge, sums: "_Sums", begin_s: float, end_s: float) -> tuple[Incident, ...]:
         """Those that cost something, or began; a fault that was injected is told with the incident that it became."""
-        caused: dict[int, Injected] = {}
-        for struck in self._book.struck:
-            caused[judge.owners.get(struck.entry, struck.entry)] = struck.what
+        caused: dict[int, list[Injected]] = {}
+        for struck in sorted(self._book.struck, key=lambda one: one.what.at_s):
+            caused.setdefault(judge.owners.get(struck.entry, struck.entry), []).append(struck.what)
         found = []
         for entry in self._book.entries:
             costs = sums.incidents.get(entry.number)
@@ -105,7 +105,7 @@ class Ledger:
             if costs is None and (entry.is_planned or entry.kind in INFERRED):
                 continue
             began_s = min(sums.overdue_s.get(entry.number, entry.opened_s), entry.opened_s)
-            found.append(_incident(entry, began_s, caused.get(entry.number), costs or ({}, {})))
+            found.append(_incident(entry, began_s, caused.get(entry.number, []), costs or ({}, {})))
         return tuple(sorted(found, key=lambda one: one.opened_s))
 
 
@@ -117,7 +117,7 @@ def ledger_of(lines: Iterable[str]) -> Ledger:
     return ledger
 
 
-def _incident(entry: Entry, began_s: float, injected: Injected | None, costs: tuple[Seconds, Seconds]) -> Incident:
+def _incident(entry: Entry, began_s: float, injected: Iterable[Injected], costs: tuple[Seconds, Seconds]) -> Incident:
     return Incident(
         number=entry.number,
         incarnation=entry.incarnation,
@@ -134,7 +134,7 @@ def _incident(entry: Entry, began_s: float, injected: Injected | None, costs: tu
         replicas_before=entry.replicas_before,
         replicas_after=entry.replicas_after,
         step=entry.step,
-        injected=injected,
+        injected=tuple(injected),
         wall_seconds=costs[0],
         worker_seconds=costs[1],
     )

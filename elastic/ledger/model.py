@@ -60,7 +60,7 @@ class Incident:
         culprits: workers. evidence: what was seen, in order. decision: the remediation and its reason.
         replicas_before, replicas_after: sizes of the generations around it; 0: not known.
         step: first step committed after it.
-        injected: what caused it, where that was done on purpose.
+        injected: what caused it, where that was done on purpose, oldest first.
         wall_seconds, worker_seconds: lost by category; no second belongs to two incidents.
     """
 
@@ -79,7 +79,7 @@ class Incident:
     replicas_before: int = 0
     replicas_after: int = 0
     step: int | None = None
-    injected: Injected | None = None
+    injected: tuple[Injected, ...] = ()
     wall_seconds: Seconds = field(default_factory=dict)
     worker_seconds: Seconds = field(default_factory=dict)
 

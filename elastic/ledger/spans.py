@@ -12,7 +12,8 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from elastic.ledger.book import RAISED, REPEATED_STEPS, SLOW_STEPS, STALLED_STEP, Book, Entry, Mark, Struck
+from elastic.ledger.book import REPEATED_STEPS, SLOW_STEPS, STALLED_STEP, Book, Entry, Mark
+from elastic.ledger.causes import linked
 from elastic.ledger.model import Category, Span
 from elastic.ledger.stretch import Stretch
 from elastic.ledger.waits import by_name, take, waits
@@ -22,17 +23,7 @@ _DRAG = 1.1  # times the usual, if those around it take as long: from here on a 
 _STALLED, _STALLED_S = 10.0, 1.0
 _STRAGGLER = "straggler"
 _FELT_S = 1.0  # how long after its end an injected fault may still be felt
-_LINK_S, _EARLY_S = 120.0, 0.3  # an incident is a fault's if it opens so much later, or, as clocks go, earlier
 _IN_FLIGHT_S = 1.0  # steps are told a few at a time
-
-# What these can become; the others, whatever names the same worker or node.
-_ONLY = {
-    "slow": ("straggler",),
-    "stop": ("worker hung", "worker unresponsive", "collective broken", "host silent", "straggler"),
-    "notice": ("planned departure", "worker lost", "node lost"),
-    "raise": (RAISED,),
-}
-
 _at = attrgetter("at_s")
 
 
@@ -67,7 +58,7 @@ class Judge:
     def __init__(self, book: Book, now_s: float | None = None) -> None:
         self._book = book
         self._now_s = book.seen_s if now_s is None else max(now_s, book.seen_s)
-        self.owners = self._linked()
+        self.owners = linked(book)
 
     def spans(self) -> Iterator[Span]:
         """All of the run, in order, without gaps."""
@@ -300,26 +291,6 @@ class Judge:
         return begin == end
 
     # --- who is to blame ---
-
-    def _linked(self) -> dict[int, int]:
-        """For injected faults that the controller has noticed, the incident that they became."""
-        book = self._book
-        linked: dict[int, int] = {}
-        for entry in book.entries:
-            if entry.its_number is None and entry.kind != RAISED:
-                continue
-            causes = [one for one in book.struck if one.entry not in linked and self._is_meant(one, entry)]
-            if causes:
-                linked[max(causes, key=lambda one: one.what.at_s).entry] = entry.number
-        return linked
-
-    def _is_meant(self, struck: Struck, entry: Entry) -> bool:
-        """Whether an incident may be this fault: by its time, its class, and whom it names."""
-        target, culprits = struck.what.target, entry.culprits
-        nodes = {self._book.nodes.get(name, "") for name in culprits}
-        is_then = struck.what.at_s - _EARLY_S <= entry.opened_s <= struck.until_s + _LINK_S
-        may_be = entry.kind in _ONLY.get(struck.what.kind, (entry.kind,))
-        return is_then and may_be and bool(target) and (target in culprits or target in nodes)
 
     def _owner(self, incident: int | None) -> int | None:
         return self.owners.get(incident, incident) if incident is not None else None

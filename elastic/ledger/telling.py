@@ -48,7 +48,6 @@ def facts(account: Account) -> dict[str, Any]:
 
 def incident_facts(incident: Incident) -> dict[str, Any]:
     """One incident; only the categories that it cost something in."""
-    injected = incident.injected
     return {
         "number": incident.number,
         "incarnation": incident.incarnation,
@@ -64,15 +63,10 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
         "replicas_before": incident.replicas_before,
         "replicas_after": incident.replicas_after,
         "step": incident.step,
-        "injected": None
-        if injected is None
-        else {
-            "fault": injected.fault,
-            "kind": injected.kind,
-            "target": injected.target,
-            "at_s": injected.at_s,
-            "proof": injected.proof,
-        },
+        "injected": [
+            {"fault": one.fault, "kind": one.kind, "target": one.target, "at_s": one.at_s, "proof": one.proof}
+            for one in incident.injected
+        ],
         "cost_s": incident.cost_s,
         "wall_seconds": _named(incident.wall_seconds, incident.wall_seconds),
         "worker_seconds": _named(incident.worker_seconds, incident.worker_seconds),
@@ -126,8 +120,8 @@ def _story(incident: Incident, begin_s: float) -> Iterator[str]:
     size = sum(incident.worker_seconds.values())
     cost = f"{incident.cost_s:.2f} s, {size:.2f} worker-seconds"
     yield f"{incident.number:>3}  at {incident.began_s - begin_s:.2f} s  {incident.kind}{culprits}  cost {cost}"
-    if incident.injected is not None:
-        yield f"     injected: {incident.injected.fault} at {incident.injected.at_s - begin_s:.2f} s"
+    for cause in incident.injected:
+        yield f"     injected: {cause.fault} at {cause.at_s - begin_s:.2f} s"
     for told in incident.evidence[:1]:
         yield f"     seen: {told.splitlines()[0] if told else ''}"
     if incident.decision:

@@ -142,8 +142,9 @@ def test_an_injected_error_of_a_gpu_is_the_incident_that_the_sensor_has_opened(
     breaking = breaks(standin, lambda standin: None, done)
     run(tmp_path / "run", during=breaking, pause_s=0.02, steps=200, training=training)
     account = booked(tmp_path / "run" / "run" / "journal.jsonl")
-    (incident,) = [one for one in account.incidents if one.injected is not None]
-    assert incident.injected is not None and incident.injected.kind == "xid"
+    (incident,) = [one for one in account.incidents if one.injected]
+    (struck,) = incident.injected
+    assert struck.kind == "xid"
     assert (incident.kind, incident.culprits) == (IncidentClass.GPU_FAULT.value, ("w1",))
     assert done[0].detail in incident.evidence and "XID 94" in done[0].detail
-    assert incident.injected.proof not in incident.evidence
+    assert struck.proof not in incident.evidence

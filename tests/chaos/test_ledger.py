@@ -85,9 +85,9 @@ def assert_close(ours_s: float, theirs_s: float, what: str) -> None:
 def told(journal: list[dict[str, Any]], account: Account) -> list[tuple[dict[str, Any], Incident]]:
     """Each fault that struck, with the one incident that stands for it."""
     injected = {line["at_s"]: line for line in journal if line.get("event") == "FaultInjected"}
-    found = [one for one in account.incidents if one.injected is not None]
-    assert sorted(one.injected.at_s for one in found if one.injected is not None) == sorted(injected)
-    return [(injected[one.injected.at_s], one) for one in found if one.injected is not None]
+    found = [(cause.at_s, one) for one in account.incidents for cause in one.injected]
+    assert sorted(at_s for at_s, _ in found) == sorted(injected)
+    return [(injected[at_s], one) for at_s, one in found]
 
 
 def test_each_fault_is_an_incident_of_its_class_at_its_time_with_its_cost(tmp_path: Path) -> None:
@@ -115,8 +115,7 @@ def test_each_fault_is_an_incident_of_its_class_at_its_time_with_its_cost(tmp_pa
 
 def compare(committed: list[dict[str, Any]], fault: dict[str, float | str], incident: Incident) -> None:
     """One fault and its incident."""
-    assert incident.injected is not None
-    at_s, kind, lasts_s = incident.injected.at_s, str(fault["kind"]), float(fault["duration_s"])
+    at_s, kind, lasts_s = incident.injected[0].at_s, str(fault["kind"]), float(fault["duration_s"])
     name = "stop for good" if kind == "stop" and not lasts_s else kind
     assert incident.kind in CLASSES.get(name, {"injected fault"}), (name, incident.kind)
     assert abs(incident.began_s - at_s) <= LATE_S, (
@@ -124,6 +123,16 @@ def compare(committed: list[dict[str, Any]], fault: dict[str, float | str], inci
     )
     end_s = max(incident.resumed_s or at_s, at_s + lasts_s if kind in LASTING else at_s)
     assert_close(incident.cost_s, measured_s(committed, at_s, end_s), name)
+
+
+def test_a_second_member_that_is_killed_while_the_first_is_mourned_is_of_the_same_incident(tmp_path: Path) -> None:
+    chaos = Chaos(enable_fault_injection=True, schedule="3.0 kill worker:w1; 3.0 kill worker:w2")
+    training, size = Training(chaos=chaos), {"replicas": (1, 3), "slots": 5, "spares": 2}
+    story = run(tmp_path / "run", steps=STEPS, pause_s=0.02, training=training, **size)
+    account = booked(tmp_path / "run" / "run" / "journal.jsonl")
+    (first, lost), (second, also) = told(story.journal, account)
+    assert {first["target"], second["target"]} == set(lost.culprits) == {"w1", "w2"} and lost is also
+    compare(story.of("committed"), first["fault"], lost)
 
 
 def test_a_full_memory_costs_what_it_costs_and_an_error_of_the_users_the_attempt_in_flight(tmp_path: Path) -> None:

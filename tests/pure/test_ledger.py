@@ -410,9 +410,9 @@ def test_an_error_of_the_users_costs_the_attempt_in_flight_and_what_follows_is_f
     assert (raised.culprits, raised.evidence) == (("w1",), ("ValueError: no",))
 
 
-def strike(journal: Journal, kind: str, name: str) -> None:
+def strike(journal: Journal, kind: str, name: str, target: str = "w1") -> None:
     fault = {"kind": kind, "target": "rank:1", "at_s": 1.0, "duration_s": 0.0, "argument": "", "draw": 0, "name": name}
-    journal.write(event="FaultInjected", fault=fault, target="w1", at_s=journal.at_s, proof="seen")
+    journal.write(event="FaultInjected", fault=fault, target=target, at_s=journal.at_s, proof="seen")
 
 
 def test_an_injected_error_is_that_incident_and_no_other():
@@ -420,7 +420,7 @@ def test_an_injected_error_is_that_incident_and_no_other():
     strike(journal, "raise", "one")
     journal.sleep(0.1).write(event="TrainFnRaised", worker="w1", summary="InjectedError", traceback="")
     account = journal.phase("ended").account()
-    assert only(account, "train_fn raised").injected is not None
+    assert only(account, "train_fn raised").injected
     assert [one.kind for one in account.incidents] == ["run start", "train_fn raised"]
 
 
@@ -431,3 +431,69 @@ def test_a_fault_that_is_told_twice_has_struck_once():
     strike(journal.sleep(3.0), "kill_monitor", "one")
     strike(journal, "kill_monitor", "two")
     assert [one.kind for one in journal.steps(3).account().incidents].count("injected fault") == 2
+
+
+def causes(incident: Incident) -> list[tuple[str, str]]:
+    return [(one.kind, one.target) for one in incident.injected]
+
+
+def test_two_faults_of_one_incident_are_both_told_as_its_causes_and_booked_once():
+    """A second member dies while the incident of the first one is open."""
+    journal = started(replicas=3)
+    journal.sleep(0.2)
+    begun_s = journal.at_s
+    strike(journal, "kill", "one")
+    journal.sleep(0.1).incident("worker_lost")
+    opened_s = journal.at_s
+    journal.phase("freezing").sleep(1.0)
+    strike(journal, "kill", "two", "w2")
+    journal.sleep(0.1).incident("worker_lost", "IncidentDecided", opened_at_s=opened_s, culprits=["w1", "w2"])
+    journal.form(3, took_s=0.5).steps(1)
+    resolved = {"opened_at_s": opened_s, "resumed_s": journal.at_s, "culprits": ["w1", "w2"]}
+    journal.incident("worker_lost", "IncidentResolved", **resolved)
+    account = journal.steps(5).account()
+    assert [one.kind for one in account.incidents] == ["run start", "worker lost"]
+    lost = only(account, "worker lost")
+    assert causes(lost) == [("kill", "w1"), ("kill", "w2")]
+    assert [one.at_s - begun_s for one in lost.injected] == [near(0.0), near(1.1)]
+    assert lost.cost_s == near(0.3 + 1.1 + 0.5)
+
+
+def test_a_fault_that_finishes_off_who_was_hit_before_belongs_to_the_same_incident():
+    journal = started()
+    strike(journal, "stop", "one")
+    journal.sleep(2.0).incident("worker_hung")
+    opened_s = journal.at_s
+    journal.phase("freezing").sleep(1.0)
+    strike(journal, "kill", "two")
+    journal.form(2, took_s=0.5).steps(1)
+    journal.incident("worker_hung", "IncidentResolved", opened_at_s=opened_s, resumed_s=journal.at_s)
+    account = journal.account()
+    assert [one.kind for one in account.incidents] == ["run start", "worker hung"]
+    assert causes(only(account, "worker hung")) == [("stop", "w1"), ("kill", "w1")]
+
+
+def test_a_fault_that_becomes_an_incident_of_its_own_is_no_cause_of_the_one_before():
+    journal = started(replicas=3)
+    journal.write(event="WorkerPlaced", worker="w1", node="n")
+    journal.write(event="WorkerPlaced", worker="w2", node="n")
+    strike(journal, "kill", "one")
+    journal.incident("worker_lost")
+    journal.form(3, took_s=0.5)
+    strike(journal, "partition", "two", "n")
+    journal.sleep(0.1).incident("worker_lost", number=1, culprits=["w2"])
+    journal.form(3, took_s=0.5).steps(2)
+    first, second = [one for one in journal.account().incidents if one.kind == "worker lost"]
+    assert (causes(first), causes(second)) == ([("kill", "w1")], [("partition", "n")])
+
+
+def test_a_fault_that_came_to_nothing_is_no_cause_of_what_another_did_later():
+    journal = started()
+    journal.write(event="WorkerPlaced", worker="w1", node="n")
+    strike(journal, "partition", "one", "n")
+    journal.steps(20)
+    strike(journal, "kill", "two")
+    journal.incident("worker_lost")
+    account = journal.form(2, took_s=0.5).steps(2).account()
+    assert causes(only(account, "worker lost")) == [("kill", "w1")]
+    assert causes(only(account, "injected fault")) == [("partition", "n")]

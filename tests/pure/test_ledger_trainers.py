@@ -251,5 +251,5 @@ def test_a_step_that_is_told_to_have_ended_is_over():
 
 def test_a_fault_that_somebody_injected_is_told_with_its_proof():
     told = Told().launch().steps(0, 20).say("fault", kind="kill", target="rank 1", proof="SIGKILL").steps(20, 40)
-    (struck,) = [one.injected for one in told.end().incidents if one.injected is not None]
+    (struck,) = [cause for one in told.end().incidents for cause in one.injected]
     assert (struck.fault, struck.proof) == ("kill rank 1", "SIGKILL")

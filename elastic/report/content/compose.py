@@ -183,7 +183,7 @@ def _story(
         culprits=one.culprits,
         evidence=one.evidence,
         decision=one.decision,
-        injected=f"{one.injected.fault}: {one.injected.proof}" if one.injected is not None else "",
+        injected="; ".join(f"{cause.fault}: {cause.proof}" for cause in one.injected),
         replicas_before=one.replicas_before,
         replicas_after=one.replicas_after,
         step=one.step,
