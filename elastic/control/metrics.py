@@ -82,7 +82,12 @@ OF_RUNS = (
     Metric(name="quarantines_total", kind=_C, what="quarantines that began"),
     Metric(name="straggler_score", kind=_G, what="times the group's median, of the slowest", tags=("worker",)),
     Metric(name="straggler_score_max", kind=_G, what="of the slowest worker"),
-    Metric(name="rung_step", kind=_G, what="newest step on a rung of the checkpoint ladder", tags=("rung",)),
+    Metric(
+        name="rung_step",
+        kind=_G,
+        what="newest step on a rung of the checkpoint ladder; durable: -1 before any",
+        tags=("rung",),
+    ),
     Metric(name="rung_lag_steps", kind=_G, what="stable updates since that step", tags=("rung",)),
     Metric(name="rung_bytes", kind=_G, what="of the newest step there, all copies together", tags=("rung",)),
     Metric(name="rung_degraded", kind=_G, what="1 while a rung has less than asked for, as copies", tags=("rung",)),
@@ -117,7 +122,7 @@ def of_steps(reports: list[StepReport], goodput: float) -> Iterator[Sample]:
 
 def of_state(state: RunState) -> Iterator[Sample]:
     """Where the run stands."""
-    now_s = state.seen_s or 0.0
+    now_s, checkpoint = state.seen_s or 0.0, state.settings.checkpoint
     low, _ = state.settings.scaling.bounds
     yield Sample("replicas", state.replicas)
     yield Sample("replicas_least", low)
@@ -134,6 +139,8 @@ def of_state(state: RunState) -> Iterator[Sample]:
         if step is not None:
             yield Sample("rung_step", step, (rung.name.lower(),))
             yield Sample("rung_lag_steps", max(0, state.published - step), (rung.name.lower(),))
+        elif rung is Rung.DURABLE and checkpoint is not None and checkpoint.persistent:
+            yield Sample("rung_step", -1, (rung.name.lower(),))  # what is missing can be watched only if it is told
 
 
 def of_moment(moment: Moment) -> Iterator[Sample]:

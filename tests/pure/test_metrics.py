@@ -35,7 +35,7 @@ from elastic.control.moments import (
 )
 from elastic.control.state import Phase, RunState, Standing, WorkerRecord
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Incident, IncidentClass, Member, Rung, StepReport, View
-from elastic.settings import Limits, RunSettings, Scaling
+from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "kuberay" / "monitoring"
@@ -70,6 +70,13 @@ def test_steps_are_summed_and_each_is_in_the_histogram():
     assert got["steps_total",] == 2 and got["samples_total",] == 16
     assert got["callback_seconds_total", "GC"] == pytest.approx(0.3)
     assert got["callback_seconds_total", "Profile"] == 1.0
+
+
+def test_that_nothing_is_durable_yet_is_told_where_something_should_be():
+    state = RunState(settings=SETTINGS)
+    assert not [one for one in of_state(state) if one.name == "rung_step"]
+    state = RunState(settings=replace(SETTINGS, checkpoint=Checkpoint(persistent="/mnt/tier")))
+    assert [one for one in of_state(state) if one.name.startswith("rung_")] == [Sample("rung_step", -1, ("durable",))]
 
 
 def test_phases_of_a_step_without_samples_count_as_steps_only():
