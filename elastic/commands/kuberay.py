@@ -1,11 +1,12 @@
 """Effect. `elastic kuberay`: writes the manifests of a run for KubeRay, and judges manifests without a cluster."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from elastic.commands.style import json_option, tell
+from elastic.commands.style import UNSOUND, json_option, tell
 from elastic.errors import ElasticError
 
 
@@ -51,7 +52,10 @@ def render(file: Path | None, assignments: tuple[str, ...], out: Path | None) ->
 @click.option("--kubeconfig", help="Of the cluster; default: KUBECONFIG, ~/.kube/config.")
 @json_option
 def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None, as_json: bool) -> None:
-    """Judge manifests as the API server and KubeRay's operator would: FILES may be folders, - is standard input."""
+    """Judge manifests as the API server and KubeRay's operator would: FILES may be folders, - is standard input.
+
+    Exit code 3: something is wrong with them.
+    """
     from elastic.kube import validate as judge
 
     definitions = judge.from_directory(crds) if crds is not None else judge.from_cluster(kubeconfig)
@@ -65,10 +69,11 @@ def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None,
         click.echo(f"not judged, since --crds has no definition of them: {'; '.join(facts['undefined'])}", err=True)
     if as_json:
         tell(facts, as_json)
-    if problems:
-        raise ElasticError(f"{len(problems)} problems in {objects} objects")
     if not objects:
         raise ElasticError("no object was found in these files")
+    if problems:
+        click.echo(f"{len(problems)} problems in {objects} objects", err=True)
+        sys.exit(UNSOUND)
     if not as_json:
         click.echo(f"{objects} objects are valid" + (f"; {len(unjudged)} rules were not judged" if unjudged else ""))
 

@@ -11,7 +11,7 @@ import click
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
-from elastic.commands.style import json_option
+from elastic.commands.style import UNSOUND, json_option
 from elastic.errors import SettingError
 from elastic.sim.campaign import (
     STEPS,
@@ -69,7 +69,7 @@ def scenario(
 ) -> None:
     """Goodput, where the time goes, incidents and cost of SCENARIO; policies side by side.
 
-    Exit 1 if a policy failed, so that the ladder had to decide instead.
+    Exit code 3: a policy failed, and the ladder had to decide instead.
     """
     found = load(scenario, calibrate)
     shown = [(entry, policy) for entry in found for policy in _deciding(entry, policies)]
@@ -167,7 +167,7 @@ def _fail_if_a_policy_did(ctx: click.Context, rows: Sequence[Row]) -> None:
         for fault in row.faults:
             click.echo(f"warning: {row.name}: the ladder decided instead, since {fault}", err=True)
     if any(row.faults for row in rows):
-        ctx.exit(1)
+        ctx.exit(UNSOUND)
 
 
 @simulate.command("campaign")
@@ -193,7 +193,7 @@ def campaign(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Play small worlds with a hostile network, every step of them; exit 1 if a law was broken."""
+    """Play small worlds with a hostile network, every step of them. Exit code 3: a law was broken."""
     cases = [_case_in(file)] if file is not None else None
     cases = cases or [case_of(seed, steps) for seed in range(first, first + seeds)]
     played = spread(play, cases, jobs or processors())
@@ -216,7 +216,7 @@ def campaign(
         events = sum(one.events for one in played)
         click.echo(f"{len(played)} worlds, {events} events, {virtual_h:.1f} virtual hours: {len(bad)} violations")
     if bad:
-        ctx.exit(1)
+        ctx.exit(UNSOUND)
 
 
 def _case_in(file: Path) -> Case:

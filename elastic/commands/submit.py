@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import json_option
+from elastic.commands.style import UNSOUND, json_option
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
 _LATE_S = 30.0
@@ -32,6 +32,7 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
 
     Where the cluster asks for a token, it is Ray's: RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH, ~/.ray/auth_token. Ctrl-C ends
     the log, not the job: `ray job stop ID` does. With --json the log goes to stderr; stdout gets `job` and `status`.
+    Exit code 3: the job failed, or was stopped.
     """
     name, as_json = options["name"], options["as_json"]
     client = _client(options["address"])
@@ -55,7 +56,8 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
     click.echo(f"{job} {status.value.lower()}", err=True)
     if as_json:
         click.echo(json.dumps({"job": job, "status": status.value.lower()}))
-    sys.exit({"SUCCEEDED": 0, "STOPPED": 130}.get(status.value, 1))
+    if status.value != "SUCCEEDED":
+        sys.exit(UNSOUND)
 
 
 def _client(address: str | None) -> Any:

@@ -168,11 +168,32 @@ def test_the_page_is_what_the_commands_say():
     assert shown == f"\n{render(cli)}\n", "run `python tools/commands.py --write docs/commands.md`"
 
 
-def test_a_code_of_its_own_is_documented_where_it_is_used():
-    """Who imports UNSOUND says so in the help of some command."""
-    users = [path for path in (ROOT / "elastic" / "commands").glob("*.py") if "sys.exit(UNSOUND)" in path.read_text()]
-    for path in users:
-        assert f"Exit code {UNSOUND}:" in path.read_text(), path
+# Of each command that may end with a code of its own, the test that has it do so.
+ENDS = {
+    "doctor": "effects/test_doctor.py::test_what_breaks_runs_is_the_exit_code_and_has_a_fix",
+    "kuberay validate": "effects/test_kuberay_commands.py::test_problems_are_told_and_end_in_an_error",
+    "restore-report": "effects/test_checkpoint_commands.py::test_c26_restore_report",
+    "simulate campaign": "effects/test_simulate_command.py::test_a_violation_is_told_kept_and_played_again",
+    "simulate scenario": "effects/test_simulate_command.py::test_a_policy_that_fails_is_told_and_is_no_success",
+    "submit": "effects/test_submit_command.py::test_the_command_returns_how_the_job_ended",
+    "verify": "effects/test_checkpoint_commands.py::test_verify",
+}
+
+
+def test_codes_of_their_own_are_documented_and_tested():
+    commands = dict(COMMANDS) | {"simulate scenario": cli.commands["simulate"].commands["scenario"]}
+    assert {name for name, one in commands.items() if set(exit_codes(one)) == {UNSOUND}} == set(ENDS)
+    for where in ENDS.values():
+        path, _, test = where.partition("::")
+        assert f"def {test}(" in (ROOT / "tests" / path).read_text(), where
+
+
+def test_no_command_ends_with_a_code_that_its_help_does_not_tell():
+    for path in [*(ROOT / "elastic" / "commands").glob("*.py"), ROOT / "elastic" / "cli.py"]:
+        ends = re.findall(r"\b(?:sys|ctx)\.exit\((.*)\)", path.read_text())
+        own = [said for said in ends if path.name != "style.py"]
+        assert all(said == "UNSOUND" for said in own), path
+        assert path.read_text().count(f"Exit code {UNSOUND}:") >= len(own), path
 
 
 # --- as from a shell --------------------------------------------------------------------------------------------------

@@ -83,21 +83,18 @@ def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, read_once):
     job = tmp_path / "k8s" / "rayjob.yaml"
     job.write_text(job.read_text().replace("backoffLimit: 3", "backofLimit: 3", 1))
     validating = ["kuberay", "validate", str(tmp_path / "k8s"), "--crds", str(read_once)]
-    with pytest.raises(ElasticError, match="1 problems in 10 objects"):
-        elastic(*validating)
+    done = CliRunner().invoke(cli, validating)
+    assert done.exit_code == 3 and done.stderr.splitlines()[-1] == "1 problems in 10 objects"
     told = CliRunner().invoke(cli, [*validating, "--json"])
     facts = json.loads(told.stdout)
-    assert told.exit_code == 1 and facts["objects"] == 10 and len(facts["problems"]) == 1
+    assert told.exit_code == 3 and facts["objects"] == 10 and len(facts["problems"]) == 1
     assert "backofLimit" in facts["problems"][0]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("a: [", "cannot be read as YAML"), ("- op: add", "no object of Kubernetes|no object was found")],
-)
-def test_what_is_no_manifest_is_refused(tmp_path, read_once, text, said):
+@pytest.mark.parametrize("text", ["a: [", "- op: add"])
+def test_what_is_no_manifest_is_refused(tmp_path, read_once, text):
     (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(ElasticError, match=f"{said}|problems in 0 objects"):
+    with pytest.raises(ElasticError, match="no object was found|cannot be read as YAML"):
         elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
 
 
@@ -118,8 +115,8 @@ def test_a_kind_that_should_be_defined_is_a_problem(tmp_path, read_once, kind):
     pytest.importorskip("kubernetes")
     api, name = kind.split()
     (tmp_path / "x.yaml").write_text(f"{{apiVersion: {api}, kind: {name}, metadata: {{name: x}}}}")
-    with pytest.raises(ElasticError, match="1 problems in 1 objects"):
-        elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
+    done = CliRunner().invoke(cli, ["kuberay", "validate", str(tmp_path / "x.yaml"), "--crds", str(read_once)])
+    assert done.exit_code == 3 and done.stderr.endswith("1 problems in 1 objects\n")
 
 
 def test_a_folder_without_definitions_is_refused(tmp_path):

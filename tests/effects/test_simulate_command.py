@@ -89,11 +89,11 @@ def test_a_policy_that_fails_is_told_and_is_no_success(small, body, why):
     (small.parent / "bad.py").write_text(f"def f(incident, view):\n    {body}\n")
     options = ("--policy", f"{small.parent / 'bad.py'}:f", "--seeds", "1", "--jobs", "1")
     result = CliRunner().invoke(cli, ["simulate", str(small), *options])
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert f"the ladder decided instead, since the policy {why}" in result.output
     result = CliRunner().invoke(cli, ["simulate", str(small), *options, "--json"])
     found = json.loads(result.stdout)["rows"]
-    assert result.exit_code == 1 and why in found[-1]["faults"][0]
+    assert result.exit_code == 3 and why in found[-1]["faults"][0]
 
 
 def test_a_row_says_what_failed_and_what_was_decided(small):
@@ -280,7 +280,7 @@ def test_a_violation_is_told_kept_and_played_again(monkeypatch, tmp_path):
         str(tmp_path),
     ]
     result = CliRunner().invoke(cli, [*options, "--story"])
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert len([line for line in result.output.splitlines() if "then this" in line]) == 30
     result = CliRunner().invoke(cli, options)
     assert "scenario: replicas=(" in result.output and "--case" in result.output

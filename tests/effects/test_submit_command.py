@@ -64,7 +64,7 @@ def test_the_job_gets_its_settings_as_variables(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"), [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 1), (JobStatus.STOPPED, 130)], ids=str
+    ("ends", "code"), [(JobStatus.SUCCEEDED, 0), (JobStatus.FAILED, 3), (JobStatus.STOPPED, 3)], ids=str
 )
 def test_the_command_returns_how_the_job_ended(monkeypatch, ends, code):
     assert run(monkeypatch, Dashboard(ends), "--", "x").exit_code == code
@@ -79,8 +79,8 @@ def test_who_does_not_wait_gets_the_id(monkeypatch):
     ("options", "ends", "status", "code"),
     [
         ([], JobStatus.SUCCEEDED, "succeeded", 0),
-        ([], JobStatus.FAILED, "failed", 1),
-        ([], JobStatus.STOPPED, "stopped", 130),
+        ([], JobStatus.FAILED, "failed", 3),
+        ([], JobStatus.STOPPED, "stopped", 3),
         (["--no-wait"], JobStatus.FAILED, "submitted", 0),
     ],
 )
