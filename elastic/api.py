@@ -195,6 +195,7 @@ def _drive(
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
     logs.incarnation = incarnation
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
+    copying = _copied_logs(logs, settings)
     journal.settings(time.time(), settings.run, incarnation, knobs)
     brain = RayBrain(RunState(settings=settings, forks=forks), work.policy, token, logs.heed)
     injector = Injector(work.faults, work.seed, emit)
@@ -209,7 +210,7 @@ def _drive(
             fleet.adopt(left)
         tiers.start(settings)
         machines = closing(machines_of(work.kuberay, settings, emit))
-        with _heeding_sigterm(emit), _copied(journal, logs, settings), injector, machines as machine_keeper:
+        with _heeding_sigterm(emit), _copied(journal, settings), injector, machines as machine_keeper:
             finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machine_keeper)
             metrics.on_end()
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
@@ -220,6 +221,7 @@ def _drive(
                 driver.tell_late()
         return finished
     finally:
+        copying()  # whoever had the run exit may not wait for what follows
         fleet.shutdown(keep_memory=is_kept)
         brain.close()
         tiers.close(keep=is_kept or fleet.is_superseded)
@@ -287,19 +289,24 @@ def _announce(place: str, callbacks: Sequence[Callback]) -> None:
             one.say(f"live page: {place}")
 
 
+def _copied_logs(logs: RunLogs, settings: RunSettings) -> Callable[[], None]:
+    """Lines are copied to the persistent tier from the first to the last, if that is asked for; returns: do it now."""
+    if settings.checkpoint is None or settings.checkpoint.persistent is None or not settings.logs.persistent:
+        return lambda: None
+    vault = logs.afterwards.enter_context(closing(open_vault(settings.checkpoint.persistent, settings.run)))
+    copy = LogsCopy(logs, vault.store, settings.run, settings.incarnation)
+    return logs.afterwards.enter_context(closing(copy)).copy_now
+
+
 @contextmanager
-def _copied(journal: Journal, logs: RunLogs, settings: RunSettings) -> Iterator[None]:
-    """The journal is copied to the persistent tier, if there is one, and logs are where that is asked for."""
+def _copied(journal: Journal, settings: RunSettings) -> Iterator[None]:
+    """The journal is copied to the persistent tier, if there is one."""
     if settings.checkpoint is None or settings.checkpoint.persistent is None:
         yield
         return
     vault = open_vault(settings.checkpoint.persistent, settings.run)
     who = settings.run, settings.incarnation
-    with ExitStack() as stack:
-        stack.enter_context(closing(vault))
-        stack.enter_context(closing(JournalCopy(journal.path, vault.store, *who)))
-        if settings.logs.persistent:
-            stack.enter_context(closing(LogsCopy(logs.folder, vault.store, *who)))
+    with closing(vault), closing(JournalCopy(journal.path, vault.store, *who)):
         yield
 
 

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from elastic.actors.run_logs import put_aside
+from elastic.actors.run_logs import RunLogs, put_aside
 from elastic.actors.segments import Copying, next_lines
 from elastic.checkpoint.records import Keys, sealed
 from elastic.checkpoint.store import Store, StoreError, TakenError
@@ -15,11 +15,11 @@ _KIND = "log"
 
 
 class LogsCopy(Copying):
-    """Copies what this life appends to the files of a folder, until it is closed."""
+    """Copies what this life appends to the files of its logs, until it is closed."""
 
-    def __init__(self, folder: Path, store: Store, run: str, incarnation: int, period_s: float = PERIOD_S) -> None:
-        self._folder, self._store, self._keys, self._incarnation = folder, store, Keys(run), incarnation
-        self._copied_bytes = {path.name: path.stat().st_size for path in folder.glob("*.jsonl")}  # of lives before
+    def __init__(self, logs: RunLogs, store: Store, run: str, incarnation: int, period_s: float = PERIOD_S) -> None:
+        self._folder, self._store, self._keys, self._incarnation = logs.folder, store, Keys(run), incarnation
+        self._copied_bytes = dict(logs.before_bytes)
         self._numbers: dict[str, int] = {}
         super().__init__("elastic-logs", period_s)
 

@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -28,6 +29,9 @@ class RunLogs(logging.Handler):
     A file that has come to `most_bytes` is put aside as `<worker>.jsonl.1`, in the place of the one before.
 
     Use it as a context: inside, what "elastic" logs goes to `driver.jsonl`, and, if nobody else shows it, to stderr.
+
+    Attributes:
+        before_bytes: by file, what lives before have left there. afterwards: closed when the last line is written.
     """
 
     def __init__(
@@ -36,6 +40,8 @@ class RunLogs(logging.Handler):
         super().__init__(getattr(logging, settings.logs.level.upper()))
         self.folder = run_dir / FOLDER
         self.incarnation = settings.incarnation  # of the lines that come from now on
+        self.before_bytes = {path.name: path.stat().st_size for path in self.folder.glob("*.jsonl")}
+        self.afterwards = ExitStack()
         self._run, self._stream, self._most_bytes = settings.run, stream or sys.stderr, most_bytes
         self._echo = Echo(settings.logs.show)
         self._nodes: dict[str, str] = {}
@@ -80,6 +86,7 @@ class RunLogs(logging.Handler):
         if self._console is not None:
             log.removeHandler(self._console)
         log.setLevel(self._level_before)
+        self.afterwards.close()
 
     def _write(self, name: str, lines: tuple[LogLine, ...], role: str, node: str) -> None:
         who = self._run, self.incarnation, name, node, role

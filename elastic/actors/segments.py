@@ -20,7 +20,7 @@ class Copying(ABC):
 
     def __init__(self, name: str, period_s: float) -> None:
         self._period_s = period_s
-        self._is_closed = threading.Event()
+        self._is_due, self._is_closed = threading.Event(), False
         self._thread = threading.Thread(target=self._copy_on, name=name, daemon=True)
         self._thread.start()
 
@@ -28,15 +28,22 @@ class Copying(ABC):
     def copy(self) -> None:
         """Copy what has come since, in the thread; must not raise."""
 
+    def copy_now(self) -> None:
+        """Do not wait for the next look."""
+        self._is_due.set()
+
     def close(self) -> None:
         """Copy the rest."""
-        self._is_closed.set()
+        self._is_closed = True
+        self._is_due.set()
         self._thread.join(_LAST_S)
 
     def _copy_on(self) -> None:
-        while not self._is_closed.wait(self._period_s):
+        while not self._is_closed:
+            self._is_due.wait(self._period_s)
+            self._is_due.clear()
             self.copy()
-        self.copy()
+        self.copy()  # what came while the last look went on
 
 
 def next_lines(path: Path, begin: int) -> bytes:

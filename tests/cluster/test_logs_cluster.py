@@ -14,6 +14,7 @@ import elastic
 from elastic.actors.asking import supervisor_name
 from elastic.actors.journal_copy import stored_journal
 from elastic.actors.peer_source import namespace
+from elastic.checkpoint.records import opened
 from elastic.checkpoint.stores import open_store
 from elastic.control.state import RunState
 from tests.cluster.training import At, Numbers
@@ -72,6 +73,10 @@ def test_lines_of_workers_are_kept_by_worker_and_shown_once(hosts: Any, tmp_path
     store = open_store(str(tmp_path / "store"))
     try:
         assert {item.key.split("-")[-2] for item in store.list("talking/logs/")} >= {"w0", "w1"}
+        copied = [
+            str(opened("log", store.read(one.key))["text"]) for one in store.list("talking/logs/0000000001-driver")
+        ]
+        assert "".join(copied) == (folder / "driver.jsonl").read_text(), "from its first line to its last"
         assert stored_journal(store, "talking") == (tmp_path / "run" / "journal.jsonl").read_text()
     finally:
         store.close()

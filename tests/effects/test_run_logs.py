@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -178,7 +179,7 @@ def test_a_file_that_is_full_is_put_aside_and_the_copy_goes_on(tmp_path):
     store, texts = DirectoryStore(tmp_path / "store"), [f"line {number:02d}" for number in range(23)]
     with RunLogs(tmp_path, SETTINGS, io.StringIO(), most_bytes=2000) as logs:
         logs.folder.mkdir()
-        copy = LogsCopy(logs.folder, store, "night", 1, period_s=LONG_S)
+        copy = LogsCopy(logs, store, "night", 1, period_s=LONG_S)
         for number, text in enumerate(texts):
             logs.heed(ev.Logged(worker="w4", lines=(replace(LINE, text=text),)))
             if number % 3 == 0:
@@ -253,7 +254,7 @@ def test_lines_are_copied_to_the_persistent_tier_in_order(tmp_path):
     folder, store = tmp_path / "logs", DirectoryStore(tmp_path / "store")
     folder.mkdir()
     (folder / "w0.jsonl").write_text("of an earlier life\n")
-    copy = LogsCopy(folder, store, "night", 2, period_s=0.02)
+    copy = LogsCopy(RunLogs(tmp_path, SETTINGS), store, "night", 2, period_s=0.02)
     with (folder / "w0.jsonl").open("a") as file:
         file.write("one\ntwo\nhalf a li")
     eventually(lambda: list(store.list("night/logs/")), "something is copied")
@@ -269,10 +270,36 @@ def test_lines_are_copied_to_the_persistent_tier_in_order(tmp_path):
     store.close()
 
 
+def test_what_is_logged_at_the_very_end_is_copied_too(tmp_path):
+    """After a minute of the same, and after the tiers have told that they are closed."""
+    store = DirectoryStore(tmp_path / "store")
+    with RunLogs(tmp_path, SETTINGS, io.StringIO()) as logs:
+        logs.emit(logging.makeLogRecord({"msg": "before the tier was known", "name": "elastic", "levelno": 30}))
+        logs.afterwards.enter_context(closing(LogsCopy(logs, store, "night", 1, period_s=LONG_S)))
+        for worker in ("w0", "w1"):
+            logs.heed(ev.Logged(worker=worker, lines=(LINE,)))
+    copied = "".join(
+        str(opened("log", store.read(one.key))["text"]) for one in store.list("night/logs/0000000001-driver")
+    )
+    assert copied == (logs.folder / "driver.jsonl").read_text()
+    texts = [json.loads(text)["text"] for text in copied.splitlines()]
+    assert texts[0] == "before the tier was known" and texts[-1] == "1 more from 1 worker: hot 91"
+    store.close()
+
+
+def test_what_is_due_at_once_is_copied_before_the_next_look(tmp_path):
+    store, logs = DirectoryStore(tmp_path / "store"), RunLogs(tmp_path, SETTINGS)
+    with closing(LogsCopy(logs, store, "night", 1, period_s=LONG_S)) as copy:
+        logs.heed(ev.Logged(worker="w4", lines=(LINE,)))
+        copy.copy_now()
+        eventually(lambda: list(store.list("night/logs/")), "it is copied")
+    store.close()
+
+
 def test_a_line_longer_than_a_segment_holds_nothing_up(tmp_path):
     folder, store = tmp_path / "logs", DirectoryStore(tmp_path / "store")
     folder.mkdir()
-    copy = LogsCopy(folder, store, "night", 2, period_s=LONG_S)
+    copy = LogsCopy(RunLogs(tmp_path, SETTINGS), store, "night", 2, period_s=LONG_S)
     (folder / "w0.jsonl").write_text("x" * (3 << 20) + "\nnext\n" + "y" * (2 << 20))
     copy.close()
     texts = [str(opened("log", store.read(item.key))["text"]) for item in store.list("night/logs/")]
