@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 
+from elastic.control.commands import InjectFault, Inspect
 from elastic.control.remediation import Kind
 from elastic.control.values import Incident, IncidentClass
 from elastic.control.xid import Severity
@@ -43,6 +44,14 @@ class Reset:
     since_s: float
     until_s: float
     is_sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """An order whose answer is waited for since then, not counting the time in which nobody looked."""
+
+    command: Inspect | InjectFault
+    since_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +95,7 @@ class Care:
         noticed: workers that will be lost, about whom the policy was asked.
         nodes_missing: machines that were asked for and have not come in time.
         stopped_s: when all last stopped at the end of a step, which stages it.
+        awaited: orders that are not answered yet, and that no phase waits for.
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
@@ -107,6 +117,7 @@ class Care:
     noticed: frozenset[str] = frozenset()
     nodes_missing: int = 0
     stopped_s: float = -inf
+    awaited: tuple[Awaited, ...] = ()
 
     def moved_by(self, absent_s: float) -> "Care":
         """All times later by so much."""

@@ -20,6 +20,8 @@ class Completion:
     Attributes:
         by: events that answer it.
         within: fields of `Limits` that say when it is overdue; empty: somebody else's clock, see `then`.
+        answer_s: seconds after which the answer is not waited for any more, where it belongs to no phase and nobody
+            need turn it; 0: the fields above say.
         then: what follows when it is.
         sent_within: the field of `Limits` that says how long giving the order may take, whatever comes of it.
         unsent: (command, worker, why) -> what stands for the answer to an order that was not given by then; None: the
@@ -29,9 +31,13 @@ class Completion:
     by: tuple[type[ev.Event], ...]
     within: tuple[str, ...]
     then: str
+    answer_s: float = 0.0
     sent_within: str = "freeze_timeout_s"
     unsent: Callable[[Any, str, str], ev.Event] | None = None
 
+
+_STACK_S = 15.0  # a look at stacks ends within a second; its host may be short of processors, or of network
+_STRIKE_S = 30.0  # a fault strikes at once, but for what waits for a step, a snapshot or a store
 
 _LEFT = (ev.TrainFnReturned, ev.WorkerDead, ev.WorkerDeparted)
 
@@ -74,7 +80,8 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
     cmd.Inspect: Completion(
         by=(ev.StackDumped,),
         within=(),
-        then="the incident has no stack; nothing waits for it",
+        answer_s=_STACK_S,
+        then="the incident tells that it has no stack",
         unsent=lambda command, worker, why: ev.StackDumped(worker=worker, stack=why),
     ),
     cmd.Fence: Completion(
@@ -90,10 +97,11 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
     cmd.InjectFault: Completion(
         by=(ev.FaultInjected, ev.FaultRefused),
         within=(),
-        then="the journal has no proof of it; nothing waits for it",
+        answer_s=_STRIKE_S,
+        then="who has asked is told that no word of it came, and that it may yet strike",
         unsent=lambda command, worker, why: ev.FaultRefused(fault=command.fault, reason=why),
     ),
-    cmd.DropFault: Completion(by=(ev.FaultRefused,), within=(), then="see InjectFault"),
+    cmd.DropFault: Completion(by=(ev.FaultRefused,), within=(), then="the driver's own: it answers at once"),
     cmd.FindRestore: Completion(
         by=(ev.RestoreFound,),
         within=("restore_timeout_s",),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.control import events as ev
+from elastic.control.awaiting import answered, stack_dumped
 from elastic.control.bequest import taken_on
 from elastic.control.care import KEPT
 from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
@@ -60,7 +61,7 @@ from elastic.control.taking_over import dismiss_surplus, is_left_of_a_rewind, ta
 from elastic.control.tending import gpu_reset, rung_reached, tend
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
-from elastic.control.watching import heard, stack_seen
+from elastic.control.watching import heard
 
 
 class IllegalEventError(Exception):
@@ -425,8 +426,8 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.RestoreRefused: (refused, _ignore, _ignore, _ignore, refused, _ignore, _ignore),
     ev.TuneAsked: (tune_asked,) * 5 + (_ignore, _ignore),
     ev.FaultAsked: (fault_asked,) * 6 + (_ignore,),
-    ev.FaultInjected: (_ignore,) * 7,
-    ev.FaultRefused: (_ignore,) * 7,
+    ev.FaultInjected: (answered,) * 6 + (_ignore,),
+    ev.FaultRefused: (answered,) * 6 + (_ignore,),
     ev.MonitorLost: (_monitor_lost,) * 6 + (_ignore,),
     ev.NodeNotice: (node_noticed,) * 5 + (_ignore, _ignore),
     ev.NodesMissing: (nodes_missing,) * 5 + (_ignore, _ignore),
@@ -441,7 +442,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.WorkerDead: (_dead,) * 6 + (_ignore,),
     ev.WorkerDeparted: (_departed,) * 6 + (_ignore,),
     ev.WorkerNotice: (worker_noticed,) * 5 + (_ignore, _ignore),
-    ev.StackDumped: (stack_seen,) * 6 + (_ignore,),
+    ev.StackDumped: (stack_dumped,) * 6 + (_ignore,),
     ev.GpuSlow: (_ignore, gpu_slow, _ignore, _ignore, _ignore, _ignore, _ignore),
     ev.CollectiveBroken: (_ignore, _broken, _broken_while_freezing, _broken, _ignore, _ignore, _ignore),
     ev.CorruptionFound: (_ignore, corrupt, corrupt, corrupt, corrupt, _ignore, _ignore),

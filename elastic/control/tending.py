@@ -1,13 +1,14 @@
 """Pure. What takes time and belongs to no phase: each thing ends, by its completion or by its deadline.
 
 Nodes come back from quarantine, GPUs are reset, workers that were told to leave have left, those that were to start on
-one certain node have found room there, a pause is over, a lost order is said again.
+one certain node have found room there, a pause is over, a lost order is said again, an answer does not come.
 """
 
 from dataclasses import replace
 from itertools import chain
 
 from elastic.control import events as ev
+from elastic.control.awaiting import expire_answers
 from elastic.control.commands import ResetGpu
 from elastic.control.deciding import on_gpus
 from elastic.control.exiting import see_off
@@ -29,6 +30,7 @@ def tend(turn: Turn) -> None:
     _ask_anew(turn)
     _remind_of_pause(turn)
     expire_hold(turn)
+    expire_answers(turn)
     see_off(turn)
 
 

@@ -1,10 +1,21 @@
 """Pure. One turn of the controller: the state as it changes while one event is taken in, and the commands it gives."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from elastic.control.commands import Command, Dismiss, EndRun, Fence, Inspect, Pause, ProveDead, StartWorker
+from elastic.control.care import Awaited
+from elastic.control.commands import (
+    Command,
+    Dismiss,
+    EndRun,
+    Fence,
+    InjectFault,
+    Inspect,
+    Pause,
+    ProveDead,
+    StartWorker,
+)
 from elastic.control.copies import changed, set_field
 from elastic.control.outcome import Ending, Outcome
 from elastic.control.persistent import persistent
@@ -52,6 +63,13 @@ class Turn:
 
     def do(self, command: Command) -> None:
         self.commands.append(command)
+        if isinstance(command, Inspect | InjectFault):
+            self.tend(awaited=(*self.state.care.awaited, Awaited(command, self.attended_s)))
+
+    def heed_answer(self, is_answered: Callable[[Inspect | InjectFault], bool]) -> None:
+        """Orders that are answered are waited for no longer."""
+        if any(is_answered(one.command) for one in self.state.care.awaited):
+            self.tend(awaited=tuple(one for one in self.state.care.awaited if not is_answered(one.command)))
 
     def change(self, **changes: Any) -> None:
         for name, value in changes.items():

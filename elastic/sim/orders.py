@@ -78,6 +78,7 @@ WAITS: dict[type[cmd.Command], Waits] = {
     cmd.Fence: _is_awaited_to_die,
     cmd.FindRestore: lambda state, order, worker: state.restore is not None and state.restore.commit is None,
     cmd.Restore: _is_awaited_to_load,
+    cmd.Inspect: lambda state, order, worker: any(one.command == order for one in state.care.awaited),
 }
 
 
@@ -123,7 +124,12 @@ class Orders:
 def deadline_s(kind: type[cmd.Command], state: RunState) -> float:
     """How long such an order may be waited for."""
     limits = [getattr(state.settings.limits, name) for name in COMPLETIONS[kind].within]
-    return SLACK_S + _UNTIL_SAID_AGAIN_S.get(kind, 0.0) + _LONGER.get(kind, 1.0) * math.fsum(limits)
+    return (
+        SLACK_S
+        + COMPLETIONS[kind].answer_s
+        + _UNTIL_SAID_AGAIN_S.get(kind, 0.0)
+        + _LONGER.get(kind, 1.0) * math.fsum(limits)
+    )
 
 
 def _addressees(command: Any) -> tuple[str, ...]:

@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.completions import COMPLETIONS
 from elastic.control.faults import Fault, kind_of
 from elastic.control.injecting import aim, nodes_of, refusal
 from elastic.control.state import Phase
@@ -149,3 +152,66 @@ def test_nothing_of_the_run_changes_for_it():
     ws.feed(ev.FaultInjected(fault=fault(), target="w1", at_s=1.0, proof="gone"))
     ws.feed(ev.FaultRefused(fault=fault(), reason="no"))
     assert replace(ws.state, seen_s=before.seen_s) == before
+
+
+# --- no word comes ----------------------------------------------------------------------------------------------------
+
+LIMIT_S = COMPLETIONS[cmd.InjectFault].answer_s
+
+
+def wait(ws, seconds):
+    """By ticks, as they come: a longer silence is the controller's own, and does not count."""
+    return [one for _ in range(round(seconds)) for one in ws.tick(1.0)]
+
+
+def test_a_fault_of_which_no_word_comes_is_answered_at_its_deadline():
+    ws = run()
+    ask(ws, fault("notice", "rank:1", name="one"))
+    assert not [one for one in wait(ws, LIMIT_S - 1.0) if isinstance(one, cmd.DropFault)]
+    (dropped,) = [one for one in wait(ws, 2.0) if isinstance(one, cmd.DropFault)]
+    assert dropped.fault.name == "one" and f"within {LIMIT_S:g} s" in dropped.reason and "may yet" in dropped.reason
+    assert ws.state.care.awaited == ()
+
+
+@pytest.mark.parametrize("is_struck", [True, False])
+def test_a_fault_that_is_answered_is_not_waited_for(is_struck):
+    ws, asked = run(), fault("notice", "rank:1", name="one")
+    ask(ws, asked)
+    told = {"target": "w1", "at_s": 1.0, "proof": "SIGTERM"}
+    ws.feed(ev.FaultInjected(fault=asked, **told) if is_struck else ev.FaultRefused(fault=asked, reason="no"))
+    assert ws.state.care.awaited == ()
+    assert not [one for one in wait(ws, LIMIT_S + 2.0) if isinstance(one, cmd.DropFault)]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("ask"), st.sampled_from(["leader", "rank:1", "worker:w3"])),
+            st.tuples(st.just("answer"), st.integers(0, 3)),
+            st.tuples(st.just("wait"), st.integers(1, 9)),
+            st.tuples(st.just("absent"), st.integers(2, 99)),
+        ),
+        max_size=20,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_every_fault_is_answered_once_whatever_happens(acts):
+    """By a monitor, or at the deadline; time in which the controller does not look is nobody's delay."""
+    ws, asked, answered = run(), {}, set()
+    heard = []
+    for number, (what, which) in enumerate(acts):
+        if what == "ask":
+            asked[str(number)] = fault("notice", which, name=str(number))
+            heard += ask(ws, asked[str(number)])
+        elif what == "answer":
+            for name in sorted(asked.keys() - answered)[which : which + 1]:
+                heard += ws.feed(ev.FaultRefused(fault=asked[name], reason="no"))
+                answered.add(name)
+        elif what == "wait":
+            heard += wait(ws, which)
+        else:
+            ws.sleep(float(which))
+        answered |= {one.fault.name for one in heard if isinstance(one, cmd.DropFault)}
+    heard += wait(ws, LIMIT_S + 2.0)
+    dropped = [one.fault.name for one in heard if isinstance(one, cmd.DropFault)]
+    assert len(dropped) == len(set(dropped)) and answered | set(dropped) == set(asked) and ws.state.care.awaited == ()

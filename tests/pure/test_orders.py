@@ -14,9 +14,8 @@ from elastic.sim.orders import SLACK_S, WAITS, Orders, deadline_s
 from elastic.sim.parts import Plan
 from elastic.sim.world import World
 
-# A stack that does not come, and a step that was not saved, hold nothing up; the worlds have no GPUs, and ask for no
-# faults.
-NOT_AWAITED = {cmd.Inspect, cmd.Save, cmd.ResetGpu, cmd.InjectFault, cmd.DropFault, cmd.EndRun}
+# A step that was not saved holds nothing up; the worlds have no GPUs, and ask for no faults.
+NOT_AWAITED = {cmd.Save, cmd.ResetGpu, cmd.InjectFault, cmd.DropFault, cmd.EndRun}
 
 
 def running() -> RunState:

@@ -342,6 +342,7 @@ def test_every_command_has_a_completion():
         assert ends.then and all(hasattr(limits, name) for name in ends.within), kind
         assert all(issubclass(event, ev.Event) for event in ends.by), kind
         assert ends.by or kind is cmd.EndRun
+        assert ends.within or ends.answer_s or kind in (cmd.DropFault, cmd.EndRun), f"{kind} may be open for ever"
         assert hasattr(limits, ends.sent_within), kind
 
 

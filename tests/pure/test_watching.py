@@ -4,6 +4,7 @@ import pytest
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.completions import COMPLETIONS
 from elastic.control.flight import Flying
 from elastic.control.state import Phase, Standing
 from elastic.control.suspicion import stall_limit_s
@@ -48,6 +49,28 @@ def test_only_the_last_steps_count():
 
 
 # --- who hangs --------------------------------------------------------------------------------------------------------
+
+
+def suspected() -> BareController:
+    ws = trained()
+    victims(ws, "w0", "w2", still_s=0.6)
+    ws.beat("w1", Flying.COMPUTING, still_s=0.6, micro_batch=3)
+    ws.tick(0.0)
+    assert ws.addressees(cmd.Inspect) == {"w1"}
+    return ws
+
+
+def test_a_stack_that_does_not_come_is_told_of_at_its_deadline():
+    ws = suspected()
+    ws.tick(COMPLETIONS[cmd.Inspect].answer_s - 1.0)
+    assert ws.state.workers["w1"].stack == "" and ws.state.care.awaited
+    ws.tick(2.0)
+    assert "no answer" in ws.state.workers["w1"].stack and ws.state.care.awaited == ()
+    ws = suspected()
+    ws.feed(ev.StackDumped(worker="w1", stack="main.py:1"))
+    assert ws.state.care.awaited == ()
+    ws.tick(COMPLETIONS[cmd.Inspect].answer_s + 1.0)
+    assert ws.state.workers["w1"].stack == "main.py:1"
 
 
 def test_a_suspect_is_inspected_and_the_dead_is_fenced_with_its_stack():
