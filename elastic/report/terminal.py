@@ -6,13 +6,18 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from elastic.control.metrics import SLOW
 from elastic.report.content.model import Headline, Lane, Report, Slowness
 from elastic.report.content.words import duration
 
 _BAR = 28
 _MOST_SPENT = 9
 _MOST_INCIDENTS = 6
+_MOST_TOLD = 8
 _MOST_WORKERS = 12
+_MOST_SLOW = 5
+# What needs a chart, or a page.
+_SENTENCES = {"sizes": "world size", "throughput": "throughput", "losses": "loss", "settings": "settings"}
 _LOOKS = {"training": "blue", "ready": "cyan", "starting": "yellow", "gone": "dim"}
 
 
@@ -22,8 +27,11 @@ def screen(report: Report) -> RenderableType:
         Panel(_head(report.headline, report.metric), title=escape(report.headline.run or "a run"), title_align="left"),
         _spent(report),
         _incidents(report),
+        _story(report),
         _workers(report),
+        _stragglers(report),
         _safety(report),
+        *(Text(f"{name}: {report.summaries[part]}", style="dim") for part, name in _SENTENCES.items()),
     )
 
 
@@ -73,7 +81,20 @@ def _incidents(report: Report) -> RenderableType:
     for one in failures[-_MOST_INCIDENTS:]:
         state = duration(one.cost_s) if one.resumed_s is not None else "open"
         who = ", ".join(one.culprits[:3])
-        table.add_row(one.label, one.kind, who, state, escape(one.decision))
+        table.add_row(one.label, one.kind, escape(who), state, escape(one.decision))
+    return table
+
+
+def _story(report: Report) -> RenderableType:
+    """What the journal has of the last failure; the page has all."""
+    failures = [one for one in report.incidents if one.is_failure]
+    if not failures:
+        return Text("")
+    last = failures[-1]
+    title = f"failure {last.label}: {last.kind}" + (f", on purpose: {last.injected}" if last.injected else "")
+    table = _table(escape(title), "after", "what")
+    for told in last.told[:_MOST_TOLD]:
+        table.add_row(duration(told.at_s), escape(told.text))
     return table
 
 
@@ -82,22 +103,38 @@ def _workers(report: Report) -> RenderableType:
     if report.timeline.is_by_node:
         table = _table("nodes", "node", "trains")
         for lane in lanes[:_MOST_WORKERS]:
-            table.add_row(lane.name, f"{lane.shares[-1]:.0%}" if lane.shares else "–")
+            table.add_row(escape(lane.name), f"{lane.shares[-1]:.0%}" if lane.shares else "–")
     else:
         table = _table("workers", "worker", "node", "state", "pace")
         there = [lane for lane in lanes if not lane.end] or list(lanes)
         for lane in there[:_MOST_WORKERS]:
-            table.add_row(lane.name, lane.node, _state(lane), _pace(slow.get(lane.name)))
+            table.add_row(escape(lane.name), escape(lane.node), _state(lane), _pace(slow.get(lane.name)))
         lanes = tuple(there)
     if len(lanes) > _MOST_WORKERS:
         return Group(table, Text(f"and {len(lanes) - _MOST_WORKERS} more", style="dim"))
     return table
 
 
+def _stragglers(report: Report) -> RenderableType:
+    slow = [one for one in report.stragglers if (one.latest or one.mean) >= SLOW]
+    if not slow:
+        return Text(report.summaries["stragglers"], style="dim")
+    table = _table("stragglers", "worker", "node", "pace", "worst")
+    for one in slow[:_MOST_SLOW]:
+        table.add_row(escape(one.worker), escape(one.node), _pace(one), f"{one.worst:.2f}")
+    return table
+
+
 def _safety(report: Report) -> RenderableType:
-    if len(report.rungs) < 2:
-        return Text("")
-    return Text("newest step: " + ", ".join(f"{one.name} {one.values[-1]:.0f}" for one in report.rungs if one.values))
+    """The ladder, from the least safe rung to the safest, and why tiers are written as often as they are."""
+    newest = [(one.name, one.values[-1]) for one in report.rungs if one.values]
+    sentence = Text(report.summaries["checkpoints"], style="dim")
+    if len(newest) < 2:
+        return sentence
+    table = _table("how safe each step is", "rung", "newest step", "behind")
+    for name, step in newest:
+        table.add_row(name, f"{step:.0f}", f"{max(0.0, report.headline.step - step):.0f}")
+    return Group(table, sentence)
 
 
 def _state(lane: Lane) -> Text:
@@ -112,6 +149,6 @@ def _pace(slowness: Slowness | None) -> str:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in columns:
-        is_number = name in ("wall time", "share", "cost", "pace", "trains")
+        is_number = name in ("wall time", "share", "cost", "pace", "worst", "trains", "after", "newest step", "behind")
         table.add_column(name, justify="right" if is_number else "left", style=None, header_style="dim")
     return table

@@ -1,5 +1,6 @@
 """`elastic report`, `top` and `status`: their forms for people and programs, and their wrong uses."""
 
+import io
 import json
 import os
 import subprocess
@@ -10,14 +11,21 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from elastic.actors.journal_copy import JournalCopy
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.cli import cli
 from elastic.errors import ElasticError
+from elastic.ledger.ledger import Ledger
+from elastic.report.content.compose import report
+from elastic.report.content.fold import Fold
+from elastic.report.content.model import Report
+from elastic.report.follower import Follower
+from elastic.report.terminal import screen
 from tests.effects.gcs_server import GcsServer
 from tests.effects.store_parts import gcs_store
-from tests.pure.report_lines import a_night, written
+from tests.pure.report_lines import Scribe, a_night, written
 
 HEADLINE = {"run", "phase", "ending", "step", "replicas", "goodput", "wall_s", "incidents", "open_incidents"}
 
@@ -62,6 +70,51 @@ def test_top_once(run: Path) -> None:
     text = elastic("top", run, "--once").output
     assert "night" in text and "where the time went" in text and "productive" in text
     assert "w2" in text and "step 79" in text
+
+
+def shown(lines: list[dict], folder: Path, width: int = 160) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    follower = Follower(written(lines, folder) / "journal.jsonl")
+    follower.read(is_whole=True)
+    console.print(screen(follower.report()))
+    return console.export_text()
+
+
+def test_top_has_the_parts_of_the_page(tmp_path: Path) -> None:
+    text = shown(a_night().lines, tmp_path / "night")
+    assert "failure 0: worker lost" in text
+    assert "w2 is dead: its process is gone" in text and "generation 2 trains" in text
+    told = [line for line in text.splitlines() if " s  " in line and "is dead" in line]
+    assert told and told[0].strip().startswith("6.05 s"), "since the run began"
+    (durable,) = [line.split() for line in text.splitlines() if line.startswith("durable")]
+    assert durable == ["durable", "8", "71"], "the newest step there, and how many it is behind"
+    assert "every 10 s: a stall of 0.005 s" in text
+    slow = text[text.index("stragglers") :].splitlines()
+    assert any(line.split()[:2] == ["w2", "node-a-01234"] and "2.00" in line for line in slow)
+    for part in ("sizes", "throughput", "losses", "settings"):
+        assert made_of(a_night().lines).summaries[part].split(".")[0] in text
+
+
+def test_names_on_the_terminal_are_no_markup(tmp_path: Path) -> None:
+    scribe = Scribe(run="[bold]night[/bold]")
+    scribe.begin()
+    scribe.start(["[red]w0[/red]", "w1"], ["[i]node[/i]"])
+    scribe.form(["[red]w0[/red]", "w1"])
+    scribe.steps(30, replicas=2, seconds=[0.03, 0.01])
+    scribe.kill("[red]w0[/red]", ["w1"])
+    scribe.form(["w1"])
+    scribe.steps(2, replicas=1)
+    text = shown(scribe.lines, tmp_path / "night")
+    assert "[bold]night[/bold]" in text and "[i]node[/i]" in text
+    assert text.count("[red]w0[/red]") >= 4, "as a worker, as a culprit, in the story, as a straggler"
+
+
+def made_of(lines: list[dict]) -> Report:
+    fold, ledger = Fold(), Ledger()
+    for line in lines:
+        fold.take(line)
+        ledger.feed(line)
+    return report(fold, ledger.account())
 
 
 def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
