@@ -184,6 +184,8 @@ class Judge:
             judged, cause = self._judged(stretch), self._owner(stretch.cause)
             booked.add(Category.COMPILATION, judged.compilation_s, cause)
             booked.add(Category.REDONE, stretch.repeated_s, self._repeated(stretch) if stretch.repeated_s else None)
+            for what, seconds in stretch.others_by_category().items():
+                booked.add(what, seconds, cause)
             booked.add(Category.DATA_WAIT, stretch.data_s, None)
             booked.add(Category.CHECKPOINT_STALL, stretch.stall_s, None)
             booked.add(Category.EVALUATION, stretch.evaluation_s, None)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from elastic.ledger.model import Category
+
 _WINDOW_STEPS = 16
 _EVERY = 4  # a window is looked at after so many steps
-_SUMS = ("data_s", "stall_s", "evaluation_s", "callback_s", "repeated_s")  # of a stretch
+_SUMS = ("data_s", "stall_s", "evaluation_s", "callback_s", "others_s", "repeated_s")  # of a stretch
 
 Shape = tuple[int, int]  # replicas, samples: steps of one shape take equally long, if nothing is in their way
 
@@ -21,7 +23,7 @@ class Step:
     Attributes:
         since_s: when it could begin: the commit of the one before, or the go. started_s: of the attempt that was kept.
         data_s, stall_s, evaluation_s, callback_s: of the time since then, waited for data, for snapshots, and spent on
-            evaluation, and in callbacks. callbacks: seconds by callback.
+            evaluation, and in callbacks. callbacks: seconds by callback. others: on whatever else was done in it.
         worker: that told of it.
         is_first: somebody in the group had never computed a step before. is_skipped: nobody applied it.
     """
@@ -40,6 +42,7 @@ class Step:
     evaluation_s: float = 0.0
     callback_s: float = 0.0
     callbacks: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[Category, float] = field(default_factory=dict)
     worker: str = ""
     is_first: bool = False
     is_skipped: bool = False
@@ -89,8 +92,9 @@ class Stretch:
     Attributes:
         first: number of the first of them. ends_s: commit of each. cores_s: what each took, less what is in the sums.
         places: of each among those of its shape; -1: it is the first of somebody.
-        data_s, stall_s, evaluation_s, callback_s, repeated_s: sums; the last is of attempts within a generation that
-            were not kept. callbacks: seconds as told, by callback. worker: that told of the first step.
+        data_s, stall_s, evaluation_s, callback_s, others_s, repeated_s: sums; the last is of attempts within a
+            generation that were not kept. callbacks, others: seconds as told, by callback, and by what else was done.
+            worker: that told of the first step.
         has_newcomers: the first of them was the first for somebody.
         cause: number of the incident that its generation followed. short_by: of the one since which it is short.
         voided_by: number of the incident for which the run went back behind them.
@@ -110,6 +114,8 @@ class Stretch:
     evaluation_s: float = 0.0
     callback_s: float = 0.0
     callbacks: dict[str, float] = field(default_factory=dict)
+    others_s: float = 0.0
+    others: dict[Category, float] = field(default_factory=dict)
     worker: str = ""
     repeated_s: float = 0.0
     has_newcomers: bool = False
@@ -144,7 +150,8 @@ class Stretch:
         if step.attempt > 1:
             repeated_s = max(0.0, step.started_s - begin_s - step.stall_s - step.evaluation_s - step.callback_s)
         taken = []
-        for told_s in (step.evaluation_s, step.stall_s, step.callback_s, repeated_s, step.data_s):
+        others_s = sum(step.others.values())
+        for told_s in (step.evaluation_s, step.stall_s, step.callback_s, repeated_s, step.data_s, others_s):
             taken.append(min(left_s, max(0.0, told_s)))
             left_s -= taken[-1]
         self.evaluation_s += taken[0]
@@ -152,11 +159,19 @@ class Stretch:
         self.callback_s += taken[2]
         self.repeated_s += taken[3]
         self.data_s += taken[4]
+        self.others_s += taken[5]
+        for what, seconds in step.others.items():
+            self.others[what] = self.others.get(what, 0.0) + seconds
         for name, seconds in step.callbacks.items():
             self.callbacks[name] = self.callbacks.get(name, 0.0) + seconds
         self.ends_s.append(end_s)
         self.cores_s.append(left_s)
         return left_s
+
+    def others_by_category(self) -> dict[Category, float]:
+        """Seconds of `others_s`, as they were told in proportion."""
+        told_s = sum(self.others.values())
+        return {what: self.others_s * seconds / told_s for what, seconds in self.others.items()} if told_s > 0 else {}
 
     def split(self, keep: int) -> "Stretch":
         """Keep the first so many steps; returns the others. What only the sum of all is known of is shared evenly."""
@@ -172,6 +187,7 @@ class Stretch:
             cause=self.cause,
             short_by=self.short_by,
             callbacks=dict(self.callbacks),
+            others=dict(self.others),
             worker=self.worker,
         )
         for name in _SUMS:

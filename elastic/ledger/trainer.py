@@ -27,6 +27,7 @@ DOES = {
         Category.FINISHING,
     )
 }
+_TIMED = (Category.DATA_WAIT, Category.CHECKPOINT_STALL, Category.EVALUATION)  # that steps have fields for
 
 
 class TrainerReader:
@@ -93,12 +94,14 @@ class TrainerReader:
         if number <= self._last:
             book.go_back(number - 1, book.cause)
         workers = int(line.get("workers", self._workers))
-        if self._is_first:
-            book.mark(at_s, None, book.cause, is_new=True)
+        if self._is_first or self._does is not None:
+            book.mark(at_s, None, book.cause, is_new=self._is_first)
         if workers != self._workers or self._is_first:
             self._resize(workers)
         self._samples = int(line.get("samples", self._samples))
         self._open, self._spent, self._ended_s = (number, at_s), {}, 0.0
+        if self._does is not None:  # what was before it is told by its mark
+            self._does = self._does[0], at_s
 
     def _resize(self, workers: int) -> None:
         book, self._workers = self._book, workers
@@ -126,6 +129,10 @@ class TrainerReader:
         if self._open is None:
             return
         number, since_s = self._open
+        if self._does is not None:  # it goes on behind the step
+            self._spend(at_s)
+            self._does = self._does[0], at_s
+            self._book.mark(at_s, self._does[0], self._book.cause)
         self._open = None
         self._add(number, since_s, at_s, self._launches, self._spent, self._is_first)
         self._is_first = False
@@ -147,6 +154,7 @@ class TrainerReader:
                 data_s=spent.get(Category.DATA_WAIT, 0.0),
                 stall_s=spent.get(Category.CHECKPOINT_STALL, 0.0),
                 evaluation_s=spent.get(Category.EVALUATION, 0.0),
+                others={what: seconds for what, seconds in spent.items() if what not in _TIMED},
                 is_first=is_first,
             )
         )
@@ -162,10 +170,16 @@ class TrainerReader:
     def _end(self, line: Line, at_s: float) -> None:
         if self._does is None:
             return
-        (category, since_s), self._does = self._does, None
         if self._open is None:
             self._book.mark(at_s, Category.INITIALIZATION if self._is_first else None, self._book.cause)
         else:
+            self._spend(at_s)
+        self._does = None
+
+    def _spend(self, at_s: float) -> None:
+        """What is done within a step has taken up to now."""
+        if self._does is not None:
+            category, since_s = self._does
             self._spent[category] = self._spent.get(category, 0.0) + at_s - since_s
 
     def _saved(self, line: Line, at_s: float) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from elastic.ledger.ledger import Ledger
 from elastic.ledger.model import Account, Category, Definition
+from elastic.ledger.trainer import DOES
 
 INIT_S, STEP_S, STEPS = 10.0, 1.0, 100
 C = Category
@@ -157,6 +158,40 @@ def test_what_a_step_waits_for_is_told_by_name():
     assert account.wall_seconds[C.DATA_WAIT] == pytest.approx(5.0)
     assert account.wall_seconds[C.CHECKPOINT_STALL] == pytest.approx(2.5)
     assert account.wall_seconds[C.PRODUCTIVE] == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("what", sorted(DOES))
+def test_whatever_is_done_within_a_step_is_told_by_name(what):
+    told = Told().launch()
+    for step in range(10):
+        told.say("step_started", step=step).sleep(0.5).say("begin", what=what).sleep(0.25).say("end").sleep(0.5)
+    account = balanced(told.end())
+    before_s = INIT_S if what == "initialization" else 0.0
+    assert account.wall_seconds[Category(what)] == pytest.approx(2.5 + before_s)
+    assert account.wall_seconds[C.PRODUCTIVE] == pytest.approx(10.0)
+    assert account.steps.usual_s == pytest.approx(1.0)
+
+
+def test_what_begins_in_a_step_and_ends_in_another_or_outside_is_shared_out_at_the_border():
+    told = Told().launch().steps(0, 10).say("step_started", step=10).sleep(1.0).say("begin", what="restore").sleep(2.0)
+    told.say("step_started", step=11).sleep(3.0).say("end").sleep(1.0)
+    told.say("begin", what="evaluation").sleep(4.0).say("step_ended").sleep(5.0).say("end").sleep(0.0)
+    told.say("begin", what="data_wait").sleep(6.0).say("step_started", step=12).sleep(7.0).say("end").sleep(1.0)
+    told.say("step_ended").sleep(8.0).steps(13, 20)
+    account = balanced(told.end())
+    assert account.wall_seconds[C.RESTORE] == pytest.approx(5.0)
+    assert account.wall_seconds[C.EVALUATION] == pytest.approx(9.0)
+    assert account.wall_seconds[C.DATA_WAIT] == pytest.approx(13.0)
+    assert account.steps.usual_s == pytest.approx(1.0)
+
+
+def test_what_was_done_within_steps_that_are_done_again_is_redone():
+    told = Told().launch()
+    for step in [*range(10), *range(4, 20)]:
+        told.say("step_started", step=step).say("begin", what="compilation").sleep(0.5).say("end").sleep(1.0)
+    account = balanced(told.end())
+    assert account.wall_seconds[C.REDONE] == pytest.approx(6 * 1.5)
+    assert account.wall_seconds[C.COMPILATION] == pytest.approx(20 * 0.5, rel=0.01)
 
 
 def test_published_definitions_stand_beside_ours():
