@@ -2,10 +2,35 @@
 
 import json
 import math
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 from elastic.demo.steplog import StepLog, collect
+
+_CHUNK_BYTES = 1 << 20
+_SETTLED_NS = 100_000_000  # a folder's time is coarse: within it there may be one more file
+
+
+class _Tail:
+    """What is appended to a file; it stays open, since the observer looks often and takes the cores that it watches."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDONLY)
+        self._half = b""
+
+    def whole_lines(self) -> list[bytes]:
+        """Those that were ended since the last call; the rest of a line is still being written."""
+        if not (text := os.read(self._file, _CHUNK_BYTES)):
+            return []
+        while more := os.read(self._file, _CHUNK_BYTES):
+            text += more
+        *lines, self._half = (self._half + text).split(b"\n")
+        return lines
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 class Watch:
@@ -17,7 +42,8 @@ class Watch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: dict[Path, int] = {}
+        self._tails: dict[Path, _Tail] = {}
+        self._listed_ns = -1  # when the folder had last changed, as it was listed
         self._ranks: dict[tuple[int, int, int], dict[int, int]] = {}  # (generation, step, attempt) -> rank -> pid
         self.lines: list[dict[str, Any]] = []
         self.started: list[int] = []
@@ -25,14 +51,19 @@ class Watch:
 
     def look(self) -> None:
         """Take in what has been written since."""
-        for path in self._folder.glob("*.jsonl"):
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]  # the rest of a line is still being written
-            self._read[path] = self._read.get(path, 0) + len(whole)
-            for line in map(json.loads, whole.splitlines()):
+        if (changed_ns := self._folder.stat().st_mtime_ns) != self._listed_ns:
+            self._listed_ns = changed_ns if time.time_ns() - changed_ns > _SETTLED_NS else -1
+            for path in self._folder.glob("*.jsonl"):
+                if path not in self._tails:
+                    self._tails[path] = _Tail(path)
+        for tail in self._tails.values():
+            for line in map(json.loads, tail.whole_lines()):
                 self._take(line)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for tail in self._tails.values():
+            tail.close()
 
     def _take(self, line: dict[str, Any]) -> None:
         self.lines.append(line)
