@@ -62,8 +62,7 @@ lock: $(READY) ## resolve the newest dependencies into requirements/test.lock
 	$(BIN)/python requirements/lock.py
 
 PEERS := torchft nvrx
-FAULTS := $(BIN)/python -m benchmarks.recovery --settings tuned --deadline-s 90 --patience-s 20
-FIVE := --systems elastic,torchft,ray-train,torchrun,nvrx-inprocess
+BENCH := $(BIN)/python -m benchmarks.suite --out runs/bench
 
 bench-env: $(patsubst %,.bench/%/.ready,$(PEERS)) ## environments of the peers in the recovery benchmark, each from requirements/bench-PEER.txt
 
@@ -72,18 +71,18 @@ bench-env: $(patsubst %,.bench/%/.ready,$(PEERS)) ## environments of the peers i
 	.bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+# What a bench that was killed has left is removed first, so that it takes nothing from this one.
 bench-quick: $(READY) bench-env ## the peers side by side, one kill and one hang each, under 8 min; needs root and ip
-	$(FAULTS) $(FIVE) --scenario kill,stop --repeats 1 --out runs/bench/recovery_quick.json $(ARGS)
+	$(BIN)/python -m benchmarks.hosts --clean
+	$(BENCH) --plan quick $(ARGS)
 
-bench: STORM_S := 120
 bench: $(READY) bench-env ## the peers side by side, under 60 min; needs root and ip
-	$(FAULTS) $(FIVE) --scenario kill,stop --repeats 3 --out runs/bench/recovery_kill_stop.json $(ARGS)
-	$(FAULTS) $(FIVE) --scenario notice,node,partition,shrink,donor,coordinator,everyone --repeats 1 --out runs/bench/recovery_more.json $(ARGS)
-	$(FAULTS) $(FIVE),ddp --scenario clean --repeats 1 --out runs/bench/recovery_clean.json $(ARGS)
-	$(FAULTS) $(FIVE) --scenario storm --repeats 1 --storm-s $(STORM_S) --out runs/bench/recovery_storm.json $(ARGS)
+	$(BIN)/python -m benchmarks.hosts --clean
+	$(BENCH) $(ARGS)
 
-bench-full: STORM_S := 600
-bench-full: bench ## the same with storms of ten minutes
+bench-full: $(READY) bench-env ## the same with storms of ten minutes, and the peers' default settings: under 2 h
+	$(BIN)/python -m benchmarks.hosts --clean
+	$(BENCH) --plan full --storm-s 600 --minutes 130 $(ARGS)
 
 bench-overhead: $(READY) ## what a step costs with and without this library
 	$(BIN)/python -m benchmarks.overhead --out runs/overhead.json $(ARGS)

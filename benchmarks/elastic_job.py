@@ -51,7 +51,9 @@ def main() -> None:
         make_train_fn(job),
         policy=Ladder(straggler=Kind.REDEAL),
         scaling=elastic.Scaling(num_dp_replicas=job.workers, spares=job.spares),
-        checkpoint=elastic.Checkpoint(),  # as its documentation shows; the others keep checkpoints, too
+        checkpoint=elastic.Checkpoint()
+        if job.saves
+        else None,  # as its documentation shows; the others keep checkpoints, too
         callbacks=[],
         name=job.name,
         seed=job.seed,

@@ -145,6 +145,12 @@ def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
     }
 
 
+def mean_step_s(log: StepLog, from_s: float, until_s: float) -> float | None:
+    """Seconds by steps of a stretch of time, whatever happened in it; a median hides what is not done in each step."""
+    times = sorted(at_s for at_s in first_commits(log).values() if from_s <= at_s <= until_s)
+    return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
+
+
 def step_time_s(log: StepLog, from_s: float = 0.0, until_s: float = math.inf) -> float | None:
     """Median time between two steps' first commits."""
     times = sorted(at_s for at_s in first_commits(log).values() if from_s <= at_s <= until_s)
@@ -197,6 +203,8 @@ def where_time_went(log: StepLog, outages: Sequence[tuple[float, float]], micro_
         steps, total_s = steps + 1, total_s + b_s - a_s
         lost["below_full_size"] += due_s - undisturbed_s
         lost["outage" if is_outage else "start_up"] += b_s - a_s - due_s
+    if not total_s:  # no step came any more
+        return {"share": 0.0, "undisturbed_step_s": undisturbed_s, "storm_s": 0.0}
     shares = {f"{name}_share": seconds / total_s for name, seconds in lost.items()}
     return {"share": steps * undisturbed_s / total_s, "undisturbed_step_s": undisturbed_s, "storm_s": total_s} | shares
 

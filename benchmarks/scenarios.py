@@ -20,6 +20,7 @@ SPEED_S = 15.0  # over which a speed is measured
 SETTLE_S = 15.0  # until micro-batches are dealt by speed
 WATCHED_S = 15.0  # after the loss of a coordinator: consequences come late
 CLEAN_S = 20.0  # over which an undisturbed step is measured
+DRIVER_S = 5.0  # from the loss of a driver to the next one
 SMALL_S = 15.0  # for which half of the hosts are gone
 _BUSY_END_S = 120.0
 _SILENT_STEPS = 2.0  # the group is healing a joiner when no line came for so many step times
@@ -34,6 +35,7 @@ class Ground:
         spares: workers that stand ready.
         state_mb: size of the state, unless the command line says another.
         micro_batch: samples of one forward.
+        saves: checkpoints are kept, by each system in its own way; if not, by none.
         needs: commands besides `ip`.
     """
 
@@ -43,6 +45,7 @@ class Ground:
     spares: int = 0
     state_mb: int = 0
     micro_batch: int = MICRO_BATCH
+    saves: bool = True
     needs: tuple[str, ...] = ()
 
 
@@ -53,7 +56,7 @@ def kill(stage: Stage) -> Fault:
 
 def leader(stage: Stage) -> Fault:
     """SIGKILL to rank 0."""
-    return _signal(stage, "leader", stage.watch.members[0], signal.SIGKILL)
+    return _signal(stage, "leader", stage.leader, signal.SIGKILL)
 
 
 def swap(stage: Stage) -> Fault:
@@ -152,7 +155,7 @@ def deaf(stage: Stage) -> Fault:
 
 def _halves(stage: Stage) -> tuple[list[str], list[str]]:
     """The hosts in two halves; the leader's is the first."""
-    leads = stage.hosts.of(stage.watch.members[0])
+    leads = stage.hosts.of(stage.leader)
     hosts = sorted(stage.hosts.hosts, key=lambda host: host != leads)
     return hosts[: len(hosts) // 2], hosts[len(hosts) // 2 :]
 
@@ -205,16 +208,32 @@ def _has_grown(stage: Stage, joined: Fault) -> bool:
 def coordinator(stage: Stage) -> Fault:
     """SIGKILL to the process that coordinates, and to one of those that it has on hosts; training should not notice."""
     system = stage.system
-    supervisors, monitors = stage.titled(system.supervisor), stage.titled(system.monitor)
-    if not supervisors or bool(system.monitor) != bool(monitors):
-        raise ScenarioError(f"no process is titled {system.supervisor} or {system.monitor}")
-    struck = [supervisors[-1], *([stage.chance.choice(monitors)] if monitors else [])]
-    fault = dataclasses.replace(stage.fault("coordinator", set()), watched_s=WATCHED_S)
+    titles = [title for title in (system.supervisor, system.monitor) if title]
+    found = {title: stage.titled(title) for title in titles}
+    if missing := [title for title in titles if not found[title]]:
+        raise ScenarioError(f"no process is called {' or '.join(missing)}")
+    struck = {stage.chance.choice(pids): title for title, pids in found.items()}
+    stage.fault("coordinator", set())
     for pid in struck:
         stage.signal(pid, signal.SIGKILL)
     stage.wait_for(lambda: not stage.is_running(*struck), "the processes that coordinate were gone")
+    note = ", ".join(f"{title} ({pid}) is gone" for pid, title in struck.items())
+    return _watched(stage, note)
+
+
+def driver(stage: Stage) -> Fault:
+    """SIGKILL to the process that began the run; another one is started some seconds later."""
+    stage.fault("driver", set())
+    stage.replace_driver(DRIVER_S)
+    return _watched(stage, f"another one was started {DRIVER_S:.0f} s later")
+
+
+def _watched(stage: Stage, note: str) -> Fault:
+    """What was struck last may still show for a while."""
+    assert stage.struck is not None
+    stage.struck = dataclasses.replace(stage.struck, watched_s=WATCHED_S, note=note)
     stage.wait_s(WATCHED_S)
-    return fault
+    return stage.struck
 
 
 def everyone(stage: Stage) -> Fault:
@@ -264,17 +283,19 @@ STRIKES = {
     strike.__name__: strike
     for strike in (
         *(kill, leader, swap, stop, notice, node, power, join, donor, coordinator, straggler, busy),
-        *(everyone, shrink, clean),
+        *(driver, everyone, shrink, clean),
         *(partition, split, halves, headless, mute, deaf),
     )
 }
 GROUNDS = {
     "swap": Ground(spares=1),
-    "join": Ground(slots=(2, 2), wanted=1, state_mb=400),
-    "donor": Ground(slots=(2, 2), wanted=1, state_mb=400),
+    # With so large a state a file of it in each step, as tuned, would be all that is measured.
+    "join": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
+    "donor": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
+    "clean": Ground(saves=False),
     "shrink": Ground(slots=(2, 2)),
     "split": Ground(slots=(1, 1, 1, 1)),
     "halves": Ground(slots=(1, 1, 1, 1)),
-    "storm": Ground(spares=1),
+    "storm": Ground(),  # without a spare, since no other system keeps one
     "straggler": Ground(micro_batch=1),
 }

@@ -20,7 +20,7 @@ from benchmarks.systems import System
 from benchmarks.training import Job
 from benchmarks.watch import Watch
 
-_LOOK_S = 0.005
+_LOOK_S = 0.01
 _CALM_STEPS = 20
 _END_S = 30.0
 _NOTICE_S = 2.0
@@ -47,6 +47,7 @@ class Stage:
         deadline_s: of the repetition, on the monotonic clock.
         long_s: how long something lasts that takes its time.
         spoiled: hosts that the next repetition can not use.
+        struck: what was noted last of all that was done; what a run has written is worth something from then on.
     """
 
     system: System
@@ -58,6 +59,7 @@ class Stage:
     long_s: float = 600.0
     watch: Watch = field(init=False)
     spoiled: set[str] = field(default_factory=set)
+    struck: Fault | None = field(default=None, init=False)
     _told: str = field(default="", init=False)
     _driver: subprocess.Popen[bytes] = field(init=False)
 
@@ -65,10 +67,7 @@ class Stage:
         self.job.log_folder.mkdir(parents=True)
         self.watch = Watch(self.job.log_folder)
         self.tell_hosts()
-        command = [self.system.python, "-m", self.system.module, str(self.job.write())]
-        environment = dict(self.hosts.environment) | {MARK: f"{self.job.folder}/"}
-        with self.said.open("wb") as out:
-            self._driver = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        self._start_driver()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -76,6 +75,13 @@ class Stage:
             self._driver.kill()
             self._driver.wait(_END_S)
         end_all(f"{self.job.folder}/")
+        self.watch.close()
+
+    def _start_driver(self) -> None:
+        command = [self.system.python, "-m", self.system.module, str(self.job.write())]
+        environment = dict(self.hosts.environment) | {MARK: f"{self.job.folder}/"}
+        with self.said.open("ab") as out:
+            self._driver = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
 
     def tell_hosts(self) -> None:
         """Say where something can be started, to drivers that have no cluster to ask."""
@@ -162,14 +168,45 @@ class Stage:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
+    def replace_driver(self, after_s: float) -> None:
+        """SIGKILL to the driver; another one is started a while later, as whoever submits the run does."""
+        self._driver.kill()
+        self._driver.wait(_END_S)
+        until_s = time.monotonic() + after_s
+        while time.monotonic() < until_s:  # not `wait_for`, which has no use for a run without a driver
+            self.watch.look()
+            time.sleep(_LOOK_S)
+        self._start_driver()
+
+    @property
+    def leader(self) -> int:
+        """Pid of the lowest rank that trains: rank 0, but where ranks stay with those who are away.
+
+        Raises:
+            ScenarioError: nobody trains.
+        """
+        members = self.watch.members
+        if not members:
+            raise ScenarioError("nobody trains")
+        return members[min(members)]
+
     def member(self) -> int:
-        """Pid of some member, not the leader."""
-        return self.chance.choice([pid for rank, pid in sorted(self.watch.members.items()) if rank != 0])
+        """Pid of some member, not the leader.
+
+        Raises:
+            ScenarioError: there is none.
+        """
+        leader = self.leader
+        members = [pid for _, pid in sorted(self.watch.members.items()) if self.is_running(pid)]
+        others = [pid for pid in members if pid != leader]
+        if not others:
+            raise ScenarioError("nobody trains but the leader")
+        return self.chance.choice(others)
 
     def host_of_some(self) -> str:
         """A host with members, but not with the leader if there is another."""
         held = self.members_by_host()
-        leads = self.hosts.of(self.watch.members[0])
+        leads = self.hosts.of(self.leader)
         return self.chance.choice(sorted(held.keys() - {leads}) or [leads])
 
     def members_by_host(self) -> Mapping[str, set[int]]:
@@ -180,7 +217,7 @@ class Stage:
     def fault(self, kind: str, victims: set[int], *, full_size: int = 0, returns: bool = False) -> Fault:
         """A note of what is done right now."""
         self.tell_hosts()  # before anybody starts something where it is broken
-        return Fault(
+        self.struck = Fault(
             kind=kind,
             at_s=time.time(),
             members=frozenset(self.watch.members.values()),
@@ -188,16 +225,31 @@ class Stage:
             returns=returns,
             full_size=full_size or self.size,
         )
+        return self.struck
 
     def is_running(self, *pids: int) -> bool:
         """Whether one of these is still there, and not only waiting for its parent."""
         return any(not is_zombie(pid) for pid in pids)
 
     def titled(self, title: str) -> list[int]:
-        """Processes of this run whose command line holds this, youngest last."""
-        return [pid for pid, line in self._command_lines() if title and title in line]
+        """Processes of this run that are called so."""
+        return [pid for pid, line in self._command_lines() if title and is_called(line, title)]
 
     def _command_lines(self) -> Iterator[tuple[int, str]]:
         for pid in sorted(self.hosts.pids()):
             with contextlib.suppress(OSError):  # it has ended
                 yield pid, Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+
+
+def is_called(command_line: str, title: str) -> bool:
+    """Whether a process gave itself this title, as Ray's actors do, or has it as a whole argument, or as its program.
+
+    Args:
+        command_line: as in /proc, its arguments ended by NUL.
+    """
+    arguments = command_line.split("\0")
+    return (
+        arguments[0].startswith("ray::")
+        and arguments[0].split()[0].split(".")[0] == title
+        or any(argument == title or argument.endswith(f"/{title}") for argument in arguments)
+    )

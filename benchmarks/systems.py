@@ -21,8 +21,8 @@ class System:
 
     Attributes:
         module: drives a Job; is run as `python -m MODULE JOB.json`.
-        supervisor, monitor: what the command lines of its control processes begin with, or hold: of the one that
-            there is once, and of those on the hosts; empty where there is none.
+        supervisor, monitor: titles, programs or whole arguments of its control processes: of the one that there is
+            once, and of those on the hosts; empty where there is none.
         environment: folder of the virtual environment below `.bench/`; empty: this process's own.
         on_ray: its workers belong to the Ray cluster, not to the driver.
         has_spares: it can keep workers that stand ready.
@@ -69,6 +69,7 @@ _EVERYBODYS = {"clean"}
 _NO_SPARES = "keeps no worker ready"
 _NO_JOINER = "a joiner restarts all the others: there is no donor"
 _FIXED_SIZE = "admits nobody after its start"
+_NO_DRIVER = "what starts its processes is the benchmark's own"
 _SLOW = "does nothing about slow workers"
 _RESTARTS = {"swap": _NO_SPARES, "donor": _NO_JOINER, "straggler": _SLOW}
 
@@ -94,7 +95,7 @@ SYSTEMS = {
         module="benchmarks.peers.torchft_job",
         environment="torchft",
         supervisor="torchft_lighthouse",
-        cannot={"swap": _NO_SPARES, "straggler": _SLOW},
+        cannot={"swap": _NO_SPARES, "straggler": _SLOW, "driver": _NO_DRIVER},
         stays_small={"stop": "nobody ends a process that is stopped"},
         default={
             "collective_timeout_s": 60.0,  # of Manager and of ProcessGroupGloo
@@ -130,9 +131,8 @@ SYSTEMS = {
     ),
     "torchrun": System(
         module="benchmarks.peers.torchrun_job",
-        supervisor="--store",
         monitor="torch.distributed.run",
-        cannot=_RESTARTS,
+        cannot=_RESTARTS | {"driver": _NO_DRIVER},
         default={
             "collective_timeout_s": 1800.0,
             "last_call_timeout_s": 30,
@@ -155,6 +155,7 @@ SYSTEMS = {
         cannot={
             **{"swap": _NO_SPARES, "straggler": _SLOW, "donor": _FIXED_SIZE, "join": _FIXED_SIZE},
             **{"storm": _FIXED_SIZE, "coordinator": "has no process of its own that coordinates"},
+            "driver": _NO_DRIVER,
             "everyone": "restarts functions within processes, and nobody is left",
         },
         stays_small={"*": _FIXED_SIZE},

@@ -26,6 +26,7 @@ class Job:
         step_s: length of a step with the most workers; by sleeping, so that the machine's load does not decide it.
         state_bytes: size of what a joiner receives, beside the small model.
         micro_batch: samples of one forward.
+        saves: checkpoints are kept; if not, those who have nothing better begin anew after the loss of all.
         knobs: settings of the system that runs it, by name; `benchmarks.systems` has them.
     """
 
@@ -38,6 +39,7 @@ class Job:
     state_bytes: int = 0
     micro_batch: int = MICRO_BATCH
     seed: int = 0
+    saves: bool = True
     knobs: dict[str, Any] = field(default_factory=dict)
 
     def write(self) -> Path:

@@ -1,5 +1,7 @@
 """Who is measured when, and which runs do not count. No Ray, no torch, no clock."""
 
+import math
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +40,32 @@ def turns(scenarios: Sequence[str], settings: Sequence[str], systems: Sequence[s
             for scenario in scenarios:
                 for system in (*systems[first:], *systems[:first]):
                     yield Turn(scenario=scenario, settings=setting, system=system, number=number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """One fault of a storm: what, when, counted from the storm's beginning, and a seed for whom it hits."""
+
+    kind: str
+    at_s: float
+    seed: int
+
+
+def storm_plan(storm_s: float, gaps_s: tuple[float, float], seed: int) -> list[Strike]:
+    """The faults of a storm, the same whatever system it comes over; a lost host comes back before another is lost.
+
+    Args:
+        gaps_s: least and most time between two of them; the first one begins the storm.
+    """
+    chance = random.Random(seed)
+    plan: list[Strike] = []
+    at_s, is_host_lost = 0.0, False
+    while at_s < storm_s:
+        kind = chance.choice(("kill", "stop", "notice", "rejoin" if is_host_lost else "node"))
+        is_host_lost = (is_host_lost or kind == "node") and kind != "rejoin"
+        plan.append(Strike(kind=kind, at_s=at_s, seed=chance.randrange(1 << 30)))
+        at_s += chance.uniform(*gaps_s)
+    return plan
 
 
 def played(
@@ -79,11 +107,23 @@ def _misfired_silence(log: StepLog, fault: Fault, after_s: float) -> str:
     before = {commit.pid for commit in log.commits if commit.at_s <= fault.at_s}
     if strangers := fault.victims - before:
         return f"{sorted(strangers)} had not trained before the fault"
-    late = {commit.pid for commit in log.commits if commit.at_s > fault.at_s + after_s}
-    late |= {pid for attempt, pids in log.takers.items() if log.begun_s[attempt] > fault.at_s + after_s for pid in pids}
+    from_s, until_s = fault.at_s + after_s, _answered_s(log, fault) if fault.kind == "stop" else math.inf
+    late = {commit.pid for commit in log.commits if from_s < commit.at_s < until_s}
+    begun = log.begun_s
+    late |= {pid for attempt, pids in log.takers.items() if from_s < begun[attempt] < until_s for pid in pids}
     if unhurt := fault.victims & late:
         return f"{sorted(unhurt)} trained on after the fault"
     return ""
+
+
+def _answered_s(log: StepLog, fault: Fault) -> float:
+    """When the others first went on without the victims: from then on a system may wake whom it has left behind."""
+    without = [
+        log.begun_s[attempt]
+        for attempt, pids in log.takers.items()
+        if log.begun_s[attempt] > fault.at_s + _GRACE_S and not pids & fault.victims
+    ]
+    return min(without, default=math.inf)
 
 
 def _misfired_parting(log: StepLog, fault: Fault) -> str:

@@ -72,7 +72,7 @@ class Replica:
     def is_due(self) -> bool:
         """Whether a checkpoint is to be taken now."""
         every = self.job.knobs["checkpoint_steps"]
-        return bool(every) and self.step % every == 0
+        return self.job.saves and bool(every) and self.step % every == 0
 
     # --- a step ---
 

@@ -4,6 +4,9 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+from benchmarks.stage import is_called
 from benchmarks.training import BATCH, MICRO_BATCHES, Ballast, Job, Numbers, loss_fn, new_model
 from benchmarks.watch import Watch
 
@@ -26,6 +29,33 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     watch.look()
     assert watch.step == 2
     assert len(watch.lines) == 2
+
+
+def test_what_is_written_later_and_by_those_who_come_later_is_seen(tmp_path: Path) -> None:
+    watch, first, second = Watch(tmp_path), tmp_path / "w0.jsonl", tmp_path / "w1.jsonl"
+    for step in range(3):
+        for path in (first, second)[: step + 1]:
+            with path.open("a") as file:
+                file.write(committed(7, 0, step))
+        watch.look()
+        watch.look()
+    assert [one["step"] for one in watch.lines] == [0, 1, 1, 2, 2]
+    watch.close()
+
+
+@pytest.mark.parametrize(
+    ("command_line", "title", "is_so"),
+    [
+        ("ray::Guard\0", "ray::Guard", True),
+        ("ray::Guard.run\0", "ray::Guard", True),
+        ("ray::GuardDog\0", "ray::Guard", False),
+        ("/v/bin/python\0/v/bin/torchft_lighthouse\0--bind=[::]:1\0", "torchft_lighthouse", True),
+        ("python\0-m\0torch.distributed.run\0--nnodes=1:2\0", "torch.distributed.run", True),
+        ("raylet\0--store_socket_name=/tmp/s\0", "--store", False),
+    ],
+)
+def test_a_process_is_known_by_its_title_or_a_whole_argument(command_line: str, title: str, is_so: bool) -> None:
+    assert is_called(command_line, title) == is_so
 
 
 def test_members_are_those_of_the_newest_generation(tmp_path: Path) -> None:

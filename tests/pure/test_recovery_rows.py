@@ -4,7 +4,16 @@ import dataclasses
 
 import pytest
 
-from benchmarks.rows import Fault, medians, recovery, share_of_ideal, step_time_s, where_time_went, whole_run
+from benchmarks.rows import (
+    Fault,
+    mean_step_s,
+    medians,
+    recovery,
+    share_of_ideal,
+    step_time_s,
+    where_time_went,
+    whole_run,
+)
 from elastic.demo.steplog import StepLog, collect
 
 STEP_S = 1.0
@@ -200,6 +209,17 @@ def test_a_storms_time_is_accounted_for() -> None:
     assert row["outage_share"] == pytest.approx(2 / 12)
     assert row["below_full_size_share"] == pytest.approx(1 / 12)
     assert row["start_up_share"] == pytest.approx(1 / 12)
+
+
+def test_a_system_that_never_comes_back_has_done_nothing_of_a_storm() -> None:
+    row = where_time_went(Script().steps(10, "abcd").log, [(10.0, 10.0)], micro_batches=12)
+    assert (row["share"], row["storm_s"], row["undisturbed_step_s"]) == (0.0, 0.0, 1.0)
+
+
+def test_a_mean_counts_what_a_median_hides() -> None:
+    script = Script().steps(4, "abcd").wait(8.0).steps(5, "abcd")
+    assert mean_step_s(script.log, 1.0, 99.0) == 2.0
+    assert mean_step_s(script.log, 99.0, 999.0) is None
 
 
 def test_a_storm_that_begins_at_once_has_nothing_to_be_compared_with() -> None:

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.peers.launch import Host, place
 from benchmarks.rows import Fault, medians
 from benchmarks.systems import DEFAULT, SYSTEMS, TUNED, System
-from benchmarks.turns import TRIES, Turn, misfire, played, turns
+from benchmarks.turns import TRIES, Turn, misfire, played, storm_plan, turns
 from elastic.demo.steplog import StepLog, collect
 
 AT_S = 10.0
@@ -75,6 +75,29 @@ def fault(kind: str, victims: str = "d") -> Fault:
 def test_who_was_killed_or_stopped_is_silent_from_then_on(kind: str) -> None:
     assert misfire(log((8.0, "abcd"), (11.0, "abc")), fault(kind)) == ""
     assert "trained on" in misfire(log((8.0, "abcd"), (11.0, "abcd")), fault(kind))
+
+
+def test_who_was_stopped_may_be_woken_by_a_system_that_has_gone_on_without_it() -> None:
+    """It then writes a line before it ends: that is the system's answer, and the fault took place."""
+    assert misfire(log((8.0, "abcd"), (13.0, "abc"), (13.5, "d")), fault("stop")) == ""
+    assert "trained on" in misfire(log((8.0, "abcd"), (11.5, "d"), (13.0, "abc")), fault("stop"))
+    assert "trained on" in misfire(log((8.0, "abcd"), (13.0, "abc"), (13.5, "d")), fault("kill"))
+
+
+def test_a_storm_is_the_same_for_all_and_another_one_with_another_seed() -> None:
+    plan = storm_plan(600.0, (15.0, 30.0), seed=0)
+    assert plan == storm_plan(600.0, (15.0, 30.0), seed=0) != storm_plan(600.0, (15.0, 30.0), seed=1)
+    assert plan[0].at_s == 0.0
+    assert all(15.0 <= later.at_s - earlier.at_s <= 30.0 for earlier, later in pairwise(plan))
+    assert 570.0 <= plan[-1].at_s < 600.0
+    assert {strike.kind for strike in plan} == {"kill", "stop", "notice", "node", "rejoin"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_in_a_storm_a_host_is_lost_only_if_all_are_there(seed: int) -> None:
+    kinds = [strike.kind for strike in storm_plan(600.0, (15.0, 30.0), seed) if strike.kind in ("node", "rejoin")]
+    assert kinds[:1] in ([], ["node"])
+    assert all(earlier != later for earlier, later in pairwise(kinds))
 
 
 def test_a_line_that_was_being_written_is_forgiven() -> None:

@@ -1,0 +1,92 @@
+"""All systems side by side in all that `make bench` compares: parts, one after the other, a file each.
+
+    sudo python -m benchmarks.suite --out runs/bench              # under an hour; --plan quick, --plan full
+
+One process plays all parts on hosts that they share. What goes wrong with a run is told in its row, and ends nothing
+else; no run begins after `--minutes`, and those that had no turn are told as such. Its files have the names of those in
+`benchmarks/results` whose place they take.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.bench import Settings
+from benchmarks.hosts import why_not
+from benchmarks.recovery import clean_up_when_told_to_end, measure, opened
+from benchmarks.systems import DEFAULT, TUNED
+from benchmarks.turns import turns
+
+FIVE = ("elastic", "torchft", "ray-train", "torchrun", "nvrx-inprocess")
+BASELINE = "ddp"
+_DEADLINE_S = 90.0
+_PATIENCE_S = 20.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Repetitions whose rows are compared: their systems take turns.
+
+    Attributes:
+        name: of its file. deadline_s: for a run to be whole again.
+    """
+
+    name: str
+    scenarios: tuple[str, ...]
+    repeats: int = 1
+    systems: tuple[str, ...] = FIVE
+    settings: str = TUNED
+    deadline_s: float = _DEADLINE_S
+
+
+_OFTEN = ("kill", "stop")
+_PARTS = (
+    Part(name="recovery_peers", scenarios=_OFTEN, repeats=3),
+    Part(name="recovery_clean", scenarios=("clean",), repeats=3, systems=(*FIVE, BASELINE)),
+    Part(name="recovery_storm", scenarios=("storm",)),
+    Part(
+        name="recovery_more",
+        scenarios=("node", "notice", "coordinator", "driver", "everyone", "shrink", "donor", "partition"),
+    ),
+)
+# Without any setting some notice a hang after half an hour: such a run is late, and its row says so.
+_AS_IT_COMES = Part(name="recovery_default", scenarios=_OFTEN, settings=DEFAULT, deadline_s=120.0)
+PLANS = {
+    "quick": (Part(name="recovery_quick", scenarios=_OFTEN),),
+    "usual": _PARTS,
+    "full": (*_PARTS, _AS_IT_COMES),
+}
+
+
+def main() -> None:
+    """Play a plan; the exit code is 1 if something went wrong with the bench itself."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--plan", choices=PLANS, default="usual")
+    parser.add_argument("--storm-s", type=float, default=120.0, help="length of a storm")
+    parser.add_argument("--minutes", type=float, default=52.0, help="after which no run begins")
+    parser.add_argument("--seed", type=int, default=0, help="of data, and of whom the faults hit, and when")
+    parser.add_argument("--keep", type=Path, help="folder in which step logs and journals stay")
+    args = parser.parse_args()
+    if reason := why_not():
+        parser.exit(1, f"error: {reason}\n")
+    until_s = time.monotonic() + 60 * args.minutes
+    clean_up_when_told_to_end()
+    with opened(Settings(), args.keep) as bench:
+        for part in PLANS[args.plan]:
+            bench.settings = Settings(
+                repeats=part.repeats,
+                deadline_s=part.deadline_s,
+                patience_s=_PATIENCE_S,
+                storm_s=args.storm_s,
+                seed=args.seed,
+            )
+            order = list(turns(part.scenarios, [part.settings], part.systems, part.repeats))
+            measure(bench, order, args.out / f"{part.name}.json", until_s)
+    sys.exit(1 if bench.troubles else 0)
+
+
+if __name__ == "__main__":
+    main()
