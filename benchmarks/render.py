@@ -27,9 +27,10 @@ Found = Mapping[str, Sequence[Mapping[str, Any]]]  # by benchmark; in the order 
 RECOVERY = """\
 ### Beside other systems
 
-The same small model, data, steps of 50 ms and faults for all of them, on four workers of three hosts of one machine.
-They take turns within each repetition; an observer outside breaks things, and reads the step log that every training
-function writes. Medians, [smallest, largest]; the best of a row is bold.
+The same small model, data and faults for all of them, on four workers of three hosts (`shrink`: two) of one machine; a
+step sleeps for 50 ms and computes for another 10 to 20. They take turns within each repetition; an observer outside
+breaks things, and reads the step log that every training function writes. Medians, [smallest, largest]; the best of a
+row is bold.
 """
 CHECKPOINT = """\
 ### Checkpoints
@@ -91,7 +92,12 @@ def report(found: Found) -> str:
         "# Tables\n\n`python -m benchmarks.render benchmarks/results/*.json` writes this file; [how](../README.md).\n"
     ]
     if results := found.get("recovery"):
-        parts += ["## Recovery\n", *_origins(results), *_texts(tables.recovery(results)), _knobs(results)]
+        parts += [
+            "## Recovery\n",
+            *_origins(tables.standing(results)),
+            *_texts(tables.recovery(results)),
+            _knobs(results),
+        ]
     singles: dict[str, tuple[str, Callable[[Any], Sequence[tables.Table]]]] = {
         "checkpoint_systems": ("Checkpoints, beside other ways", _checkpoint_tables),
         "checkpoint": ("Snapshots", _snapshot_tables),
@@ -113,7 +119,7 @@ def section(found: Found) -> str:
     drawn = plots(found)
     if results := found.get("recovery"):
         settings = tables.settings_of(tables.counting(results))[-1]
-        those = [result for result in results if settings in tables.settings_of(tables.counting([result]))]
+        those = [one for one in tables.standing(results) if settings in tables.settings_of(tables.counting([one]))]
         shown = [table for table in tables.recovery(those, is_short=True) if f"({settings}" in table.title]
         parts += [RECOVERY, _picture(f"recovery-{settings}", drawn), *_texts(shown), *_origins(those)]
     if found.get("checkpoint_systems"):

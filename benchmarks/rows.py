@@ -71,8 +71,10 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
         t_resume_s: until the last of those who did the first new one had committed it.
         t_full_s: until `full_size` members had committed a new one, from when there was room for them.
         steps_lost: steps that survivors had committed, or anybody if none is left, and that were done again.
-        longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end.
-        hit, survivors, survivors_kept: how many it hit, and not; processes of the latter that committed a new one.
+        longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end; where
+            it may show late, also until it has been watched for long enough, and None if nothing was committed then.
+        hit, survivors, survivors_kept: how many it hit, and not; processes of the latter that committed a new one, and
+            after it was watched.
     """
     by_attempt: dict[Attempt, list[Commit]] = {}
     for commit in log.commits:
@@ -90,16 +92,18 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     room_s = max(fault.at_s, fault.room_at_s)
     full = next((by_attempt[a] for a in new if len({c.pid for c in by_attempt[a]}) >= fault.full_size), None)
     full_s = max(commit.at_s for commit in full) if full else None
-    gaps_until_s = max(full_s, fault.at_s + fault.watched_s) if full_s is not None else None
+    watched_s = fault.at_s + fault.watched_s
+    gaps_until_s = max(full_s, watched_s) if full_s is not None else None
+    went_on = [commit for attempt in new for commit in by_attempt[attempt] if commit.at_s > watched_s]
     return {
         "t_detect_s": log.begun_s[without[0]] - fault.at_s if without else None,
         "t_resume_s": max(commit.at_s for commit in by_attempt[new[0]]) - fault.at_s if new else None,
         "t_full_s": full_s - room_s if full_s is not None else None,
         "steps_lost": len(done & {attempt[0] for attempt in after}),
-        "longest_gap_s": _longest_gap_s(log, fault.at_s, gaps_until_s),
+        "longest_gap_s": _longest_gap_s(log, fault.at_s, gaps_until_s) if went_on or not fault.watched_s else None,
         "hit": len(fault.victims),
         "survivors": len(fault.survivors),
-        "survivors_kept": len(fault.survivors & {commit.pid for attempt in new for commit in by_attempt[attempt]}),
+        "survivors_kept": len(fault.survivors & {commit.pid for commit in went_on}),
     }
 
 

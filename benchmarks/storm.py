@@ -150,6 +150,7 @@ def report(stage: Stage, storm: Storm, storm_s: float) -> dict[str, Any]:
         "t_full_s": _worst(rows, "t_full_s"),
         "longest_gap_s": _worst(rows, "longest_gap_s"),
         "steps_in_storm": _steps_within(log, storm.began_s, storm_s),
+        "storm_length_s": storm_s,
         "storm_seconds_played": min(storm_s, storm.ended_s - storm.began_s),
         "strikes_skipped": storm.skipped,
         "misfires": sum(bool(row["misfire"]) for row in rows),

@@ -14,6 +14,10 @@ BASELINE = "ddp"
 LOG_ROWS = "896-GPU log"  # of the simulator, on a page of their own
 FAULT_FREE = ("clean", "busy", "straggler")
 STORM = "storm"
+TO_GO_ON = ("t_detect_s", "t_resume_s", "t_full_s")
+KEPT_ALIVE = "survivors' processes kept"
+NOBODY_HIT = ("coordinator", "driver")  # what it costs is a pause that comes late, if there is one
+BOUNDS = ("t_detect_s",)  # from above, for some of no use: members may begin an attempt at once, and wait in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +97,33 @@ def settings_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     """Rows of all recovery results, less those whose fault did not fire.
 
-    Raises:
-        ValueError: two results have the same scenario with the same settings: they were not measured in turns.
+    Of two results with the same scenario and settings only the newer one counts: what was not measured in turns is not
+    compared.
     """
-    found: list[Mapping[str, Any]] = []
-    seen: dict[tuple[str, str], int] = {}
-    for place, result in enumerate(results):
-        rows = [row for row in result["rows"] if not row.get("discarded")]
-        for key in {(row["scenario"], row.get("settings", "default")) for row in rows}:
-            if seen.setdefault(key, place) != place:
-                raise ValueError(
-                    f"two results hold {key[0]} ({key[1]}): what was not measured in turns is not compared"
-                )
-        found += rows
-    return found
+    owners = _owners(results)
+    return [row for at, result in enumerate(results) for row in result["rows"] if _counts(row, at, owners)]
+
+
+def standing(results: Sequence[Result]) -> list[Result]:
+    """Those of which something counts."""
+    owners = _owners(results)
+    return [result for at, result in enumerate(results) if any(_counts(row, at, owners) for row in result["rows"])]
+
+
+def _owners(results: Sequence[Result]) -> Mapping[tuple[str, str], int]:
+    """Scenario and settings -> place of the newest result that has rows of them."""
+    owners: dict[tuple[str, str], int] = {}
+    for at in sorted(range(len(results)), key=lambda at: str(results[at]["provenance"]["date"])):
+        owners |= {_kind(row): at for row in results[at]["rows"] if not row.get("discarded")}
+    return owners
+
+
+def _counts(row: Mapping[str, Any], at: int, owners: Mapping[tuple[str, str], int]) -> bool:
+    return not row.get("discarded") and owners[_kind(row)] == at
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["scenario"], row.get("settings", "default")
 
 
 def _measured(row: Mapping[str, Any]) -> bool:
@@ -118,10 +135,18 @@ def _ordered(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def matrix(rows: Sequence[Mapping[str, Any]], figure: str, title: str, settings: str) -> Table | None:
-    """Scenario by system: medians of a figure, of which less is better; None where nobody has it."""
+def matrix(
+    rows: Sequence[Mapping[str, Any]], figure: str, title: str, settings: str, only: Sequence[str] = ()
+) -> Table | None:
+    """Scenario by system: medians of a figure, of which less is better; None where nobody has it.
+
+    Args:
+        only: these scenarios; empty: all.
+    """
+    left_out = NOBODY_HIT if figure in TO_GO_ON else ()
     here = [row for row in rows if row.get("settings", "default") == settings and _measured(row)]
-    here = [row for row in here if row["scenario"] not in (*FAULT_FREE, STORM)]
+    here = [row for row in here if row["scenario"] not in (*FAULT_FREE, STORM, *left_out)]
+    here = [row for row in here if not only or row["scenario"] in only]
     if not any(row.get(figure) is not None for row in here):
         return None
     systems = _ordered(row["system"] for row in here)
@@ -130,7 +155,8 @@ def matrix(rows: Sequence[Mapping[str, Any]], figure: str, title: str, settings:
         groups = [[r for r in here if (r["scenario"], r["system"]) == (scenario, system)] for system in systems]
         values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
         cells = [spread(found, len(group)) for found, group in zip(values, groups, strict=True)]
-        lines.append((f"`{scenario}`", *_best(cells, [median(found) if found else None for found in values])))
+        medians = [median(found) if found else None for found in values]
+        lines.append((f"`{scenario}`", *(cells if figure in BOUNDS else _best(cells, medians))))
     return Table(title=title, columns=("scenario", *systems), rows=tuple(lines))
 
 
@@ -145,18 +171,19 @@ def _best(cells: Sequence[str], values: Sequence[float | None], pick: Callable[.
 
 def losses(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
     """System by system, over all faults: the worst run's steps done again and samples lost, and who stayed alive."""
-    here = [row for row in rows if row.get("settings", "default") == settings and row.get("steps") is not None]
+    here = [row for row in rows if row.get("settings", "default") == settings and _measured(row)]
     here = [row for row in here if row["scenario"] not in FAULT_FREE and row["system"] != BASELINE]
     shown = ("steps_lost", "samples_repeated", "samples_skipped")
     lines = []
     for system in _ordered(row["system"] for row in here):
         runs = [row for row in here if row["system"] == system]
+        ended = sum(row.get("longest_gap_s" if row["scenario"] in NOBODY_HIT else "t_resume_s") is None for row in runs)
         kept, all_of = (sum(row.get(name) or 0 for row in runs) for name in ("survivors_kept", "survivors"))
         worst = [max(row.get(name) or 0 for row in runs) for name in shown]
-        lines.append((system, str(len(runs)), *map(str, worst), f"{kept} of {all_of}"))
+        lines.append((system, str(len(runs)), str(ended), *map(str, worst), f"{kept} of {all_of}"))
     if not lines:
         return None
-    columns = ("system", "runs", "steps done again", "samples repeated", "samples skipped", "survivors' processes kept")
+    columns = ("system", "runs", "did not go on", "steps done again", "samples repeated", "samples skipped", KEPT_ALIVE)
     return Table(title=f"What was lost ({settings}; the worst run of each system)", columns=columns, rows=tuple(lines))
 
 
@@ -168,13 +195,17 @@ def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
     lines = []
     for system in _ordered(row["system"] for row in here):
         runs = [row for row in here if row["system"] == system]
-        faults = [len(row["faults"]) for row in runs if row.get("faults") is not None]
-        shown = ("steps_in_storm", "share", "steps_lost", "t_resume_s")
-        values = [faults, *([row[name] for row in runs if row.get(name) is not None] for name in shown)]
-        lines.append((system, *(spread(found, len(runs)) for found in values)))
+        lists = {name: [len(row[name]) for row in runs if row.get(name) is not None] for name in _LISTS}
+        shown = ("misfires", "steps_in_storm", "share", "steps_lost", "t_resume_s")
+        values = [*lists.values(), *([row[name] for row in runs if row.get(name) is not None] for name in shown)]
+        cells = [spread(found, len(runs)) for found in values]
+        cells[_STEPS_AT] += "".join(map(_cut_short, runs))
+        lines.append((system, *cells))
     columns = (
         "system",
         "faults",
+        "skipped",
+        "not seen",
         "steps in the storm",
         "of an undisturbed run's",
         "steps done again",
@@ -183,22 +214,47 @@ def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
     return Table(title=f"A storm of faults ({settings})", columns=columns, rows=tuple(lines))
 
 
+_LISTS = ("faults", "strikes_skipped")
+_STEPS_AT = 3  # among the cells of a storm
+
+
+def _cut_short(row: Mapping[str, Any]) -> str:
+    """What makes a run's steps no match for those of others: it was over before the storm was."""
+    length_s, played_s = row.get("storm_length_s"), row.get("storm_seconds_played")
+    if length_s is None or played_s is None or played_s > length_s - 1.0:
+        return ""
+    return f" (over after {played_s:.0f} of {length_s:.0f} s)"
+
+
 def clean(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
-    """Speed without faults against plain DDP's of the same repetition."""
+    """Speed without faults against plain DDP's of the same repetition: over all of the time, and in the median step."""
     here = [r for r in rows if r["scenario"] == "clean" and r.get("settings", "default") == settings]
-    steps = {(row["system"], row["repetition"]): row["step_s"] for row in here if row.get("step_s")}
-    lines = []
-    for system in _ordered(name for name, _ in steps if name != BASELINE):
-        numbers = [at for name, at in steps if name == system and (BASELINE, at) in steps]
-        ratios = [steps[BASELINE, at] / steps[system, at] for at in numbers]
-        if ratios:
-            lines.append((system, spread(ratios, len(ratios)), median(ratios)))
-    if not lines:
+    systems = [name for name in _ordered(row["system"] for row in here) if name != BASELINE]
+    ratios = {figure: {name: _against_baseline(here, figure, name) for name in systems} for figure in _PACES}
+    systems = [name for name in systems if any(of[name] for of in ratios.values())]
+    if not systems:
         return None
-    cells = _best([cell for _, cell, _ in lines], [value for *_, value in lines], max)
-    named = tuple((name, cell) for (name, *_), cell in zip(lines, cells, strict=True))
+    columns = []
+    for of in ratios.values():
+        cells = [spread(of[name], len(of[name])) for name in systems]
+        columns.append(_best(cells, [median(of[name]) if of[name] else None for name in systems], max))
+    paces = [[row["mean_step_s"] for row in here if row["system"] == n and row.get("mean_step_s")] for n in systems]
+    columns.append([spread(found, len(found)) for found in paces])
+    lines = tuple(zip(systems, *columns, strict=True))
+    own = [row["mean_step_s"] for row in here if row["system"] == BASELINE and row.get("mean_step_s")]
+    notes = (f"A step of plain DDP takes {spread(own, len(own))} s. Nobody keeps checkpoints here.",) if own else ()
     title = f"Steps per second without faults, against plain DDP in the same repetition ({settings})"
-    return Table(title=title, columns=("system", "ratio"), rows=named)
+    return Table(title=title, columns=("system", *_PACES.values(), "seconds a step"), rows=lines, notes=notes)
+
+
+_PACES = {"mean_step_s": "over all of the time", "step_s": "in the median step"}
+
+
+def _against_baseline(rows: Sequence[Mapping[str, Any]], figure: str, system: str) -> list[float]:
+    steps = {(row["system"], row["repetition"]): row[figure] for row in rows if row.get(figure)}
+    return [
+        steps[BASELINE, at] / own for (name, at), own in steps.items() if name == system and (BASELINE, at) in steps
+    ]
 
 
 def reasons(results: Sequence[Result]) -> tuple[str, ...]:
@@ -209,7 +265,8 @@ def reasons(results: Sequence[Result]) -> tuple[str, ...]:
         if not _measured(row):
             cells.setdefault((row["system"], row["unavailable"]), []).append(row["scenario"])
     told = [f"Empty: {system}, {', '.join(_ordered(names))}: {reason}." for (system, reason), names in cells.items()]
-    count = sum(bool(row.get("discarded")) for result in results for row in [*result["rows"], *_discarded(result)])
+    tried = [row for result in standing(results) for row in [*result["rows"], *_discarded(result)]]
+    count = sum(bool(row.get("discarded")) for row in tried)
     return (*told, f"{count} runs were discarded, since their fault did not fire.") if count else tuple(told)
 
 
@@ -239,6 +296,9 @@ def recovery(results: Sequence[Result], is_short: bool = False) -> list[Table]:
     found: list[Table | None] = []
     for settings in settings_of(rows):
         found += [matrix(rows, name, f"{title} ({settings})", settings) for name, title in figures.items()]
+        if is_short:
+            title = f"Longest pause after the loss of those who coordinate, seconds ({settings})"
+            found.append(matrix(rows, "longest_gap_s", title, settings, NOBODY_HIT))
         found += [losses(rows, settings), storms(rows, settings), clean(rows, settings)]
     tables = [table for table in found if table is not None]
     if tables and not is_short:
@@ -252,7 +312,11 @@ def recovery_samples(results: Sequence[Result], figure: str, settings: str) -> l
     """What a plot of a figure shows: one mark for each scenario and system that has it."""
     groups: dict[tuple[str, str], list[float]] = {}
     for row in counting(results):
-        is_here = row.get("settings", "default") == settings and row["scenario"] not in (*FAULT_FREE, STORM)
+        is_here = row.get("settings", "default") == settings and row["scenario"] not in (
+            *FAULT_FREE,
+            STORM,
+            *NOBODY_HIT,
+        )
         if is_here and row.get(figure) is not None:
             groups.setdefault((row["scenario"], row["system"]), []).append(row[figure])
     return [Sample(group=group, name=name, values=tuple(values)) for (group, name), values in groups.items()]

@@ -155,6 +155,16 @@ def test_restarted_processes_are_no_survivors() -> None:
     assert row["t_resume_s"] == 6.0
 
 
+def test_what_shows_late_is_waited_for() -> None:
+    """Nobody is hit; three steps later all are started again, or the run ends."""
+    script = Script().steps(5, "abcd").steps(3, "abcd")
+    watched = dataclasses.replace(fault(4.5), watched_s=10.0)
+    row = recovery(script.log, watched)
+    assert (row["longest_gap_s"], row["survivors_kept"]) == (None, 0)
+    row = recovery(script.wait(6.0).steps(2, "abef", generation=2).log, watched)
+    assert (row["longest_gap_s"], row["survivors_kept"]) == (7.0, 2)
+
+
 def test_a_log_that_ends_too_early_leaves_figures_open() -> None:
     row = recovery(Script().steps(2, "abcd").log, fault(2.0, victims="d"))
     assert (row["t_detect_s"], row["t_resume_s"], row["t_full_s"], row["longest_gap_s"]) == (None,) * 4

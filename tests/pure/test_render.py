@@ -111,17 +111,37 @@ def test_settings_are_not_mixed() -> None:
         assert table is not None and cells(table)["`kill`"] == {"peer": cell}
 
 
-def test_what_was_not_measured_in_turns_is_not_compared() -> None:
-    with pytest.raises(ValueError, match="two results hold kill"):
-        tables.counting([result(run("elastic", t_resume_s=1.0)), result(run("peer", t_resume_s=2.0))])
-    assert len(tables.counting([result(run("elastic")), result(run("elastic", scenario="stop"))])) == 2
+def test_of_what_was_not_measured_in_turns_only_the_newer_counts() -> None:
+    old, new = (
+        result(run("elastic", t_resume_s=1.0), run("elastic", scenario="stop")),
+        result(run("peer", t_resume_s=2.0)),
+    )
+    new["provenance"] = PROVENANCE | {"date": "2026-01-03T00:00:00+00:00"}
+    for results in ([old, new], [new, old]):
+        rows = {(row["system"], row["scenario"]) for row in tables.counting(results)}
+        assert rows == {("peer", "kill"), ("elastic", "stop")}
+        assert tables.standing(results) == results
+    assert tables.standing([result(run("elastic")), new]) == [new]
 
 
 def test_losses_are_those_of_the_worst_run() -> None:
     lost = {"steps": 9, "samples_repeated": 0, "samples_skipped": 0, "survivors": 3, "survivors_kept": 0}
     rows = [run("peer", 0, steps_lost=2, **lost), run("peer", 1, steps_lost=15, **(lost | {"samples_skipped": 4}))]
     table = tables.losses(rows, "default")
-    assert table is not None and table.rows == (("peer", "2", "15", "0", "4", "0 of 6"),)
+    assert table is not None and table.rows == (("peer", "2", "2", "15", "0", "4", "0 of 6"),)
+
+
+def test_a_run_that_died_is_among_those_that_lost_something() -> None:
+    table = tables.losses(
+        [run("peer", t_resume_s=1.0, steps=9), run("peer", 1), run("peer", 2, unavailable="no")], "default"
+    )
+    assert table is not None and table.rows[0][:3] == ("peer", "2", "1")
+
+
+def test_a_bound_is_nobodys_best() -> None:
+    rows = [run("elastic", t_detect_s=0.2), run("peer", t_detect_s=0.001)]
+    table = tables.matrix(rows, "t_detect_s", "detected", "default")
+    assert table is not None and table.rows == (("`kill`", "0.2", "0.001"),)
 
 
 def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
@@ -135,15 +155,25 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
             faults=[{}] * 40,
             steps_lost=0,
             t_resume_s=1.2,
+            misfires=1,
+            strikes_skipped=[{}] * 2,
+            storm_length_s=120.0,
+            storm_seconds_played=45.0,
         ),
-        run("elastic", scenario="clean", step_s=0.05, steps=9),
-        run("peer", scenario="clean", step_s=0.04, steps=9),
-        run("ddp", scenario="clean", step_s=0.05, steps=9),
+        run("elastic", scenario="clean", step_s=0.05, mean_step_s=0.0625, steps=9),
+        run("peer", scenario="clean", step_s=0.04, mean_step_s=0.05, steps=9),
+        run("ddp", scenario="clean", step_s=0.05, mean_step_s=0.05, steps=9),
     ]
     assert tables.matrix(rows, "t_resume_s", "resumed", "default") is None
     storms, clean = tables.storms(rows, "default"), tables.clean(rows, "default")
-    assert storms is not None and storms.rows == (("elastic", "40", "900", "0.88", "0", "1.2"),)
-    assert clean is not None and clean.rows == (("elastic", "1"), ("peer", "**1.25**"))
+    assert storms is not None and storms.rows == (
+        ("elastic", "40", "2", "1", "900 (over after 45 of 120 s)", "0.88", "0", "1.2"),
+    )
+    assert clean is not None and clean.rows == (
+        ("elastic", "0.8", "1", "0.0625"),
+        ("peer", "**1**", "**1.25**", "0.05"),
+    )
+    assert clean.notes == ("A step of plain DDP takes 0.05 s. Nobody keeps checkpoints here.",)
 
 
 def test_a_plot_has_every_sample_once() -> None:
