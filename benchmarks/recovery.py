@@ -120,12 +120,10 @@ def measure(bench: Bench, order: list[Turn], out: Path, until_s: float = math.in
     discarded: list[dict[str, Any]] = []
     out.parent.mkdir(parents=True, exist_ok=True)
     for turn in order:
-        if time.monotonic() < until_s:
-            counted, thrown_away = played(turn, bench.repetition)
-        else:
-            counted, thrown_away = [_without(turn, NO_TIME)], []
+        counted, thrown_away = played(turn, bench.repetition, has_time=lambda: time.monotonic() < until_s)
         if not counted:
-            counted = [_without(turn, f"in none of {len(thrown_away)} tries did its fault fire")]
+            tried = f"in none of {len(thrown_away)} tries did its fault fire"
+            counted = [_without(turn, tried if thrown_away else NO_TIME)]
         rows += counted
         discarded += thrown_away
         for row in thrown_away + counted:

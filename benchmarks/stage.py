@@ -23,7 +23,7 @@ from benchmarks.watch import Watch
 _LOOK_S = 0.01
 _CALM_STEPS = 20
 _END_S = 30.0
-_NOTICE_S = 2.0
+_NOTICE_S = 1.0
 
 
 class LateError(RuntimeError):
@@ -145,7 +145,7 @@ class Stage:
         self.wait_for(lambda: self.watch.step >= step + _CALM_STEPS, f"{_CALM_STEPS} calm steps")
 
     def finish(self) -> int:
-        """Have the run end in about two seconds, and wait until it has; returns its exit code."""
+        """Have the run end in about a second, and wait until it has; returns its exit code."""
         self.job.stop_at(self.watch.step + max(5, round(_NOTICE_S / self.job.step_s)))
         return self.wait_for_end(_END_S)
 

@@ -69,18 +69,21 @@ def storm_plan(storm_s: float, gaps_s: tuple[float, float], seed: int) -> list[S
 
 
 def played(
-    turn: Turn, play: Callable[[Turn], dict[str, Any]], tries: int = TRIES
+    turn: Turn, play: Callable[[Turn], dict[str, Any]], tries: int = TRIES, has_time: Callable[[], bool] = lambda: True
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Play a turn, again where its fault did not fire.
 
     Args:
         play: makes a row; one that must not count has a reason in `discarded`.
+        has_time: whether one more try may begin.
 
     Returns:
         The row that counts, if there was one within so many tries, and those that were discarded.
     """
     discarded: list[dict[str, Any]] = []
     for _ in range(tries):
+        if not has_time():
+            break
         row = play(turn)
         if not row.get("discarded"):
             return [row], discarded

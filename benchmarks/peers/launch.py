@@ -20,7 +20,8 @@ MARK = "ELASTIC_BENCH_JOB"  # in the environment of every process of a run
 GLOO = "GLOO_SOCKET_IFNAME"
 CABLE = "eth0"  # of every host; gloo would take what its name leads to
 _LOOK_S = 0.05
-_LAST_S = 5.0  # for the others to end, once the run's result is there
+_END_S = 5.0  # for what was killed to be gone
+_LAST_S = 2.0  # for the others that train to end, once the run's result is there
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -93,7 +94,8 @@ class Launcher:
                 return 1
             time.sleep(_LOOK_S)
         until_s = time.monotonic() + _LAST_S
-        while any(process.poll() is None for process in self._running.values()) and time.monotonic() < until_s:
+        training = [self._running[part.name] for part in self._parts if part.slots and part.name in self._running]
+        while any(process.poll() is None for process in training) and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
         return 0
 
@@ -152,7 +154,7 @@ def free_port() -> int:
 
 def end_all(mark: str) -> None:
     """SIGKILL to every process whose mark begins so, but not to this one; returns when they are gone, or soon after."""
-    until_s = time.monotonic() + _LAST_S
+    until_s = time.monotonic() + _END_S
     while (pids := marked(mark) - {os.getpid()}) and time.monotonic() < until_s:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
