@@ -314,8 +314,8 @@ def rows_of(name: str, part: Part, settings: Settings, gpus: int) -> list[dict[s
     if not note:
         try:
             found = part.measure(settings)
-        except (RuntimeError, OSError) as error:  # torch's and CUDA's errors are RuntimeErrors
-            note = str(error).splitlines()[0]
+        except Exception as error:  # NVML's are of no kind in particular; the other parts are measured all the same
+            note = (str(error) or type(error).__name__).splitlines()[0]
     return [
         {"part": name, "key": key, "what": what, "value": found.get(key), "unit": unit, "note": note}
         for key, (what, unit) in part.rows.items()
@@ -339,12 +339,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.exit(1, f"error: {NO_GPU}\n")
     settings = Settings(nbytes=args.bytes, repeats=args.repeats, directory=args.directory)
     origin, gpus = provenance(), torch.cuda.device_count()
-    rows = [row for name in names for row in rows_of(name, PARTS[name], settings, gpus)]
+    rows: list[dict[str, Any]] = []
     told = {name: getattr(settings, name) for name in settings.__slots__}
     machine = {"gpus": gpus, "name": torch.cuda.get_device_name(0), "cuda": torch.version.cuda}
     result = {"benchmark": "gpu", "rows": rows, "gpu": machine, "settings": told, "provenance": origin}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=2) + "\n")
+    for name in names:
+        rows += rows_of(name, PARTS[name], settings, gpus)
+        args.out.write_text(json.dumps(result, indent=2) + "\n")  # after each part: what is measured is kept
     for row in rows:
         value = "" if row["value"] is None else f"{row['value']:.4g}"
         print(f"{row['what']:80} {value:>10} {row['unit']}  {row['note']}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import tables
+from benchmarks import recovery_tables, tables
 from benchmarks.tables import Sample
 
 HELP = "plots need matplotlib: pip install 'ray-elastic[bench]', or --plots '' for tables alone"
@@ -103,7 +103,7 @@ def _figure(name: str, found: Any, theme: Theme) -> Any:
     settings = name.removeprefix("recovery-")
     figures = {"t_resume_s": "the survivors' next new commit", "t_full_s": "full size again"}
     panels = {
-        f"From the fault to {title} ({settings})": tables.recovery_samples(found["recovery"], figure, settings)
+        f"From the fault to {title} ({settings})": recovery_tables.recovery_samples(found["recovery"], figure, settings)
         for figure, title in figures.items()
     }
     return _marks({title: s for title, s in panels.items() if s}, theme)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import tables
+from benchmarks import recovery_tables, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -75,9 +75,9 @@ def load(paths: Iterable[Path]) -> Found:
 def plots(found: Found) -> list[str]:
     """Which plots these results give; their names are those of the files."""
     names = []
-    if rows := tables.counting(found.get("recovery", ())):
-        for settings in tables.settings_of(rows):
-            if tables.recovery_samples(found["recovery"], "t_resume_s", settings):
+    if rows := recovery_tables.counting(found.get("recovery", ())):
+        for settings in recovery_tables.settings_of(rows):
+            if recovery_tables.recovery_samples(found["recovery"], "t_resume_s", settings):
                 names.append(f"recovery-{settings}")
     if found.get("checkpoint_systems"):
         names.append("checkpoint")
@@ -94,8 +94,8 @@ def report(found: Found) -> str:
     if results := found.get("recovery"):
         parts += [
             "## Recovery\n",
-            *_origins(tables.standing(results)),
-            *_texts(tables.recovery(results)),
+            *_origins(recovery_tables.standing(results)),
+            *_texts(recovery_tables.recovery(results)),
             _knobs(results),
         ]
     singles: dict[str, tuple[str, Callable[[Any], Sequence[tables.Table]]]] = {
@@ -118,9 +118,10 @@ def section(found: Found) -> str:
     parts: list[str] = []
     drawn = plots(found)
     if results := found.get("recovery"):
-        settings = tables.settings_of(tables.counting(results))[-1]
-        those = [one for one in tables.standing(results) if settings in tables.settings_of(tables.counting([one]))]
-        shown = [table for table in tables.recovery(those, is_short=True) if f"({settings}" in table.title]
+        settings = recovery_tables.settings_of(recovery_tables.counting(results))[-1]
+        stand = recovery_tables.standing(results)
+        those = [one for one in stand if settings in recovery_tables.settings_of(recovery_tables.counting([one]))]
+        shown = [table for table in recovery_tables.recovery(those, is_short=True) if f"({settings}" in table.title]
         parts += [RECOVERY, _picture(f"recovery-{settings}", drawn), *_texts(shown), *_origins(those)]
     if found.get("checkpoint_systems"):
         (result,) = found["checkpoint_systems"]
@@ -159,7 +160,7 @@ def _corruption(result: Mapping[str, Any]) -> list[tables.Table]:
 def _knobs(results: Sequence[Mapping[str, Any]]) -> str:
     """What was set, by system and settings, as each row says it."""
     told: dict[str, str] = {}
-    for row in tables.counting(results):
+    for row in recovery_tables.counting(results):
         if row.get("knobs"):
             knobs = ", ".join(f"`{name}` {value}" for name, value in row["knobs"].items())
             told[f"{row['system']}, {row.get('settings', 'default')}"] = knobs

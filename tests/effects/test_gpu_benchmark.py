@@ -58,6 +58,19 @@ def test_parts_that_cannot_be_measured_leave_rows_empty_with_the_reason() -> Non
     assert (row["value"], row["note"]) == (None, "out of memory")
 
 
+class NvmlError(Exception):
+    """As pynvml's: of no kind in particular."""
+
+
+def test_what_the_driver_does_not_tell_leaves_its_rows_empty() -> None:
+    def fails(settings: gpu.Settings) -> dict[str, float]:
+        raise NvmlError("Not Supported")
+
+    part = gpu.Part(measure=fails, rows={"a": ("what", "s")})
+    (row,) = gpu.rows_of("copies", part, SMALL, gpus=1)
+    assert (row["value"], row["note"]) == (None, "Not Supported")
+
+
 def test_blocks_of_both_kinds_of_steps_take_turns(tmp_path: Path, solo: Solo) -> None:
     out, blocks = tmp_path / "seconds.json", 2
     ended = solo.run(partial(gpu_step.train, out=out, device="cpu", blocks=blocks))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import render, tables
+from benchmarks import recovery_tables, render, tables
 from benchmarks.checkpoint_systems import WAYS, left_out, order
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def cells(table: tables.Table) -> dict[str, dict[str, str]]:
 
 
 def resumed(*rows: dict[str, Any]) -> dict[str, dict[str, str]]:
-    table = tables.matrix(tables.counting([result(*rows)]), "t_resume_s", "resumed", "default")
+    table = recovery_tables.matrix(recovery_tables.counting([result(*rows)]), "t_resume_s", "resumed", "default")
     assert table is not None
     return cells(table)
 
@@ -92,7 +92,7 @@ def test_a_run_that_did_not_come_to_it_counts_and_one_that_never_took_place_is_e
 
 def test_why_a_cell_is_empty_is_said() -> None:
     rows = [run("torchrun", scenario=name, unavailable="one host only") for name in ("node", "partition")]
-    assert tables.reasons([result(run("elastic", t_resume_s=1.0), *rows)]) == (
+    assert recovery_tables.reasons([result(run("elastic", t_resume_s=1.0), *rows)]) == (
         "Empty: torchrun, node, partition: one host only.",
     )
 
@@ -101,13 +101,15 @@ def test_runs_whose_fault_did_not_fire_are_counted_and_not_measured() -> None:
     rows = [run("elastic", 0, t_resume_s=0.5), run("elastic", 1, t_resume_s=0.001, discarded="nobody died")]
     assert resumed(*rows)["`kill`"]["elastic"] == "0.5"
     beside = result(rows[0], discarded=[rows[1], rows[1]])
-    assert tables.reasons([beside]) == ("2 runs were discarded, since their fault did not fire.",)
+    assert recovery_tables.reasons([beside]) == ("2 runs were discarded, since their fault did not fire.",)
 
 
 def test_settings_are_not_mixed() -> None:
-    rows = tables.counting([result(run("peer", t_resume_s=9.0), run("peer", settings="tuned", t_resume_s=1.0))])
+    rows = recovery_tables.counting(
+        [result(run("peer", t_resume_s=9.0), run("peer", settings="tuned", t_resume_s=1.0))]
+    )
     for settings, cell in (("default", "9"), ("tuned", "1")):
-        table = tables.matrix(rows, "t_resume_s", "resumed", settings)
+        table = recovery_tables.matrix(rows, "t_resume_s", "resumed", settings)
         assert table is not None and cells(table)["`kill`"] == {"peer": cell}
 
 
@@ -118,21 +120,21 @@ def test_of_what_was_not_measured_in_turns_only_the_newer_counts() -> None:
     )
     new["provenance"] = PROVENANCE | {"date": "2026-01-03T00:00:00+00:00"}
     for results in ([old, new], [new, old]):
-        rows = {(row["system"], row["scenario"]) for row in tables.counting(results)}
+        rows = {(row["system"], row["scenario"]) for row in recovery_tables.counting(results)}
         assert rows == {("peer", "kill"), ("elastic", "stop")}
-        assert tables.standing(results) == results
-    assert tables.standing([result(run("elastic")), new]) == [new]
+        assert recovery_tables.standing(results) == results
+    assert recovery_tables.standing([result(run("elastic")), new]) == [new]
 
 
 def test_losses_are_those_of_the_worst_run() -> None:
     lost = {"steps": 9, "samples_repeated": 0, "samples_skipped": 0, "survivors": 3, "survivors_kept": 0}
     rows = [run("peer", 0, steps_lost=2, **lost), run("peer", 1, steps_lost=15, **(lost | {"samples_skipped": 4}))]
-    table = tables.losses(rows, "default")
+    table = recovery_tables.losses(rows, "default")
     assert table is not None and table.rows == (("peer", "2", "2", "15", "0", "4", "0 of 6"),)
 
 
 def test_a_run_that_died_is_among_those_that_lost_something() -> None:
-    table = tables.losses(
+    table = recovery_tables.losses(
         [run("peer", t_resume_s=1.0, steps=9), run("peer", 1), run("peer", 2, unavailable="no")], "default"
     )
     assert table is not None and table.rows[0][:3] == ("peer", "2", "1")
@@ -140,7 +142,7 @@ def test_a_run_that_died_is_among_those_that_lost_something() -> None:
 
 def test_a_bound_is_nobodys_best() -> None:
     rows = [run("elastic", t_detect_s=0.2), run("peer", t_detect_s=0.001)]
-    table = tables.matrix(rows, "t_detect_s", "detected", "default")
+    table = recovery_tables.matrix(rows, "t_detect_s", "detected", "default")
     assert table is not None and table.rows == (("`kill`", "0.2", "0.001"),)
 
 
@@ -164,8 +166,8 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
         run("peer", scenario="clean", step_s=0.04, mean_step_s=0.05, steps=9),
         run("ddp", scenario="clean", step_s=0.05, mean_step_s=0.05, steps=9),
     ]
-    assert tables.matrix(rows, "t_resume_s", "resumed", "default") is None
-    storms, clean = tables.storms(rows, "default"), tables.clean(rows, "default")
+    assert recovery_tables.matrix(rows, "t_resume_s", "resumed", "default") is None
+    storms, clean = recovery_tables.storms(rows, "default"), recovery_tables.clean(rows, "default")
     assert storms is not None and storms.rows == (
         ("elastic", "40", "2", "1", "900 (over after 45 of 120 s)", "0.88", "0", "1.2"),
     )
@@ -179,7 +181,7 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
 def test_a_plot_has_every_sample_once() -> None:
     rows = [run("elastic", number, t_resume_s=float(number)) for number in (1, 2)]
     rows += [run("elastic", scenario="clean", t_resume_s=7.0), run("peer", settings="tuned", t_resume_s=8.0)]
-    (sample,) = tables.recovery_samples([result(*rows)], "t_resume_s", "default")
+    (sample,) = recovery_tables.recovery_samples([result(*rows)], "t_resume_s", "default")
     assert (sample.group, sample.name, sample.values) == ("kill", "elastic", (1.0, 2.0))
     assert render.plots({"recovery": [result(*rows)]}) == ["recovery-default", "recovery-tuned"]
 

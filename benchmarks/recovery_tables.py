@@ -1,0 +1,239 @@
+"""From the rows of the recovery benchmark to its tables. No Ray, no torch, no clock, no files."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.tables import Result, Sample, Table, best, spread
+
+BASELINE = "ddp"
+FAULT_FREE = ("clean", "busy", "straggler")
+STORM = "storm"
+TO_GO_ON = ("t_detect_s", "t_resume_s", "t_full_s")
+KEPT_ALIVE = "survivors' processes kept"
+NOBODY_HIT = ("coordinator", "driver")  # what it costs is a pause that comes late, if there is one
+BOUNDS = ("t_detect_s",)  # from above, for some of no use: members may begin an attempt at once, and wait in it
+
+
+def settings_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """default before tuned."""
+    return sorted({row.get("settings", "default") for row in rows})
+
+
+def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
+    """Rows of all recovery results, less those whose fault did not fire.
+
+    Of two results with the same scenario and settings only the newer one counts: what was not measured in turns is not
+    compared.
+    """
+    owners = _owners(results)
+    return [row for at, result in enumerate(results) for row in result["rows"] if _counts(row, at, owners)]
+
+
+def standing(results: Sequence[Result]) -> list[Result]:
+    """Those of which something counts."""
+    owners = _owners(results)
+    return [result for at, result in enumerate(results) if any(_counts(row, at, owners) for row in result["rows"])]
+
+
+def _owners(results: Sequence[Result]) -> Mapping[tuple[str, str], int]:
+    """Scenario and settings -> place of the newest result that has rows of them."""
+    owners: dict[tuple[str, str], int] = {}
+    for at in sorted(range(len(results)), key=lambda at: str(results[at]["provenance"]["date"])):
+        owners |= {_kind(row): at for row in results[at]["rows"] if not row.get("discarded")}
+    return owners
+
+
+def _counts(row: Mapping[str, Any], at: int, owners: Mapping[tuple[str, str], int]) -> bool:
+    return not row.get("discarded") and owners[_kind(row)] == at
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["scenario"], row.get("settings", "default")
+
+
+def _measured(row: Mapping[str, Any]) -> bool:
+    """Whether a run took place: one that could not has a reason and nothing else."""
+    return not row.get("unavailable")
+
+
+def _ordered(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
+
+
+def matrix(
+    rows: Sequence[Mapping[str, Any]], figure: str, title: str, settings: str, only: Sequence[str] = ()
+) -> Table | None:
+    """Scenario by system: medians of a figure, of which less is better; None where nobody has it.
+
+    Args:
+        only: these scenarios; empty: all.
+    """
+    left_out = NOBODY_HIT if figure in TO_GO_ON else ()
+    here = [row for row in rows if row.get("settings", "default") == settings and _measured(row)]
+    here = [row for row in here if row["scenario"] not in (*FAULT_FREE, STORM, *left_out)]
+    here = [row for row in here if not only or row["scenario"] in only]
+    if not any(row.get(figure) is not None for row in here):
+        return None
+    systems = _ordered(row["system"] for row in here)
+    lines = []
+    for scenario in _ordered(row["scenario"] for row in here):
+        groups = [[r for r in here if (r["scenario"], r["system"]) == (scenario, system)] for system in systems]
+        values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
+        cells = [spread(found, len(group)) for found, group in zip(values, groups, strict=True)]
+        medians = [median(found) if found else None for found in values]
+        lines.append((f"`{scenario}`", *(cells if figure in BOUNDS else best(cells, medians))))
+    return Table(title=title, columns=("scenario", *systems), rows=tuple(lines))
+
+
+def losses(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
+    """System by system, over all faults: the worst run's steps done again and samples lost, and who stayed alive."""
+    here = [row for row in rows if row.get("settings", "default") == settings and _measured(row)]
+    here = [row for row in here if row["scenario"] not in FAULT_FREE and row["system"] != BASELINE]
+    shown = ("steps_lost", "samples_repeated", "samples_skipped")
+    lines = []
+    for system in _ordered(row["system"] for row in here):
+        runs = [row for row in here if row["system"] == system]
+        ended = sum(row.get("longest_gap_s" if row["scenario"] in NOBODY_HIT else "t_resume_s") is None for row in runs)
+        kept, all_of = (sum(row.get(name) or 0 for row in runs) for name in ("survivors_kept", "survivors"))
+        worst = [max(row.get(name) or 0 for row in runs) for name in shown]
+        lines.append((system, str(len(runs)), str(ended), *map(str, worst), f"{kept} of {all_of}"))
+    if not lines:
+        return None
+    columns = ("system", "runs", "did not go on", "steps done again", "samples repeated", "samples skipped", KEPT_ALIVE)
+    return Table(title=f"What was lost ({settings}; the worst run of each system)", columns=columns, rows=tuple(lines))
+
+
+def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
+    """Steps that were done in a storm all the same, and which part of an undisturbed run's they are."""
+    here = [r for r in rows if r["scenario"] == STORM and r.get("settings", "default") == settings and _measured(r)]
+    if not here:
+        return None
+    lines = []
+    for system in _ordered(row["system"] for row in here):
+        runs = [row for row in here if row["system"] == system]
+        lists = {name: [len(row[name]) for row in runs if row.get(name) is not None] for name in _LISTS}
+        shown = ("misfires", "steps_in_storm", "share", "steps_lost", "t_resume_s")
+        values = [*lists.values(), *([row[name] for row in runs if row.get(name) is not None] for name in shown)]
+        cells = [spread(found, len(runs)) for found in values]
+        cells[_STEPS_AT] += "".join(map(_cut_short, runs))
+        lines.append((system, *cells))
+    columns = (
+        "system",
+        "faults",
+        "skipped",
+        "not seen",
+        "steps in the storm",
+        "of an undisturbed run's",
+        "steps done again",
+        "slowest resumption, s",
+    )
+    return Table(title=f"A storm of faults ({settings})", columns=columns, rows=tuple(lines))
+
+
+_LISTS = ("faults", "strikes_skipped")
+_STEPS_AT = 3  # among the cells of a storm
+
+
+def _cut_short(row: Mapping[str, Any]) -> str:
+    """What makes a run's steps no match for those of others: it was over before the storm was."""
+    length_s, played_s = row.get("storm_length_s"), row.get("storm_seconds_played")
+    if length_s is None or played_s is None or played_s > length_s - 1.0:
+        return ""
+    return f" (over after {played_s:.0f} of {length_s:.0f} s)"
+
+
+def clean(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
+    """Speed without faults against plain DDP's of the same repetition: over all of the time, and in the median step."""
+    here = [r for r in rows if r["scenario"] == "clean" and r.get("settings", "default") == settings]
+    systems = [name for name in _ordered(row["system"] for row in here) if name != BASELINE]
+    ratios = {figure: {name: _against_baseline(here, figure, name) for name in systems} for figure in _PACES}
+    systems = [name for name in systems if any(of[name] for of in ratios.values())]
+    if not systems:
+        return None
+    columns = []
+    for of in ratios.values():
+        cells = [spread(of[name], len(of[name])) for name in systems]
+        columns.append(best(cells, [median(of[name]) if of[name] else None for name in systems], max))
+    paces = [[row["mean_step_s"] for row in here if row["system"] == n and row.get("mean_step_s")] for n in systems]
+    columns.append([spread(found, len(found)) for found in paces])
+    lines = tuple(zip(systems, *columns, strict=True))
+    own = [row["mean_step_s"] for row in here if row["system"] == BASELINE and row.get("mean_step_s")]
+    notes = (f"A step of plain DDP takes {spread(own, len(own))} s. Nobody keeps checkpoints here.",) if own else ()
+    title = f"Steps per second without faults, against plain DDP in the same repetition ({settings})"
+    return Table(title=title, columns=("system", *_PACES.values(), "seconds a step"), rows=lines, notes=notes)
+
+
+_PACES = {"mean_step_s": "over all of the time", "step_s": "in the median step"}
+
+
+def _against_baseline(rows: Sequence[Mapping[str, Any]], figure: str, system: str) -> list[float]:
+    steps = {(row["system"], row["repetition"]): row[figure] for row in rows if row.get(figure)}
+    return [
+        steps[BASELINE, at] / own for (name, at), own in steps.items() if name == system and (BASELINE, at) in steps
+    ]
+
+
+def reasons(results: Sequence[Result]) -> tuple[str, ...]:
+    """Why cells are empty, and how many runs did not count, in sentences."""
+    rows = counting(results)
+    cells: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if not _measured(row):
+            cells.setdefault((row["system"], row["unavailable"]), []).append(row["scenario"])
+    told = [f"Empty: {system}, {', '.join(_ordered(names))}: {reason}." for (system, reason), names in cells.items()]
+    tried = [row for result in standing(results) for row in [*result["rows"], *_discarded(result)]]
+    count = sum(bool(row.get("discarded")) for row in tried)
+    return (*told, f"{count} runs were discarded, since their fault did not fire.") if count else tuple(told)
+
+
+def _discarded(result: Result) -> Sequence[Mapping[str, Any]]:
+    listed = result.get("discarded", ())
+    return listed if isinstance(listed, Sequence) else ()
+
+
+def recovery(results: Sequence[Result], is_short: bool = False) -> list[Table]:
+    """All tables of the recovery benchmark.
+
+    Args:
+        is_short: only what the README shows, without the reasons.
+    """
+    rows = counting(results)
+    figures = {
+        "t_resume_s": "Seconds from the fault to the survivors' next new commit",
+        "t_full_s": "Seconds from the fault to full size again",
+    }
+    if not is_short:
+        figures |= {
+            "t_detect_s": "Seconds from the fault to the first attempt without the victims",
+            "longest_gap_s": "Longest gap between two commits, seconds",
+            "steps_lost": "Steps done again",
+            "attempts_lost": "Attempts that nobody committed",
+        }
+    found: list[Table | None] = []
+    for settings in settings_of(rows):
+        found += [matrix(rows, name, f"{title} ({settings})", settings) for name, title in figures.items()]
+        if is_short:
+            title = f"Longest pause after the loss of those who coordinate, seconds ({settings})"
+            found.append(matrix(rows, "longest_gap_s", title, settings, NOBODY_HIT))
+        found += [losses(rows, settings), storms(rows, settings), clean(rows, settings)]
+    tables = [table for table in found if table is not None]
+    if tables and not is_short:
+        last = tables[-1]
+        notes = (*last.notes, *reasons(results))
+        tables[-1] = Table(title=last.title, columns=last.columns, rows=last.rows, notes=notes)
+    return tables
+
+
+def recovery_samples(results: Sequence[Result], figure: str, settings: str) -> list[Sample]:
+    """What a plot of a figure shows: one mark for each scenario and system that has it."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in counting(results):
+        is_here = row.get("settings", "default") == settings and row["scenario"] not in (
+            *FAULT_FREE,
+            STORM,
+            *NOBODY_HIT,
+        )
+        if is_here and row.get(figure) is not None:
+            groups.setdefault((row["scenario"], row["system"]), []).append(row[figure])
+    return [Sample(group=group, name=name, values=tuple(values)) for (group, name), values in groups.items()]
