@@ -266,7 +266,8 @@ class Ladder:
             step.committer = node if node in self._now.sites else min(self._now.sites)
             digests = tuple(step.uploaded[shard][1] for shard in step.all)
             yield rungs.Commit(commit=step.commit, digests=digests, node=step.committer)
-        if not self._now.is_whole(step) and len(step.uploaded) < step.shards:
+        begun = {*step.uploaded, *step.uploads}  # who uploads has a copy of its own, and needs no slot any more
+        if any(shard not in begun and not self._now.is_somewhere(step.copies[shard]) for shard in step.all):
             step.is_uploading = False  # it is lost: the next one
 
     def _say(self) -> Iterator[rungs.Order]:

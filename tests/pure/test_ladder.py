@@ -392,6 +392,33 @@ def test_one_upload_at_a_time_and_each_step_once():
     assert [order.key for order in nodes.take(rungs.Upload)] == [key(2)], "it was due meanwhile"
 
 
+def overtaken() -> tuple[Nodes, list[rungs.Upload]]:
+    """A slow upload of step 1, whose slots have been overwritten meanwhile: whoever uploads has copied them."""
+    nodes = Nodes("a", peers=0, is_persistent=True)
+    nodes.replicate("a", key(1, 0, 2), key(1, 1, 2))
+    nodes.tell(rungs.UploadDue())
+    uploads = nodes.take(rungs.Upload)
+    nodes.replicate("a", key(2, 0, 2), key(2, 1, 2))
+    nodes.slots["a"] = {key(2, 0, 2), key(2, 1, 2)}
+    nodes.hold("a")
+    return nodes, uploads
+
+
+def test_a_step_whose_slots_go_while_it_is_uploaded_becomes_durable():
+    nodes, uploads = overtaken()
+    for upload in uploads:
+        nodes.tell(rungs.Uploaded(key=upload.key, node="a", digest="d"))
+    assert [order.commit.step for order in nodes.take(rungs.Commit)] == [1]
+
+
+def test_a_step_whose_slots_go_and_whose_upload_fails_gives_way_to_the_next():
+    nodes, uploads = overtaken()
+    nodes.tell(rungs.Uploaded(key=uploads[0].key, node="a", digest="d"))
+    nodes.tell(rungs.Uploaded(key=uploads[1].key, node="a", reason="503"))
+    nodes.tell(rungs.UploadDue())
+    assert {order.key.commit.step for order in nodes.take(rungs.Upload)} == {2}
+
+
 def test_a_newer_line_of_history_counts_more_than_a_higher_step():
     nodes = Nodes("ab", is_persistent=True)
     nodes.stage("a", key(9), key(5, generation=2))
