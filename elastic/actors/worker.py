@@ -5,18 +5,22 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray import cloudpickle
+from ray.exceptions import RayError
 from ray.util import get_current_placement_group, get_node_ip_address, remove_placement_group
 
 from elastic.actors.former import Introduction
 from elastic.actors.peer_source import PeerSource, namespace, peer_sources
 from elastic.actors.ray_data import RayBlocks
+from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.memory import MemorySource
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
-from elastic.settings import RunSettings
+from elastic.settings import Checkpoint, RunSettings
 from elastic.train.host import WorkerHost, WorkerSpec
 from elastic.train.runner import TrainFn
 
@@ -27,6 +31,8 @@ _GROUPS = {"control": 4, "events": 1}
 _BY_VALUE_BYTES = 64 << 10  # Ray sends an argument with the call up to 100 KiB
 _PUT_S = 30.0
 _UPLOAD_SHARE = 0.8  # of the time that an orphan has; the rest is for its mates
+_AGREE_SHARE = 0.5  # of that; who has not saved its state by then is not waited for
+_ANSWER_S = 10.0
 _LOOK_S = 0.2
 
 
@@ -48,6 +54,8 @@ class RayWorkerHost(WorkerHost):
         )
         self._peers, self._is_persistent = peers, bool(settings.checkpoint and settings.checkpoint.persistent)
         self._namespace, self._width = namespace(settings.run), settings.scaling.workers_per_replica
+        self._memory = MemorySource(Path((settings.checkpoint or Checkpoint()).memory), settings.run)
+        self._has_saved = False
 
     def introduce(self) -> Introduction:
         """Who this is, for a driver that may want to go on with it."""
@@ -57,9 +65,13 @@ class RayWorkerHost(WorkerHost):
         """See `WorkerHost.adopt`."""
         return replace(super().adopt(incarnation), node=self._node)
 
+    def sealed(self) -> list[ShardKey] | None:
+        """All that is sealed in the memory of this node, once this worker has saved its last state; None: not yet."""
+        return [manifest.key for manifest in self._memory.manifests()] if self._has_saved else None
+
     def _leave(self, last: ev.ShardStaged | None, left_s: float) -> None:
         """Nobody is left who drives: have the last state made durable, then free the slot."""
-        deadline_s = time.monotonic() + left_s
+        deadline_s, self._has_saved = time.monotonic() + left_s, True
         try:
             if last is not None and self._is_persistent:
                 self._make_durable(last, left_s * _UPLOAD_SHARE)
@@ -67,13 +79,36 @@ class RayWorkerHost(WorkerHost):
             self._free_slots(deadline_s)
 
     def _make_durable(self, last: ev.ShardStaged, within_s: float) -> None:
-        here = [peer for peer in self._peers() if peer.node == self._node]
-        if here:
-            why_not = here[0].make_durable(self.heeded(), last, within_s)
-        else:
-            why_not = "there is no replica actor on this node"
+        """What all of its replica have sealed; of a mate that is gone it sends the shard that this node holds."""
+        here, deadline_s = [peer for peer in self._peers() if peer.node == self._node], time.monotonic() + within_s
+        why_not = "" if here else "there is no replica actor on this node"
+        theirs = self._sealed_by_mates(deadline_s - within_s * (1 - _AGREE_SHARE))
+        mine, mates, living = self.sealed() or (), self._link.mates, self._living()
+        last = newest_of_all(last, mine, theirs)
+        held = {key.shard for key in mine if key.shards == last.shards and key.commit.same_state(last.commit)}
+        gone = {shard for shard in held if mates[shard : shard + 1] and mates[shard] not in living}
+        for shard in (*sorted(gone - {last.shard}), last.shard) if here else ():
+            left_s = deadline_s - time.monotonic()
+            why_not = here[0].make_durable(self.heeded(), replace(last, shard=shard), left_s)
         if why_not:
             log.warning("step %d is in the memory of this node, and not durable: %s", last.commit.step, why_not)
+
+    def _sealed_by_mates(self, deadline_s: float) -> list[ShardKey]:
+        """What the nodes of its mates hold, once they have saved their last state, too; of those that are there."""
+        told: dict[str, list[ShardKey]] = {}
+        mates = set(self._link.mates) - {self._link.worker}
+        while (left := mates & self._living().keys() - told.keys()) and time.monotonic() < deadline_s:
+            told |= {mate: keys for mate in left if (keys := self._ask_sealed(mate)) is not None}
+            time.sleep(_LOOK_S * (not left <= told.keys()))
+        return [key for keys in told.values() for key in keys]
+
+    def _ask_sealed(self, mate: str) -> list[ShardKey] | None:
+        try:
+            actor = ray.get_actor(self._living()[mate], namespace=self._namespace)
+            return ray.get(actor.sealed.options(concurrency_group="control").remote(), timeout=_ANSWER_S)
+        except (KeyError, ValueError, RayError) as error:  # it has ended meanwhile, or is about to
+            log.debug("%s does not say what it has saved: %s", mate, type(error).__name__)
+            return None
 
     def _free_slots(self, deadline_s: float) -> None:
         """A replica's slots are one group, which takes all its workers along: the first of those left waits for all.
@@ -91,10 +126,10 @@ class RayWorkerHost(WorkerHost):
         if frees:
             remove_placement_group(group)
 
-    def _living(self) -> set[str]:
-        """Workers of the run whose actors are there."""
+    def _living(self) -> dict[str, str]:
+        """Names of the actors that are there, by worker of the run."""
         named = ray.util.list_named_actors(all_namespaces=True)
-        return {one["name"].rpartition("-")[2] for one in named if one["namespace"] == self._namespace}
+        return {one["name"].rpartition("-")[2]: one["name"] for one in named if one["namespace"] == self._namespace}
 
 
 def frees_group(worker: str, mates: Sequence[str], living: Collection[str]) -> bool | None:
@@ -107,6 +142,28 @@ def frees_group(worker: str, mates: Sequence[str], living: Collection[str]) -> b
     if not others:
         return True
     return False if mates.index(others[0]) < mates.index(worker) else None
+
+
+def newest_of_all(last: ev.ShardStaged, mine: Collection[ShardKey], theirs: Collection[ShardKey]) -> ev.ShardStaged:
+    """What an orphan has made durable: of what it has sealed, the newest of which mates have sealed all other shards.
+
+    The last step that a worker has applied may be one that a mate was only prepared for. Where no step is whole, it is
+    `last`, its own: somebody else may hold the rest.
+
+    Args:
+        mine, theirs: what its node, and those of its mates, hold sealed.
+    """
+
+    def is_whole(key: ShardKey) -> bool:
+        same = [one for one in (*mine, *theirs) if one.shards == key.shards and one.commit.same_state(key.commit)]
+        return len({one.shard for one in same}) == key.shards
+
+    def made(key: ShardKey) -> tuple[int, int, int]:
+        return key.commit.incarnation, key.commit.generation, key.commit.step
+
+    own = [key for key in mine if (key.shard, key.shards) == (last.shard, last.shards)]
+    newest = max(filter(is_whole, own), key=made, default=None)
+    return last if newest is None else replace(last, commit=newest.commit)
 
 
 def carried(train_fn: TrainFn) -> Any:

@@ -89,7 +89,7 @@ def fully_sharded(folder: Path, steps: int, pause_s: float = 0.01) -> Callable[[
             line = {"t": time.time(), "pid": os.getpid(), "shard": session.shard, **line}
             os.write(log, json.dumps(line).encode() + b"\n")
 
-        write(event="started")
+        write(event="started", worker=session.worker)
         for step in session.steps(session.batches(Numbers(), batch_size=8, micro_batch_size=4), max_steps=steps):
             with step:
                 for batch in step:
@@ -105,6 +105,17 @@ def fully_sharded(folder: Path, steps: int, pause_s: float = 0.01) -> Callable[[
         write(event="finished", digest=hashlib.blake2b(state, digest_size=8).hexdigest())
 
     return train_fn
+
+
+def stopping_apart(train_fn: Callable[[Any], Any], silent_s: float = 1.5) -> Callable[[Any], Any]:
+    """Shard 1 applies nothing any more once it has heard no driver for so long; the others do, as far as they come."""
+
+    def apart(session: Any) -> Any:
+        link = session._link
+        link._has_lease = lambda: session.shard != 1 or link.silent_s < silent_s
+        return train_fn(session)
+
+    return apart
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from elastic.actors.worker import frees_group
+from elastic.actors.worker import frees_group, newest_of_all
+from elastic.checkpoint.manifest import ShardKey
 from elastic.control import events as ev
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, StepReport, View
 from elastic.control.worker_protocol import Stage
@@ -193,6 +194,31 @@ def test_the_slots_of_a_replica_are_freed_by_the_last_of_its_orphans(
     """They go with all who are in them: a mate may be uploading yet. Who belongs to no replica waits for nobody."""
     mates = ("w0", "w4") if worker != "w9" else ()
     assert frees_group(worker, mates, living) is frees
+
+
+def keys(shard: int, *steps: int, generation: int = 1) -> list[ShardKey]:
+    commits = [CommitId(1, generation, 1, step, f"s{step}") for step in steps]
+    return [ShardKey(commit=commit, shard=shard, shards=2) for commit in commits]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "step"),
+    [
+        (keys(0, 3, 6, 7), keys(1, 3, 6), 6),
+        (keys(0, 3, 6), keys(1, 3, 6, 7), 6),
+        (keys(0, 6, 7), keys(1, 6, 7), 7),
+        (keys(0, 3, 7), keys(1, 3, 6), 3),
+        (keys(0, 3, 7) + keys(1, 3), [], 3),
+        (keys(0, 7), keys(1, 6), 7),
+        (keys(0, 6, 7) + keys(0, 4, generation=2), keys(1, 6, 7) + keys(1, 4, generation=2), 4),
+    ],
+)
+def test_mates_make_the_newest_step_durable_that_all_of_them_have_sealed(
+    mine: list[ShardKey], theirs: list[ShardKey], step: int
+) -> None:
+    """One may have applied a step that the other was only prepared for. Of a mate that is gone, its node may know."""
+    last = ev.ShardStaged(worker="w0", commit=CommitId(1, 1, 1, 7, "s7"), shard=0, shards=2, nbytes=1)
+    assert newest_of_all(last, mine, theirs).commit.step == step
 
 
 def test_who_holds_nothing_saves_nothing() -> None:

@@ -1,0 +1,97 @@
+"""Effect. The workers of one replica whose driver has died: they make durable what all of them hold."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.actors.replica import end_replicas
+from elastic.checkpoint.vault import Vault, open_vault
+from elastic.train.flight import page_path
+from tests.cluster import training
+from tests.cluster.test_leaving import wait_until_gone, worker_pids
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import elastic
+from tests.cluster import training
+from ray import cloudpickle
+
+if __name__ == "__main__":
+    cloudpickle.register_pickle_by_value(training)
+    folder, bytes_per_s = Path(sys.argv[1]), float(sys.argv[3]) or None
+    store = {"persistent": str(folder / "store"), "persistent_interval": elastic.Interval(seconds=1000)}
+    elastic.fit(
+        training.stopping_apart(training.fully_sharded(folder, 100_000)),
+        scaling=elastic.Scaling(num_dp_replicas=1, workers_per_replica=2),
+        limits=elastic.Limits(orphan_lease_s=5),
+        checkpoint=elastic.Checkpoint(
+            local_interval=elastic.Interval(steps=1), peers=0, upload_bytes_per_s=bytes_per_s, **store
+        ),
+        run_dir=folder / "run",
+        name=folder.name,
+        address=sys.argv[2],
+    )
+"""
+
+
+@contextmanager
+def orphaned(hosts: Any, folder: Path, bytes_per_s: float = 0.0) -> Iterator[tuple[Vault, set[int]]]:
+    """Two workers whose driver was killed after its first durable step; where that is, and their pids."""
+    process = training.start_python(SCRIPT, folder, str(folder), hosts.address, str(bytes_per_s))
+    vault, deadline_s = open_vault(str(folder / "store"), folder.name), time.monotonic() + 60
+    try:
+        while not vault.commits() or min(last_steps(folder).values(), default=0) < 20:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline_s, "no durable step within 60 s"
+            time.sleep(0.1)
+        process.kill()
+        yield vault, worker_pids(folder)
+    finally:
+        process.kill()
+        print(process.communicate()[1][-3000:])
+        end_replicas(folder.name, incarnation=1)
+
+
+def last_steps(folder: Path) -> dict[int, int]:
+    """What each shard has applied."""
+    lines = [line for line in training.read_lines(folder) if line["event"] == "committed"]
+    return {line["shard"]: line["step"] for line in lines}  # by time
+
+
+def test_mates_that_stopped_at_different_steps_make_durable_what_both_hold(hosts: Any, tmp_path: Path) -> None:
+    with orphaned(hosts, tmp_path) as (vault, pids):
+        assert wait_until_gone(pids, 90) == set()
+    held = last_steps(tmp_path)
+    assert held[0] == held[1] + 1, "they have stopped at the same step"
+    assert vault.commits()[0].commit.step == held[1]
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+def test_the_upload_of_a_mate_goes_on_when_another_one_is_killed(hosts: Any, tmp_path: Path, is_leaving: bool) -> None:
+    """Their node sends both shards, one after the other at this speed: the second is a second on its way.
+
+    One is killed before it has saved its last state, the other once it has.
+    """
+    with orphaned(hosts, tmp_path, bytes_per_s=2000) as (vault, pids):
+        started = next(line for line in training.read_lines(tmp_path) if line["shard"] == 0)
+        page, deadline_s = page_path(tmp_path.name, started["worker"], 1), time.monotonic() + 60
+        while is_leaving and page.exists():  # until it has saved its state
+            assert time.monotonic() < deadline_s, "it does not leave"
+            time.sleep(0.01)
+        os.kill(started["pid"], signal.SIGKILL)
+        before = vault.commits()[0].commit.step
+        assert wait_until_gone(pids, 90) == set()
+        held = min(last_steps(tmp_path).values()) - (not is_leaving)  # it seals a step with the next one's reduction
+        assert before < held, "all was there before it was killed"
+        while vault.commits()[0].commit.step < held:
+            assert time.monotonic() < deadline_s, "what they held is not durable"
+            time.sleep(0.1)
