@@ -16,7 +16,7 @@ from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate, Holder, candidates
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
-from elastic.checkpoint.source import Source
+from elastic.checkpoint.source import Source, Tier
 from elastic.control import events as ev
 from elastic.control.restoring import last_copy, why_at_once
 from elastic.control.state import OVER, RunState
@@ -154,14 +154,15 @@ class RayTiers(Tiers):
     def _claim(self, candidate: Candidate) -> bool:
         """What is being dropped was still to be seen a moment ago; the keeper knows."""
         if self._keeper is None:
-            return True
+            return super()._claim(candidate)
+        is_durable = self._claim_durable(candidate)
         told, claim = queue.SimpleQueue[frozenset[tuple[str, int]]](), (candidate.commit, len(candidate.shards))
         self._keeper.lease(*claim, then=told.put)
         try:
             going = told.get(timeout=_ANNOUNCE_S)
         except queue.Empty:  # it is told without an answer: who cannot load it says so
             going = frozenset()
-        if all(any(not _is_going(one, going) for one in holders) for holders in candidate.shards):
+        if all(any(not _is_going(one, going, is_durable) for one in holders) for holders in candidate.shards):
             self._claims.append(claim)
             return True
         self._keeper.lease(*claim, is_over=True)
@@ -249,8 +250,10 @@ class RayTiers(Tiers):
         return self._metrics.get(commit.step, {})
 
 
-def _is_going(holder: Holder, going: frozenset[tuple[str, int]]) -> bool:
+def _is_going(holder: Holder, going: frozenset[tuple[str, int]], is_durable: bool) -> bool:
     source = holder.source
+    if source.tier is Tier.PERSISTENT:
+        return not is_durable
     return isinstance(source, PeerSource) and (source.node, holder.manifest.shard) in going
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, next_candidate
 from elastic.checkpoint.catalog import Ending as StartEnding
+from elastic.checkpoint.claim import Claim
+from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import take_inventory
-from elastic.checkpoint.source import Source
-from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.source import Source, Tier
+from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
@@ -60,6 +62,7 @@ class Tiers:
         self._forks: tuple[Fork, ...] = ()
         self._start: CommitId | None = None
         self._found: Candidate | None = None  # by the last look
+        self._claimed: Claim | None = None  # what is durable of it
         self._failure = ""
         self._refused: dict[tuple[int, str], str] = {}  # why, by (step, lineage) that is bad wherever it is
 
@@ -88,6 +91,8 @@ class Tiers:
         """Something happened that the tiers may have to act on."""
         if isinstance(event, ev.RestoreRefused) and event.is_bad:
             self._refused[event.commit.step, event.commit.lineage] = event.reason
+        if isinstance(event, ev.RestoreFound) and state.restore is None:
+            self._hold(None)  # it is not wanted any more
         start, outcome = self._start, state.outcome
         if start is None or outcome is None or outcome.ending not in _STATE_MAY_BE_BAD:
             return
@@ -97,6 +102,7 @@ class Tiers:
     def formed(self, view: View, state: RunState) -> None:
         """A generation is being formed; where the history begins, that is recorded before anything is durable."""
         if view.restored:
+            self._hold(None)
             self._start = view.resume
             self._forks = view.forks
         elif view.bootstrap:
@@ -110,6 +116,8 @@ class Tiers:
     def close(self, keep: bool) -> None:
         """The run is over; keep: what is in memory may be restored by the next life of the driver."""
         self._blame()
+        if self._claimed is not None:
+            self._claimed.end()
         try:
             self._reach.close()
         except StoreError as error:
@@ -145,6 +153,7 @@ class Tiers:
             self._announce(choice.candidate)
             self._emit(ev.RestoreFound(commit=choice.candidate.commit))
             return
+        self._hold(None)
         why = "; ".join(seen.silent)
         if choice.bad:
             advice = f"choose one with elastic rewind --to-step ({story})"
@@ -156,7 +165,29 @@ class Tiers:
 
     def _claim(self, candidate: Candidate) -> bool:
         """From now on nothing of it is dropped; False: too much of it is being dropped already."""
+        is_durable = self._claim_durable(candidate)
+        return all(any(is_durable or not _is_durable(one) for one in holders) for holders in candidate.shards)
+
+    def _claim_durable(self, candidate: Candidate) -> bool:
+        """Whether what the persistent tier has of it, if anything, stays there until it is loaded."""
+        there = next((one for holders in candidate.shards for one in holders if _is_durable(one)), None)
+        vault = self._reach.vault
+        if there is None or vault is None:
+            self._hold(None)
+            return True
+        try:
+            self._hold(Claim(vault, there.manifest.commit))
+        except (BusyError, MissingError) as error:
+            log.info("not restored from the persistent tier: %s", error)
+            return False
+        except StoreError as error:  # who cannot load it says so
+            log.warning("%s", error)
         return True
+
+    def _hold(self, claim: Claim | None) -> None:
+        before, self._claimed = self._claimed, claim
+        if before is not None:
+            before.end(wait_s=0.0)
 
     def _announce(self, candidate: Candidate) -> None:
         """It is about to be told that this can be restored; may wait for a moment."""
@@ -226,6 +257,10 @@ class Tiers:
                 vault.fork(fork)
         except ElasticError as error:
             log.warning("it is not recorded yet that history began anew after step %d: %s", fork.step, error)
+
+
+def _is_durable(holder: Holder) -> bool:
+    return holder.source.tier is Tier.PERSISTENT
 
 
 def _failed_starts(blamed: list[tuple[CommitId, int, str]], forks: set[Fork]) -> tuple[Start, ...]:

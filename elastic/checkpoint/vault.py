@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic.checkpoint.leases import Leases, Use
+from elastic.checkpoint.leases import Lease, Leases, Use
 from elastic.checkpoint.manifest import Manifest, checked_name, is_visible
 from elastic.checkpoint.parallel import Throttle, in_parallel
 from elastic.checkpoint.records import Committed, Keys, digest_of, name_of, opened, parse_fork, parse_name, sealed
@@ -231,6 +231,18 @@ class Vault:
             MissingError, CorruptError.
         """
         self._check_whole(record.name, self._read_manifests(record.commit, record.manifests))
+
+    def lease_to_read(self, name: str) -> Lease:
+        """Of a durable step. Once it is taken, looks again: a step whose COMMIT is gone may lack anything.
+
+        Raises:
+            BusyError: it is being deleted. MissingError: it has been.
+        """
+        lease = self.leases.take(name, Use.READ)
+        if not any(self.store.list(self.keys.commit(name))):
+            lease.release()
+            raise MissingError(f"{self.where}: {name} has been deleted")
+        return lease
 
     def quarantine(self, commit: CommitId, reason: str) -> None:
         """Record that a step must not be restored again. The first reason stays."""

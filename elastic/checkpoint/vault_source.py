@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic.checkpoint.leases import Lease, Use
+from elastic.checkpoint.leases import Lease
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.records import Committed, name_of
 from elastic.checkpoint.source import Tier
@@ -101,14 +101,9 @@ class VaultSource:
         raise MissingError(f"{self.where}: step {key.commit.step}, shard {key.shard} of {key.shards}, is not here")
 
     def _lease(self, name: str) -> None:
-        """Under the first lease, look again: a step whose COMMIT is gone may lack anything."""
         with self._lock:
             lease = self._leases.get(name)
             if lease is not None:
                 lease.renew()
                 return
-            lease = self._vault.leases.take(name, Use.READ)
-            if not any(self._vault.store.list(self._vault.keys.commit(name))):
-                lease.release()
-                raise MissingError(f"{self.where}: {name} has been deleted")
-            self._leases[name] = lease
+            self._leases[name] = self._vault.lease_to_read(name)

@@ -1,0 +1,100 @@
+"""Effect. C7, C8: a durable step that was found for a restore stays until it is loaded, whoever collects."""
+
+from pathlib import Path
+
+import pytest
+
+from elastic.checkpoint.claim import Claim
+from elastic.checkpoint.leases import SKEW_S, BusyError
+from elastic.checkpoint.store import MissingError
+from elastic.checkpoint.stores import open_store
+from elastic.checkpoint.vault import Vault, open_vault
+from elastic.checkpoint.vault_cleaning import collected
+from elastic.control.state import Restoring, RunState
+from elastic.control.values import CommitId
+from elastic.settings import Keep, RunSettings
+from tests.effects.helpers import eventually
+from tests.effects.test_failing_states import RUN, Life
+from tests.effects.test_vault_cleaning import Clock
+from tests.effects.vault_parts import made_durable, what_is_read
+
+PAUSE_S = 0.01
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Vault:
+    opened = open_vault(str(tmp_path / "store"), RUN)
+    opened.register("test")
+    for step in (10, 20, 30):
+        made_durable(opened, step)
+    return open_vault(str(tmp_path / "store"), RUN)  # as `elastic gc` has it, while drivers come and go
+
+
+def steps_after_collecting(vault: Vault) -> list[int]:
+    collected(vault, Keep(last=1))
+    return [record.commit.step for record in vault.commits(also_void=True)]
+
+
+def wanted(commit: CommitId | None) -> RunState:
+    """The controller has heard of what was found, and has it restored, or not."""
+    wish = Restoring(number=1, commit=commit) if commit is not None else None
+    return RunState(settings=RunSettings(run=RUN), restore=wish)
+
+
+def test_c07_c08_what_was_found_stays_from_the_find_until_it_is_loaded(tmp_path: Path, vault: Vault) -> None:
+    life = Life(tmp_path)
+    found = life.found(at_most=10)
+    life.tiers.heed(found, wanted(found.commit))
+    assert steps_after_collecting(vault) == [30, 10], "nobody has read a byte of it yet"
+    assert what_is_read(vault)[10] == "whole"
+    assert found.commit is not None
+    life.started(found.commit)
+    name = vault.commits()[0].name
+    eventually(lambda: not vault.leases.is_taken(name, is_durable=True), "the lease is over")
+    life.tiers.close(keep=True)
+
+
+def test_what_was_found_and_is_not_wanted_may_go(tmp_path: Path, vault: Vault) -> None:
+    life = Life(tmp_path)
+    life.tiers.heed(life.found(at_most=10), wanted(None))
+    eventually(lambda: 10 not in steps_after_collecting(vault), "the lease is over")
+    life.tiers.close(keep=True)
+
+
+def test_another_step_that_is_found_takes_the_place_of_the_first(tmp_path: Path, vault: Vault) -> None:
+    life = Life(tmp_path)
+    for at_most in (10, 20):
+        found = life.found(at_most=at_most)
+        life.tiers.heed(found, wanted(found.commit))
+    eventually(lambda: steps_after_collecting(vault) == [30, 20], "the first lease is over")
+    life.tiers.close(keep=True)
+    assert steps_after_collecting(vault) == [30]
+
+
+def test_what_is_being_deleted_is_not_found(tmp_path: Path, vault: Vault) -> None:
+    life, (newest, *_) = Life(tmp_path), vault.commits()
+    with vault.leases.clearing(newest.name, is_durable=True):
+        found = life.found()
+    assert found.commit is not None and found.commit.step == 20
+    life.tiers.close(keep=True)
+
+
+def test_a_claim_lasts_as_long_as_somebody_waits_for_workers(tmp_path: Path) -> None:
+    clock = Clock()
+    vault = Vault(open_store(str(tmp_path / "store")), RUN, now_s=clock)
+    vault.register("test")
+    old, new = made_durable(vault, 10), made_durable(vault, 20)
+    claim = Claim(vault, old.commit, PAUSE_S)
+    taken = next(vault.store.list(vault.keys.leases(old.name))).key
+    written = vault.store.read(taken)
+    clock.ahead_s = vault.leases.lease_s - SKEW_S
+    eventually(lambda: vault.store.read(taken) != written, "it is renewed")
+    clock.ahead_s = vault.leases.lease_s + 2 * SKEW_S
+    assert 10 in steps_after_collecting(vault), "the first lease would be over"
+    claim.end()
+    assert steps_after_collecting(vault) == [20]
+    with pytest.raises(MissingError, match="has been deleted"):
+        Claim(vault, old.commit, PAUSE_S)
+    with vault.leases.clearing(new.name, is_durable=True), pytest.raises(BusyError):
+        Claim(vault, new.commit, PAUSE_S)
+    assert not vault.leases.is_taken(new.name, is_durable=True)
