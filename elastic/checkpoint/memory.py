@@ -85,11 +85,14 @@ def remove(directory: Path, run: str) -> None:
         _unlink(path)
 
 
-def reclaim(directory: Path, run: str, kept: int = KEPT) -> list[Path]:
+def reclaim(directory: Path, run: str, kept: int = KEPT, *, is_dry: bool = False) -> list[Path]:
     """Take away what nobody needs of workers that are gone; returns the paths.
 
     That is: slots that were never sealed, or torn, and sealed ones of which this node holds `kept` newer steps of the
     same shard. What has an owner, or a reader, is left alone.
+
+    Args:
+        is_dry: only look.
     """
     manifests = Manifests()
     sealed, gone = scan(directory, run, manifests), []
@@ -99,7 +102,8 @@ def reclaim(directory: Path, run: str, kept: int = KEPT) -> list[Path]:
                 continue
             manifest = manifests.read(fd, path)
             if manifest is None or len(_newer(manifest, sealed)) >= kept:
-                _unlink(path)
+                if not is_dry:
+                    _unlink(path)
                 gone.append(path)
     return gone
 

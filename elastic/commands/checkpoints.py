@@ -20,11 +20,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _persistent = click.option("--persistent", metavar="URL", help="Root of the persistent store (Checkpoint.persistent).")
 _required = click.option("--persistent", metavar="URL", required=True, help="Root of the persistent store.")
-_memory = click.option(
-    "--memory",
-    type=click.Path(path_type=Path),
-    help=f"This node's ramdisk (Checkpoint.memory); {MEMORY} if nothing else is given.",
-)
 _disk = click.option("--disk", type=click.Path(path_type=Path), help="This node's disk (Checkpoint.disk).")
 _peers = click.option("--peers", is_flag=True, help="All nodes of a cluster where RUN lives, by its replica actors.")
 _timeout = click.option(
@@ -45,8 +40,16 @@ class Where:
     timeout: float
 
 
-def places(function: Function) -> Any:
-    """The options that say where to look; the function gets them as `where`."""
+def places(function: Function, default: str | None = MEMORY) -> Any:
+    """The options that say where to look; the function gets them as `where`.
+
+    Args:
+        default: the ramdisk that is looked at if nothing is given; None: no place is.
+    """
+    told = f"; {default} if nothing else is given." if default else "."
+    memory_option = click.option(
+        "--memory", type=click.Path(path_type=Path), help=f"This node's ramdisk (Checkpoint.memory){told}"
+    )
 
     @functools.wraps(function)
     def gathered(
@@ -59,11 +62,11 @@ def places(function: Function) -> Any:
         **rest: Any,
     ) -> Any:
         is_given = persistent is not None or disk is not None or peers
-        memory = Path(MEMORY) if memory is None and not is_given else memory
+        memory = Path(default) if default and memory is None and not is_given else memory
         where = Where(persistent=persistent, memory=memory, disk=disk, peers=peers, address=address, timeout=timeout)
         return function(where=where, **rest)
 
-    return _persistent(_memory(_disk(_peers(address_option(_timeout(_json(gathered)))))))
+    return _persistent(memory_option(_disk(_peers(address_option(_timeout(_json(gathered)))))))
 
 
 @contextmanager
@@ -182,13 +185,10 @@ def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> 
 @click.option("--keep-best", type=click.IntRange(min=0), default=0, help="So many by --metric (Keep.best).")
 @click.option("--metric", default="loss", show_default=True)
 @click.option("--mode", type=click.Choice(["min", "max"]), default="min", show_default=True)
-@_persistent
-@_disk
-@_json
+@functools.partial(places, default=None)
 def gc(
     run: str,
-    persistent: str | None,
-    disk: Path | None,
+    where: Where,
     dry_run: bool,
     as_json: bool,
     metric: str,
@@ -196,24 +196,30 @@ def gc(
     **keep: int,
 ) -> None:
     """Delete the durable steps of RUN that nobody wants any more, never the newest good one, and what was left behind;
-    or old ones on a disk.
+    or old ones on a disk, or in memory, of this node. Of copies on nodes say only which its driver would drop.
     """
     from elastic.commands.places import disk_of, opened_vault
-    from elastic.commands.telling import collection, disk_collection
+    from elastic.commands.telling import collection, copies_that_may_go, disk_collection, memory_collection
     from elastic.settings import Keep
 
-    if (persistent is None) == (disk is None):
-        raise click.UsageError("give either --persistent or --disk")
-    if disk is not None:
-        facts, lines = disk_collection(disk_of(run, disk), keep["keep_last"], dry_run)
-        _tell(facts, as_json, lines)
-        return
-    counts = {name.removeprefix("keep_"): value for name, value in keep.items()}
-    vault = opened_vault(str(persistent), run)
-    try:
-        facts, lines = collection(vault, Keep(**counts, metric=metric, mode=mode), dry_run)
-    finally:
-        vault.close()
+    if sum([where.persistent is not None, where.memory is not None, where.disk is not None, where.peers]) != 1:
+        raise click.UsageError("give one of --persistent, --memory, --disk and --peers")
+    if where.peers and not dry_run:
+        raise click.UsageError("nodes drop copies by themselves, as the driver of RUN says: give --dry-run")
+    if where.peers:
+        with _held(run, where) as held:
+            facts, lines = copies_that_may_go(held, keep["keep_last"])
+    elif where.memory is not None:
+        facts, lines = memory_collection(where.memory, run, keep["keep_last"], dry_run)
+    elif where.disk is not None:
+        facts, lines = disk_collection(disk_of(run, where.disk), keep["keep_last"], dry_run)
+    else:
+        counts = {name.removeprefix("keep_"): value for name, value in keep.items()}
+        vault = opened_vault(str(where.persistent), run)
+        try:
+            facts, lines = collection(vault, Keep(**counts, metric=metric, mode=mode), dry_run)
+        finally:
+            vault.close()
     _tell(facts, as_json, lines)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from elastic.checkpoint.boxes import Want, plan, whole_shape
 from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.disks import surplus
+from elastic.checkpoint.memory import reclaim, scan
 from elastic.checkpoint.reader import Effort, ShardReport, check, read
 from elastic.commands.places import Held
 from elastic.errors import RefusedError
@@ -108,6 +110,44 @@ def disk_collection(disk: Any, keep_last: int, is_dry: bool) -> Told:
     lines = [f"step {one['step']:>8}  shard {one['shard']} {'kept' if one['is_kept'] else deleted}" for one in steps]
     facts = {"dry_run": is_dry, "freed_bytes": freed, "steps": steps, "where": disk.where}
     return facts, lines or [f"nothing of this run is on the {disk.where}"]
+
+
+def memory_collection(directory: Path, run: str, keep_last: int, is_dry: bool) -> Told:
+    """What workers that are gone have left in a node's memory; all but the newest steps go unless it is a dry run."""
+    held = scan(directory, run)
+    doomed = set(reclaim(directory, run, keep_last, is_dry=is_dry))
+    steps = [
+        {
+            "step": one.manifest.commit.step,
+            "shard": one.manifest.shard,
+            "bytes": one.manifest.nbytes,
+            "is_kept": one.path not in doomed,
+            "where": str(one.path),
+        }
+        for one in held
+    ]
+    unsealed = len(doomed - {one.path for one in held})
+    freed = sum(one.manifest.nbytes for one in held if one.path in doomed)
+    deleted = "would be deleted" if is_dry else "deleted"
+    lines = [f"step {one['step']:>8}  shard {one['shard']} {'kept' if one['is_kept'] else deleted}" for one in steps]
+    lines += [f"{unsealed} slots that were never sealed  {deleted}"] if unsealed else []
+    facts = {"run": run, "dry_run": is_dry, "freed_bytes": freed, "steps": steps, "unsealed": unsealed}
+    return facts, lines or [f"no checkpoint of run {run} is in {directory}"]
+
+
+def copies_that_may_go(held: Held, keep_last: int) -> Told:
+    """Which steps the driver of a run has nodes drop, by what they hold now: enough newer ones are kept as well."""
+    copies = [min(len(holders) for holders in one.shards) for one in held.candidates]
+    steps = []
+    for number, (one, count) in enumerate(zip(held.candidates, copies, strict=True)):
+        newer = sum(other >= count for other in copies[:number])
+        facts = _described(one)
+        steps.append({"step": facts["step"], "bytes": facts["bytes"], "copies": count, "is_kept": newer < keep_last})
+    told = {True: "kept", False: "would be dropped"}
+    lines = [f"step {one['step']:>8}  on {one['copies']} nodes  {told[one['is_kept']]}" for one in steps]
+    lines += [f"no answer: {trouble}" for trouble in held.silent]
+    facts = {"run": held.run, "dry_run": True, "steps": steps, "silent": list(held.silent)}
+    return facts, lines or [f"no node holds a whole step of run {held.run}"]
 
 
 def _described(one: Candidate) -> dict[str, Any]:

@@ -81,6 +81,8 @@ def test_commands_see_what_all_nodes_of_a_live_run_hold(crew: Crew, tmp_path: Pa
     assert (step["step"], step["shards"], step["tiers"]) == (1, 2, ["peer"])
     (step,) = told("verify", "--deep")["steps"]
     assert len(step["copies"]) == 4 and all(not copy["bad"] for copy in step["copies"])
+    (step,) = told("gc", "--dry-run")["steps"]
+    assert (step["step"], step["copies"], step["is_kept"]) == (1, 2, True)
 
 
 def test_a_notice_of_a_node_has_the_newest_step_uploaded_before_it_is_due(crew: Crew, tmp_path: Path) -> None:

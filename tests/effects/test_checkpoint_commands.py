@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from elastic import cli
+from elastic.checkpoint.arena import Arena
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.store import StoreError
@@ -18,6 +20,7 @@ from elastic.checkpoint.vault import open_vault
 from elastic.commands import places
 from elastic.interchange.safetensors import Named, read_file, write_header, write_tensor
 from tests.effects.shelves import RUN, Folder, flipped, numbers, shard_of
+from tests.effects.test_arena import stage
 
 
 class Called:
@@ -252,3 +255,43 @@ def test_the_disk_of_a_node_is_looked_at_verified_and_cleared(call, tmp_path):
     chunk.write_bytes(flipped(chunk.read_bytes(), 9).tobytes())
     assert not call.facts("verify", *place, "--deep", code=3)["is_sound"]
     assert call("gc", RUN, "--disk", tmp_path, "--persistent", tmp_path)[0] == 2
+
+
+def test_the_memory_of_a_node_is_cleared_of_what_workers_that_are_gone_have_left(call, tmp_path):
+    """Which lives on in slots: those of a worker that lives stay, and so do the newest of each shard."""
+    gone, living = Arena(tmp_path, RUN, 1, "w0", slots=4), Arena(tmp_path, RUN, 1, "w1", slots=3)
+    for arena, steps in ((gone, (1, 2, 3)), (living, (1, 2, 3))):
+        for step in steps:
+            assert stage(arena, step, shard=int(arena is living), shards=2, run=RUN)
+    assert gone.begin(4096) is not None
+    gone.close()
+    place = (RUN, "--memory", tmp_path)
+    spared = call.facts("gc", *place, "--dry-run")
+    doomed = [(one["step"], one["shard"]) for one in spared["steps"] if not one["is_kept"]]
+    assert doomed == [(1, 0)] and spared["unsealed"] == 1 and spared["freed_bytes"] == 4096
+    assert "would be deleted" in call("gc", *place, "--dry-run")[1]
+    whole = [one["step"] for one in call.facts("ls", *place)["steps"]]
+    assert whole == [3, 2, 1], "it only looked"
+    assert call.facts("gc", *place)["steps"] == spared["steps"]
+    assert [one["step"] for one in call.facts("ls", *place)["steps"]] == [3, 2]
+    living.close()
+
+
+def test_copies_on_nodes_that_may_go_are_said(call, monkeypatch, tmp_path):
+    """The run's own driver drops them, as newer steps are kept as well: nobody else does."""
+    shelves = []
+    for name, steps in (("a", (1, 2, 3, 4)), ("b", (1, 2, 3))):
+        (tmp_path / name).mkdir()
+        shelves.append(Folder(tmp_path / name))
+        for step in steps:
+            shelves[-1].put(shard_of({"model": {"w": numbers(200, start=step)}}, step=step))
+    monkeypatch.setattr(places, "nodes_of", lambda run, address: nullcontext(shelves))
+    facts = call.facts("gc", RUN, "--peers", "--dry-run")
+    assert [(one["step"], one["copies"], one["is_kept"]) for one in facts["steps"]] == [
+        (4, 1, True),
+        (3, 2, True),
+        (2, 2, True),
+        (1, 2, False),
+    ], "step 4 is kept less well than step 2"
+    code, _, err = call("gc", RUN, "--peers")
+    assert code == 2 and "--dry-run" in err
