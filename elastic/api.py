@@ -37,6 +37,7 @@ from elastic.actors.tiers import NoTiers
 from elastic.actors.token import Token
 from elastic.callbacks import Callback, WorkerCallback, by_place, configured
 from elastic.checkpoint.manifest import checked_name
+from elastic.checkpoint.remembered import Remembered
 from elastic.checkpoint.rungs import CheckpointRung, Degraded
 from elastic.checkpoint.vault import open_vault
 from elastic.config import load
@@ -191,7 +192,7 @@ def _drive(
         if isinstance(told, CheckpointRung | Degraded):
             driver.ladder(told)
 
-    tiers = _tiers(settings, emit, keep, crash)
+    tiers = _tiers(settings, emit, keep, crash, past.kept)
     incarnation, forks = _number(tiers, settings.run, former.incarnation)
     logs.incarnation = incarnation
     settings, digest = replace(settings, incarnation=incarnation), digest_of(work.train_fn, work.seed)
@@ -333,11 +334,15 @@ def _heeding_sigterm(emit: Emit) -> Iterator[None]:
 
 
 def _tiers(
-    settings: RunSettings, emit: Emit, write: Callable[[Any], None], crash: Callable[[Exception], None]
+    settings: RunSettings,
+    emit: Emit,
+    write: Callable[[Any], None],
+    crash: Callable[[Exception], None],
+    kept: Remembered,
 ) -> RayTiers | NoTiers:
     if settings.checkpoint is None:
         return NoTiers()
-    return RayTiers(settings, ray.get_runtime_context().get_node_id(), emit, write, crash)
+    return RayTiers(settings, ray.get_runtime_context().get_node_id(), emit, write, crash, kept)
 
 
 def _result(finished: Finished, directory: Path) -> Result:

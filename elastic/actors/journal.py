@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
 from elastic.checkpoint.rungs import CheckpointRung, Degraded, PeersChosen, Prefetch, UploadInterval
 from elastic.control import events as ev
 from elastic.control.bequest import Bequest, bequest_of
@@ -22,7 +23,7 @@ from elastic.ledger.lines import Line, line_of
 
 JOURNAL = "journal.jsonl"
 _HEAD = 64  # the kind of a line is among its first characters
-_OF_THE_PAST = ("StepStable", "Form", "StartWorker", "Settings", "Bequest")
+_OF_THE_PAST = ("StepStable", "Form", "StartWorker", "Settings", "Bequest", "Quarantined", "Blamed")
 
 
 class Journal:
@@ -51,7 +52,9 @@ class Journal:
         self.write([{"t": round(at_s, 6), **told}])
 
     def checkpoint(
-        self, at_s: float, told: CheckpointRung | Degraded | PeersChosen | Prefetch | UploadInterval
+        self,
+        at_s: float,
+        told: CheckpointRung | Degraded | PeersChosen | Prefetch | UploadInterval | Quarantined | Blamed,
     ) -> None:
         """A tier of the checkpoints has something to tell."""
         self.write([line_of("checkpoint", at_s, told)])
@@ -103,7 +106,7 @@ class Past:
     Attributes:
         published, ahead: stable steps of the last line of history, as in `RunState`; -1 if there are none.
         next_worker, next_gang: none of this number or a higher one was started.
-        left: by the last driver.
+        left: by the last driver. kept: of checkpoints.
     """
 
     published: int = -1
@@ -111,6 +114,7 @@ class Past:
     next_worker: int = 0
     next_gang: int = 0
     left: Bequest = dataclasses.field(default_factory=Bequest)
+    kept: Remembered = dataclasses.field(default_factory=Remembered)
 
 
 def make_way(path: Path, run: str) -> None:
@@ -148,8 +152,9 @@ def _beside(path: Path, run: str) -> Path:
 def read_past(path: Path) -> Past:
     """Of a journal that a driver has left."""
     steps: set[int] = set()
-    begin, worker, gang, left = 0, -1, -1, Bequest()
+    begin, worker, gang, left, kept = 0, -1, -1, Bequest(), Remembered()
     for line in _lines_of_the_past(path):
+        kept = kept.read(line)
         if line.get("event") == "StepStable":
             steps.add(line["report"]["commit"]["step"])
         elif line.get("life") == "Bequest":
@@ -164,7 +169,7 @@ def read_past(path: Path) -> Past:
         published += 1
     ahead = tuple(sorted(step for step in steps if step > published))
     left = dataclasses.replace(left, furthest=max(left.furthest, published, *ahead))
-    return Past(published=published, ahead=ahead, next_worker=worker + 1, next_gang=gang + 1, left=left)
+    return Past(published=published, ahead=ahead, next_worker=worker + 1, next_gang=gang + 1, left=left, kept=kept)
 
 
 def _lines_of_the_past(path: Path) -> Iterator[Line]:

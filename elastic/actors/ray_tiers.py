@@ -15,6 +15,7 @@ from elastic.actors.replica import end_replicas, wake
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate, Holder, candidates
 from elastic.checkpoint.reach import Reach
+from elastic.checkpoint.remembered import Remembered
 from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
 from elastic.checkpoint.source import Source, Tier
 from elastic.control import events as ev
@@ -39,7 +40,7 @@ class RayTiers(Tiers):
     """See `Tiers`; `start` comes once the number of this life is known.
 
     Args:
-        write: takes what is for the journal, from the keeper's thread.
+        write: takes what is for the journal, from any thread.
         crash: takes the error that has ended that thread.
     """
 
@@ -50,13 +51,14 @@ class RayTiers(Tiers):
         emit: Callable[[ev.Event], None],
         write: Callable[[Any], None],
         crash: Callable[[Exception], None],
+        kept: Remembered | None = None,
     ) -> None:
         checkpoint = settings.checkpoint or Checkpoint()
         switch = storage_switch(settings.run) if settings.is_breakable else None
         reach = Reach(settings.run, checkpoint, lambda: peer_sources(settings.run, here), switch)
-        super().__init__(settings.run, reach, emit, settings.limits.restore_timeout_s)
+        super().__init__(settings.run, reach, emit, settings.limits.restore_timeout_s, write, kept)
         self._settings, self._has_disks = settings, checkpoint.disk is not None
-        self._write, self._crash = write, crash
+        self._crash = crash
         self._is_persistent = checkpoint.persistent is not None
         self._keeper: Keeper | None = None
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()

@@ -5,8 +5,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, next_candidate
 from elastic.checkpoint.catalog import Ending as StartEnding
@@ -14,6 +15,7 @@ from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import take_inventory
+from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
 from elastic.checkpoint.source import Source, Tier
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
@@ -54,14 +56,25 @@ class Tiers:
     """See the module. Calls that look at tiers block, each for at most `timeout_s`.
 
     Args:
-        emit: takes what is for the controller, from any thread.
+        emit: takes what is for the controller, and write: what is for the journal, from any thread.
+        kept: what the journal tells of earlier lives.
     """
 
-    def __init__(self, run: str, reach: Reach, emit: Callable[[ev.Event], None], timeout_s: float) -> None:
+    def __init__(
+        self,
+        run: str,
+        reach: Reach,
+        emit: Callable[[ev.Event], None],
+        timeout_s: float,
+        write: Callable[[Any], None] = lambda told: None,
+        kept: Remembered | None = None,
+    ) -> None:
         self._run, self._reach, self._emit, self._timeout_s = run, reach, emit, timeout_s
-        self._forks: tuple[Fork, ...] = ()
+        self._write, self._kept = write, kept or Remembered()
+        self._forks: tuple[Fork, ...] = _in_order(self._kept.forks)
         self._start: CommitId | None = None
         self._found: Candidate | None = None  # by the last look
+        self._incarnation = 0
         self._claimed: Claim | None = None  # what is durable of it
         self._failure = ""
         self._refused: dict[tuple[int, str], str] = {}  # why, by (step, lineage) that is bad wherever it is
@@ -76,10 +89,10 @@ class Tiers:
         """
         seen = self._look()
         self._forks = seen.forks
-        vault, number = self._reach.vault, max(at_least, seen.incarnation + 1)
-        if vault is None:
-            return number, seen.forks
-        return vault.register(f"{socket.gethostname()} {os.getpid()}", at_least=number), seen.forks
+        vault, self._incarnation = self._reach.vault, max(at_least, seen.incarnation + 1)
+        if vault is not None:
+            self._incarnation = vault.register(f"{socket.gethostname()} {os.getpid()}", at_least=self._incarnation)
+        return self._incarnation, seen.forks
 
     # --- during the run; none of these waits ---
 
@@ -193,9 +206,12 @@ class Tiers:
         """It is about to be told that this can be restored; may wait for a moment."""
 
     def _blame(self) -> None:
-        """The persistent tier remembers it for later lives; a state that is in memory alone is never passed over."""
+        """It is remembered for later lives: by the persistent tier, or else in the journal."""
         vault = self._reach.vault
-        if not self._failure or self._start is None or vault is None:
+        if not self._failure or self._start is None:
+            return
+        if vault is None:
+            self._write(Blamed(commit=self._start, incarnation=self._incarnation, reason=self._failure))
             return
         try:
             vault.blame(self._start, self._failure)
@@ -203,18 +219,21 @@ class Tiers:
             log.warning("it is not recorded that training failed soon after step %d: %s", self._start.step, error)
 
     def _condemn(self, without: Bad) -> None:
-        """Of what cannot be restored: what the persistent tier holds of it, and is bad, no later life reads again."""
+        """What cannot be restored, and is bad, no later life reads again."""
         vault = self._reach.vault
         for commit in without:
             reason = self._refused.pop((commit.step, commit.lineage), "")
-            if not reason or vault is None:
+            if not reason:
                 continue
             try:
-                for record in vault.commits():
-                    if record.commit.same_state(commit):
-                        vault.quarantine(record.commit, reason)
+                is_durable = vault is not None and _is_put_in_quarantine(vault, commit, reason)
             except StoreError as error:
                 log.warning("step %d is bad, and not put in quarantine: %s", commit.step, error)
+                continue
+            if not is_durable:  # it was in memory, or on disks: the journal remembers it
+                told = Quarantined(commit=commit, reason=reason)
+                self._kept = self._kept.without(told)
+                self._write(told)
 
     def _is_enough(self, is_newest_wanted: bool, holders: Sequence[Holder], waiting: Sequence[Source]) -> bool:
         """Whether those who have not answered can be done without, see `take_inventory`."""
@@ -227,18 +246,19 @@ class Tiers:
         found = [holder.manifest for holder in inventory.holders]
         lives = [manifest.commit.incarnation for manifest in found]
         forks = {*self._forks, *(fork for manifest in found for fork in manifest.forks)}
-        quarantined: dict[CommitId, str] = {}
-        starts: tuple[Start, ...] = ()
+        quarantined = dict(self._kept.quarantined)
+        blamed = [(one.commit, one.incarnation, one.reason) for one in self._kept.blamed]
         if vault is not None:
             forks |= set(vault.forks())
             lives += vault.incarnations()
-            quarantined = vault.quarantined()
-            starts = _failed_starts(vault.blamed(), forks)
+            quarantined |= vault.quarantined()
+            blamed += vault.blamed()
+        starts = _failed_starts(blamed, forks)
         those = candidates(inventory.holders, self._run, forks, quarantined)
         left_out = candidates(inventory.holders, self._run, forks) if quarantined else ()
         return Seen(
             candidates=those,
-            forks=tuple(sorted(forks, key=lambda fork: (fork.incarnation, fork.generation))),
+            forks=_in_order(forks),
             starts=starts,
             incarnation=max([0, *lives, *(fork.incarnation for fork in forks)]),
             silent=inventory.silent,
@@ -257,6 +277,18 @@ class Tiers:
                 vault.fork(fork)
         except ElasticError as error:
             log.warning("it is not recorded yet that history began anew after step %d: %s", fork.step, error)
+
+
+def _is_put_in_quarantine(vault: Vault, commit: CommitId, reason: str) -> bool:
+    """Whether it was durable at all."""
+    durable = [one.commit for one in vault.commits() if one.commit.same_state(commit)]
+    for one in durable:
+        vault.quarantine(one, reason)
+    return bool(durable)
+
+
+def _in_order(forks: Iterable[Fork]) -> tuple[Fork, ...]:
+    return tuple(sorted(forks, key=lambda fork: (fork.incarnation, fork.generation)))
 
 
 def _is_durable(holder: Holder) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from elastic.actors.journal import JOURNAL, Journal, Past, Written, make_way, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
+from elastic.checkpoint.remembered import Remembered
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.control import events as ev
@@ -145,11 +146,12 @@ def test_a_segment_whose_answer_was_lost_is_not_written_again(tmp_path: Path) ->
 def test_the_past_is_that_of_the_last_line_of_history(tmp_path: Path) -> None:
     assert read_past(tmp_path / "none") == Past()
     lines = [form(-1), *(stable(step) for step in range(6))]
-    assert read_past(write(tmp_path / "a", *lines)) == Past(published=5, left=Bequest(furthest=5))
+    begun = Remembered(forks=frozenset({Fork(incarnation=1, generation=2, step=-1)}))
+    assert read_past(write(tmp_path / "a", *lines)) == Past(published=5, left=Bequest(furthest=5), kept=begun)
     path = write(tmp_path / "b", *lines, form(2, restored=True), stable(3))
-    assert read_past(path) == Past(published=3, left=Bequest(furthest=3))
+    assert read_past(path) == Past(published=3, left=Bequest(furthest=3), kept=begun)
     path = write(tmp_path / "c", *lines, form(-1), stable(0), stable(2))
-    assert read_past(path) == Past(published=0, ahead=(2,), left=Bequest(furthest=2))
+    assert read_past(path) == Past(published=0, ahead=(2,), left=Bequest(furthest=2), kept=begun)
     started = StartWorker(worker="w11", gang=4, reason="of a test")
     past = read_past(write(tmp_path / "d", started, form(-1)))
     assert (past.next_worker, past.next_gang, past.published) == (12, 5, -1)
