@@ -21,6 +21,7 @@ workers_log = logging.getLogger("elastic.workers")
 FOLDER = "logs"
 DRIVER = "driver"
 MOST_BYTES = 64 << 20  # of a file; twice as much of each process is kept
+_LOOK_S = 1.0
 
 
 class RunLogs(logging.Handler):
@@ -44,6 +45,7 @@ class RunLogs(logging.Handler):
         self.afterwards = ExitStack()
         self._run, self._stream, self._most_bytes = settings.run, stream or sys.stderr, most_bytes
         self._echo = Echo(settings.logs.show)
+        self._due_s = 0.0  # when to look next for what came again
         self._nodes: dict[str, str] = {}
         self._has_failed = False
         self._writing, self._telling = threading.Lock(), threading.Lock()
@@ -55,6 +57,7 @@ class RunLogs(logging.Handler):
         if isinstance(event, ev.WorkerPlaced):
             self._nodes[event.worker] = event.node
         if not isinstance(event, ev.Logged):
+            self._tell_what_is_due()
             return False
         self._write(event.worker, event.lines, event.role, event.node or self._nodes.get(event.worker, ""))
         for line in event.lines:
@@ -63,6 +66,17 @@ class RunLogs(logging.Handler):
             for level, text in told:
                 _show(level, text)
         return True
+
+    def _tell_what_is_due(self) -> None:
+        """What came again is told though no other line comes: there is news of some kind as long as a run goes on."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + _LOOK_S
+        with self._telling:
+            told = list(self._echo.due(now_s))
+        for level, text in told:
+            _show(level, text)
 
     def emit(self, record: logging.LogRecord) -> None:
         self._write(DRIVER, (line_of(record),), DRIVER, "")

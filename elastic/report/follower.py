@@ -11,6 +11,7 @@ from elastic.report.content.fold import Fold
 from elastic.report.content.model import Report
 
 _CHUNK_BYTES = 8 << 20
+_BEGINNING_BYTES = 256  # the first line of a journal says when it was written, and of which life
 
 
 class Follower:
@@ -64,13 +65,15 @@ class Follower:
 
     def _begin(self) -> None:
         self._fold, self._ledger = Fold(), Ledger()
-        self._read_bytes, self._rest = 0, b""
+        self._read_bytes, self._rest, self._begins = 0, b"", b""
         self.lines = 0
 
     def _read(self, journal: BinaryIO) -> bool:
-        size = journal.seek(0, 2)
-        if size < self._read_bytes:  # another journal has taken its place
+        size, _ = journal.seek(0, 2), journal.seek(0)
+        begins = journal.read(_BEGINNING_BYTES)
+        if size < self._read_bytes or not begins.startswith(self._begins):  # another journal has taken its place
             self._begin()
+        self._begins = begins
         journal.seek(self._read_bytes)
         data = journal.read(_CHUNK_BYTES)
         self._read_bytes += len(data)

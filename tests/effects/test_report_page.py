@@ -219,6 +219,9 @@ def test_a_journal_is_followed_through_lines_cut_in_the_middle_and_replaced_by_a
     scribe.form(["w0"])
     written(scribe.lines, tmp_path)
     assert follower.read() and follower.report().headline.run == "day" and follower.lines == len(scribe.lines)
+    path.write_text("".join(lines))
+    assert follower.has_news and follower.read(), "one that is longer than what was read"
+    assert follower.report().headline.run == "night" and follower.lines == len(lines)
 
 
 def test_what_is_no_number_is_null_and_the_rest_is_as_it_is(tmp_path: Path) -> None:

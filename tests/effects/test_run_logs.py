@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -206,6 +207,20 @@ def test_the_same_of_many_workers_is_shown_once(tmp_path, caplog):
         "3 more from 3 workers: hot 91",
     ]
     assert [one.levelname for one in caplog.records] == ["WARNING", "WARNING"]
+
+
+def test_what_came_again_is_told_though_no_other_line_comes(tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    now_s = [100.0]
+    monkeypatch.setattr("elastic.actors.run_logs.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    with RunLogs(tmp_path, SETTINGS, io.StringIO()) as logs:
+        for _ in range(3):
+            logs.heed(ev.Logged(worker="w0", lines=(LINE,)))
+        logs.heed(ev.Tick())
+        assert len(caplog.records) == 1
+        now_s[0] += 61.0
+        logs.heed(ev.Tick())
+        assert [one.getMessage() for one in caplog.records[1:]] == ["2 more from 1 worker: hot 91"]
 
 
 def test_news_may_be_heeded_by_many_threads_at_once(tmp_path):
