@@ -47,6 +47,7 @@ def test_what_ends_with_an_error_is_started_again_with_nothing_left_of_it(folder
     then = f"! test -d /proc/$(cat {folder}/child) && touch {folder}/final.pt"
     launcher = Launcher(folder, [shell(f"if test -e {folder}/tried; then {then}; else {left}; fi")])
     assert launcher.run() == 0
+    assert launcher._running["part"].wait(DEADLINE_S) == 0  # it may still be on its way out
 
 
 def test_a_group_of_fixed_members_that_has_ended_has_failed(folder: Path) -> None:
