@@ -17,7 +17,7 @@ from elastic.control.awaiting import answered, stack_dumped
 from elastic.control.bequest import taken_on
 from elastic.control.care import KEPT
 from elastic.control.commands import Command, Finish, Form, Freeze, Go, Restore
-from elastic.control.corruption import corrupt, note_vote
+from elastic.control.corruption import condemn, corrupt, note_vote
 from elastic.control.deadlines import (
     discount_absence,
     nodes_missing,
@@ -257,6 +257,8 @@ def _froze(turn: Turn, event: ev.FreezeAnswered) -> None:
     turn.set_worker(event.worker, **told, **(IN_STEP if is_healed else {}))
     if "standing" in told:
         dismiss_surplus(turn)
+    if event.outvoted:
+        condemn(turn, event.worker, f"{event.worker} was outvoted")
     if turn.state.phase is Phase.RUNNING:  # all stop at the end of a step, as one of them was asked
         turn.enter(Phase.FREEZING, planned=True)
     elif turn.state.phase is Phase.FREEZING and is_first and not turn.state.planned:

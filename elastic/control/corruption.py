@@ -32,13 +32,18 @@ def corrupt(turn: Turn, event: ev.CorruptionFound) -> None:
     if not event.culprits and not _go_back(turn, event.evidence):
         return
     for name in event.culprits:
-        if turn.is_member(name) and turn.worker(name).standing not in OVER and not turn.worker(name).fenced:
-            turn.signal(IncidentClass.SILENT_CORRUPTION, event.evidence, culprit=name)
-            turn.fence(name, event.evidence)
+        condemn(turn, name, event.evidence)
     if turn.state.phase in (Phase.RUNNING, Phase.FORMING):
         freeze(turn, event.evidence)
     elif turn.state.phase is Phase.FREEZING:
         harden(turn, event.evidence)
+
+
+def condemn(turn: Turn, name: str, evidence: str) -> None:
+    """A member was outvoted: it may only die, whoever tells of it, and though the driver that knew of it is gone."""
+    if turn.is_member(name) and turn.worker(name).standing not in OVER and not turn.worker(name).fenced:
+        turn.signal(IncidentClass.SILENT_CORRUPTION, evidence, culprit=name)
+        turn.fence(name, evidence)
 
 
 def _go_back(turn: Turn, evidence: str) -> bool:

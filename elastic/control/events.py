@@ -323,6 +323,7 @@ class FreezeAnswered(WorkerEvent):
     Attributes:
         prepared: the update whose gradients it holds, checked; it applies it if the next generation resumes there.
         missed: members that it was waiting for, to form the generation with.
+        outvoted: its bits, or its arithmetic, are wrong: it may only die.
     """
 
     generation: int
@@ -330,6 +331,7 @@ class FreezeAnswered(WorkerEvent):
     healed: bool
     prepared: CommitId | None = None
     missed: tuple[str, ...] = ()
+    outvoted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

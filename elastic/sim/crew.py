@@ -137,7 +137,8 @@ class Crew(Clockwork):
     def answer(self, worker: SimWorker) -> None:
         state = worker.state
         self.answered.add((worker.name, state.generation))
-        held = {"commit": state.commit, "healed": state.healed, "prepared": state.prepared}
+        held: dict[str, Any] = {"commit": state.commit, "healed": state.healed, "prepared": state.prepared}
+        held["outvoted"] = state.outvoted
         self.tell(worker, ev.FreezeAnswered, generation=state.generation, **held)
 
     # --- what a worker does by itself ---

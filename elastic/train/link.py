@@ -474,6 +474,7 @@ class Link:
             healed=state.healed,
             prepared=state.prepared,
             missed=self.missed(),
+            outvoted=state.outvoted,
         )
 
     def _await(self, condition: Callable[[], bool]) -> None:

@@ -41,6 +41,23 @@ def test_its_own_answer_makes_it_no_donor():
     assert ws.standing("w1") is Standing.SUSPECT
 
 
+def test_the_outvoted_tells_so_itself_where_the_driver_that_knew_of_it_is_gone():
+    ws = BareController((1, 3)).run()
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    told = {"generation": ws.generation, "commit": commit(4), "healed": False, "outvoted": True}
+    ws.feed(ev.FreezeAnswered(worker="w1", **told))
+    assert ws.addressees(cmd.Fence) == {"w1"}
+    ws.feed(ev.FreezeAnswered(worker="w1", **told))
+    assert ws.given(cmd.Fence) == [], "once"
+    ws.answer("w2", 4)
+    ws.die("w1")
+    assert ws.members == ["w0", "w2"]
+    assert [(one.kind, one.culprits) for one in ws.state.incidents if one.kind is IncidentClass.SILENT_CORRUPTION] == [
+        (IncidentClass.SILENT_CORRUPTION, ("w1",))
+    ]
+
+
 def test_a_replacement_is_started_and_healed_by_the_majority():
     ws = BareController(3).run()
     found(ws, "w2", "w1")
