@@ -76,7 +76,8 @@ class CostAware:
             restart_s = self._recovery_s(view, Kind.RESTART) + absent * loading_s
             costs[Kind.RESTART] = restart_s + anew_s + self.guess.join_s
         rest = Kind.SHRINK if can_go_on else Kind.WAIT
-        costs[rest] = self._recovery_s(view, rest) + absent * (return_s + loading_s) + self.guess.join_s
+        if can_go_on or not is_filled:  # nobody waits for replacements that are there: no others may ever come
+            costs[rest] = self._recovery_s(view, rest) + absent * (return_s + loading_s) + self.guess.join_s
         return costs
 
     def _of_broken_gpu(
