@@ -88,8 +88,8 @@ class RayWorkerHost(WorkerHost):
         held = {key.shard for key in mine if key.shards == last.shards and key.commit.same_state(last.commit)}
         gone = {shard for shard in held if mates[shard : shard + 1] and mates[shard] not in living}
         for shard in (*sorted(gone - {last.shard}), last.shard) if here else ():
-            left_s = deadline_s - time.monotonic()
-            why_not = here[0].make_durable(self.heeded(), replace(last, shard=shard), left_s)
+            left_s = max(0.0, deadline_s - time.monotonic())
+            why_not = here[0].make_durable(self.heeded(), replace(last, shard=shard), left_s) or why_not
         if why_not:
             log.warning("step %d is in the memory of this node, and not durable: %s", last.commit.step, why_not)
 
