@@ -5,8 +5,8 @@ faster than they can be pulled are left out. A slot counts as a copy only once i
 one is overwritten in time, and two nodes' slots of a step may go one after the other.
 
 What is dropped depends on nothing but the ladder: two newer steps must have reached REPLICATED with at least as many
-copies (one, where a node has no room), and nobody may be reading it. Steps that history has left behind do not count.
-So a node without room for a second generation keeps the first one, and says so.
+copies (one, where a node has no room), one of them must be there now, and nobody may be reading it. Steps that history
+has left behind do not count. So a node without room for a second generation keeps the first one, and says so.
 """
 
 from collections.abc import Iterable, Iterator
@@ -319,7 +319,9 @@ class Ladder:
         now = self._now
         newer = [one for one in now.newest_first() if one.order > step.order and now.is_whole(one)]
         in_full = [one for one in newer if one.was_replicated and now.fewest(one) >= min(now.fewest(step), now.copies)]
-        if len(in_full) >= (1 if is_pressed else KEEP):
+        # Now: a node that has just come up is about to take a newer one, and what it brought may be on others, too,
+        # that are still to come up.
+        if len(in_full) >= (1 if is_pressed else KEEP) and any(map(now.is_replicated, in_full)):
             return f"step {in_full[0].commit.step} is replicated"
         if is_pressed and newer and not step.was_replicated and not now.is_whole(step):
             return "it was never whole on other nodes, and a part of it is nowhere now"

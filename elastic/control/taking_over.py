@@ -19,7 +19,7 @@ from elastic.control.persistent import persistent
 from elastic.control.restoring import look_for_state
 from elastic.control.state import Phase, RunState, Standing, WorkerRecord
 from elastic.control.turn import Turn
-from elastic.control.values import View
+from elastic.control.values import CommitId, Fork, View
 from elastic.control.worker_protocol import Stage
 
 _STANDING = {
@@ -86,13 +86,14 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
     workers = {one.worker: _record(one, attended_s) for one in event.found if one.worker not in members}
     changes: dict[str, Any] = {"seen_s": now_s, **taken_on(state, event.left, now_s)}
     if view is not None:
-        told = max(view.published, event.published)
+        rewound = _rewound(view, state.forks)
+        told = max(view.published if rewound is None else min(view.published, rewound.step), event.published)
         while told + 1 in event.ahead:
             told += 1
         ahead = frozenset(step for step in event.ahead if step > told)
-        oldest = _oldest(view, told, ahead)
+        oldest = _oldest(view, rewound, told, ahead)
         there = [one for one in event.found if one.worker in members]
-        workers |= {one.worker: _member(one, event.generation, oldest, attended_s) for one in there}
+        workers |= {one.worker: _member(one, event.generation, oldest, rewound, attended_s) for one in there}
         free = max(event.next_gang, _first_free(one.gang for one in event.found))
         workers |= _missing(view, workers, free, attended_s)
         changes |= {
@@ -117,9 +118,24 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
     }
 
 
-def _oldest(view: View, told: int, ahead: Collection[int]) -> int:
+def _rewound(view: View, forks: Collection[Fork]) -> Fork | None:
+    """Where the history began anew for a generation that none of the workers has heard of; None: for none.
+
+    If it was a rewind, they have loaded for it what they hold, and what came later counts no more.
+    """
+    later = [one for one in forks if (one.incarnation, one.generation) > (view.incarnation, view.generation)]
+    return next((one for one in reversed(later) if one.step >= 0), None)
+
+
+def _oldest(view: View, rewound: Fork | None, told: int, ahead: Collection[int]) -> int:
     """Of a generation that never formed, members may be one update behind what it resumes from."""
-    return max(told, view.resume.step - 1, *ahead)
+    behind = view.resume.step - 1
+    return max(told, behind if rewound is None else min(behind, rewound.step), *ahead)
+
+
+def _counts(last: CommitId, oldest: int, rewound: Fork | None) -> bool:
+    """Whether what a member holds is something to go on from."""
+    return last.step >= oldest and not (rewound is not None and rewound.voids(last))
 
 
 def is_left_of_a_rewind(turn: Turn, event: ev.FreezeAnswered) -> bool:
@@ -130,7 +146,8 @@ def is_left_of_a_rewind(turn: Turn, event: ev.FreezeAnswered) -> bool:
     state, last = turn.state, event.prepared or event.commit
     if state.view is None or state.view.incarnation == state.settings.incarnation:
         return False
-    return last.step < _oldest(state.view, state.published, state.published_ahead)
+    rewound = _rewound(state.view, state.forks)
+    return not _counts(last, _oldest(state.view, rewound, state.published, state.published_ahead), rewound)
 
 
 def _record(one: Adopted, attended_s: float) -> WorkerRecord:
@@ -148,7 +165,7 @@ def _record(one: Adopted, attended_s: float) -> WorkerRecord:
     )
 
 
-def _member(one: Adopted, generation: int, oldest: int, attended_s: float) -> WorkerRecord:
+def _member(one: Adopted, generation: int, oldest: int, rewound: Fork | None, attended_s: float) -> WorkerRecord:
     """Of a member: adopting it has frozen it. What is older than what was told was loaded at the door, for a rewind."""
     is_frozen = one.state.stage in (Stage.FROZEN, Stage.PARKED)
     last = one.state.prepared or one.state.commit
@@ -159,7 +176,7 @@ def _member(one: Adopted, generation: int, oldest: int, attended_s: float) -> Wo
         answer=one.state.commit if is_frozen else None,
         answered_in=generation,
         prepared=one.state.prepared if is_frozen else None,
-        healed=one.state.healed and last.step >= oldest,
+        healed=one.state.healed and _counts(last, oldest, rewound),
     )
 
 

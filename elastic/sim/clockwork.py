@@ -82,7 +82,7 @@ class Clockwork(ABC):
         while self.ws.phase is not Phase.ENDED:
             self.now_s, _, act, arguments = heapq.heappop(self.queue)
             if self.now_s >= since_s + 1.0:
-                must(self.now_s < limit_s, Law.ENDS, lambda: f"the run does not end: {self.ws.state}")
+                must(self.now_s < limit_s, Law.ENDS, lambda: f"the run does not end: it is {self.ws.phase.value}")
                 since_s, happened = self.now_s, 0
             happened += 1
             if happened >= _MOST:

@@ -37,7 +37,9 @@ class Crew(Clockwork):
         stable: lineages of the steps that can not be lost any more.
         votes: by reduction, the places of those who were outvoted; None: nobody can tell who is right.
         truth: the bits of the history, as the last vote has left them.
-        stable_s: when a step was last seen to be stable. pause_s: the longest time between two of them.
+        trained: who has contributed to a reduction.
+        moving_s: when a step was last seen to be stable, or the world broke a collective.
+        pause_s: the longest time between two of these.
         begun: how many drivers have found nobody who had trained, and begun anew.
     """
 
@@ -55,7 +57,8 @@ class Crew(Clockwork):
         self.votes: dict[Any, tuple[int, ...] | None] = {}
         self.truth = 0
         self.begun = 0
-        self.stable_s = self.pause_s = 0.0
+        self.trained: set[str] = set()
+        self.moving_s = self.pause_s = 0.0
 
     @abstractmethod
     def suffers(self, worker: SimWorker) -> bool:
@@ -193,7 +196,7 @@ class Crew(Clockwork):
         assert view is not None
         group = [self.workers[member.worker] for member in view.members]
         is_complete = all(self.is_there(other, view) and self.are_in_touch(worker, other) for other in group)
-        if self.chance("break_") or (not is_complete and self.is_late(worker)):
+        if self.breaks() or (not is_complete and self.is_late(worker)):
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.FormingFailed, generation=view.generation, error="refused")
         elif is_complete:
@@ -228,6 +231,7 @@ class Crew(Clockwork):
         key = self.key(worker)
         if not worker.contributed:
             self.reductions[key].add(worker.name)
+            self.trained.add(worker.name)
             rank = view.rank_of(worker.name)
             self.samples.deal(key, worker.name, worker.consumed, view.replicas, rank // view.width)
             worker.contributed, worker.since_s, worker.moved_s = True, self.now_s, self.now_s
@@ -237,7 +241,7 @@ class Crew(Clockwork):
             self.pauses |= {key} if worker.pause_generation == view.generation else set()
             return
         is_complete = self.is_full(worker) and self.has_heard(worker, view.members)
-        if self.chance("break_") or not (is_complete or self.may_become(worker, view.members)):
+        if self.breaks() or not (is_complete or self.may_become(worker, view.members)):
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")
         elif is_complete:
@@ -341,10 +345,20 @@ class Crew(Clockwork):
         if commit.step == len(self.stable):
             self.stable.append(commit.lineage)
             self.samples.follow(self.stable)
-            self.pause_s = max(self.pause_s, self.now_s - (self.stable_s or self.now_s))
-            self.stable_s = self.now_s
+            self.note_moving()
         is_known = commit.step < 0 or self.stable[commit.step] == commit.lineage
         must(is_known, Law.NOTHING_LOST, lambda: f"{commit} forks from the history")
+
+    def note_moving(self) -> None:
+        self.pause_s = max(self.pause_s, self.now_s - (self.moving_s or self.now_s))
+        self.moving_s = self.now_s
+
+    def breaks(self) -> bool:
+        """Whether a collective breaks now: where each one does, no step is made, whoever is there to decide."""
+        happens = self.chance("break_")
+        if happens and self.stable:
+            self.note_moving()
+        return happens
 
     def make_stable(self, worker: SimWorker) -> None:
         """Its last applied step is stable: it may be told."""

@@ -105,7 +105,7 @@ class GangWorld(World):
         assert view is not None
         mates = view.gang(decision[2])
         has_agreed = len(self.agreements[decision]) == self.width and self.has_heard(worker, mates)
-        if self.chance("break_") or not (has_agreed or self.may_become(worker, mates)):
+        if self.breaks() or not (has_agreed or self.may_become(worker, mates)):
             self.split += has_agreed
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.CollectiveBroken, generation=view.generation, error="reset")

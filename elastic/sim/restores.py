@@ -152,10 +152,8 @@ class Restores(World):
             worker.pending, worker.unpublished = None, []
             self.done(worker, Signal.RESTORED, commit=commit)
             worker.consumed = self.samples.consumed[commit.lineage]
-            worker.bits, worker.is_tainted = (
-                0,
-                False,
-            )  # what a vote has not verified may be saved too, but then nobody knows of it
+            # What a vote has not verified may be saved too, but then nobody knows of it.
+            worker.bits, worker.is_tainted = 0, False
             answer = ev.Restored, {"commit": commit}
         else:
             kept = worker.state.commit if worker.state.healed else None

@@ -37,7 +37,7 @@ class World(Crew):
     Attributes:
         width: workers of a replica.
         doomed: workers that were to be killed for the controller; fenced: that were. named: those that were outvoted.
-        replaced: those who held the state and were told to leave before the run had ended.
+        replaced: those who have trained, held the state, and were told to leave before the run had ended.
         placed: by worker, its node. renewed: by place of a node, how often another machine has come there.
         unheard_until_s: by node, until when its host monitor is down; beaten_s: when it was last heard.
     """
@@ -169,7 +169,7 @@ class World(Crew):
     def dismiss(self, command: cmd.Dismiss) -> None:
         if self.ws.phase not in (Phase.FINISHING, Phase.ENDED):
             there = [self.workers[name] for name in command.workers if name in self.workers]
-            self.replaced += [one.name for one in there if one.state.healed and one.state.commit.step >= 0]
+            self.replaced += [one.name for one in there if one.state.healed and one.name in self.trained]
         self.order(command.workers, command)
 
     def order(self, names: Any, command: cmd.Command) -> None:

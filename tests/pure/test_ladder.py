@@ -246,6 +246,22 @@ def test_nothing_goes_for_a_step_that_is_not_replicated_in_full():
     assert nodes.take(rungs.Drop) == []
 
 
+def test_nothing_goes_while_a_node_that_has_come_up_lacks_the_newer_ones():
+    """Nodes that were out of reach come back one by one: the first seems to be the only one with what two have."""
+    nodes = Nodes("ab")
+    nodes.tell(rungs.NodeLost(node="b", reason="silent"))
+    nodes.replicate("a", key(2), key(3))
+    nodes.stage("a", key(4))
+    nodes.pinned["a"] = {key(3), key(4)}
+    nodes.hold("a")
+    nodes.copies["b"] = {key(1)}  # as another does, which is still out of reach
+    nodes.tell(rungs.NodeUp(node="b"))
+    nodes.hold("b")
+    assert nodes.take(rungs.Drop) == [] and nodes.ladder.rung(key(4).commit, 1) is Rung.LOCAL
+    nodes.pull()
+    assert {order.key.commit.step for order in nodes.take(rungs.Drop)} == {1}, "a newer one is on two nodes"
+
+
 def test_a_leased_step_stays_until_its_reader_is_done():
     nodes = Nodes("ab")
     nodes.replicate("a", key(1))

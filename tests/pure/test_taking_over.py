@@ -35,9 +35,11 @@ def parked(name: str, **more: Any) -> Adopted:
     return adopted(name, -1, None, was=Stage.PARKED, stage=Stage.PARKED, **more)
 
 
-def taken(*found: Adopted, replicas: Any = (1, 2), spares: int = 0, told: Any = None, **options: Any) -> BareController:
+def taken(
+    *found: Adopted, replicas: Any = (1, 2), spares: int = 0, told: Any = None, forks: Any = (), **options: Any
+) -> BareController:
     ws = BareController(replicas, spares, **options)
-    ws.state = replace(ws.state, settings=replace(ws.state.settings, incarnation=2))
+    ws.state = replace(ws.state, settings=replace(ws.state.settings, incarnation=2), forks=forks)
     ws.feed(ev.RunTakenOver(found=found, **(told or {})))
     return ws
 
@@ -156,6 +158,20 @@ def test_a_rewind_in_vain_keeps_it_from_nothing():
     ws.feed(ev.RestoreFound(commit=None, reason="no step is whole"))
     assert ws.phase is Phase.FORMING and (ws.view.resume, ws.view.restored) == (commit(7), False)
     assert (ws.state.forks, ws.state.published) == ((Fork(incarnation=2, generation=4, step=7),), 6)
+
+
+def test_a_rewind_that_was_decided_holds_though_nobody_has_heard_of_its_generation():
+    """Its order to form was lost with its driver: who has loaded what it goes back to holds the newest state."""
+    old, told = view("w0", "w1", resume=6, published=8), {"published": 2}
+    forks = (Fork(incarnation=1, generation=4, step=2),)
+    ws = taken(adopted("w0", 2, old), adopted("w1", 9, old), told=told, forks=forks, checkpoint=Checkpoint())
+    assert ws.given(cmd.FindRestore) == [] and ws.state.published == 2
+    assert (ws.view.resume.step, ws.view.donors, ws.view.behind) == (2, (0,), (1,))
+    assert ws.view.forks == (*forks, Fork(incarnation=2, generation=4, step=2))
+    late = taken(adopted("w0", 2, old), told=told, forks=forks, checkpoint=Checkpoint())
+    assert late.phase is Phase.FREEZING
+    late.answer("w1", 9)
+    assert late.view.resume.step == 2, "what the rewind has left behind is nothing to go on from"
 
 
 def test_if_all_have_the_newest_step_comes_from_the_tiers():
