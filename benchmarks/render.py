@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import recovery_tables, tables
+from benchmarks import goals, recovery_tables, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -96,6 +96,7 @@ def report(found: Found) -> str:
             "## Recovery\n",
             *_origins(recovery_tables.standing(results)),
             *_texts(recovery_tables.recovery(results)),
+            *_goals(results),
             _knobs(results),
         ]
     singles: dict[str, tuple[str, Callable[[Any], Sequence[tables.Table]]]] = {
@@ -122,7 +123,7 @@ def section(found: Found) -> str:
         stand = recovery_tables.standing(results)
         those = [one for one in stand if settings in recovery_tables.settings_of(recovery_tables.counting([one]))]
         shown = [table for table in recovery_tables.recovery(those, is_short=True) if f"({settings}" in table.title]
-        parts += [RECOVERY, _picture(f"recovery-{settings}", drawn), *_texts(shown), *_origins(those)]
+        parts += [RECOVERY, _picture(f"recovery-{settings}", drawn), *_texts(shown), *_goals(those), *_origins(those)]
     if found.get("checkpoint_systems"):
         (result,) = found["checkpoint_systems"]
         parts += [CHECKPOINT, _picture("checkpoint", drawn), *_texts(_checkpoint_tables(result)), *_origins([result])]
@@ -169,6 +170,11 @@ def _knobs(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _texts(made: Iterable[tables.Table]) -> list[str]:
     return [table.markdown() for table in made]
+
+
+def _goals(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    table = goals.held_to(results)
+    return [] if table is None else _texts([table])
 
 
 def _origins(results: Iterable[Mapping[str, Any]]) -> list[str]:

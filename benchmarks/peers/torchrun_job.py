@@ -47,6 +47,7 @@ def agent(host: Host, endpoint: str, path: str) -> list[str]:
         f"--rdzv-conf={','.join(f'{key}={value}' for key, value in meeting.items())}",
         f"--local-addr={host.address}",
         f"--shutdown-timeout={knobs['shutdown_timeout_s']}",
+        f"--log-dir={Path(path).parent}",  # else a folder in /tmp, which stays when the agent is killed
         "--module",
         _NAME,
         path,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import recovery_tables, render, tables
+from benchmarks import goals, recovery_tables, render, tables
 from benchmarks.checkpoint_systems import WAYS, left_out, order
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +64,48 @@ def test_every_plot_that_the_results_give_is_there() -> None:
         for theme in ("light", "dark"):
             for suffix in ("png", "svg"):
                 assert (render.PLOTS / f"{name}-{theme}.{suffix}").stat().st_size > 0, name
+
+
+def test_every_goal_that_was_missed_has_its_reason() -> None:
+    found = render.load(render.RESULTS.glob("*.json"))
+    assert set(goals.missed(found["recovery"])) <= goals.WHY_MISSED.keys()
+
+
+# --- goals ---
+
+
+def test_a_factor_stands_beside_its_goal() -> None:
+    rows = [
+        run(name, scenario="stop", settings="tuned", t_resume_s=s) for name, s in (("elastic", 0.5), ("torchft", 1.0))
+    ]
+    table = goals.held_to([result(*rows)])
+    assert table is not None and cells(table) == {
+        "hang: the survivors' next commit": {
+            "torchft": "2, goal 3 (missed)", "ray-train": "", "torchrun": "", "ddp": "", "nvrx-inprocess": "",
+        }
+    }  # fmt: skip
+    assert table.notes[0].startswith("Missed: hang: the survivors' next commit, torchft: both wait")
+    assert goals.missed([result(*rows)]) == [("hang: the survivors' next commit", "torchft")]
+
+
+def test_more_steps_in_a_storm_are_better() -> None:
+    rows = [
+        run(name, scenario="storm", settings="tuned", steps_in_storm=count)
+        for name, count in (("elastic", 300), ("ray-train", 100))
+    ]
+    table = goals.held_to([result(*rows)])
+    assert table is not None and cells(table)["storm: steps committed"]["ray-train"] == "3, goal 2"
+    assert goals.missed([result(*rows)]) == []
+
+
+def test_who_never_came_to_it_is_told_and_no_factor() -> None:
+    rows = [
+        run("elastic", settings="tuned", t_resume_s=0.2, t_full_s=3.0),
+        run("torchrun", settings="tuned", t_resume_s=8.0),
+    ]
+    table = goals.held_to([result(*rows)])
+    assert table is not None and cells(table)["kill: full size again"]["torchrun"] == "never, goal 4"
+    assert goals.held_to([result(run("elastic"))]) is None
 
 
 # --- recovery ---

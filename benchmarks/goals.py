@@ -1,0 +1,149 @@
+"""What the recovery benchmark is held to, beside each peer, and why a goal is missed. No Ray, no torch, no clock."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.recovery_tables import BASELINE, counting
+from benchmarks.systems import TUNED
+from benchmarks.tables import Result, Table, number
+
+OURS = "elastic"
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """How many times better than a peer, in medians of one run.
+
+    Attributes:
+        figure: key of the rows. at_least: by system, the factor.
+        is_less_better: seconds; else a count of which more is better.
+    """
+
+    title: str
+    scenario: str
+    figure: str
+    at_least: Mapping[str, float]
+    is_less_better: bool = True
+
+    def reached(self, rows: Sequence[Row], system: str) -> float | None:
+        """The factor; None: somebody never came to it, or was not measured."""
+        theirs, ours = (_median(rows, self.scenario, self.figure, name) for name in (system, OURS))
+        if theirs is None or ours is None:
+            return None
+        better, worse = (ours, theirs) if self.is_less_better else (theirs, ours)
+        return worse / better if better else None
+
+
+# Of a kill it is four for torchft, since its timeout is a second in the tuned settings.
+GOALS = (
+    Goal(
+        title="kill: the survivors' next commit",
+        scenario="kill",
+        figure="t_resume_s",
+        at_least={"torchft": 4.0, "ray-train": 20.0, "torchrun": 20.0},
+    ),
+    Goal(
+        title="hang: the survivors' next commit",
+        scenario="stop",
+        figure="t_resume_s",
+        at_least={"torchft": 3.0, "ray-train": 10.0, "torchrun": 10.0},
+    ),
+    Goal(
+        title="node loss: the survivors' next commit",
+        scenario="node",
+        figure="t_resume_s",
+        at_least={"torchft": 3.0, "ray-train": 5.0},
+    ),
+    Goal(
+        title="kill: full size again",
+        scenario="kill",
+        figure="t_full_s",
+        at_least={"torchft": 2.0, "ray-train": 4.0, "torchrun": 4.0},
+    ),
+    Goal(
+        title="storm: steps committed",
+        scenario="storm",
+        figure="steps_in_storm",
+        at_least={"torchft": 1.15, "ray-train": 2.0, "torchrun": 2.0},
+        is_less_better=False,
+    ),
+    Goal(
+        title="clean run: steps per second",
+        scenario="clean",
+        figure="mean_step_s",
+        at_least={BASELINE: 0.97, "torchft": 1.0, "ray-train": 1.0, "torchrun": 1.0, "nvrx-inprocess": 1.0},
+    ),
+)
+
+# By (title, system): the reason, which is told where the goal is missed.
+WHY_MISSED = {
+    ("hang: the survivors' next commit", "torchft"): (
+        "both wait until a silence is long enough to be a hang: half a second at least here, a second there, its "
+        "shortest timeout; three times sooner would be within the pauses that a loaded machine makes by itself"
+    ),
+    ("kill: full size again", "torchft"): (
+        "both start a process and import torch and Ray or torchft in it, which is most of the time for both; what only "
+        "the design decides is the rest, and with a spare that is ready (`swap`) there is nothing to start"
+    ),
+    ("clean run: steps per second", BASELINE): (
+        "a step hands its gradients to a reducer that can be broken off, votes on it, and is told to observers; here "
+        "four workers share two cores, so that all of it is added to the step"
+    ),
+}
+
+
+def _median(rows: Sequence[Row], scenario: str, figure: str, system: str) -> float | None:
+    those = [row for row in rows if (row["scenario"], row["system"]) == (scenario, system)]
+    values = [row[figure] for row in those if row.get(figure) is not None]
+    return median(values) if values and len(values) == len(those) else None
+
+
+def _tuned(results: Sequence[Result]) -> list[Row]:
+    return [row for row in counting(results) if row.get("settings") == TUNED]
+
+
+def missed(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """(title, system) of each goal that was measured and not reached."""
+    rows = _tuned(results)
+    return [
+        (goal.title, system)
+        for goal in GOALS
+        for system, least in goal.at_least.items()
+        if (factor := goal.reached(rows, system)) is not None and factor < least
+    ]
+
+
+def held_to(results: Sequence[Result]) -> Table | None:
+    """Factor by goal and peer, with the goal; below it, why those that were missed are; None: nothing was measured."""
+    rows = _tuned(results)
+    systems = tuple(dict.fromkeys(name for goal in GOALS for name in goal.at_least))
+    lines = tuple((goal.title, *(_cell(rows, goal, name) for name in systems)) for goal in GOALS)
+    lines = tuple(line for line in lines if any(line[1:]))
+    if not lines:
+        return None
+    why = {of: WHY_MISSED.get(of, "nobody has looked into it yet") for of in missed(results)}
+    return Table(
+        title=f"How many times better than each peer ({TUNED}), and the goal",
+        columns=("", *systems),
+        rows=lines,
+        notes=tuple(f"Missed: {title}, {name}: {reason}." for (title, name), reason in why.items()),
+    )
+
+
+def _cell(rows: Sequence[Row], goal: Goal, system: str) -> str:
+    least = goal.at_least.get(system)
+    if least is None:
+        return ""
+    factor = goal.reached(rows, system)
+    if factor is None:
+        return f"never, goal {number(least)}" if _were_there(rows, goal, system) else ""
+    return f"{number(factor)}, goal {number(least)}" + (" (missed)" if factor < least else "")
+
+
+def _were_there(rows: Sequence[Row], goal: Goal, system: str) -> bool:
+    """Both were measured, and one of them did not come to it in some run."""
+    names = {row["system"] for row in rows if row["scenario"] == goal.scenario and not row.get("unavailable")}
+    return {system, OURS} <= names
