@@ -37,10 +37,12 @@ def standing(results: Sequence[Result]) -> list[Result]:
 
 
 def _owners(results: Sequence[Result]) -> Mapping[tuple[str, str], int]:
-    """Scenario and settings -> place of the newest result that has rows of them."""
+    """Scenario and settings -> place of the newest result that has figures of them, or else tells why it has none."""
     owners: dict[tuple[str, str], int] = {}
-    for at in sorted(range(len(results)), key=lambda at: str(results[at]["provenance"]["date"])):
-        owners |= {_kind(row): at for row in results[at]["rows"] if not row.get("discarded")}
+    in_time = sorted(range(len(results)), key=lambda at: str(results[at]["provenance"]["date"]))
+    for counts in (lambda row: not _measured(row), _measured):
+        for at in in_time:
+            owners |= {_kind(row): at for row in results[at]["rows"] if counts(row) and not row.get("discarded")}
     return owners
 
 
