@@ -32,6 +32,11 @@ step sleeps for 50 ms and computes for another 10 to 20. They take turns within 
 breaks things, and reads the step log that every training function writes. Medians, [smallest, largest]; the best of a
 row is bold.
 """
+OVERHEAD = """\
+### Without faults
+
+Four workers train the byte-level GPT, in steps that keep both cores busy; blocks of steps of both sides take turns.
+"""
 CHECKPOINT = """\
 ### Checkpoints
 
@@ -124,6 +129,8 @@ def section(found: Found) -> str:
         those = [one for one in stand if settings in recovery_tables.settings_of(recovery_tables.counting([one]))]
         shown = [table for table in recovery_tables.recovery(those, is_short=True) if f"({settings}" in table.title]
         parts += [RECOVERY, _picture(f"recovery-{settings}", drawn), *_texts(shown), *_goals(those), *_origins(those)]
+    for result in found.get("overhead", ()):
+        parts += [OVERHEAD, *_texts([tables.overhead(result)]), *_origins([result])]
     if found.get("checkpoint_systems"):
         (result,) = found["checkpoint_systems"]
         parts += [CHECKPOINT, _picture("checkpoint", drawn), *_texts(_checkpoint_tables(result)), *_origins([result])]
