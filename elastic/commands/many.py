@@ -1,10 +1,14 @@
 """Effect. Many simulated runs, on all processors of this machine."""
 
+import contextlib
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from elastic.policies import policy_of
@@ -22,13 +26,33 @@ def processors() -> int:
 
 
 def spread(act: Callable[[S], T], over: Iterable[S], jobs: int) -> list[T]:
-    """The answers, in order; in this process where one is enough."""
+    """The answers, in order; in this process where one is enough. However this one ends, so do the others."""
     items = list(over)
     if jobs <= 1 or len(items) <= 1:
         return [act(item) for item in items]
     size = max(1, len(items) // (8 * jobs))
-    with ProcessPoolExecutor(max_workers=min(jobs, len(items)), mp_context=get_context("spawn")) as pool:
-        return list(pool.map(act, items, chunksize=size))
+    context = get_context("spawn")
+    listening, held = context.Pipe(duplex=False)
+    options = {"mp_context": context, "initializer": _end_with, "initargs": (listening,)}
+    with listening, held, ProcessPoolExecutor(min(jobs, len(items)), **options) as pool:
+        try:
+            return list(pool.map(act, items, chunksize=size))
+        except BaseException:
+            held.close()  # nobody wants their answers any more, and what they are at may take minutes
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _end_with(held: Connection) -> None:
+    """This process ends when nobody holds the other end of the pipe; an interrupt is for the one who does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            held.recv()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="elastic-parent", daemon=True).start()
 
 
 def runs_of(scenario: Scenario, policy: str | None, seeds: int, jobs: int) -> list[Ran]:

@@ -1,10 +1,13 @@
 """`elastic simulate` and `elastic plan`: what they print is what was simulated."""
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree
 from dataclasses import replace
 from operator import attrgetter
@@ -339,3 +342,41 @@ def test_one_seed_is_one_history_in_every_process():
         for one in environments
     ]
     assert told[0] == told[1]
+
+
+CAMPAIGN = [sys.executable, "-c", "from elastic.cli import main; main()", "simulate", "campaign", "--jobs", "2"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_a_campaign_is_ended_its_processes_end_too(how):
+    """Each is at work that lasts minutes."""
+    with subprocess.Popen([*CAMPAIGN, "--seeds", "4000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as ended:
+        players: list[Path] = []
+        try:
+            poll(lambda: players.extend(_players(ended.pid)) or players, "two processes that play")
+            ended.send_signal(how)
+            assert ended.wait(30.0) == (130 if how == signal.SIGINT else -how)
+            poll(lambda: not any(player.exists() for player in players), f"the end of {players}")
+        finally:
+            ended.kill()
+            for player in players:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(player.name), signal.SIGKILL)
+
+
+def _players(pid: int) -> list[Path]:
+    """Both of them, once they have computed for two seconds."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            is_one = int(fields[1]) == pid and b"spawn_main" in (process / "cmdline").read_bytes()
+            found += [process] if is_one and int(fields[11]) > 2 * os.sysconf("SC_CLK_TCK") else []
+    return found if len(found) == 2 else []
+
+
+def poll(is_so, what: str, within_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"waited in vain for {what}"
+        time.sleep(0.05)
