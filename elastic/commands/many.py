@@ -33,8 +33,7 @@ def spread(act: Callable[[S], T], over: Iterable[S], jobs: int) -> list[T]:
     size = max(1, len(items) // (8 * jobs))
     context = get_context("spawn")
     listening, held = context.Pipe(duplex=False)
-    options = {"mp_context": context, "initializer": _end_with, "initargs": (listening,)}
-    with listening, held, ProcessPoolExecutor(min(jobs, len(items)), **options) as pool:
+    with listening, held, ProcessPoolExecutor(min(jobs, len(items)), context, _end_with, (listening,)) as pool:
         try:
             return list(pool.map(act, items, chunksize=size))
         except BaseException:
