@@ -1,14 +1,13 @@
 """Effect. `elastic goodput`: where the time of a run went."""
 
 import csv
-import json
 import sys
 from datetime import datetime
 
 import click
 
 from elastic.commands.journals import journal_lines
-from elastic.commands.style import json_option
+from elastic.commands.style import in_json, json_option
 from elastic.errors import RefusedError
 from elastic.ledger.ledger import ledger_of
 from elastic.ledger.telling import HEADER, facts, lines, rows
@@ -65,7 +64,7 @@ def goodput(
         cut = (begin, end)
     account = ledger.account(between=cut)
     if as_json:
-        click.echo(json.dumps(facts(account)))
+        click.echo(in_json(facts(account)))
     elif as_csv:
         table = csv.writer(sys.stdout, lineterminator="\n")
         table.writerow(HEADER)
