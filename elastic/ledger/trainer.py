@@ -58,11 +58,11 @@ class TrainerReader:
 
     def read(self, line: Line) -> bool:
         """Take a line in; False if it is none of a trainer."""
-        act, at_s = self._acts.get(str(line.get("trainer"))), line.get("t")
-        if act is None or not isinstance(at_s, int | float):
+        act, at_s = self._acts.get(str(line.get("trainer"))), float(line["t"])
+        if act is None:
             return False
-        act(line, float(at_s))
-        self._book.see(float(at_s))
+        act(line, at_s)
+        self._book.see(at_s)
         return True
 
     def _started(self, line: Line, at_s: float) -> None:
