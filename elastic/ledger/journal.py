@@ -203,6 +203,8 @@ class JournalReader:
         if phase == "running":
             self._heal(at_s)
             cause = self._current(at_s)
+            if self._planned is not None:
+                book.await_step(self._planned, at_s)
             book.cause, self._cause, self._planned, self._reason = cause, None, None, ""
             book.mark(at_s, None, cause, is_new=self._is_first)
         elif phase in ("finishing", "ended"):
