@@ -130,7 +130,7 @@ class TrainerReader:
             return
         number, since_s = self._open
         if self._does is not None:  # it goes on behind the step
-            self._spend(at_s)
+            self._spend(self._does, at_s)
             self._does = self._does[0], at_s
             self._book.mark(at_s, self._does[0], self._book.cause)
         self._open = None
@@ -173,14 +173,13 @@ class TrainerReader:
         if self._open is None:
             self._book.mark(at_s, Category.INITIALIZATION if self._is_first else None, self._book.cause)
         else:
-            self._spend(at_s)
+            self._spend(self._does, at_s)
         self._does = None
 
-    def _spend(self, at_s: float) -> None:
+    def _spend(self, does: tuple[Category, float], at_s: float) -> None:
         """What is done within a step has taken up to now."""
-        if self._does is not None:
-            category, since_s = self._does
-            self._spent[category] = self._spent.get(category, 0.0) + at_s - since_s
+        category, since_s = does
+        self._spent[category] = self._spent.get(category, 0.0) + at_s - since_s
 
     def _saved(self, line: Line, at_s: float) -> None:
         self._book.save(at_s, int(line["step"]))

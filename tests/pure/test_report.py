@@ -11,6 +11,7 @@ from elastic.ledger.ledger import Ledger
 from elastic.report.content.compose import report
 from elastic.report.content.fold import Fold
 from elastic.report.content.lanes import _covered
+from elastic.report.content.steps import Told
 from elastic.report.content.words import duration, sentence, several
 from elastic.sim.parts import Plan
 from tests.pure.ledger_world import JournalledWorld
@@ -401,6 +402,12 @@ def test_a_step_that_is_told_late_counts_too():
     late = scribe.lines.pop(-20)
     now = made([*scribe.lines, late])
     assert sum(now.throughput.values) == pytest.approx(960, rel=0.1) and len(now.losses.values) == 30
+
+
+def test_a_step_that_nobody_can_tell_of_any_more_is_not_waited_for():
+    told = Told()
+    assert all(told.is_new(step) for step in range(1, 5000)), "step 0 went with whoever knew of it"
+    assert not told.is_new(0) and not told.is_new(4999) and told.is_new(5000)
 
 
 def test_a_run_that_begins_anew_counts_its_steps_again():
