@@ -1,6 +1,5 @@
 """Effect. `elastic chaos`: breaks a run that trains, on purpose, and tells what struck."""
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import address_option
+from elastic.commands.style import address_option, in_json
 from elastic.control import events as ev
 from elastic.control.faults import ANY, Fault, FaultKind, kind_of
 from elastic.control.schedules import Entry, Schedule, parse
@@ -188,4 +187,4 @@ def _json(fault: Fault, came: Told | None = None) -> str:
         facts["refused"] = came.reason
     elif came is not None:
         facts |= {"target": came.target, "at_s": came.at_s, "proof": came.proof}
-    return json.dumps(facts)
+    return in_json(facts)

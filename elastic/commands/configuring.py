@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import json_option
+from elastic.commands.style import in_json, json_option
 
 
 @click.command()
@@ -35,7 +35,7 @@ def config(file: Path | None, assignments: tuple[str, ...], values: Path | None,
     chosen, tree = load(file, merged(*[assigned(one) for one in assignments]))
     knobs = effective(chosen, tree)
     if as_json:
-        click.echo(json.dumps({one.path: {"value": one.value, "source": one.source} for one in knobs}, indent=1))
+        click.echo(in_json({one.path: {"value": one.value, "source": one.source} for one in knobs}, indent=1))
         return
     width = max(len(one.path) for one in knobs)
     shown = [(one, _shown(one.value)) for one in knobs]
@@ -52,7 +52,7 @@ def _explain(as_json: bool) -> None:
         click.echo(table())
         return
     knobs = {path: [asdict(one) for one in documented(kind)] for path, kind in sections().items()}
-    click.echo(json.dumps(knobs, indent=1))
+    click.echo(in_json(knobs, indent=1))
 
 
 def _translate(path: Path, as_json: bool) -> None:
@@ -73,7 +73,7 @@ def _translate(path: Path, as_json: bool) -> None:
     configured(_tree(translation.config, str(path)))  # refuses what cannot work here
     if as_json:
         told = {"config": translation.config, "not_needed": translation.dropped, "not_known": translation.unknown}
-        click.echo(json.dumps(told, indent=1))
+        click.echo(in_json(told, indent=1))
         return
     click.echo(yaml.safe_dump(translation.config, sort_keys=False), nl=False)
     for key, why in translation.dropped.items():

@@ -1,21 +1,24 @@
 """Effect. `elastic goodput`: where the time of a run went."""
 
+import contextlib
 import csv
-import json
 import sys
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, datetime
+from math import isnan
 
 import click
 
 from elastic.commands.journals import journal_lines
-from elastic.commands.style import json_option
+from elastic.commands.style import in_json, json_option
 from elastic.errors import RefusedError
 from elastic.ledger.ledger import ledger_of
+from elastic.ledger.model import Account
 from elastic.ledger.telling import HEADER, facts, lines, rows
 
 
 class Moment(click.ParamType):
-    """Seconds since the run began, or a time of the wall clock."""
+    """Seconds since the run began, or a time of the wall clock; one without a zone is UTC, as on a run's page."""
 
     name = "SECONDS|TIME"
 
@@ -23,14 +26,18 @@ class Moment(click.ParamType):
         """Whether it is a time of the wall clock, and seconds."""
         if isinstance(value, tuple):
             return value
-        try:
-            return False, float(str(value))
-        except ValueError:
-            pass
-        try:
-            return True, datetime.fromisoformat(str(value)).timestamp()
-        except ValueError:
-            self.fail(f"{value!r} must be seconds since the run began, or a time such as 2026-11-20T18:00", param, ctx)
+        forms: tuple[tuple[bool, Callable[[str], float]], ...] = ((False, float), (True, _of_the_day))
+        for is_absolute, read in forms:
+            with contextlib.suppress(ValueError):
+                at_s = read(str(value))
+                if not isnan(at_s):
+                    return is_absolute, at_s
+        self.fail(f"{value!r} must be seconds since the run began, or a time such as 2026-11-20T18:00", param, ctx)
+
+
+def _of_the_day(text: str) -> float:
+    told = datetime.fromisoformat(text)
+    return (told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp()
 
 
 @click.command()
@@ -56,19 +63,40 @@ def goodput(
     ledger = ledger_of(journal_lines(run, address))
     if ledger.is_empty:
         raise RefusedError(f"{run} holds no line that a ledger knows: docs/goodput.md has the forms")
-    cut = None
+    account = ledger.account()
     if between is not None:
-        begin_s = ledger.account().begin_s
-        begin, end = (at_s if is_absolute else begin_s + at_s for is_absolute, at_s in between)
-        if end <= begin:
-            raise click.UsageError("--between A B: B must come after A.")
-        cut = (begin, end)
-    account = ledger.account(between=cut)
+        account = ledger.account(between=_cut(account, *between))
     if as_json:
-        click.echo(json.dumps(facts(account)))
+        click.echo(in_json(facts(account)))
     elif as_csv:
         table = csv.writer(sys.stdout, lineterminator="\n")
         table.writerow(HEADER)
         table.writerows(rows(account))
     else:
         click.echo("\n".join(lines(account)))
+
+
+def _cut(account: Account, *between: tuple[bool, float]) -> tuple[float, float]:
+    """Two moments of the run's clock.
+
+    Args:
+        account: of the whole run.
+
+    Raises:
+        click.UsageError: nothing of the run lies between them.
+    """
+    began_s = account.begin_s
+    begin_s, end_s = (at_s if is_absolute else began_s + at_s for is_absolute, at_s in between)
+    if end_s <= begin_s:
+        raise click.UsageError("--between A B: B must come after A.")
+    if begin_s >= account.end_s or end_s <= began_s:
+        lasted = f"it has lasted {account.wall_s:.1f} s, from {_time_of(began_s)} on"
+        raise click.UsageError(f"--between A B: nothing of the run lies between them; {lasted}.")
+    return begin_s, end_s
+
+
+def _time_of(at_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OSError, OverflowError, ValueError):  # another trainer's clock may be any
+        return f"{at_s:.0f} s"

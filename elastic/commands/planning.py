@@ -1,6 +1,5 @@
 """Effect. `elastic plan`: which settings suit a cluster, and what each of them is worth."""
 
-import json
 import math
 from dataclasses import asdict
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import click
 
 from elastic.commands.many import processors, runs_of
-from elastic.commands.style import json_option
+from elastic.commands.style import in_json, json_option
 from elastic.control.faults import seconds
 from elastic.sim.planning import Given, Plan, planned
 from elastic.sim.scenario import Scenario
@@ -67,7 +66,7 @@ def plan(seeds: int, jobs: int | None, as_json: bool, **options: Any) -> None:
         worth = {
             name: [{"value": value, **other.told} for value, other in tried] for name, tried in found.worth.items()
         }
-        click.echo(json.dumps({"choice": asdict(found.choice), **found.row.told, "worth": worth}))
+        click.echo(in_json({"choice": asdict(found.choice), **found.row.told, "worth": worth}))
         return
     _tell(given, found)
 

@@ -1,7 +1,6 @@
 """Effect. `elastic report`, `top` and `status`: what a run does and did, as a page, on the terminal, for a program."""
 
 import contextlib
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,8 @@ from pathlib import Path
 import click
 
 from elastic.commands.journals import journal_file
-from elastic.commands.style import json_option
+from elastic.commands.style import in_json, json_option
+from elastic.errors import RefusedError
 from elastic.report.content.model import Report
 from elastic.report.follower import Follower
 
@@ -30,7 +30,7 @@ def report(run: str, output: Path, as_json: bool, address: str | None) -> None:
     from elastic.report.html import page
 
     with journal_file(run, address) as journal:
-        made = _read(journal)
+        made = _followed(run, journal).report()
     if as_json:
         click.echo(told(made))
         return
@@ -52,18 +52,17 @@ def top(run: str, interval: float, once: bool, address: str | None) -> None:
 
     console = Console()
     with journal_file(run, address) as journal:
-        follower = Follower(journal)
-        follower.read(is_whole=True)
+        follower = _followed(run, journal)
         if once or not console.is_terminal:
-            console.print(screen(_made(follower)))
+            console.print(screen(follower.report()))
             return
-        shown = Live(screen(_made(follower)), console=console, screen=True, auto_refresh=False)
+        shown = Live(screen(follower.report()), console=console, screen=True, auto_refresh=False)
         with contextlib.suppress(KeyboardInterrupt), shown:
             while not follower.is_over:
                 time.sleep(interval)
                 follower.read()
-                shown.update(screen(_made(follower)), refresh=True)
-        console.print(screen(_made(follower)))
+                shown.update(screen(follower.report()), refresh=True)
+        console.print(screen(follower.report()))
 
 
 @click.command(epilog=_RUN_HELP)
@@ -73,10 +72,9 @@ def top(run: str, interval: float, once: bool, address: str | None) -> None:
 def status(run: str, as_json: bool, address: str | None) -> None:
     """Say where RUN stands: phase, step, replicas, failures, how safe the newest steps are, its live page."""
     with journal_file(run, address) as journal:
-        made = _read(journal)
-        facts = _facts(made, journal.parent)
+        facts = _facts(_followed(run, journal).report(), journal.parent)
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(in_json(facts))
         return
     width = max(map(len, facts))
     for name, value in facts.items():
@@ -88,14 +86,17 @@ def status(run: str, as_json: bool, address: str | None) -> None:
 COMMANDS = (report, top, status)
 
 
-def _read(journal: Path) -> Report:
+def _followed(run: str, journal: Path) -> Follower:
+    """All that is there is taken in.
+
+    Raises:
+        RefusedError: that is nothing.
+    """
     follower = Follower(journal)
     follower.read(is_whole=True)
-    return _made(follower)
-
-
-def _made(follower: Follower) -> Report:
-    return follower.report()
+    if not follower.lines:
+        raise RefusedError(f"{run} holds no line of a journal: name the directory that fit(run_dir=...) wrote to")
+    return follower
 
 
 def _facts(made: Report, folder: Path) -> dict[str, object]:

@@ -11,7 +11,7 @@ import click
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
-from elastic.commands.style import UNSOUND, json_option
+from elastic.commands.style import UNSOUND, in_json, json_option
 from elastic.errors import SettingError
 from elastic.sim.campaign import (
     STEPS,
@@ -135,7 +135,7 @@ def _tell(found: dict[str, Any], title: str, as_json: bool, report: Path | None)
     if report is not None:
         report.write_text(page(title, found["rows"]))
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(in_json(found))
         return
     width = max(len(told["name"]) for told in found["rows"])
     for told in found["rows"]:
@@ -204,7 +204,7 @@ def campaign(
     files = [_keep(one, keep) if keep is not None else "" for one in bad]
     if as_json:
         told = [_violation(one, kept) for one, kept in zip(bad, files, strict=True)]
-        click.echo(json.dumps({"played": len(played), "violations": told}))
+        click.echo(in_json({"played": len(played), "violations": told}))
     else:
         for one, kept in zip(bad, files, strict=True):
             click.echo(f"seed {one.case.seed} ({one.case.kind}): {one.law}: {one.what}")

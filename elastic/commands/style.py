@@ -34,7 +34,12 @@ address_option = click.option(
 
 def tell(facts: dict[str, Any], as_json: bool, *lines: str) -> None:
     """The facts for a program, or lines for people."""
-    click.echo(json.dumps(finite(facts), indent=1, allow_nan=False) if as_json else "\n".join(lines))
+    click.echo(in_json(facts, indent=1) if as_json else "\n".join(lines))
+
+
+def in_json(facts: Any, indent: int | None = None) -> str:
+    """Facts as any program reads them."""
+    return json.dumps(finite(facts), indent=indent, allow_nan=False)
 
 
 def run_cli(group: click.Group) -> None:

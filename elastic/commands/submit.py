@@ -1,6 +1,5 @@
 """Effect. `elastic submit`: a job on a Ray cluster, through its dashboard, with the settings of a run."""
 
-import json
 import os
 import shlex
 import sys
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import UNSOUND, json_option
+from elastic.commands.style import UNSOUND, in_json, json_option
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
 _LATE_S = 30.0
@@ -50,12 +49,12 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
         raise ElasticError(f"the job was not taken: {str(error).splitlines()[0]}") from error
     click.echo(f"submitted {job}", err=True)
     if options["no_wait"]:
-        click.echo(json.dumps({"job": job, "status": "submitted"}) if as_json else job)
+        click.echo(in_json({"job": job, "status": "submitted"}) if as_json else job)
         return
     status = _follow(client, job, as_json)
     click.echo(f"{job} {status.value.lower()}", err=True)
     if as_json:
-        click.echo(json.dumps({"job": job, "status": status.value.lower()}))
+        click.echo(in_json({"job": job, "status": status.value.lower()}))
     if status.value != "SUCCEEDED":
         sys.exit(UNSOUND)
 

@@ -106,6 +106,7 @@ class Book:
         saved: steps that a checkpoint tier held whole, with the moment at which the first one did. loaded: steps that
             were restored from, with the moment.
         struck: injected faults. sensed: what was seen lately of such kinds as faults bring about.
+        waiting: incidents that the first step from a moment on ends, with the moment.
         short_by: the incident since which replicas are missing. cause: the one that what goes on now follows from.
         inferred: incidents that no line tells of, by what shows them.
         groups: cause and short_by of each generation, by (incarnation, generation), for steps that are told late.
@@ -129,6 +130,7 @@ class Book:
     groups: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
     noted: dict[int, dict[tuple[str, str], float]] = field(default_factory=dict)
     notes: int = 0
+    waiting: list[tuple[Entry, float]] = field(default_factory=list)
     short_by: int | None = None
     cause: int | None = None
 
@@ -158,6 +160,9 @@ class Book:
             incarnation=incarnation,
         )
         self.cause = entry.number
+        for one in self.entries:  # nobody is left who would tell of those of the life before
+            if one.resumed_s is None and one.kind not in INFERRED:
+                self.await_step(one, at_s)
         if before is not None:
             self.mark(opened_s, Category.BETWEEN_INCARNATIONS, self.cause)
         life = Life(incarnation=incarnation, begin_s=at_s, end_s=at_s, workers=workers, width=width)
@@ -221,6 +226,10 @@ class Book:
         self.entries.append(entry)
         return entry
 
+    def await_step(self, entry: Entry, since_s: float) -> None:
+        """The first step that is committed from then on is the one after this incident."""
+        self.waiting = [(one, at_s) for one, at_s in self.waiting if one is not entry] + [(entry, since_s)]
+
     def strike(self, what: Injected, lasts_s: float) -> None:
         """A fault was injected; it is an incident of its own until another turns out to be it."""
         entry = self.open(
@@ -261,6 +270,7 @@ class Book:
         """A step was committed; told twice, it counts once."""
         if self._is_known(step.number):
             return
+        self._resume(step)
         self.size(step.replicas)
         last = self.stretches[-1] if self.stretches else None
         if last is None or step.committed_s >= last.end_s:
@@ -276,6 +286,12 @@ class Book:
         says_nothing = step.is_first or step.is_skipped or took_s <= 0  # of how long such steps take
         last.places.append(-1 if says_nothing else self.usual.setdefault(step.shape, Usual()).add(took_s))
         self.see(step.committed_s)
+
+    def _resume(self, step: Step) -> None:
+        for entry, since_s in self.waiting:
+            if step.committed_s >= since_s:
+                entry.resumed_s, entry.step = step.committed_s, step.number
+        self.waiting = [(entry, since_s) for entry, since_s in self.waiting if entry.resumed_s is None]
 
     def _longest_s(self) -> float:
         return max(_STRETCH_S, (self.seen_s - (self.begin_s or 0.0)) / _STRETCHES)

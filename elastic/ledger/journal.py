@@ -78,17 +78,17 @@ class JournalReader:
     def read(self, line: Line) -> bool:
         """Take a line in; False if it is none of a journal."""
         role = next((one for one in _ROLES if one in line), None)
-        at_s = line.get("t")
-        if role is None or not isinstance(at_s, int | float):
+        at_s = float(line["t"])
+        if role is None:
             return False
         if line.get("life") == "Settings":
-            self._opened_s = float(at_s)  # a driver opens the journal; what is before is another life's
+            self._opened_s = at_s  # a driver opens the journal; what is before is another life's
             return True
         if role == "phase":
-            self._phase(line, float(at_s))
+            self._phase(line, at_s)
         elif (act := self._acts.get((role, str(line[role])))) is not None:
-            act(line, float(at_s))
-        self._book.see(float(at_s))
+            act(line, at_s)
+        self._book.see(at_s)
         return True
 
     # --- lives ---
@@ -203,6 +203,8 @@ class JournalReader:
         if phase == "running":
             self._heal(at_s)
             cause = self._current(at_s)
+            if self._planned is not None:
+                book.await_step(self._planned, at_s)
             book.cause, self._cause, self._planned, self._reason = cause, None, None, ""
             book.mark(at_s, None, cause, is_new=self._is_first)
         elif phase in ("finishing", "ended"):

@@ -1,7 +1,9 @@
 """Pure. The ledger: fed with lines, one by one; asked at any time where the time went."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 from elastic.ledger.book import INFERRED, Book, Entry
@@ -29,7 +31,7 @@ class Ledger:
         """Take a line in, as JSON has it; False if it is none that a ledger knows, or one of another version."""
         reader = self._readers["trainer" in line]
         try:
-            return reader.read(line)
+            return isfinite(line["t"]) and reader.read(line)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return False
 
@@ -60,13 +62,13 @@ class Ledger:
 
         Args:
             now_s: the end, for a run that goes on; None: the last moment that a line tells of.
-            between: only from the one to the other moment; where one falls into a stretch of steps (some seconds), what
-                they went into is shared out evenly.
+            between: only from the one to the other moment, as far as the run lies there; where one falls into a stretch
+                of steps (some seconds), what they went into is shared out evenly.
         """
         book, judge = self._book, Judge(self._book, now_s)
         spans = list(judge.spans())
-        whole = (spans[0].begin_s, spans[-1].end_s) if spans else (0.0, 0.0)
-        begin_s, end_s = whole if between is None else (max(whole[0], between[0]), min(whole[1], between[1]))
+        whole = (spans[0].begin_s, spans[-1].end_s) if spans else 2 * (book.begin_s or 0.0,)
+        begin_s, end_s = (min(max(at_s, whole[0]), whole[1]) for at_s in between or whole)
         end_s = max(begin_s, end_s)
         sums = _Sums()
         for span in spans:
@@ -75,6 +77,8 @@ class Ledger:
         steps = sums.steps(book.usual_s(), max(saved, default=None), loaded)
         return Account(
             run=book.run,
+            run_begin_s=whole[0],
+            run_end_s=whole[1],
             begin_s=begin_s,
             end_s=end_s,
             workers_s=sums.workers_s,
@@ -84,7 +88,7 @@ class Ledger:
             callback_seconds=sums.callbacks,
             incidents=self._incidents(judge, sums, begin_s, end_s),
             steps=steps,
-            incarnations=len(book.lives),
+            incarnations=sum(one.begin_s <= end_s and begin_s <= one.end_s for one in book.lives),
             is_live=bool(book.lives) and not book.lives[-1].is_over,
             definitions=(
                 *definitions(sums.wall, sums.workers, steps),
@@ -177,16 +181,20 @@ class _Sums:
             _add(costs[1], workers, share)
             if Category.DETECTING in wall and span.first_step is None:
                 self.overdue_s.setdefault(number, span.begin_s)
-        self._count(span, share)
+        self._count(span, begin_s, end_s)
 
-    def _count(self, span: Span, share: float) -> None:
-        if span.first_step is None or span.last_step is None:
-            self._broken += Category.REDONE in span.wall_seconds
-        elif span.is_void:
-            self._redone += round(share * (span.last_step - span.first_step + 1))
+    def _count(self, span: Span, begin_s: float, end_s: float) -> None:
+        """What was committed, or broke off, between the two moments."""
+        if span.first_step is None:
+            self._broken += Category.REDONE in span.wall_seconds and span.end_s <= end_s
+            return
+        before = bisect_right(span.ends_s, begin_s) if begin_s > span.begin_s else 0
+        until = bisect_right(span.ends_s, end_s)
+        if span.is_void:
+            self._redone += until - before
         else:
-            self._kept += round(share * (span.last_step - span.first_step + 1))
-            self._last = max(self._last, span.last_step)
+            self._kept += until - before
+            self._last = max(self._last, span.first_step + until - 1) if until > before else self._last
 
     def steps(self, usual_s: float, saved: int | None, loaded: tuple[int, ...]) -> Steps:
         """What was counted, with what the book knows."""

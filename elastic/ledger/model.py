@@ -1,6 +1,6 @@
 """Pure. What the ledger answers: accounts, incidents with their costs, spans of time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -99,7 +99,8 @@ class Span:
         callback_seconds: CALLBACKS in it, by callback.
         incidents: numbers of those that seconds of it are booked to, with these.
         workers: that were asked for. generation, replicas: that trained; 0 where nobody did.
-        first_step, last_step: that were committed in it; None where there were none. is_void: and then lost again.
+        first_step: of those that were committed in it, None where there were none; ends_s: when each of them was.
+        is_void: they were lost again.
     """
 
     begin_s: float
@@ -114,7 +115,7 @@ class Span:
     generation: int = 0
     replicas: int = 0
     first_step: int | None = None
-    last_step: int | None = None
+    ends_s: Sequence[float] = ()
     is_void: bool = False
 
 
@@ -159,16 +160,19 @@ class Account:
     """Where the time between two moments went.
 
     Attributes:
-        run: name; empty if no line tells it.
+        run: name; empty if no line tells it. run_begin_s, run_end_s: of all that is known of it.
         workers_s: the workers that were asked for (the largest number of replicas), each for the whole time.
         wall_seconds: adds up to `wall_s`. worker_seconds: adds up to `workers_s`.
         stall_seconds: CHECKPOINT_STALL by rung: what was waited for.
         callback_seconds: CALLBACKS by callback, as far as the time in steps goes.
         incidents: those with a second in it, or that began in it, oldest first.
+        incarnations: lives of the driver that it touches.
         is_live: the last life has not ended, as far as the journal tells.
     """
 
     run: str
+    run_begin_s: float
+    run_end_s: float
     begin_s: float
     end_s: float
     workers_s: float
@@ -185,6 +189,11 @@ class Account:
     @property
     def wall_s(self) -> float:
         return self.end_s - self.begin_s
+
+    @property
+    def is_part(self) -> bool:
+        """Of the run, and not all of it."""
+        return (self.begin_s, self.end_s) != (self.run_begin_s, self.run_end_s)
 
     @property
     def goodput(self) -> float:

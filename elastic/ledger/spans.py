@@ -210,7 +210,7 @@ class Judge:
             generation=stretch.generation,
             replicas=stretch.replicas,
             first_step=stretch.first,
-            last_step=stretch.last,
+            ends_s=stretch.ends_s,
             is_void=stretch.is_void,
         )
 

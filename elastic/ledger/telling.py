@@ -82,9 +82,9 @@ def rows(account: Account) -> Iterator[tuple[str, float, float]]:
 
 
 def lines(account: Account) -> Iterator[str]:
-    """What most time went into comes first."""
-    state = "so far" if account.is_live else "in all"
-    yield f"run {account.run}: {account.wall_s:.1f} s {state}, {account.incarnations} lives of the driver"
+    """What most time went into comes first; moments are seconds since the run began."""
+    lives = "1 life" if account.incarnations == 1 else f"{account.incarnations} lives"
+    yield f"run {account.run}: {account.wall_s:.1f} s {_of_what(account)}, {lives} of the driver"
     yield f"goodput {account.goodput:.1%} of {account.workers_s:.1f} worker-seconds; {_steps(account)}"
     yield ""
     yield f"{'':22}{'wall s':>12}{'':>8}{'worker-s':>14}{'':>8}"
@@ -97,7 +97,7 @@ def lines(account: Account) -> Iterator[str]:
     if account.incidents:
         yield ""
     for incident in account.incidents:
-        yield from _story(incident, account.begin_s)
+        yield from _story(incident, account.run_begin_s)
     yield ""
     for one in account.definitions:
         value = "-" if one.value is None else f"{one.value:.1%}"
@@ -107,6 +107,13 @@ def lines(account: Account) -> Iterator[str]:
 def named(seconds: Mapping[str, float]) -> str:
     """Names and seconds, the most first."""
     return ", ".join(f"{name} {spent_s:.2f} s" for name, spent_s in sorted(seconds.items(), key=lambda one: -one[1]))
+
+
+def _of_what(account: Account) -> str:
+    if not account.is_part:
+        return "so far" if account.is_live else "in all"
+    begin_s, end_s = (at_s - account.run_begin_s for at_s in (account.begin_s, account.end_s))
+    return f"of it, from {begin_s:.1f} s to {end_s:.1f} s"
 
 
 def _steps(account: Account) -> str:

@@ -58,11 +58,11 @@ class TrainerReader:
 
     def read(self, line: Line) -> bool:
         """Take a line in; False if it is none of a trainer."""
-        act, at_s = self._acts.get(str(line.get("trainer"))), line.get("t")
-        if act is None or not isinstance(at_s, int | float):
+        act, at_s = self._acts.get(str(line.get("trainer"))), float(line["t"])
+        if act is None:
             return False
-        act(line, float(at_s))
-        self._book.see(float(at_s))
+        act(line, at_s)
+        self._book.see(at_s)
         return True
 
     def _started(self, line: Line, at_s: float) -> None:
@@ -130,7 +130,7 @@ class TrainerReader:
             return
         number, since_s = self._open
         if self._does is not None:  # it goes on behind the step
-            self._spend(at_s)
+            self._spend(self._does, at_s)
             self._does = self._does[0], at_s
             self._book.mark(at_s, self._does[0], self._book.cause)
         self._open = None
@@ -173,14 +173,13 @@ class TrainerReader:
         if self._open is None:
             self._book.mark(at_s, Category.INITIALIZATION if self._is_first else None, self._book.cause)
         else:
-            self._spend(at_s)
+            self._spend(self._does, at_s)
         self._does = None
 
-    def _spend(self, at_s: float) -> None:
+    def _spend(self, does: tuple[Category, float], at_s: float) -> None:
         """What is done within a step has taken up to now."""
-        if self._does is not None:
-            category, since_s = self._does
-            self._spent[category] = self._spent.get(category, 0.0) + at_s - since_s
+        category, since_s = does
+        self._spent[category] = self._spent.get(category, 0.0) + at_s - since_s
 
     def _saved(self, line: Line, at_s: float) -> None:
         self._book.save(at_s, int(line["step"]))

@@ -402,3 +402,26 @@ def test_a_file_that_cannot_be_written_is_one_sentence(monkeypatch, capsys, tmp_
 def test_json_has_no_word_for_what_is_no_number(capsys):
     tell({"loss": float("nan")}, True)
     assert json.loads(capsys.readouterr().out) == {"loss": None}
+
+
+def no_json(word):
+    raise AssertionError(f"{word} is no JSON")
+
+
+@pytest.mark.parametrize("knob", ["limits.lease_s", "limits.hold_timeout_s"])
+def test_a_setting_without_an_end_is_null(knob):
+    told = elastic("config", "--set", f"{knob}=inf", "--json")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout, parse_constant=no_json)[knob] == {"value": None, "source": f"--set {knob}"}
+
+
+def test_all_commands_write_json_in_one_way():
+    written_by = {
+        (path.name, function.name)
+        for path in (ROOT / "elastic" / "commands").glob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        and any(ast.unparse(call.func) == "json.dumps" for call in ast.walk(function) if isinstance(call, ast.Call))
+    }
+    others = {("configuring.py", "_shown"), ("simulating.py", "_keep")}  # a value for people, a file
+    assert written_by == {("style.py", "in_json"), *others}

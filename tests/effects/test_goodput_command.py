@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,42 @@ def test_only_a_part_of_the_run(lines, tmp_path):
     assert early["wall_s"] == pytest.approx(3.0) and early["wall_s"] + late["wall_s"] == pytest.approx(whole)
     iso = ("1970-01-01T00:00:01+00:00", "1970-01-01T00:00:03+00:00")
     assert json.loads(told(folder, "--json", "--between", *iso))["wall_s"] == pytest.approx(2.0)
+    assert told(folder).startswith("run ") and " s in all, " in told(folder)
+    assert " s of it, from 1.0 s to 3.0 s, " in told(folder, "--between", *iso)
+
+
+def test_what_sticks_out_of_the_run_is_cut_off(lines, tmp_path):
+    folder = str(run_dir(tmp_path / "run", lines))
+    for beyond in (("0", "inf"), ("-5", "1e9"), ("1970-01-01", "2026-11-20")):
+        assert told(folder, "--csv", "--between", *beyond) == told(folder, "--csv"), beyond
+
+
+@pytest.fixture
+def far_away(monkeypatch):
+    """A machine whose clock is not shown in UTC."""
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_time_without_a_zone_is_utc_as_on_the_page(lines, tmp_path, far_away):
+    folder = str(run_dir(tmp_path / "run", lines))
+    got = json.loads(told(folder, "--json", "--between", "1970-01-01T00:00:01", "1970-01-01T05:45:03+05:45"))
+    assert (got["begin_s"], got["end_s"]) == (1.0, 3.0)
+
+
+def test_a_part_of_a_run_of_two_lives(lines, tmp_path):
+    """They are told apart by the part that each of them lies in."""
+    later = [{**line, "t": line["t"] + 1000.0} for line in lines]
+    folder = str(run_dir(tmp_path / "run", [*lines, *later]))
+    whole, first, gone = (
+        json.loads(told(folder, "--json", *cut)) for cut in ([], ["--between", "0", "5"], ["--between", "500", "600"])
+    )
+    assert (whole["incarnations"], first["incarnations"], gone["incarnations"]) == (2, 1, 0)
+    assert gone["wall_seconds"]["between_incarnations"] == pytest.approx(100.0) and gone["goodput"] == 0.0
+    assert [one["kind"] for one in gone["incidents"]] == ["resubmitted"]
 
 
 def test_the_journal_in_the_persistent_tier(lines, tmp_path):
@@ -109,12 +146,21 @@ def test_the_events_of_another_trainer(tmp_path):
         (["file://{folder}/tier/night"], RefusedError, "holds no journal of a run night"),
         (["{folder}/run", "--json", "--csv"], SystemExit, "exclude each other"),
         (["{folder}/run", "--between", "5", "1"], SystemExit, "B must come after A"),
+        (["{folder}/run", "--between", "3", "3"], SystemExit, "B must come after A"),
+        (["{folder}/run", "--between", "3", "1970-01-01T00:00:02Z"], SystemExit, "B must come after A"),
         (["{folder}/run", "--between", "now", "1"], SystemExit, "seconds since the run began"),
+        (["{folder}/run", "--between", "1", "nan"], SystemExit, "seconds since the run began"),
+        (["{folder}/run", "--between", "5"], SystemExit, "requires 2 arguments"),
+        (["{folder}/run", "--between", "-9", "0"], SystemExit, "nothing of the run lies between them"),
+        (["{folder}/run", "--between", "1e8", "inf"], SystemExit, "from 1970-01-01T00:00:00Z on"),
+        (["{folder}/run", "--between", "2026-11-20", "2026-11-21"], SystemExit, "it has lasted"),
+        (["{folder}/old.jsonl", "--between", "1e8", "inf"], SystemExit, "from 1000000000000000000 s on"),
     ],
 )
 def test_wrong_use_is_one_sentence(arguments, error, what, lines, tmp_path):
     run_dir(tmp_path / "run", lines)
     (tmp_path / "empty.jsonl").write_text("nothing\n")
+    (tmp_path / "old.jsonl").write_text('{"t": 1e18, "trainer": "job_started"}\n')
     answer = CliRunner().invoke(cli, ["goodput", *(one.format(folder=tmp_path) for one in arguments)])
     if error is SystemExit:
         assert answer.exit_code == 2 and what in answer.output

@@ -16,7 +16,7 @@ from rich.console import Console
 from elastic.actors.journal_copy import JournalCopy
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.cli import cli
-from elastic.errors import ElasticError
+from elastic.errors import ElasticError, RefusedError
 from elastic.ledger.ledger import Ledger
 from elastic.report.content.compose import report
 from elastic.report.content.fold import Fold
@@ -166,6 +166,17 @@ def test_a_run_in_a_bucket(run: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         assert there["headline"] == here["headline"] and there["incidents"] == here["incidents"]
         with pytest.raises(ElasticError, match="holds no journal of a run day"):
             elastic("status", f"{store.url}/day")
+
+
+@pytest.mark.parametrize("command", [["report", "--json"], ["top", "--once"], ["status"], ["status", "--json"]])
+@pytest.mark.parametrize("text", ["", "some notes\n", '["t", 1]\n', '{"t": 1.0, "event": "Run'])
+def test_what_is_no_journal_has_no_report(command: list[str], text: str, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text(text)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "journal.jsonl").write_text(text)
+    for place in (tmp_path / "notes", tmp_path / "run"):
+        with pytest.raises(RefusedError, match=f"{place} holds no line of a journal: name the directory"):
+            elastic(*command, place)
 
 
 def test_wrong_uses(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from elastic.report.content.lanes import MOST_WORKERS
 from elastic.report.content.model import Report
 from elastic.report.follower import Follower
 from elastic.report.html import as_json, charts, page
@@ -121,6 +123,95 @@ def test_a_click_on_an_incident_shows_its_story_and_so_does_a_key(chromium: Brow
     tab.wait(f"document.querySelector('#story-{number}') === null")
     tab.press("Enter", 13)
     tab.wait(f"document.querySelector('#story-{number}') !== null")
+    assert tab.errors == []
+
+
+ODD = {
+    "worker": "w<b>0</b>",
+    "node": "a<br>b",
+    "metric": "loss<b>x</b> &lt;",
+    "ending": 'raised <a href="https://x">y</a>',
+}
+
+
+def of_odd_names(workers: int = 2) -> Scribe:
+    """A run whose names look like markup; the first worker is slow, and then lost."""
+    scribe = Scribe(began_s=time.time() - 10)
+    names = [ODD["worker"], *(f"w{number}" for number in range(1, workers))]
+    scribe.begin()
+    scribe.start(names, [ODD["node"], "node-b"])
+    scribe.form(names)
+    scribe.steps(20, replicas=workers, seconds=[0.03] + [0.01] * (workers - 1))
+    scribe.kill(names[0], names[1:])
+    scribe.form(names[1:])
+    scribe.steps(3, replicas=workers - 1, seconds=[0.01] * (workers - 1))
+    for line in scribe.lines:
+        if line.get("event") == "StepStable":
+            line["report"]["metrics"] = {ODD["metric"]: 1.0}
+        if line.get("event") == "WorkerDead":
+            line["proof"] = ODD["ending"]
+    return scribe
+
+
+def texts(tab: Tab, chart: str, selector: str) -> list[str]:
+    """What is drawn there, once something is; a chart that is not looked at is not drawn."""
+    tab.evaluate(f"document.querySelector('#{chart}').scrollIntoView()")
+    shown = f"[...document.querySelectorAll('#{chart} .chart {selector}')].map((one) => one.textContent)"
+    return list(tab.wait(f"(({shown}).length || null) && {shown}"))
+
+
+HOVERED = ".hoverlayer .hovertext text"
+
+
+def hover(tab: Tab, chart: str, curve: int, wanted: str, point: int = 0) -> None:
+    """What is told over a point has this in it, some time after the mouse has come there."""
+    texts(tab, chart, ".xtick text")
+    where = json.dumps([{"curveNumber": curve, "pointNumber": point}])
+    place = f"document.querySelector('#{chart} .chart')"
+    tab.evaluate(f"Plotly.Fx.hover({place}, {where})")
+    shown = f"[...{place}.querySelectorAll('{HOVERED}')].map((one) => one.textContent)"
+    tab.wait(f"{shown}.some((one) => one.includes({json.dumps(wanted)}))", 10.0)
+
+
+@needs_browser
+@pytest.mark.parametrize("is_live", [False, True], ids=["report", "live page"])
+def test_names_in_charts_are_no_markup(chromium: Browser, tmp_path: Path, is_live: bool) -> None:
+    from elastic.report.window import window
+
+    folder = written(of_odd_names().lines, tmp_path / "run")
+    with ExitStack() as stack:
+        if is_live:
+            url = stack.enter_context(window(Page(), folder, folder / "journal.jsonl", "night"))
+            tab = chromium.tab()
+            tab.look(*WIDE)
+            tab.go(url)
+            tab.wait("document.querySelector('#phase')?.textContent === 'running'")
+        else:
+            tab = opened(chromium, folder, reported(folder))
+        label = f"{ODD['worker']} · {ODD['node']}"
+        assert label in texts(tab, "timeline", ".ytick text")
+        training, gone = 0, 3
+        hover(tab, "timeline", training, f"{ODD['worker']} training")
+        hover(tab, "timeline", gone, ODD["ending"])
+        assert ODD["metric"] in texts(tab, "losses", ".legendtext")
+        hover(tab, "losses", 0, ODD["metric"])
+        assert ODD["worker"] in texts(tab, "stragglers", ".ytick text")
+        hover(tab, "stragglers", 0, f"{ODD['worker']}: 1.50 times", point=1)
+        assert tab.errors == []
+
+
+@needs_browser
+def test_names_of_many_nodes_are_no_markup(chromium: Browser, tmp_path: Path) -> None:
+    folder = written(of_odd_names(workers=MOST_WORKERS + 1).lines, tmp_path / "run")
+    tab = opened(chromium, folder, reported(folder))
+    assert ODD["node"] in texts(tab, "timeline", ".ytick text")
+    left, top, width, height = tab.evaluate(
+        "[document.querySelector('#timeline .heatmaplayer image').getBoundingClientRect()]"
+        ".map((box) => [box.x, box.y, box.width, box.height])[0]"
+    )
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + width / 2, y=top + height / 4)
+    (told,) = texts(tab, "timeline", HOVERED)
+    assert told.startswith(f"{ODD['node']}, ") and told.endswith("of its workers train")
     assert tab.errors == []
 
 

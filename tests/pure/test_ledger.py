@@ -354,6 +354,38 @@ def test_what_begins_a_life_says_what_was_seen_and_how_it_went_on():
     assert again.decision == "start workers"
 
 
+def test_the_first_step_after_a_beginning_or_a_planned_stop_ends_it():
+    journal = started()
+    journal.write(command="Pause", worker="w0", generation=1, reason="w5 can join")
+    journal.phase("freezing", planned=True).sleep(0.1).told(20, journal.since_s, journal.at_s, None)  # was in flight
+    journal.step = 20
+    journal.sleep(0.2).phase("forming")
+    opened = only(journal.account(), "planned stop")
+    assert opened.resumed_s is None and opened.step is None
+    account = journal.form(2, took_s=0.1).steps(2).account()
+    begun, stop = only(account, "run start"), only(account, "planned stop")
+    assert (begun.resumed_s, begun.step) == (near(110.0 + STEP_S), 0)
+    assert (stop.resumed_s, stop.step) == (near(journal.at_s - STEP_S), 21)
+
+
+@pytest.mark.parametrize("lives_without_a_step", [0, 1])
+def test_what_was_open_when_a_driver_was_lost_ends_with_the_first_step_of_the_next_life(lives_without_a_step):
+    journal = started()
+    journal.incident("worker_lost")
+    journal.phase("freezing").sleep(0.5)
+    for _ in range(lives_without_a_step):
+        journal.begin().sleep(1.0)
+    journal.sleep(4.0).begin("RunTakenOver")
+    died_s, journal.generation, journal.incarnation = journal.at_s - 1.0, 1, 1
+    journal.told(20, died_s - STEP_S, died_s, None)  # by a worker, while nobody listened
+    journal.step, journal.generation, journal.incarnation = 20, 1, 2 + lives_without_a_step
+    account = journal.form(2, took_s=0.5).steps(2).account()
+    resumed_s = journal.at_s - STEP_S
+    ended = {one.kind: (one.resumed_s, one.step) for one in account.incidents}
+    assert ended.pop("run start") == (near(110.0 + STEP_S), 0)
+    assert ended == {"worker lost": (near(resumed_s), 21), "driver lost": (near(resumed_s), 21)}
+
+
 # --- callbacks --------------------------------------------------------------------------------------------------------
 
 

@@ -132,7 +132,7 @@ def test_the_table_has_each_category_and_the_whole():
 def test_the_text_begins_with_the_whole_and_has_the_dearest_first():
     account = told_of()
     text = list(lines(account))
-    assert text[0].startswith("run r: ") and "so far, 1 lives" in text[0]
+    assert text[0].startswith("run r: ") and "so far, 1 life of the driver" in text[0]
     assert f"goodput {account.goodput:.1%}" in text[1] and "done for nothing" in text[1]
     table = [line.split()[0] for line in text[4 : text.index("", 3)] if not line.startswith("callbacks:")]
     assert table[0] == "productive" and table[-1] == "all" and "paused" not in table
@@ -292,6 +292,14 @@ def test_lines_that_make_no_sense_are_passed_over():
     ledger = Ledger()
     assert not ledger.feed({"t": 1.0, "event": "FaultInjected", "fault": "x"})
     assert not ledger.feed_text('{"t": 1, "a": ' + "[" * 100_000)
+
+
+@pytest.mark.parametrize("at_s", ["NaN", "Infinity", "1" + 400 * "0", '"soon"', "null", "[]"])
+@pytest.mark.parametrize("said", ['"trainer": "job_started"', '"event": "RunStarted"', '"life": "Settings"'])
+def test_a_line_of_no_moment_is_passed_over(said, at_s):
+    ledger = Ledger()
+    assert not ledger.feed_text(f'{{"t": {at_s}, {said}}}') and not ledger.feed_text(f"{{{said}}}")
+    assert ledger.is_empty
 
 
 def test_what_was_noted_counts_whenever_it_is_asked_for():

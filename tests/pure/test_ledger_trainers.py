@@ -1,5 +1,8 @@
 """The ledger on what other trainers tell: it says what is true where the best-known library does not."""
 
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +142,29 @@ def test_a_hang_that_nobody_noticed_is_not_productive():
     theirs = library(account)
     assert theirs.value == pytest.approx(0.986, abs=5e-4) and "0 disruptions" in theirs.formula
     assert {name for name, seconds in theirs.parts.items() if seconds > 1e-6} == {"TRAINING_PREP"}
+
+
+def outage(back_to: int) -> Told:
+    return Told().launch().steps(0, 50).sleep(200.0).launch().steps(back_to, STEPS)
+
+
+# What the best-known library does not see, as docs/goodput.md calls it.
+BLIND_SPOTS: dict[str, Callable[[], Told]] = {
+    "crash, 200 s, goes on exactly at the next step": lambda: outage(50),
+    "the same, 10 steps back": lambda: outage(40),
+    "half of it three times slower": lambda: Told().launch().steps(0, 50).steps(50, STEPS, 3.0),
+    "a hang of 600 s, no restart": lambda: Told().launch().steps(0, 50).sleep(600.0).steps(50, STEPS),
+}
+
+
+def test_the_page_has_what_comes_out_of_each_blind_spot():
+    text = (Path(__file__).parents[2] / "docs" / "goodput.md").read_text()
+    rows = re.findall(r"^\| (.+) \| ([0-9.]+) % \| ([0-9.]+) % \|$", text, re.MULTILINE)
+    assert [name for name, _, _ in rows] == list(BLIND_SPOTS)
+    for name, theirs, ours in rows:
+        account = balanced(BLIND_SPOTS[name]().end())
+        found = library(account).value, account.goodput
+        assert found == pytest.approx((float(theirs) / 100, float(ours) / 100), abs=6e-4), name
 
 
 def test_a_smaller_job_is_not_given_full_credit():

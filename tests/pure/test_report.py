@@ -11,6 +11,7 @@ from elastic.ledger.ledger import Ledger
 from elastic.report.content.compose import report
 from elastic.report.content.fold import Fold
 from elastic.report.content.lanes import _covered
+from elastic.report.content.steps import Told
 from elastic.report.content.words import duration, sentence, several
 from elastic.sim.parts import Plan
 from tests.pure.ledger_world import JournalledWorld
@@ -118,6 +119,18 @@ def test_a_run_that_has_hardly_begun_has_a_report(lines):
     assert now.headline.step == -1 and now.incidents == tuple(one for one in now.incidents if one.is_planned)
     assert all(now.summaries.values())
     assert asdict(now)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_what_has_just_begun_has_begun_just_now(count):
+    """Its first lines are of one moment, and the first one tells the ledger of nothing."""
+    scribe = Scribe()
+    scribe.settings(limits__lease_s=(120.0, "default"))
+    scribe.begin()
+    scribe.start(["w0"], ["a"])
+    now = made(scribe.lines[:count])
+    assert (now.headline.began_s, now.headline.seen_s, now.headline.wall_s) == (BEGAN_S, BEGAN_S, 0.0)
+    assert [one.begin_s for lane in now.timeline.lanes for one in lane.segments] == [0.0] * (count == 4)
 
 
 def test_steps_behind_a_checkpoint_are_redone_and_rungs_fall_back():
@@ -289,6 +302,32 @@ def test_a_driver_that_takes_over_goes_on_with_the_run():
     assert made(scribe.lines).headline.ending == ""
 
 
+def test_a_driver_that_was_lost_is_a_failure_until_a_step_is_committed():
+    scribe = training("w0", "w1")
+    scribe.steps(20, replicas=2)
+    scribe.kill("w1", ["w0"])
+    scribe.open = None  # whoever knew of it is gone
+    scribe.now_s += 30.0
+    scribe.begin()
+    scribe.form(["w0"], restored_step=10)
+    assert made(scribe.lines).headline.open_incidents == 2
+    scribe.steps(3, replicas=1)
+    now = made(scribe.lines)
+    assert (now.headline.phase, now.headline.incidents, now.headline.open_incidents) == ("running", 2, 0)
+    assert now.headline.worst_resume_s == pytest.approx(30.25, abs=0.1)
+    assert {one.kind: one.step for one in now.incidents if one.is_failure} == {"worker lost": 11, "driver lost": 11}
+
+
+def test_a_loss_that_was_looked_at_twice_has_failed_nobody():
+    scribe = training("w0", "w1")
+    scribe.steps(20, replicas=2)
+    scribe.lines[-1]["report"] |= {"started_at_s": scribe.now_s - 0.05, "times": {"since_s": scribe.now_s - 0.1}}
+    scribe.lines[-1]["report"]["commit"]["attempt"] = 2
+    now = made(scribe.lines)
+    (told,) = [one for one in now.incidents if one.kind == "repeated steps"]
+    assert not told.is_failure and (now.headline.incidents, now.headline.open_incidents) == (0, 0)
+
+
 def test_a_member_that_is_left_out_stands_ready_and_who_was_never_there_is_nobody():
     scribe = training("w0", "w1")
     scribe.now_s += 5
@@ -363,6 +402,12 @@ def test_a_step_that_is_told_late_counts_too():
     late = scribe.lines.pop(-20)
     now = made([*scribe.lines, late])
     assert sum(now.throughput.values) == pytest.approx(960, rel=0.1) and len(now.losses.values) == 30
+
+
+def test_a_step_that_nobody_can_tell_of_any_more_is_not_waited_for():
+    told = Told()
+    assert all(told.is_new(step) for step in range(1, 5000)), "step 0 went with whoever knew of it"
+    assert not told.is_new(0) and not told.is_new(4999) and told.is_new(5000)
 
 
 def test_a_run_that_begins_anew_counts_its_steps_again():

@@ -9,7 +9,7 @@ function base(extra) {
   const layout = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 13, family: "system-ui, sans-serif" },
     margin: { l: 8, r: 14, t: 8, b: 8 }, hovermode: "closest", showlegend: false, uirevision: "kept",
-    dragmode: isNarrow() ? false : "zoom", hoverlabel: { bgcolor: colour("panel"), font: { color: ink }, align: "left" },
+    dragmode: isNarrow() ? false : "zoom", hoverlabel: { bgcolor: colour("panel"), font: { color: ink }, align: "left", namelength: -1 },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
   };
   const merged = Object.assign(layout, extra);
@@ -19,6 +19,17 @@ function base(extra) {
 }
 
 const overTime = () => ({ type: "date", range: [moment(-0.012 * report.headline.wall_s), moment(Math.max(report.headline.wall_s, 1e-3))], nticks: isNarrow() ? 4 : 9, hoverformat: "%H:%M:%S.%L" });
+
+// Plotly takes "<b>" in a name for bold, and "&lt;" for "<": what comes from a run is to be shown as it is written.
+// It is never shortened by Plotly (namelength), which would cut an entity in two.
+const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
+function asWritten(value) {
+  if (typeof value === "string") return value.replace(/[&<>]/g, (one) => ENTITIES[one]);
+  if (Array.isArray(value)) return value.map(asWritten);
+  if (value === null || typeof value !== "object") return value;
+  const isOurs = (name) => name === "hovertemplate"; // holds markup, and names no names
+  return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, isOurs(name) ? one : asWritten(one)]));
+}
 
 // Charts that nobody sees wait: until they are scrolled to, or, in a file, until the browser has nothing else to do.
 const seen = new Set();
@@ -36,7 +47,7 @@ function draw(id, traces, layout, then) {
   place.hidden = !window.Plotly || !traces.length;
   if (place.hidden) return;
   waiting.set(id, () => {
-    Plotly.react(place, traces, base({ ...layout, height: place.clientHeight }), { responsive: true, displayModeBar: false, scrollZoom: false });
+    Plotly.react(place, asWritten(traces), base(asWritten({ ...layout, height: place.clientHeight })), { responsive: true, displayModeBar: false, scrollZoom: false });
     if (then && !place.heeds) { place.heeds = true; then(place); }
   });
   if (seen.has(id)) drawNow(id);

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from statistics import median
 
-from elastic.ledger.book import INJECTED, SLOW_STEPS, STALLED_STEP
+from elastic.ledger.book import INFERRED, INJECTED
 from elastic.ledger.model import Account, Category, Incident
 from elastic.ledger.telling import named
 from elastic.report.content.fold import Fold
@@ -51,8 +51,9 @@ def report(fold: Fold, account: Account) -> Report:
     Args:
         fold, account: of the same lines.
     """
-    began_s, seen_s = account.begin_s, max(account.end_s, fold.seen_s or account.end_s)
-    headline, waterfall = _headline(fold, account, seen_s), _waterfall(account)
+    began_s = account.begin_s or fold.began_s or 0.0  # the first lines of a journal tell the ledger of nothing yet
+    seen_s = max(account.end_s, fold.seen_s or account.end_s)
+    headline, waterfall = _headline(fold, account, began_s, seen_s), _waterfall(account)
     stories, left_out = _stories(fold, account, began_s)
     rungs = [fold.safety.committed, *(fold.safety.curves[rung] for rung in RUNGS)]
     drawn = tuple(curve.series(began_s) for curve in rungs)
@@ -92,14 +93,14 @@ def report(fold: Fold, account: Account) -> Report:
     return replace(parts, summaries=summaries(parts), notes=notes(parts, left_out))
 
 
-def _headline(fold: Fold, account: Account, seen_s: float) -> Headline:
+def _headline(fold: Fold, account: Account, began_s: float, seen_s: float) -> Headline:
     failures = [one for one in account.incidents if _is_failure(one)]
     resumed = [one.resumed_s - one.opened_s for one in failures if one.resumed_s is not None]
     return Headline(
         run=account.run or fold.run,
         phase=fold.phase,
         ending=fold.ending,
-        began_s=account.begin_s,
+        began_s=began_s,
         seen_s=seen_s,
         wall_s=round(account.wall_s, _DIGITS),
         goodput=round(account.goodput, _DIGITS),
@@ -195,8 +196,8 @@ def _story(
 
 
 def _is_failure(one: Incident) -> bool:
-    """Something failed; slow steps are told of, and fail nobody."""
-    return not one.is_planned and one.kind not in (STALLED_STEP, SLOW_STEPS, INJECTED)
+    """Something failed; slow steps, and repeated ones, are told of, and fail nobody."""
+    return not one.is_planned and one.kind not in (*INFERRED, INJECTED)
 
 
 def _to_the_end(series: Series, end_s: float) -> Series:
