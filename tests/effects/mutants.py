@@ -186,10 +186,10 @@ MUTANTS = (
         new="            if step.is_uploading or step in active:\n",
     ),
     Mutant(
-        name="a copy that is being dropped is found",
+        name="copies go although newer ones are not there in full now",
         file="checkpoint/ladder.py",
-        old="                    site.dropping.add(copy)\n",
-        new="",
+        old=" and any(map(now.is_replicated, in_full)):\n",
+        new=":\n",
     ),
     Mutant(
         name="what history has left behind is restored",
