@@ -62,7 +62,7 @@ class RayTiers(Tiers):
         self._is_persistent = checkpoint.persistent is not None
         self._keeper: Keeper | None = None
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
-        self._staged = self._durable = self._on_disk = -1
+        self._staged = self._on_disk = -1
         self._homes: Mapping[str, set[int]] = {}
         self._worry = ""
         self._leased: tuple[CommitId, int] | None = None  # what is about to be restored, and its shards
@@ -109,7 +109,7 @@ class RayTiers(Tiers):
     def formed(self, view: View, state: RunState) -> None:
         super().formed(view, state)
         if view.restored:
-            self._staged = self._durable = self._on_disk = view.resume.step
+            self._staged = self._on_disk = view.resume.step
             if self._keeper is not None:
                 self._keeper.forked(self._forks)  # before the lease is over
                 self._keeper.restored(view.generation)

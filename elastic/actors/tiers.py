@@ -5,8 +5,8 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, next_candidate
@@ -14,7 +14,7 @@ from elastic.checkpoint.catalog import Ending as StartEnding
 from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.reach import Reach
-from elastic.checkpoint.reader import take_inventory
+from elastic.checkpoint.reader import Inventory, take_inventory
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
 from elastic.checkpoint.source import Source, Tier
 from elastic.checkpoint.store import MissingError, StoreError
@@ -36,12 +36,23 @@ _STATE_MAY_BE_BAD = (Ending.TRAIN_FN_RAISED, Ending.DIVERGED, Ending.NO_PROGRESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What the persistent tier has on record of a run's lives, beside their steps; see `Vault`."""
+
+    forks: tuple[Fork, ...] = ()
+    incarnations: tuple[int, ...] = ()
+    quarantined: Mapping[CommitId, str] = field(default_factory=dict)
+    blamed: tuple[tuple[CommitId, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """What the tiers hold.
 
     Attributes:
         forks: where history began anew. starts: those that failed, of the last lives.
-        silent: a sentence for each tier that gave no answer. quarantined: one for each whole step that is left out.
+        silent: a sentence for each tier that gave no answer. is_durable_heard: the persistent tier, if any, gave one.
+        quarantined: a sentence for each whole step that is left out.
     """
 
     candidates: tuple[Candidate, ...]
@@ -49,6 +60,7 @@ class Seen:
     starts: tuple[Start, ...]
     incarnation: int
     silent: tuple[str, ...]
+    is_durable_heard: bool
     quarantined: tuple[str, ...]
 
 
@@ -73,6 +85,8 @@ class Tiers:
         self._write, self._kept = write, kept or Remembered()
         self._forks: tuple[Fork, ...] = _in_order(self._kept.forks)
         self._start: CommitId | None = None
+        self._recorded = Recorded()  # when the persistent tier was last heard
+        self._durable = -1  # the newest step that is known to be
         self._found: Candidate | None = None  # by the last look
         self._incarnation = 0
         self._claimed: Claim | None = None  # what is durable of it
@@ -116,6 +130,7 @@ class Tiers:
         """A generation is being formed; where the history begins, that is recorded before anything is durable."""
         if view.restored:
             self._hold(None)
+            self._durable = view.resume.step
             self._start = view.resume
             self._forks = view.forks
         elif view.bootstrap:
@@ -146,8 +161,7 @@ class Tiers:
             told = f"{type(error).__name__}: {error}"
             self._emit(ev.RestoreFound(commit=None, error=told))
             return
-        early = [one for one in seen.candidates if at_most is None or one.commit.step <= at_most]
-        those = [one for one in early if not any(one.commit.same_state(bad) for bad in without)]
+        those = self._wanted(seen, at_most, without)
         # Who asks for a step by its number wants it, whatever came of it.
         starts = seen.starts if at_most is None else ()
         choice = next_candidate(those, starts, _TRIES)
@@ -175,6 +189,14 @@ class Tiers:
             bad = "; ".join((*seen.quarantined, *seen.silent))
             why = f"every whole step is in quarantine: start the run under another name to begin anew ({bad})"
         self._emit(ev.RestoreFound(commit=None, reason=why or "no step is whole", error=why))
+
+    def _wanted(self, seen: Seen, at_most: int | None, without: Bad) -> list[Candidate]:
+        """Where the persistent tier is silent, only what is as new as all that is known to be there."""
+        early = [one for one in seen.candidates if at_most is None or one.commit.step <= at_most]
+        those = [one for one in early if not any(one.commit.same_state(bad) for bad in without)]
+        if seen.is_durable_heard:
+            return those
+        return [one for one in those if at_most is None and one.commit.step >= self._durable]
 
     def _claim(self, candidate: Candidate) -> bool:
         """From now on nothing of it is dropped; False: too much of it is being dropped already."""
@@ -240,34 +262,46 @@ class Tiers:
         return False
 
     def _look(self, is_newest_wanted: bool = False) -> Seen:
-        vault = self._reach.vault
         enough = functools.partial(self._is_enough, is_newest_wanted)
         inventory = take_inventory(self._reach.sources(), self._timeout_s, enough=enough)
         found = [holder.manifest for holder in inventory.holders]
-        lives = [manifest.commit.incarnation for manifest in found]
-        forks = {*self._forks, *(fork for manifest in found for fork in manifest.forks)}
-        quarantined = dict(self._kept.quarantined)
+        recorded = self._records(inventory)
+        lives = [*(manifest.commit.incarnation for manifest in found), *recorded.incarnations]
+        forks = {*self._forks, *(fork for manifest in found for fork in manifest.forks), *recorded.forks}
+        quarantined = {**self._kept.quarantined, **recorded.quarantined}
         blamed = [(one.commit, one.incarnation, one.reason) for one in self._kept.blamed]
-        if vault is not None:
-            forks |= set(vault.forks())
-            lives += vault.incarnations()
-            quarantined |= vault.quarantined()
-            blamed += vault.blamed()
-        starts = _failed_starts(blamed, forks)
+        starts = _failed_starts([*blamed, *recorded.blamed], forks)
         those = candidates(inventory.holders, self._run, forks, quarantined)
         left_out = candidates(inventory.holders, self._run, forks) if quarantined else ()
+        self._durable = max(self._durable, *(one.commit.step for one in those if _is_all_durable(one)), -1)
         return Seen(
             candidates=those,
             forks=_in_order(forks),
             starts=starts,
             incarnation=max([0, *lives, *(fork.incarnation for fork in forks)]),
             silent=inventory.silent,
+            is_durable_heard=_is_durable_heard(inventory),
             quarantined=tuple(
                 f"step {one.step}: {reason}"
                 for one, reason in quarantined.items()
                 if any(one.same_state(there.commit) for there in left_out)
             ),
         )
+
+    def _records(self, inventory: Inventory) -> Recorded:
+        """As the persistent tier tells them; once this life has begun, as it told them last, if it is silent now.
+
+        Nobody else writes them while a life lasts, and who did not say what it holds may take minutes to say no more.
+        """
+        vault = self._reach.vault
+        if vault is not None and (_is_durable_heard(inventory) or not self._incarnation):
+            self._recorded = Recorded(
+                forks=tuple(vault.forks()),
+                incarnations=tuple(vault.incarnations()),
+                quarantined=vault.quarantined(),
+                blamed=tuple(vault.blamed()),
+            )
+        return self._recorded
 
     def _fork(self, fork: Fork) -> None:
         """Before anything is committed on the new line: steps of the old one must not win the next restart."""
@@ -291,8 +325,16 @@ def _in_order(forks: Iterable[Fork]) -> tuple[Fork, ...]:
     return tuple(sorted(forks, key=lambda fork: (fork.incarnation, fork.generation)))
 
 
+def _is_durable_heard(inventory: Inventory) -> bool:
+    return all(source.tier is not Tier.PERSISTENT for source in inventory.unheard)
+
+
 def _is_durable(holder: Holder) -> bool:
     return holder.source.tier is Tier.PERSISTENT
+
+
+def _is_all_durable(candidate: Candidate) -> bool:
+    return all(any(map(_is_durable, holders)) for holders in candidate.shards)
 
 
 def _failed_starts(blamed: list[tuple[CommitId, int, str]], forks: set[Fork]) -> tuple[Start, ...]:

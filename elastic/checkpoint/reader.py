@@ -37,10 +37,15 @@ Enough = Callable[[Sequence[Holder], Sequence[Source]], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What sources hold. `silent`: a sentence for each source that gave no answer, in time or at all."""
+    """What sources hold.
+
+    Attributes:
+        silent: a sentence for each source that gave no answer, in time or at all. unheard: those sources.
+    """
 
     holders: tuple[Holder, ...]
     silent: tuple[str, ...] = ()
+    unheard: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +125,7 @@ def take_inventory(
     return Inventory(
         holders=tuple(holder for number in answered for holder in found[number]),
         silent=tuple(silent[number] for number in sorted(silent)),
+        unheard=tuple(sources[number] for number in sorted(silent)),
     )
 
 

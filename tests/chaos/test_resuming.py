@@ -48,10 +48,12 @@ def kept(story: Story) -> dict[str, Any]:
 
 
 def assert_equal_to_the_bit(one: Story, other: Story) -> None:
-    """Parameters, moments, scheduler, cursor, and what comes next of every generator."""
+    """Parameters, moments, scheduler, scaler, the user's own state, cursor, and what every generator draws next."""
     ours, theirs = kept(one), kept(other)
     assert ours.keys() == theirs.keys()
     assert any("exp_avg_sq" in path for path in ours) and any("scheduler" in path for path in ours)
+    assert theirs["/scaler/scale"] > resuming.SCALE and theirs["/scaler/_growth_tracker"] > 0
+    assert len([path for path in theirs if path.startswith("/diary/all/")]) == STEPS
     ours[REPLICAS] = theirs[REPLICAS]  # the only thing that may differ
     for path, value in theirs.items():
         same = torch.equal(ours[path], value) if isinstance(value, torch.Tensor) else ours[path] == value

@@ -28,12 +28,13 @@ SAID = "train_fn raised ValueError: not finite"
 class Life:
     """One life of a driver."""
 
-    def __init__(self, folder: Path) -> None:
-        checkpoint = Checkpoint(memory=str(folder / "memory"), persistent=str(folder / "store"))
+    def __init__(self, folder: Path, url: str = "") -> None:
+        url = url or str(folder / "store")
+        checkpoint = Checkpoint(memory=str(folder / "memory"), persistent=url)
         self.told: list[ev.RestoreFound] = []
         self.tiers = Tiers(RUN, Reach(RUN, checkpoint), self.told.append, timeout_s=30.0)  # type: ignore[arg-type]
         self.incarnation, self.forks = self.tiers.begin()
-        self.vault = open_vault(str(folder / "store"), RUN)
+        self.vault = open_vault(url, RUN)
 
     def found(self, at_most: int | None = None, without: tuple[CommitId, ...] = ()) -> ev.RestoreFound:
         self.tiers.find(at_most, without)

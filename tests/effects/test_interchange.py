@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from click.testing import CliRunner
 from torch import nn
 
 from elastic.checkpoint.boxes import whole_shape
+from elastic.checkpoint.vault import open_vault
+from elastic.cli import cli
 from elastic.errors import CorruptError, SettingError, StateError
 from elastic.interchange import exporting
 from elastic.interchange.exporting import Format, export
@@ -64,6 +67,70 @@ def test_p9_an_export_loads_without_this_package(tmp_path, kind):
     command = [sys.executable, "-c", PLAIN, kind, str(tmp_path / "out"), str(tmp_path / "wanted.pt")]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=4 * LONG_S, cwd=tmp_path, check=False)
     assert answer.stdout.strip() == "loaded", answer.stderr
+
+
+# The same somebody, with another number of processes than the checkpoint was saved by.
+PLAIN_PROCESSES = """
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+sys.modules["elastic"] = None
+folder, wanted, store, rank, world = sys.argv[1:]
+dist.init_process_group("gloo", rank=int(rank), world_size=int(world), init_method="file://" + store)
+mesh, wanted = init_device_mesh("cpu", (int(world),)), torch.load(wanted)
+cut = {"rows": Shard(0), "columns": Shard(1)}
+
+def empty(name, value):
+    return distribute_tensor(torch.full_like(value, -1.0), mesh, [cut.get(name, Replicate())])
+
+model = {name: empty(name, value) for name, value in wanted["model"].items()}
+moments = {n: {"exp_avg": empty(*one)} for n, one in enumerate(wanted["moments"].items())}
+dcp.load({"model": model, "optimizer": {"state": moments}}, checkpoint_id=folder)
+found = {"model": model, "moments": {name: moments[n]["exp_avg"] for n, name in enumerate(wanted["moments"])}}
+for kind, tensors in wanted.items():
+    for name, value in tensors.items():
+        whole = found[kind][name].full_tensor()
+        assert whole.dtype == value.dtype and torch.equal(whole, value), (kind, name)
+assert model["rows"].to_local().shape[0] < wanted["model"]["rows"].shape[0], "nothing is cut here"
+dist.destroy_process_group()
+print("loaded")
+"""
+
+
+def durable(folder: Path, shelf: Shelf) -> str:
+    """A persistent tier with this step in it."""
+    vault = open_vault(str(folder), RUN)
+    vault.register("test")
+    digests = [vault.upload(one, lambda begin, end, data=data: data[begin:end]) for one, data in shelf.shards]
+    vault.commit(shelf.shards[0][0].commit, digests)
+    return str(folder)
+
+
+@pytest.mark.slow
+def test_p9_what_three_workers_made_durable_is_loaded_by_two_plain_processes(tmp_path):
+    """Rows, columns and moments that were cut in three are cut in two, unevenly."""
+    store, out = durable(tmp_path / "store", cut_shelf(3)), tmp_path / "out"
+    words = ["export", RUN, "--persistent", store, "--to", str(out), "--format", "dcp"]
+    told = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert told.exit_code == 0, told.output
+    with worker(0, 1) as mesh:
+        model, optimizer, _ = trained(mesh, 10.0)
+        moments = {name: optimizer.state[param]["exp_avg"] for name, param in model.named_parameters()}
+        wanted = {"model": whole(model.state_dict()), "moments": whole(moments)}
+    torch.save(wanted, tmp_path / "wanted.pt")
+    files = [str(out), str(tmp_path / "wanted.pt"), str(tmp_path / "rendezvous")]
+    commands = [[sys.executable, "-c", PLAIN_PROCESSES, *files, str(rank), "2"] for rank in range(2)]
+    ranks = [subprocess.Popen(one, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for one in commands]
+    try:
+        assert [one.communicate(timeout=4 * LONG_S)[0].strip() for one in ranks] == ["loaded"] * 2
+    finally:
+        for one in ranks:
+            one.kill()
+            one.communicate()
+
+
+def whole(tensors: dict) -> dict:
+    """Plain tensors, on a mesh of one."""
+    return {name: one.to_local() if hasattr(one, "to_local") else one for name, one in tensors.items()}
 
 
 def read_plainly(path: Path) -> dict[str, bytes]:

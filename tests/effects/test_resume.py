@@ -2,6 +2,7 @@
 
 import random
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,32 @@ from tests.effects.shelves import RUN, Shelf, numbers, of, shard_of
 SEED, SAMPLES, BATCH, STEPS = 5, 23, 6, 7
 
 
+class Notes:
+    """A user's own state, in JSON."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {"best": None, "losses": [], "last": {}}
+
+    def write(self, step: int, loss: float) -> None:
+        best = self.told["best"]
+        losses = [*self.told["losses"], loss]
+        self.told = {
+            "best": loss if best is None else min(best, loss),
+            "losses": losses,
+            "last": {"step": step, "is_odd": step % 2 == 1},
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.told
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.told = state
+
+
 class Training:
-    """Dropout, BatchNorm, shuffling, Adam, a schedule, an average of the weights, and draws of every generator."""
+    """Dropout, BatchNorm, shuffling, Adam, a schedule, an average of the weights, a scaler of gradients, notes in JSON,
+    and draws of every generator.
+    """
 
     def __init__(self) -> None:
         torch.manual_seed(random.randrange(1 << 30))  # what it is built with must not matter after a restore
@@ -34,7 +59,9 @@ class Training:
         self.average = nn.Linear(4, 8)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 2 * STEPS)
-        self.cursor = Cursor()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=random.choice([2.0, 8.0, 32.0]), growth_interval=3)
+        self.scaler.scale(torch.zeros(()))  # sets it up, as a session does before each step
+        self.cursor, self.notes = Cursor(), Notes()
         self.drawn: list[float] = []
         self.seen: list[int] = []
         self.tracked = Tracked()
@@ -45,6 +72,8 @@ class Training:
                 "average": self.average,
                 "optimizer": self.optimizer,
                 "scheduler": self.scheduler,
+                "scaler": self.scaler,
+                "notes": self.notes,
             }
         )
 
@@ -60,9 +89,12 @@ class Training:
             self.seen += indices
             self.drawn += [random.random(), float(np.random.rand()), float(torch.rand(()))]
             self.optimizer.zero_grad()
-            self.model(data[indices]).square().mean().backward()
-            self.optimizer.step()
+            loss = self.model(data[indices]).square().mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
             self.scheduler.step()
+            self.notes.write(step, loss.item())
             with torch.no_grad():
                 for mine, other in zip(self.average.parameters(), self.model[0].parameters(), strict=True):
                     mine.lerp_(other, 0.1)
@@ -92,6 +124,8 @@ def test_c11_restored_training_ends_with_the_same_bits():
     assert first.seen + second.seen == through.seen and first.drawn + second.drawn == through.drawn
     for name, value in through.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[name]), name
+    assert second.scaler.state_dict() == through.scaler.state_dict() and second.scaler._growth_tracker
+    assert second.notes.told == through.notes.told and len(second.notes.told["losses"]) == 2 * STEPS
 
 
 class Turning(Shelf):

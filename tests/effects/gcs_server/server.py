@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -30,6 +30,7 @@ class Fault:
             of a resumable upload), then reset. "forgotten": the session of a resumable upload is dropped.
             "flipped": one bit of a download's body. "short": half of a download's body, then the connection is closed.
             "damaged": one bit of an upload's body, on its way in. "slow": answered after `seconds`.
+            "silent": never answered; `lift` closes the connections, and ends it.
         method: of the request. path: pattern that occurs in its path and query.
     """
 
@@ -40,6 +41,12 @@ class Fault:
     status: int = 503
     seconds: float = 0.0
     struck: int = 0
+    is_lifted: threading.Event = field(default_factory=threading.Event)
+
+    def lift(self) -> None:
+        """It strikes no more."""
+        self.times = 0
+        self.is_lifted.set()
 
 
 class GcsServer:
@@ -116,7 +123,10 @@ class Handler(BaseHTTPRequestHandler):
             self.gcs.requests.append(f"{self.command} {self.path}")
         self.route = unquote(parts.path) if "/o/" not in parts.path else parts.path
         self.query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        fault = self._struck("status", "reset", "cut", "slow", "forgotten")
+        fault = self._struck("status", "reset", "cut", "slow", "forgotten", "silent")
+        if fault is not None and fault.kind == "silent":
+            fault.is_lifted.wait()
+            return self._reset()
         if fault is not None and fault.kind == "slow":
             time.sleep(fault.seconds)
         if fault is not None and fault.kind == "reset":
