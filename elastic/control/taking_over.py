@@ -6,7 +6,7 @@ like any that are out of reach, and the next generation resumes from the highest
 It is of the new incarnation, and its number is above all that any of them has heard of.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,14 +86,15 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
     workers = {one.worker: _record(one, attended_s) for one in event.found if one.worker not in members}
     changes: dict[str, Any] = {"seen_s": now_s, **taken_on(state, event.left, now_s)}
     if view is not None:
-        rewound = _rewound(view, state.forks)
+        forks = tuple(sorted({*state.forks, *view.forks}, key=lambda one: (one.incarnation, one.generation)))
+        rewound = _rewound(view, forks)
         told = max(view.published if rewound is None else min(view.published, rewound.step), event.published)
         while told + 1 in event.ahead:
             told += 1
         ahead = frozenset(step for step in event.ahead if step > told)
         oldest = _oldest(view, rewound, told, ahead)
         there = [one for one in event.found if one.worker in members]
-        workers |= {one.worker: _member(one, event.generation, oldest, rewound, attended_s) for one in there}
+        workers |= {one.worker: _member(one, event.generation, oldest, forks, attended_s) for one in there}
         free = max(event.next_gang, _first_free(one.gang for one in event.found))
         workers |= _missing(view, workers, free, attended_s)
         changes |= {
@@ -103,7 +104,7 @@ def _taken_over(state: RunState, event: ev.RunTakenOver, now_s: float) -> dict[s
             "generation": event.generation,
             "published": told,
             "published_ahead": ahead,
-            "forks": tuple(sorted({*state.forks, *view.forks}, key=lambda one: (one.incarnation, one.generation))),
+            "forks": forks,
             "tuning": view.tuning,
             "balanced": view.balanced,
             "heard_s": {one.node: now_s for one in workers.values() if one.standing is Standing.SUSPECT},
@@ -133,9 +134,12 @@ def _oldest(view: View, rewound: Fork | None, told: int, ahead: Collection[int])
     return max(told, behind if rewound is None else min(behind, rewound.step), *ahead)
 
 
-def _counts(last: CommitId, oldest: int, rewound: Fork | None) -> bool:
-    """Whether what a member holds is something to go on from."""
-    return last.step >= oldest and not (rewound is not None and rewound.voids(last))
+def _counts(last: CommitId, oldest: int, forks: Collection[Fork]) -> bool:
+    """Whether what a member holds is something to go on from.
+
+    Who could not load what the run went back to may hold yet what was left behind there.
+    """
+    return last.step >= oldest and not any(one.voids(last) for one in forks if one.step >= 0)
 
 
 def is_left_of_a_rewind(turn: Turn, event: ev.FreezeAnswered) -> bool:
@@ -147,7 +151,7 @@ def is_left_of_a_rewind(turn: Turn, event: ev.FreezeAnswered) -> bool:
     if state.view is None or state.view.incarnation == state.settings.incarnation:
         return False
     rewound = _rewound(state.view, state.forks)
-    return not _counts(last, _oldest(state.view, rewound, state.published, state.published_ahead), rewound)
+    return not _counts(last, _oldest(state.view, rewound, state.published, state.published_ahead), state.forks)
 
 
 def _record(one: Adopted, attended_s: float) -> WorkerRecord:
@@ -165,7 +169,7 @@ def _record(one: Adopted, attended_s: float) -> WorkerRecord:
     )
 
 
-def _member(one: Adopted, generation: int, oldest: int, rewound: Fork | None, attended_s: float) -> WorkerRecord:
+def _member(one: Adopted, generation: int, oldest: int, forks: Sequence[Fork], attended_s: float) -> WorkerRecord:
     """Of a member: adopting it has frozen it. What is older than what was told was loaded at the door, for a rewind."""
     is_frozen = one.state.stage in (Stage.FROZEN, Stage.PARKED)
     last = one.state.prepared or one.state.commit
@@ -176,7 +180,7 @@ def _member(one: Adopted, generation: int, oldest: int, rewound: Fork | None, at
         answer=one.state.commit if is_frozen else None,
         answered_in=generation,
         prepared=one.state.prepared if is_frozen else None,
-        healed=one.state.healed and _counts(last, oldest, rewound),
+        healed=one.state.healed and _counts(last, oldest, forks),
     )
 
 

@@ -93,6 +93,7 @@ class Restores(World):
         """The history goes on after this commit."""
         del self.stable[resume.step + 1 :]
         self.truth = 0
+        self.note_moving()
 
     def check_nobody_holds(self) -> None:
         """No state as new as the last stable step is held in every shard by members in reach."""

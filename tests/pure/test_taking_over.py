@@ -174,6 +174,14 @@ def test_a_rewind_that_was_decided_holds_though_nobody_has_heard_of_its_generati
     assert late.view.resume.step == 2, "what the rewind has left behind is nothing to go on from"
 
 
+def test_who_could_not_go_back_does_not_take_the_others_forward_again():
+    """A member of the generation that a rewind began kept what it had, and the driver died before all had formed."""
+    fork = Fork(incarnation=1, generation=3, step=2)
+    old = view("w0", "w1", resume=2, published=2, forks=(fork,))
+    ws = taken(adopted("w0", 2, old), adopted("w1", 9, old), told={"published": 2}, checkpoint=Checkpoint())
+    assert (ws.view.resume.step, ws.view.donors, ws.view.behind) == (2, (0,), (1,))
+
+
 def test_if_all_have_the_newest_step_comes_from_the_tiers():
     old = view("w0", resume=2, published=2)
     ws = taken(adopted("w0", 3, old), replicas=1, told={"published": 6}, checkpoint=Checkpoint())
