@@ -36,6 +36,7 @@ from elastic.control import events as ev
 from elastic.control.values import CommitId
 from elastic.errors import CorruptError, ElasticError, NoRoomError
 from elastic.settings import RunSettings
+from elastic.train.flight import sweep_pages
 from elastic.train.logs import lines_of
 
 log = logging.getLogger("elastic")
@@ -262,6 +263,7 @@ class CheckpointReplica:
     def _clear(self) -> None:
         self._node.pin(())
         reclaim(self._equipment.slots, self._equipment.run, kept=0)
+        sweep_pages(self._equipment.run)  # of workers that were killed after their driver and its host monitors
 
     def _obey(self, incarnation: int) -> None:
         """Raises: StoreError: a newer driver has taken over."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray import cloudpickle
@@ -16,8 +16,10 @@ from ray.util import get_current_placement_group, get_node_ip_address, remove_pl
 from elastic.actors.former import Introduction
 from elastic.actors.peer_source import PeerSource, namespace, peer_sources
 from elastic.actors.ray_data import RayBlocks
+from elastic.checkpoint.catalog import Holder
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.memory import MemorySource
+from elastic.checkpoint.reader import take_inventory
 from elastic.control import events as ev
 from elastic.control.adoption import Adopted
 from elastic.settings import Checkpoint, RunSettings
@@ -79,19 +81,48 @@ class RayWorkerHost(WorkerHost):
             self._free_slots(deadline_s)
 
     def _make_durable(self, last: ev.ShardStaged, within_s: float) -> None:
-        """What all of its replica have sealed; of a mate that is gone it sends the shard that this node holds."""
-        here, deadline_s = [peer for peer in self._peers() if peer.node == self._node], time.monotonic() + within_s
-        why_not = "" if here else "there is no replica actor on this node"
+        """What all of its replica have sealed; of mates that are gone it has sent what any node holds."""
+        deadline_s = time.monotonic() + within_s
         theirs = self._sealed_by_mates(deadline_s - within_s * (1 - _AGREE_SHARE))
-        mine, mates, living = self.sealed() or (), self._link.mates, self._living()
-        last = newest_of_all(last, mine, theirs)
-        held = {key.shard for key in mine if key.shards == last.shards and key.commit.same_state(last.commit)}
-        gone = {shard for shard in held if mates[shard : shard + 1] and mates[shard] not in living}
-        for shard in (*sorted(gone - {last.shard}), last.shard) if here else ():
+        found = [one.manifest.key for one in self._holders()] if self._gone() else []
+        last = newest_of_all(last, self.sealed() or (), (*theirs, *found))
+        why_not, sent = ["it was not sent"], set[int]()
+        while why_not[-1] and (shards := {last.shard, *self._gone()} - sent):  # a mate may be killed meanwhile
+            why_not = self._sent(last, shards, deadline_s)
+            sent |= shards
+        if any(why_not):
+            told = [reason for reason in why_not if reason][-1]
+            log.warning("step %d is in the memory of nodes, and not durable: %s", last.commit.step, told)
+
+    def _sent(self, last: ev.ShardStaged, shards: Collection[int], deadline_s: float) -> list[str]:
+        """Have these shards uploaded, its own at the end; why the step was not durable after each."""
+        senders, why_not = self._senders(last, shards), list[str]()
+        for shard in sorted(shards, key=lambda shard: (shard == last.shard, shard)):
             left_s = max(0.0, deadline_s - time.monotonic())
-            why_not = here[0].make_durable(self.heeded(), replace(last, shard=shard), left_s) or why_not
-        if why_not:
-            log.warning("step %d is in the memory of this node, and not durable: %s", last.commit.step, why_not)
+            if shard in senders:
+                why_not.append(senders[shard].make_durable(self.heeded(), replace(last, shard=shard), left_s))
+            else:
+                why_not.append(f"no replica actor holds shard {shard} of {last.shards}")
+        return why_not
+
+    def _senders(self, last: ev.ShardStaged, shards: Collection[int]) -> dict[int, PeerSource]:
+        """For each shard the nearest node that holds it; its own node has its own."""
+        here = [peer for peer in self._peers() if peer.node == self._node]
+        senders, others = {last.shard: here[0]} if here else {}, set(shards) - {last.shard}
+        for one in self._holders() if others else ():
+            key, node = one.manifest.key, cast(PeerSource, one.source)
+            if key.shard in others and key.shards == last.shards and key.commit.same_state(last.commit):
+                senders.setdefault(key.shard, node)
+        return senders
+
+    def _holders(self) -> tuple[Holder, ...]:
+        """What all nodes hold, nearest first; of a mate that is gone its own may be the only one."""
+        return take_inventory(self._peers(), _ANSWER_S).holders
+
+    def _gone(self) -> set[int]:
+        """Shards of its replica whose workers have ended."""
+        living = self._living()
+        return {shard for shard, mate in enumerate(self._link.mates) if mate not in living}
 
     def _sealed_by_mates(self, deadline_s: float) -> list[ShardKey]:
         """What the nodes of its mates hold, once they have saved their last state, too; of those that are there."""

@@ -2,9 +2,13 @@
 
 The worker writes a few fixed fields with plain memory stores; its host monitor reads them ten times a second, even
 while the worker holds the GIL, and once more after its death, to learn which micro-batch was in flight.
+
+A worker holds a lock on its page for as long as it lives, so that pages of dead ones can be told where no host monitor
+is left: that one goes with its driver.
 """
 
 import contextlib
+import fcntl
 import mmap
 import os
 import struct
@@ -13,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic.checkpoint.arena import opened, try_lock
 from elastic.control.flight import Flying
 
 _FORMAT = struct.Struct("<qqqqqqqdddd")
@@ -64,15 +69,23 @@ def page_pattern(run: str) -> str:
     return f"elastic-{run}@*.page"
 
 
+def sweep_pages(run: str) -> None:
+    """Take away the pages that dead workers of a run have left on this node, for who leaves it without a driver."""
+    for path in PAGES.glob(page_pattern(run)):
+        with opened(path) as fd:
+            if fd is not None and try_lock(fd, fcntl.LOCK_EX):
+                path.unlink(missing_ok=True)
+
+
 class FlightPage:
     """The worker's end of its page."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = _locked(path)
         try:
             os.ftruncate(fd, _SIZE)
-            self._memory = mmap.mmap(fd, _SIZE)
+            self._memory = mmap.mmap(fd, _SIZE)  # keeps a duplicate of the descriptor, and with it the lock
         finally:
             os.close(fd)
         self._started_at_s = time.time()
@@ -144,6 +157,16 @@ class FlightPage:
         """Take the page away, at a clean exit."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
+
+
+def _locked(path: Path) -> int:
+    """A page's file with its owner's lock; made anew where a sweep came between the two."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_SH)  # a sweep holds it for a moment only
+        if os.fstat(fd).st_nlink:
+            return fd
+        os.close(fd)
 
 
 def read_visible(path: Path) -> str:

@@ -24,7 +24,7 @@ from elastic.control.faults import Fault
 from elastic.control.values import CommitId, View
 from elastic.hosts.nvrx import Sections
 from elastic.settings import RunSettings
-from elastic.train.flight import FlightPage, page_path, storage_switch
+from elastic.train.flight import FlightPage, page_path, storage_switch, sweep_pages
 from elastic.train.link import Link
 from elastic.train.logs import LogBuffer
 from elastic.train.runner import TrainFn, run_train_fn
@@ -77,6 +77,7 @@ class WorkerHost:
         self._place = {"gang": spec.gang, "shard": spec.shard, "pid": os.getpid()}
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
         page.visible(os.environ.get("CUDA_VISIBLE_DEVICES", "") if spec.settings.scaling.use_gpu else "")
+        self._run = spec.settings.run
         self._logs = LogBuffer(spec.worker, spec.settings.logs, lambda: (*page.placed, self._link.rank))
         self._logs.attach()
         self._page, self._orphan_lease_s, self._on_orphan = page, limits.orphan_lease_s, on_orphan
@@ -217,6 +218,7 @@ class WorkerHost:
             if self._link.silent_s >= self._orphan_lease_s:  # else a driver has come after all
                 break
         self._page.remove()
+        sweep_pages(self._run)  # of those that were killed after their driver, which takes its host monitors along
         left_s = _LEAVE_S + self._save_s
         _within(left_s + _LEAVE_S, lambda: self._on_orphan(self._link.sealed, left_s))
         os._exit(1)

@@ -18,6 +18,7 @@ from elastic.settings import Checkpoint, Interval
 from tests.chaos import crashing
 from tests.chaos.group import STEPS, Story, Training, assert_same_answer, committed_samples, read, run, thinned
 from tests.chaos.saboteur import BATCH, Sabotage
+from tests.crash_matrix import PROCESS
 from tests.effects.helpers import LONG_S, child, eventually, process_state
 
 pytestmark = pytest.mark.timeout(120)
@@ -118,6 +119,10 @@ def test_c02_the_driver_dies_and_another_life_goes_on(plan: Any, tmp_path: Path,
     assert_restored_as_promised(second, clean, lines[-1]["t"])
     begins_after = restored_steps(second)[-1]
     assert [report.commit.step for report in second.reports] == list(range(begins_after + 1, STEPS))
+
+
+def test_what_is_played_here_is_what_the_matrix_says() -> None:
+    assert {(point, victim) for point in STAGING | RESTORING for victim in ("trainer", "driver")} == PROCESS
 
 
 DRIVER = "driver"

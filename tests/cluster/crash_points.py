@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,20 @@ import torch
 
 from elastic.checkpoint.memory import MemorySource
 from elastic.checkpoint.node import Node
+from elastic.checkpoint.stores.bounded import BoundedStore
 from elastic.checkpoint.vault import Vault
+from elastic.control.values import Fork
 from tests.chaos.crashing import restore_under, stage_under
 from tests.cluster.training import Numbers
+from tests.crash_matrix import RESTORING
 
 STEPS, AT = 12, 5
 LONG_S = 60.0
-BY_TRAINER = ("staging", "copying", "summing", "unstamped", "stamped", "reading", "installing")
-BY_REPLICA = ("pulling", "uploading", "committing", "committed")
-RESTORING = ("reading", "installing")
 
 
 @dataclass(frozen=True)
 class Strike:
-    """At `point`, of step AT or a later one, kill `victim`: trainer, replica, raylet, node, supervisor or driver.
+    """At `point`, of step AT or a later one, kill `victim`: one of `tests.crash_matrix.VICTIMS`.
 
     `node` is the raylet with all slots. Who that is, is in files `<name>.pid` of the folder.
     """
@@ -107,6 +107,12 @@ def promised(folder: Path, victim: str, before_s: float = math.inf) -> list[int]
     return [line["commit"]["step"] for line in told]
 
 
+def durable(folder: Path) -> list[int]:
+    """Steps that were told to be."""
+    rungs = [line for line in journal(folder) if line.get("checkpoint") == "CheckpointRung"]
+    return [line["commit"]["step"] for line in rungs if line["rung"] == "durable"]
+
+
 def raylet_above() -> int:
     """The raylet that has started this process."""
     pid = os.getpid()
@@ -155,6 +161,8 @@ def hold(strike: Strike | None, step: int) -> None:
             lambda: strike.pid_of(strike.replica) and strike.pid_of(needed), f"the pids of replica and {needed}"
         )
         strike.wait(lambda: promised(strike.folder, strike.victim), "a step that is told to be safe")
+        if strike.point == "deleting":
+            strike.wait(lambda: durable(strike.folder), "a step that may be deleted once there is another")
     if step == AT + 1 and strike.point in RESTORING:
         first = strike.folder / "fired-first"
         if not first.exists():
@@ -178,7 +186,7 @@ class HomeSlots(MemorySource):
 
 def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
     """What a replica actor calls when it starts: the place to put its points."""
-    verify, upload, commit = Node._verify, Vault.upload, Vault.commit
+    verify, upload, commit, delete = Node._verify, Vault.upload, Vault.commit, BoundedStore.delete
 
     def verifying(self: Node, manifest: Any, *part: Any) -> None:
         verify(self, manifest, *part)
@@ -195,7 +203,13 @@ def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
         strike.at("committed", of.step, by_replica=True)
         return record
 
+    def deleting(self: BoundedStore, key: str) -> None:
+        delete(self, key)
+        if "/commits/" in key:
+            strike.at("deleting", by_replica=True)
+
     Node._verify, Vault.upload, Vault.commit = verifying, uploading, committing  # type: ignore[method-assign]
+    BoundedStore.delete = deleting  # type: ignore[method-assign]
     strike.note(f"replica-{node}", os.getpid())
     return HomeSlots(strike, directory, run, node)
 
@@ -203,3 +217,20 @@ def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
 def keep_with_points(strike: Strike) -> Callable[..., Any]:
     """In place of `elastic.actors.equipment.slots_in`."""
     return functools.partial(slots_of, strike)
+
+
+@contextlib.contextmanager
+def forking_with_point(strike: Strike | None) -> Iterator[None]:
+    """In the driver's process: it comes to the point where a restore's new line of history is to be recorded."""
+    fork = Vault.fork
+
+    def forking(self: Vault, begun: Fork) -> None:
+        if strike is not None and begun.step >= 0:
+            strike.at("forking")
+        fork(self, begun)
+
+    Vault.fork = forking  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Vault.fork = fork  # type: ignore[method-assign]

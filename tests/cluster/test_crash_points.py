@@ -1,7 +1,7 @@
 """Effect. C2 on Ray: at each point of a checkpoint's way its actor, raylet, node, supervisor or driver is killed.
 
 The trainer dies with each of them (`crash_points.py`), so the run goes on from the tiers: from a whole committed step,
-not older than the ladder had promised. What dies with the trainer alone, `tests/chaos/test_crashes.py` plays.
+not older than the ladder had promised. Its own points, with nobody else, `tests/chaos/test_crashes.py` plays.
 """
 
 import os
@@ -22,16 +22,15 @@ from elastic.callbacks import Callback
 from elastic.control.values import View
 from tests.chaos import crashing
 from tests.cluster import crash_points
-from tests.cluster.crash_points import BY_REPLICA, BY_TRAINER, STEPS, Strike, journal, promised, striking
+from tests.cluster.crash_points import STEPS, Strike, forking_with_point, journal, promised, striking
 from tests.cluster.test_fit import control_plane_pids
 from tests.cluster.training import relative_difference
+from tests.crash_matrix import POINTS, RAY, SPREADING, VICTIMS
 from tests.effects.helpers import process_state
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
-MATRIX = [(point, victim) for victim in ("replica", "raylet", "supervisor", "driver") for point in BY_TRAINER]
-MATRIX += [(point, victim) for victim in ("replica", "raylet", "supervisor", "driver") for point in BY_REPLICA]
-MATRIX += [(point, "node") for point in ("unstamped", "pulling", "committed")]
+MATRIX = [(point, victim) for victim in VICTIMS for point in POINTS if (point, victim) in RAY]
 DRIVER = """
 import sys
 from pathlib import Path
@@ -65,23 +64,24 @@ def by_value() -> None:
 def fit(folder: Path, strike: Strike | None) -> Any:
     """A run of one worker; where its node goes, on nodes that are there for that."""
     (folder / "memory").mkdir(parents=True, exist_ok=True)
-    is_uploaded = strike is not None and strike.point in BY_REPLICA
-    every = elastic.Interval(steps=1)
-    store = {"persistent": str(folder / "store"), "persistent_interval": every} if is_uploaded else {}
+    is_uploaded = strike is not None and strike.point in (*SPREADING, "forking")
+    every, keep = elastic.Interval(steps=1), elastic.Keep(last=1 if strike and strike.point == "deleting" else 2)
+    store = {"persistent": str(folder / "store"), "persistent_interval": every, "keep": keep} if is_uploaded else {}
     is_bound = strike is not None and strike.victim in ("raylet", "node")
     resources = {"CPU": 1, "doomed": 1} if is_bound else {"CPU": 1}
     usual = equipment.slots_in
     equipment.slots_in = crash_points.keep_with_points(strike) if strike is not None else usual
     try:
-        return elastic.fit(
-            striking(strike, folder),
-            name=f"crash-{strike.point}-{strike.victim}" if strike is not None else "crash-clean",
-            scaling=elastic.Scaling(num_dp_replicas=1, resources_per_worker=resources),
-            limits=elastic.Limits(start_timeout_s=120, hang_floor_s=100),
-            checkpoint=elastic.Checkpoint(local_interval=every, memory=str(folder / "memory"), **store),
-            callbacks=[Introducing(strike)] if strike is not None else [],
-            run_dir=folder / "run",
-        )
+        with forking_with_point(strike):
+            return elastic.fit(
+                striking(strike, folder),
+                name=f"crash-{strike.point}-{strike.victim}" if strike is not None else "crash-clean",
+                scaling=elastic.Scaling(num_dp_replicas=1, resources_per_worker=resources),
+                limits=elastic.Limits(start_timeout_s=120, hang_floor_s=100),
+                checkpoint=elastic.Checkpoint(local_interval=every, memory=str(folder / "memory"), **store),
+                callbacks=[Introducing(strike)] if strike is not None else [],
+                run_dir=folder / "run",
+            )
     finally:
         equipment.slots_in = usual
 

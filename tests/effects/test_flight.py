@@ -1,12 +1,15 @@
 """Effect. The flight page: written with plain memory stores, read by others, and never the cause of a failure."""
 
 import contextlib
+import fcntl
 import time
+import uuid
 
 import pytest
 
 from elastic.control.flight import Flying
-from elastic.train.flight import PAGES, FlightPage, page_path, read_page
+from elastic.train.flight import PAGES, FlightPage, page_path, read_page, sweep_pages
+from tests.effects.helpers import LONG_S, child, hear
 
 
 @pytest.fixture
@@ -96,6 +99,50 @@ def test_a_page_starts_afresh_over_an_old_one(page):
     page.place(5, 55, 5)
     page.note(Flying.APPLYING)
     assert read_page(FlightPage(page.path).path).step == -1
+
+
+def fly(pipe, path) -> None:
+    page = FlightPage(path)
+    pipe.send("flying")
+    pipe.poll(LONG_S)
+    page.remove()
+
+
+def test_a_sweep_takes_the_pages_of_the_dead_and_leaves_those_of_the_living():
+    """Of this run alone: others have workers on the node, too."""
+    run, other = (f"sweep-{uuid.uuid4().hex}" for _ in range(2))
+    dead, living, foreign = page_path(run, "w0", 1), page_path(run, "w1", 2), page_path(other, "w0", 1)
+    foreign.touch()
+    page = FlightPage(living)
+    try:
+        with child(fly, dead) as (process, pipe):
+            hear(pipe)
+            sweep_pages(run)
+            assert dead.exists() and living.exists(), "a living worker lost its page"
+            process.kill()
+            process.join(LONG_S)
+            assert dead.exists(), "it took its page along"
+            sweep_pages(run)
+        assert not dead.exists() and living.exists() and foreign.exists()
+    finally:
+        page.remove()
+        foreign.unlink()
+
+
+def test_a_page_that_is_swept_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    """Else its worker would write where nobody can look."""
+    path, lock, locks = tmp_path / "page", fcntl.flock, []
+
+    def swept_first(fd, operation):
+        locks.append(operation)
+        if len(locks) == 1:
+            path.unlink()
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", swept_first)
+    page = FlightPage(path)
+    page.note(Flying.REDUCING)
+    assert len(locks) == 2 and read_page(path).phase is Flying.REDUCING
 
 
 def test_a_page_that_is_not_there_is_no_error(tmp_path):
