@@ -20,11 +20,14 @@ _address = click.option("--address", default=None, help="Of the cluster; default
 @click.command(epilog=_RUN_HELP)
 @click.argument("run")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True, help="The page."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where the page is written (default: report.html), or with --json the object (default: stdout).",
 )
 @json_option
 @_address
-def report(run: str, output: Path, as_json: bool, address: str | None) -> None:
+def report(run: str, output: Path | None, as_json: bool, address: str | None) -> None:
     """Write one page about RUN that works offline."""
     from elastic.report.html import as_json as told
     from elastic.report.html import page
@@ -32,8 +35,9 @@ def report(run: str, output: Path, as_json: bool, address: str | None) -> None:
     with journal_file(run, address) as journal:
         made = _followed(run, journal).report()
     if as_json:
-        click.echo(told(made))
+        click.echo(told(made)) if output is None else output.write_text(told(made))
         return
+    output = output or Path("report.html")
     output.write_text(page(made))
     click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, opens in any browser, without a network")
 

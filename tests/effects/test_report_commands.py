@@ -44,6 +44,8 @@ def test_a_report_is_one_file(run: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0 and "opens in any browser" in result.output
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
     told = json.loads(elastic("report", run, "--json").output)
+    assert elastic("report", run, "--json", "-o", tmp_path / "r.json").output == ""
+    assert json.loads((tmp_path / "r.json").read_text()) == told
     assert told["headline"]["run"] == "night" and len(told["timeline"]["lanes"]) == 5
 
 
