@@ -50,15 +50,20 @@ def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool, polic
 @click.argument("node")
 @click.option("--deadline", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds it has left.")
 @click.option("--reason", default="elastic drain", show_default=True, help="For the records.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds until Ray answers."
+)
 @address_option
 @json_option
-def drain(node: str, deadline: float, reason: str, address: str | None, as_json: bool) -> None:
+def drain(node: str, deadline: float, reason: str, timeout: float, address: str | None, as_json: bool) -> None:
     """Announce that NODE (beginning of its id, address or name) will be taken away: its workers leave between steps."""
     from elastic.actors.cluster import connected
     from elastic.actors.draining import drain_node
+    from elastic.commands.patience import answer
 
+    late = f"Ray's head has not answered within --timeout {timeout:g} s, so {node} may not be drained: is it alive?"
     with connected(address):
-        drained = drain_node(node, reason, deadline)
+        drained = answer(lambda: drain_node(node, reason, deadline), timeout, late)
     tell({"node": drained, "deadline_s": deadline}, as_json, f"draining {drained}")
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import click
 
+from elastic.commands.patience import answer
 from elastic.commands.style import UNSOUND, in_json, json_option
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
 _LATE_S = 30.0
+_SILENT = "the dashboard has not answered within --timeout {:g} s: is it alive, and is this its --address?"
 
 
 @click.command()
@@ -24,6 +26,13 @@ _LATE_S = 30.0
 @click.option("--pip", "packages", multiple=True, metavar="PACKAGE", help="For the job's environment; repeatable.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="For the job; repeatable.")
 @click.option("--address", default=None, help="Of the dashboard; default: RAY_API_SERVER_ADDRESS, or port 8265 here.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=120.0,
+    show_default=True,
+    help="Seconds that the dashboard may take to answer, and a working directory to be sent.",
+)
 @click.option("--no-wait", is_flag=True, help="Print the job's id and leave.")
 @json_option
 def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
@@ -33,25 +42,29 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
     the log, not the job: `ray job stop ID` does. With --json the log goes to stderr; stdout gets `job` and `status`.
     Exit code 3: the job failed, or was stopped.
     """
-    name, as_json = options["name"], options["as_json"]
-    client = _client(options["address"])
+    name, as_json, timeout_s = options["name"], options["as_json"], options["timeout"]
+    silent = _SILENT.format(timeout_s)
+    client = answer(lambda: _client(options["address"]), timeout_s, silent)
     variables = dict(_pair(one) for one in options["variables"])
     environment: dict[str, Any] = {"env_vars": variables | _settings(options["file"], options["assignments"], name)}
     if options["working_dir"] is not None:
         environment["working_dir"] = str(options["working_dir"])
     if options["packages"]:
         environment["pip"] = list(options["packages"])
+    job_facts: dict[str, Any] = {
+        "entrypoint": shlex.join(entrypoint),
+        "runtime_env": environment,
+        "metadata": {"elastic-run": name} if name else None,
+    }
     try:
-        job = client.submit_job(
-            entrypoint=shlex.join(entrypoint), runtime_env=environment, metadata={"elastic-run": name} if name else None
-        )
+        job = answer(lambda: client.submit_job(**job_facts), timeout_s, silent)
     except (OSError, RuntimeError, ValueError) as error:
         raise ElasticError(f"the job was not taken: {str(error).splitlines()[0]}") from error
     click.echo(f"submitted {job}", err=True)
     if options["no_wait"]:
         click.echo(in_json({"job": job, "status": "submitted"}) if as_json else job)
         return
-    status = _follow(client, job, as_json)
+    status = _follow(client, job, as_json, timeout_s)
     click.echo(f"{job} {status.value.lower()}", err=True)
     if as_json:
         click.echo(in_json({"job": job, "status": status.value.lower()}))
@@ -88,7 +101,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _follow(client: Any, job: str, is_beside: bool) -> Any:
+def _follow(client: Any, job: str, is_beside: bool, timeout_s: float) -> Any:
     """Show the log, or that on stderr, until the job ends; returns its last status."""
     import asyncio
 
@@ -102,14 +115,18 @@ def _follow(client: Any, job: str, is_beside: bool) -> Any:
         asyncio.run(show())
     except (ClientError, RuntimeError) as error:
         raise ElasticError(f"the log of {job} broke off ({error}); the job goes on: ray job logs -f {job}") from error
-    return _ended(client, job)
+    try:
+        return _ended(client, job, timeout_s)
+    except (OSError, RuntimeError) as error:
+        said = str(error).splitlines()[0]
+        raise ElasticError(f"how {job} ended is not known ({said}): ray job status {job}") from error
 
 
-def _ended(client: Any, job: str) -> Any:
+def _ended(client: Any, job: str, timeout_s: float) -> Any:
     """The last status; it may come a moment after the last line. Raises: ElasticError: it does not come."""
     deadline_s = time.monotonic() + _LATE_S
     while True:
-        status = client.get_job_status(job)
+        status = answer(lambda: client.get_job_status(job), timeout_s, _SILENT.format(timeout_s))
         if status.is_terminal():
             return status
         if time.monotonic() > deadline_s:

@@ -1,7 +1,8 @@
 """`elastic submit` without a cluster: what is sent, what is shown, and what the command returns."""
 
 import json
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import click
@@ -107,3 +108,29 @@ def test_a_mistyped_option_is_no_entrypoint(monkeypatch):
 def test_where_nobody_listens_that_is_told():
     with pytest.raises(NoClusterError, match="no dashboard takes jobs"):
         submit._client("http://127.0.0.1:1")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Somebody who accepts, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_dashboard_that_never_answers_is_named(silent):
+    done = CliRunner().invoke(
+        cli, ["submit", "--address", silent, "--timeout", "0.5", "--", "x"], standalone_mode=False
+    )
+    assert isinstance(done.exception, ElasticError)
+    assert "the dashboard has not answered within --timeout 0.5 s" in str(done.exception)
+
+
+def test_a_dashboard_that_goes_away_before_the_end_says_how_to_learn_it(monkeypatch):
+    dashboard = Dashboard()
+
+    def gone(job: str) -> JobStatus:
+        raise ConnectionError("refused")
+
+    dashboard.get_job_status = gone
+    done = run(monkeypatch, dashboard, "--", "x")
+    assert str(done.exception) == "how job-1 ended is not known (refused): ray job status job-1"
