@@ -14,6 +14,8 @@ from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.replica import end_replicas
+from elastic.actors.tiers import Seen
+from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.rungs import DiskStep
 from elastic.checkpoint.store import StoreError
 from elastic.control import events as ev
@@ -56,6 +58,12 @@ class Keeper:
         self.urged.append(reason)
 
 
+def seen(*those: Candidate) -> Seen:
+    """By a look at tiers that all answer."""
+    nothing: dict[str, Any] = dict.fromkeys(("forks", "starts", "silent", "quarantined"), ())
+    return Seen(candidates=those, incarnation=1, is_durable_heard=True, **nothing)
+
+
 def tiers_of(tmp_path: Path, keeper: Keeper, **checkpoint: Any) -> tuple[RayTiers, RunState, list[ev.Event]]:
     """With two workers of a run that trains, each on a node of its own."""
     kept = Checkpoint(memory=str(tmp_path), **checkpoint)
@@ -74,9 +82,7 @@ def test_what_can_be_restored_is_told_when_the_nodes_of_live_workers_expect_it(
     tiers, state, emitted = tiers_of(tmp_path, keeper)
     found = candidate_of(7, 1, "")
     monkeypatch.setattr("elastic.actors.tiers.next_candidate", lambda *_: type("", (), {"candidate": found, "bad": ()}))
-    monkeypatch.setattr(
-        tiers, "_look", lambda **_: type("", (), {"candidates": (), "starts": (), "silent": (), "quarantined": ()})
-    )
+    monkeypatch.setattr(tiers, "_look", lambda **_: seen())
     tiers.heed(ev.Tick(), state)
     began_s = time.monotonic()
     tiers._find(None, ())
@@ -124,9 +130,7 @@ def test_what_is_being_dropped_everywhere_is_not_told(tmp_path: Path, monkeypatc
     found = [
         replace(one, shards=tuple(row[:2] for row in one.shards)) for one in found
     ]  # only in the memory of a and b
-    monkeypatch.setattr(
-        tiers, "_look", lambda **_: type("", (), {"candidates": found, "starts": (), "silent": (), "quarantined": ()})
-    )
+    monkeypatch.setattr(tiers, "_look", lambda **_: seen(*found))
     keeper.going = {9: frozenset({("a", 0), ("b", 0)}), 8: frozenset({("a", 0), ("b", 1)})}
     tiers._find(9, ())
     (told,) = emitted

@@ -344,7 +344,9 @@ def test_one_seed_is_one_history_in_every_process():
     assert told[0] == told[1]
 
 
-CAMPAIGN = [sys.executable, "-c", "from elastic.cli import main; main()", "simulate", "campaign", "--jobs", "2"]
+# Who starts the tests in the background of a shell has them ignore interrupts.
+MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from elastic.cli import main; main()"
+CAMPAIGN = [sys.executable, "-c", MAIN, "simulate", "campaign", "--jobs", "2"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
