@@ -52,7 +52,8 @@ class Link:
         self._parked: ev.WorkerParked | None = None
         self._mail = Mailbox()
         self._view: View | None = None
-        self._lock = threading.Condition(threading.RLock())
+        lock = threading.RLock()  # one for both: a step changes the state a few times, and who reads the mail sleeps on
+        self._lock, self._news = threading.Condition(lock), threading.Condition(lock)
         self._contact_s = time.monotonic()
         self._pause_generation = 0
         self._to_restore: CommitId | None = None
@@ -133,6 +134,7 @@ class Link:
                 raise _superseded(incarnation, self._state.incarnation)
             self._contact_s, self._is_forsaken = time.monotonic(), False
             self._mail.readdress()
+            self._news.notify_all()
             told: dict[str, Any] = {"view": self._view, "restores": self._restore_number, **place}
             if door is not None:
                 told |= {"host": door.host, "port": door.port, "layout": door.layout, "plan": door.plan}
@@ -241,8 +243,8 @@ class Link:
             return incarnation < self._state.incarnation
 
         with self._lock:
-            if self._lock.wait_for(lambda: bool(self._mail) or is_older(), timeout_s):
-                self._lock.wait_for(lambda: self._mail.is_urgent or is_older(), _REPORTS_S)
+            if self._news.wait_for(lambda: bool(self._mail) or is_older(), timeout_s):
+                self._news.wait_for(lambda: self._mail.is_urgent or is_older(), _REPORTS_S)
             self._refuse_older(incarnation)
             return self._mail.take()
 
@@ -252,13 +254,11 @@ class Link:
         with self._lock:
             if isinstance(event, ev.ShardStaged):
                 self._sealed = event
-            self._mail.put(event)
-            self._lock.notify_all()
+            self._put(event, self._mail.put)
 
     def _post_fact(self, event: ev.Event) -> None:
         with self._lock:
-            self._mail.put_fact(event)
-            self._lock.notify_all()
+            self._put(event, self._mail.put_fact)
 
     def arrive(self, parked: ev.WorkerParked) -> None:
         with self._lock:
@@ -444,6 +444,13 @@ class Link:
             self._post_fact(event)
 
     # --- inside ---
+
+    def _put(self, event: ev.Event, put: Callable[[ev.Event], None]) -> None:
+        """Wake who waits for mail only where it would go: a report beside others waits with them."""
+        was_empty = not self._mail
+        put(event)
+        if was_empty or self._mail.is_urgent:
+            self._news.notify_all()
 
     def _react(self, signal: Signal, **details: Any) -> Verdict:
         with self._lock:

@@ -367,6 +367,30 @@ def test_reports_of_steps_are_not_kept_for_long(link):
 # --- breaking ---
 
 
+def test_who_reads_the_mail_sleeps_through_the_steps(link):
+    class Looked(Mailbox):
+        """Counts how often somebody looked whether there is any."""
+
+        looks = 0
+
+        def __bool__(self):
+            self.looks += 1
+            return super().__bool__()
+
+    mail = link._mail = Looked()
+    reading = Running(lambda: link.take_events(LONG_S))
+    eventually(lambda: mail.looks, "the mail is waited for")
+    before = mail.looks
+    for step in range(20):
+        link.touch()
+        with link.applying(commit(step)):
+            pass
+    time.sleep(MOMENT_S)
+    assert mail.looks == before and not reading.is_over
+    link.post(stable(0))
+    assert reading.result() == [stable(0)]
+
+
 def test_a_broken_collective_is_told_once_and_only_in_a_live_generation(link):
     link.broke("connection reset")
     link.broke("connection reset again")
