@@ -109,6 +109,11 @@ class BlockPermutation:
 
 
 @lru_cache(maxsize=4)  # an epoch's, and the next one's
+def _permutation(size: int, key: int) -> Permutation:
+    return Permutation(size, key)
+
+
+@lru_cache(maxsize=4)
 def _block_permutation(sizes: tuple[int, ...], key: int) -> BlockPermutation:
     return BlockPermutation(sizes, key)
 
@@ -223,7 +228,7 @@ class BatchPlan:
         if not self.shuffle:
             return list(positions)
         key = seed_of(self.seed, epoch)
-        order = _block_permutation(self.blocks, key) if self.blocks else Permutation(self.samples, key)
+        order = _block_permutation(self.blocks, key) if self.blocks else _permutation(self.samples, key)
         return [order[position] for position in positions]
 
     def micro_batch_hash(self, micro_batch: MicroBatch) -> int:

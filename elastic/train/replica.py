@@ -289,7 +289,7 @@ class Replica:
         beside = torch.empty(2 + elements, dtype=torch.float64) if self.reducer.is_ordered else None
         if not self.reducer.finish(row, beside):
             return None
-        tail = Tail.of(row, self.reducer.used.numel(), elements)
+        tail = Tail.of(row, len(self.reducer.params), elements)
         if beside is None:
             return tail
         loss, weight = beside[:2].tolist()

@@ -327,7 +327,7 @@ class Step:
         if tail.weighted and not self.skipped:
             self._divide(tail)
         replica.reducer.hide_unused(tail.used)
-        self._record_bytes = Tail.identity_bytes(row, replica.reducer.used.numel())
+        self._record_bytes = Tail.identity_bytes(row, len(replica.reducer.params))
         if replica.width > 1:  # what all shards of a step have in common
             self._record_bytes = repr((self._place, tail.record.samples, tail.record.micro_batches)).encode()
         self._is_reduced = True
