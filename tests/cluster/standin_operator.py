@@ -107,20 +107,15 @@ class Namespaces:
 
     Args:
         library: the stand-in for NVML. folder: for the state of each machine's GPU.
-
-    Attributes:
-        gpus: by machine.
     """
 
     def __init__(self, hosts: Hosts, library: Path, folder: Path) -> None:
         self._hosts, self._library, self._folder, self.head = hosts, library, folder, hosts.ray_address
         self._named: dict[str, str] = {}
-        self.gpus: dict[str, Standin] = {}
+        self._gpus: dict[str, Standin] = {}
 
     def start(self, pod: Object, machine: str) -> Running:
-        state = self._folder / f"{machine}.nvml"
-        if machine not in self.gpus:
-            self.gpus[machine] = Standin(state, count=1)
+        self.gpu_of(machine)
         options = started_with(pod)
         host = self._hosts.add(
             int(options["num-cpus"]),
@@ -128,7 +123,7 @@ class Namespaces:
             has_own_memory=True,  # the operator gives it to those whose template does not
             environment_at=lambda address: environment_of(pod, address),
             LD_LIBRARY_PATH=str(self._library.parent),
-            **{STATE: str(state)},
+            **{STATE: str(self._state_of(machine))},
         )
         self._named[pod["metadata"]["name"]] = host
         return Running(pod, machine, self._hosts.hosts[host].address)
@@ -149,6 +144,15 @@ class Namespaces:
 
     def stop(self, pod: str) -> None:
         self._hosts.lose(self._named.pop(pod))
+
+    def gpu_of(self, machine: str) -> Standin:
+        """It is there before the first pod is, and outlives all."""
+        if machine not in self._gpus:
+            self._gpus[machine] = Standin(self._state_of(machine), count=1)
+        return self._gpus[machine]
+
+    def _state_of(self, machine: str) -> Path:
+        return self._folder / f"{machine}.nvml"
 
     def pids(self, pod: str) -> set[int]:
         """Processes in a pod."""

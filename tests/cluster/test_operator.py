@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,9 @@ def names() -> Iterator[str]:
     return iter(RUNS)
 
 
-def rendered(name: str, folder: Path) -> dict[str, Any]:
-    """The objects that `elastic kuberay render` writes of RUN."""
-    (folder / "run.yaml").write_text(f"name: {name}\n{RUN}")
+def rendered(name: str, folder: Path, run: str = RUN) -> dict[str, Any]:
+    """The objects that `elastic kuberay render` writes of these settings."""
+    (folder / "run.yaml").write_text(f"name: {name}\n{run}")
     words = ["kuberay", "render", "--config", str(folder / "run.yaml"), "--out", str(folder / "k8s")]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.output
@@ -186,21 +187,26 @@ class Site:
         self.driver.communicate()
 
 
-@pytest.fixture
-def site(kube: Any, names: Iterator[str], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
-    objects = rendered(next(names), tmp_path)
-    with Hosts((), environment=head_environment(objects, tmp_path)) as hosts:
-        made = Site(kube, hosts, tmp_path, objects, getattr(request, "param", 3))
+@contextmanager
+def running(kube: Any, folder: Path, objects: dict[str, Any], machines: int) -> Iterator[Site]:
+    with Hosts((), environment=head_environment(objects, folder)) as hosts:
+        made = Site(kube, hosts, folder, objects, machines)
         try:
-            made.train(2, "at first")
             yield made
         finally:
             made.close()
 
 
+@pytest.fixture
+def site(kube: Any, names: Iterator[str], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    with running(kube, tmp_path, rendered(next(names), tmp_path), getattr(request, "param", 3)) as made:
+        made.train(2, "at first")
+        yield made
+
+
 def test_a_gpu_that_fails_costs_its_machine_and_no_step(site: Site) -> None:
     pid, machine = site.victim()
-    gpu = site.kubelet.gpus[machine]
+    gpu = site.kubelet.gpu_of(machine)
     gpu["gpu0.pid"] = pid
     gpu.xid(79)
     began_s = time.time()
@@ -271,3 +277,31 @@ def test_without_capacity_the_run_shrinks_and_with_it_it_grows_back(site: Site) 
     result = site.end()
     assert result["world_sizes"][-3:] == [2, 1, 2]
     assert [line["missing"] for line in site.journal("NodesMissing")] == [1, 0]
+
+
+def test_a_machine_that_fails_its_check_comes_back_after_a_while_and_is_taken_once_it_passes(kube, names, tmp_path):
+    objects = rendered(next(names), tmp_path, RUN.replace("grow_after_s", "quarantine_s: 20, grow_after_s"))
+    with running(kube, tmp_path, objects, 2) as site:
+        machine = f"{site.name}-m1"
+        gpu = site.kubelet.gpu_of(machine)
+        gpu["action"] = 2  # the driver asks for a reboot
+
+        def refused() -> list[str]:
+            """Ray nodes that failed, which are pods of the one machine."""
+            checks = [line for line in site.journal("HardwareFinding") if line["kind"] == "health"]
+            return [line["node"] for line in checks if line["severity"] == "node_must_go"]
+
+        site.train(1, "on the machine that is well")
+        site.until(lambda: len(refused()) == 1, "the machine is not found to be ill")
+        site.until(lambda: "unschedulable" in site.operator.machine(machine)["spec"], "it is not kept away from")
+        ends = [one["value"] for one in site.operator.machine(machine)["spec"]["taints"]]
+        assert any(end.isdecimal() for end in ends), f"for a while only: {ends}"
+        site.until(lambda: len(refused()) == 2, "it is not given back, and checked again")
+        assert len(set(refused())) == 2, "its pod was replaced"
+        gpu["action"] = 0
+        site.train(2, "although the machine is well again")
+        spec = site.operator.machine(machine)["spec"]
+        assert not spec.get("unschedulable") and spec["taints"] == [GPU_TAINT], spec
+
+        result = site.end()
+        assert result["world_sizes"] == [1, 2] and result["incidents"] == [], "it cost the run nothing"
