@@ -15,7 +15,7 @@ from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
 from elastic.checkpoint.rungs import CheckpointRung, Degraded, PeersChosen, Prefetch, UploadInterval
 from elastic.control import events as ev
 from elastic.control.bequest import Bequest, bequest_of
-from elastic.control.plain import plain
+from elastic.control.plain import in_json, plain
 from elastic.control.state import RunState
 from elastic.errors import SettingError
 from elastic.knobs import Knob
@@ -40,7 +40,7 @@ class Journal:
 
     def write(self, lines: Iterable[Line]) -> None:
         """In this order; nothing, once it is closed."""
-        text = "".join(json.dumps(line) + "\n" for line in lines)
+        text = "".join(in_json(line) + "\n" for line in lines)
         with self._lock:
             if text and not self._file.closed:  # a thread that tells on may end a little later than the run
                 self._file.write(text)

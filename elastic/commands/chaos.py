@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import address_option, in_json
+from elastic.commands.style import address_option
 from elastic.control import events as ev
 from elastic.control.faults import ANY, Fault, FaultKind, kind_of
+from elastic.control.plain import in_json
 from elastic.control.schedules import Entry, Schedule, parse
 from elastic.errors import ElasticError, SettingError
 

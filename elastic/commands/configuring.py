@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import in_json, json_option
+from elastic.commands.style import json_option
+from elastic.control.plain import in_json
 
 
 @click.command()

@@ -10,7 +10,8 @@ from math import isnan
 import click
 
 from elastic.commands.journals import journal_lines
-from elastic.commands.style import in_json, json_option
+from elastic.commands.style import json_option
+from elastic.control.plain import in_json
 from elastic.errors import RefusedError
 from elastic.ledger.ledger import ledger_of
 from elastic.ledger.model import Account

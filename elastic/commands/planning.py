@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from elastic.commands.many import processors, runs_of
-from elastic.commands.style import in_json, json_option
+from elastic.commands.style import json_option
 from elastic.control.faults import seconds
+from elastic.control.plain import in_json
 from elastic.sim.planning import Given, Plan, planned
 from elastic.sim.scenario import Scenario
 from elastic.sim.study import Row, difference_of, row_of

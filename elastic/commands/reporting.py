@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from elastic.commands.journals import journal_file
-from elastic.commands.style import in_json, json_option
+from elastic.commands.style import json_option
+from elastic.control.plain import in_json
 from elastic.errors import RefusedError
 from elastic.report.content.model import Report
 from elastic.report.follower import Follower

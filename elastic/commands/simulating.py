@@ -11,7 +11,8 @@ import click
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
-from elastic.commands.style import UNSOUND, in_json, json_option
+from elastic.commands.style import UNSOUND, json_option
+from elastic.control.plain import in_json
 from elastic.errors import SettingError
 from elastic.sim.campaign import (
     STEPS,

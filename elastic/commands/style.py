@@ -1,13 +1,12 @@
 """Effect. What all commands have in common: options by one name, exit codes, what they tell."""
 
-import json
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from elastic.control.plain import finite
+from elastic.control.plain import in_json
 from elastic.errors import ElasticError
 
 PROGRAM = "elastic"
@@ -35,11 +34,6 @@ address_option = click.option(
 def tell(facts: dict[str, Any], as_json: bool, *lines: str) -> None:
     """The facts for a program, or lines for people."""
     click.echo(in_json(facts, indent=1) if as_json else "\n".join(lines))
-
-
-def in_json(facts: Any, indent: int | None = None) -> str:
-    """Facts as any program reads them."""
-    return json.dumps(finite(facts), indent=indent, allow_nan=False)
 
 
 def run_cli(group: click.Group) -> None:

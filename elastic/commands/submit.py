@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from elastic.commands.patience import answer
-from elastic.commands.style import UNSOUND, in_json, json_option
+from elastic.commands.style import UNSOUND, json_option
+from elastic.control.plain import in_json
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
 _LATE_S = 30.0

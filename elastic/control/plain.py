@@ -1,5 +1,6 @@
 """Pure. The controller's vocabulary as plain data, for JSON."""
 
+import json
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
@@ -32,3 +33,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def in_json(value: Any, indent: int | None = None) -> str:
+    """Plain data as any program reads it; what is no finite number is null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:  # rare, and only then is it worth a copy
+        return json.dumps(finite(value), indent=indent)

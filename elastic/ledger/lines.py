@@ -1,7 +1,8 @@
 """Pure. The lines of a run's journal: what happened, as plain data with its time; `journal.py` reads them.
 
 Each has `t`, seconds of the driver's wall clock, and one of these names, which tells the kind of the line: `life`,
-`event`, `moment`, `phase`, `command`, `checkpoint`.
+`event`, `moment`, `phase`, `command`, `checkpoint`. What is no finite number, such as the loss of a run that has gone
+astray, is null.
 """
 
 from collections.abc import Iterator, Sequence

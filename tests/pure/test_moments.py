@@ -27,7 +27,7 @@ from elastic.control.moments import (
     moments,
 )
 from elastic.control.outcome import Ending, Outcome
-from elastic.control.plain import finite, plain
+from elastic.control.plain import finite, in_json, plain
 from elastic.control.state import Phase, RunState, Standing, WorkerRecord
 from elastic.control.values import Incident, IncidentClass, Rung
 from elastic.control.xid import Severity
@@ -230,4 +230,6 @@ def test_what_json_does_not_know_is_told_as_text():
 
 def test_what_is_no_finite_number_is_null_in_json():
     told = {"a": [1.5, float("nan"), (float("inf"), "text")], "b": {"c": -float("inf"), "d": 3}}
-    assert finite(told) == {"a": [1.5, None, [None, "text"]], "b": {"c": None, "d": 3}}
+    null = {"a": [1.5, None, [None, "text"]], "b": {"c": None, "d": 3}}
+    assert finite(told) == null and json.loads(in_json(told)) == null and "NaN" not in in_json(told, indent=1)
+    assert in_json({"d": 3}) == '{"d": 3}'
