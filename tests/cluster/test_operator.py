@@ -284,7 +284,7 @@ def test_a_machine_that_fails_its_check_comes_back_after_a_while_and_is_taken_on
     with running(kube, tmp_path, objects, 2) as site:
         machine = f"{site.name}-m1"
         gpu = site.kubelet.gpu_of(machine)
-        gpu["action"] = 2  # the driver asks for a reboot
+        gpu["gpu0.remap.failure"] = 1
 
         def refused() -> list[str]:
             """Ray nodes that failed, which are pods of the one machine."""
@@ -298,7 +298,7 @@ def test_a_machine_that_fails_its_check_comes_back_after_a_while_and_is_taken_on
         assert any(end.isdecimal() for end in ends), f"for a while only: {ends}"
         site.until(lambda: len(refused()) == 2, "it is not given back, and checked again")
         assert len(set(refused())) == 2, "its pod was replaced"
-        gpu["action"] = 0
+        gpu["gpu0.remap.failure"] = 0
         site.train(2, "although the machine is well again")
         spec = site.operator.machine(machine)["spec"]
         assert not spec.get("unschedulable") and spec["taints"] == [GPU_TAINT], spec
