@@ -186,6 +186,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for journal in sorted(folder.rglob("journal.jsonl")):
             lines = journal.read_text().splitlines()[-JOURNAL_LINES:]
             report.sections.append((f"end of {journal}", "\n".join(line[:JOURNAL_COLUMNS] for line in lines)))
+        told = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+        report.sections.append(("what failed, again: the ends of long logs are what is kept", "\n".join(told)))
     return report
 
 

@@ -124,6 +124,30 @@ def test_c20_links_out_of_the_store_are_not_listed(tmp_path):
     assert not any("secret" in item.key for item in store.list("run/"))
 
 
+def test_a_folder_that_another_made_and_removed_meanwhile_is_made_again(tmp_path, monkeypatch):
+    store = DirectoryStore(tmp_path / "store")
+    assert store.is_atomic
+    make, raced = os.mkdir, []
+
+    def mkdir(path, *mode):
+        if not raced:
+            raced.append(path)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        make(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    store.create("run/steps/x", b"1")
+    assert raced == [tmp_path / "store" / "run"]
+    assert store.read("run/steps/x") == b"1"
+
+
+def test_a_file_where_a_folder_belongs_is_told(tmp_path):
+    store = DirectoryStore(tmp_path)
+    store.create("run", b"1")
+    with pytest.raises(StoreError, match="cannot write run/a: Not a directory"):
+        store.create("run/a", b"1")
+
+
 def test_folders_that_become_empty_disappear_while_others_write(tmp_path):
     store = DirectoryStore(tmp_path / "store")
     stop = threading.Event()

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import functools
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -190,8 +191,8 @@ class DirectoryStore:
                 yield from self._below(key)
                 continue
             with contextlib.suppress(FileNotFoundError):
-                stat = entry.stat(follow_symlinks=False)
-                yield Item(key, stat.st_size, stat.st_mtime)
+                status = entry.stat(follow_symlinks=False)
+                yield Item(key, status.st_size, status.st_mtime)
 
     @contextlib.contextmanager
     def _told(self, verb: str, key: str) -> Iterator[None]:
@@ -231,7 +232,11 @@ def _make(folder: Path) -> None:
     """Make a folder whose name is durable, and its parents'."""
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     for parent in reversed(missing):
-        parent.mkdir(exist_ok=True)
+        try:
+            parent.mkdir()
+        except FileExistsError:
+            if not stat.S_ISDIR(parent.stat().st_mode):  # what is gone again raises FileNotFoundError: see `_retried`
+                raise
         _fsync(parent.parent)
 
 
