@@ -1,8 +1,10 @@
 """Effect. Many simulated runs, on all processors of this machine."""
 
 import contextlib
+import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +12,8 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import TypeVar
+
+import click
 
 from elastic.policies import policy_of
 from elastic.policies.table import BUILT_IN
@@ -20,31 +24,46 @@ from elastic.sim.study import simulate
 T = TypeVar("T")
 S = TypeVar("S")
 
+_YOUNG = 100_000  # new values, after which cycles are looked for: a world makes many values, and few cycles
+_CHUNKS = 64  # a process is given its share in so many parts: fewer leave one at work when the others are done
+
 
 def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def spread(act: Callable[[S], T], over: Iterable[S], jobs: int) -> list[T]:
-    """The answers, in order; in this process where one is enough. However this one ends, so do the others."""
+def spread(act: Callable[[S], T], over: Iterable[S], jobs: int, label: str = "") -> list[T]:
+    """The answers, in order; in this process where one is enough. However this one ends, so do the others.
+
+    Args:
+        label: what is counted; on a terminal a bar tells how many are done.
+    """
     items = list(over)
     if jobs <= 1 or len(items) <= 1:
-        return [act(item) for item in items]
-    size = max(1, len(items) // (8 * jobs))
+        return _watched(map(act, items), len(items), label)
+    size = max(1, len(items) // (_CHUNKS * jobs))
     context = get_context("spawn")
     listening, held = context.Pipe(duplex=False)
-    with listening, held, ProcessPoolExecutor(min(jobs, len(items)), context, _end_with, (listening,)) as pool:
+    with listening, held, ProcessPoolExecutor(min(jobs, len(items)), context, _begin, (listening,)) as pool:
         try:
-            return list(pool.map(act, items, chunksize=size))
+            return _watched(pool.map(act, items, chunksize=size), len(items), label)
         except BaseException:
             held.close()  # nobody wants their answers any more, and what they are at may take minutes
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _end_with(held: Connection) -> None:
+def _watched(answers: Iterable[T], length: int, label: str) -> list[T]:
+    if not label or not sys.stderr.isatty():
+        return list(answers)
+    with click.progressbar(answers, length=length, label=label, file=sys.stderr, show_pos=True) as bar:
+        return list(bar)
+
+
+def _begin(held: Connection) -> None:
     """This process ends when nobody holds the other end of the pipe; an interrupt is for the one who does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(_YOUNG, 50, 100)
 
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -54,9 +73,9 @@ def _end_with(held: Connection) -> None:
     threading.Thread(target=watch, name="elastic-parent", daemon=True).start()
 
 
-def runs_of(scenario: Scenario, policy: str | None, seeds: int, jobs: int) -> list[Ran]:
+def runs_of(scenario: Scenario, policy: str | None, seeds: int, jobs: int, label: str = "") -> list[Ran]:
     """Seeds 0 to seeds - 1; `policy`: "FILE.py:FUNCTION", a built-in policy's name, None for the ladder."""
-    return spread(partial(_one, scenario, policy), range(seeds), jobs)
+    return spread(partial(_one, scenario, policy), range(seeds), jobs, label)
 
 
 def _one(scenario: Scenario, policy: str | None, seed: int) -> Ran:

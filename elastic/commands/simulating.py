@@ -107,7 +107,7 @@ def _usual(entry: Entry) -> int:
 
 def _row(entry: Entry, policy: str | None, seeds: int, jobs: int) -> Row:
     many = jobs if entry.scenario.way == "live" else 1
-    return row_of(entry.name, entry.scenario, runs_of(entry.scenario, policy, seeds, many))
+    return row_of(entry.name, entry.scenario, runs_of(entry.scenario, policy, seeds, many, entry.name))
 
 
 def _deciding(entry: Entry, policies: Sequence[str]) -> Sequence[str | None]:
@@ -197,10 +197,10 @@ def campaign(
     """Play small worlds with a hostile network, every step of them. Exit code 3: a law was broken."""
     cases = [_case_in(file)] if file is not None else None
     cases = cases or [case_of(seed, steps) for seed in range(first, first + seeds)]
-    played = spread(play, cases, jobs or processors())
+    played = spread(play, cases, jobs or processors(), "worlds")
     bad = [one for one in played if not one.is_sound]
     if is_shrunk:
-        bad = [play(case) for case in spread(_shrunk, bad, jobs or processors())]
+        bad = [play(case) for case in spread(_shrunk, bad, jobs or processors(), "made smaller")]
     keep = Path("runs/campaign") if is_shrunk and keep is None else keep
     files = [_keep(one, keep) if keep is not None else "" for one in bad]
     if as_json:

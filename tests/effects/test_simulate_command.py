@@ -1,6 +1,7 @@
 """`elastic simulate` and `elastic plan`: what they print is what was simulated."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -120,6 +121,23 @@ def test_several_processes_answer_as_one_does(small):
     scenario = load(str(small))[1].scenario
     assert runs_of(scenario, None, 4, jobs=2) == runs_of(scenario, None, 4, jobs=1)
     assert spread(str, [1], jobs=4) == ["1"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_on_a_terminal_a_bar_tells_how_many_are_done(monkeypatch, jobs):
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    assert spread(str, range(3), jobs, label="worlds") == ["0", "1", "2"]
+    assert "worlds" in shown.getvalue() and "3/3" in shown.getvalue()
+
+
+def test_where_nobody_looks_there_is_no_bar(capsys):
+    assert spread(str, range(3), jobs=1, label="worlds") == ["0", "1", "2"]
+    assert capsys.readouterr() == ("", "")
 
 
 def test_times_are_taken_from_a_journal(small):
