@@ -6,20 +6,20 @@ their slots freed. Checkpoint replicas stay either way.
 
 import contextlib
 import logging
-import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
-from ray.util import list_named_actors, placement_group_table, remove_placement_group
+from ray.util import placement_group_table, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from elastic.actors.asking import supervisor_name
 from elastic.actors.peer_source import namespace
 from elastic.actors.slots import gang_of
+from elastic.actors.worker_actor import born_of, call, worker_names
 from elastic.control.adoption import Adopted, who_goes_on
 from elastic.errors import ElasticError, SupersededError
 from elastic.settings import RunSettings
@@ -47,7 +47,7 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A worker that was found; `born`: the incarnation that has started it."""
+    """A worker that was found, or a stand-in, which has no name; `born`: the incarnation that has started it."""
 
     name: str
     born: int
@@ -79,11 +79,13 @@ class Former:
     def __init__(self, run: str) -> None:
         self._run = run
         self._end_supervisor()
-        pattern = re.compile(rf"elastic-{re.escape(run)}@(\d+)-(w\d+)")
-        matches = [match for match in map(pattern.fullmatch, _names(run)) if match is not None]
-        self._left = [Left(match[2], int(match[1]), actor) for match in matches if (actor := self._actor(match[0]))]
+        self._left = [
+            Left(worker, born_of(name), actor)
+            for name, worker in worker_names(namespace(run)).items()
+            if (actor := self._actor(name)) is not None
+        ]
         enough = sum(workers for _, workers, is_placed in self._gangs().values() if is_placed)
-        self._introduced = _ask({left: left.actor.introduce for left in self._left}, enough)
+        self._introduced = _ask([left for left in self._left if left.name], enough, "introduce")
 
     @property
     def incarnation(self) -> int:
@@ -102,8 +104,7 @@ class Former:
                 log.warning("the run %s goes on with other code or settings: its workers are ended", self._run)
             self._end(keep=(), gangs=())
             return None
-        calls = {left: left.actor.adopt for left in self._introduced}
-        answers = _ask(calls, len(calls), settings.incarnation)
+        answers = _ask(self._introduced, len(self._introduced), "adopt", settings.incarnation)
         going, _ = who_goes_on(tuple(answers.values()))
         if not going:
             self._end(keep=(), gangs=())
@@ -165,19 +166,19 @@ class Former:
             return None  # it has ended meanwhile
 
 
-def _ask(methods: dict[Left, Any], enough: int, *arguments: Any) -> dict[Left, Any]:
+def _ask(whom: Collection[Left], enough: int, method: str, *arguments: Any) -> dict[Left, Any]:
     """What all say that answer in time, or as soon as so many have: those who wait for a slot never do.
 
     Raises:
         SupersededError: one of them heeds a newer driver.
     """
-    calls = {left: method.options(concurrency_group="control").remote(*arguments) for left, method in methods.items()}
+    calls = {left: call(left.actor, method, *arguments) for left in whom}
     if calls and enough:
         ray.wait(list(calls.values()), num_returns=min(len(calls), enough), timeout=_ANSWER_S)
     answers = {}
-    for left, call in calls.items():
+    for left, asked in calls.items():
         try:
-            answers[left] = ray.get(call, timeout=0)
+            answers[left] = ray.get(asked, timeout=0)
         except RayTaskError as error:
             if isinstance(error.cause, SupersededError):
                 raise error.cause from None
@@ -189,8 +190,3 @@ def _ask(methods: dict[Left, Any], enough: int, *arguments: Any) -> dict[Left, A
 
 def _is_same(one: Introduction, settings: RunSettings, digest: str) -> bool:
     return one.digest == digest and replace(one.settings, incarnation=settings.incarnation) == settings
-
-
-def _names(run: str) -> Sequence[str]:
-    named = list_named_actors(all_namespaces=True)
-    return [str(one["name"]) for one in named if one["namespace"] == namespace(run)]

@@ -8,14 +8,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
-from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from elastic.actors import crown
 from elastic.actors.answers import Answers
@@ -23,11 +20,12 @@ from elastic.actors.draining import Drains
 from elastic.actors.fleet import Emit
 from elastic.actors.former import Heirloom
 from elastic.actors.host_monitors import HostMonitors
-from elastic.actors.peer_source import namespace
 from elastic.actors.probing import Probes
 from elastic.actors.slots import Slots, is_reserved, place_of
+from elastic.actors.staff import Hand, Staff
 from elastic.actors.striker import Striker
-from elastic.actors.worker import carried, start_worker_host
+from elastic.actors.worker import carried
+from elastic.actors.worker_actor import call
 from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.adoption import newest_view
@@ -47,24 +45,6 @@ _NO_GANG = -1
 _END_S = 10.0
 
 
-@dataclass(slots=True)
-class Hand:
-    """What the driver holds of one worker; of a member that an earlier driver left, maybe no more than its address."""
-
-    group: PlacementGroup | None
-    actor: Any
-    gang: int = 0
-    shard: int = 0
-    born: int = 0  # incarnation that started it
-    node: str = ""
-    pid: int = 0
-    address: tuple[str, int] | None = None
-    seen: int = 0
-    is_heard: bool = False
-    is_fenced: bool = False
-    is_over: bool = False
-
-
 class RayFleet:
     """See `Fleet`.
 
@@ -80,9 +60,8 @@ class RayFleet:
         crash: Callable[[Exception], None],
         digest: str = "",
     ) -> None:
-        self._settings, self._seed, self._emit_event, self._crash = settings, seed, emit, crash
+        self._settings, self._emit_event, self._crash = settings, emit, crash
         self._run, self._incarnation = settings.run, settings.incarnation
-        self._train_fn, self._digest = carried(train_fn), digest
         self._told = (0, -1)
         self._reign, self._probes = crown.Reign(settings.run, settings.incarnation, crash), Probes(self._emit)
         self._hands: dict[str, Hand] = {}
@@ -93,6 +72,8 @@ class RayFleet:
         self._monitors = HostMonitors(self._emit, self._then, self._watch_all_on, settings)
         self._striker = Striker(settings, self._monitors, self._emit, self._then)
         self._drains = Drains(self._emit)
+        work = (seed, carried(train_fn), digest)
+        self._staff = Staff(settings, self._slots, work, self._then, self._came_up, self._lost)
         self._lock = threading.RLock()
         self._is_down = threading.Event()
         self._keeping = threading.Thread(target=self._keep_guarded, name="elastic-keeper", daemon=True)
@@ -101,24 +82,16 @@ class RayFleet:
     # --- what the driver says ---
 
     def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
-        scaling = self._settings.scaling
-        group = self._slots.reserve(gang, self._monitors.admission.labels(scaling.label_selector, avoid, node))
-        resources = {key: amount for key, amount in scaling.resources.items() if key not in ("CPU", "GPU")}
-        actor = start_worker_host(
-            name=self._name(worker),
-            namespace=namespace(self._settings.run),
-            num_cpus=scaling.resources.get("CPU", 0),
-            num_gpus=scaling.resources.get("GPU", 0),
-            resources=resources,
-            strategy=PlacementGroupSchedulingStrategy(group, self._slots.bundle_of(shard)),
-            arguments=(worker, self._seed, self._settings, self._train_fn, gang, shard, self._digest),
-        )
+        labels = self._monitors.admission.labels(self._settings.scaling.label_selector, avoid, node)
+        hand = Hand(self._slots.reserve(gang, labels), None, gang, shard, born=self._incarnation)
+        hand.is_manned = not self._staff.stand_ins.has_ready
         with self._lock:
-            self._hands[worker] = Hand(group, actor, gang, shard, born=self._incarnation)
+            self._hands[worker] = hand
         if self._is_down.is_set():  # Ray took so long that the run has ended meanwhile
             self._release(worker)
             self._slots.remove_released()
-        self._call(worker, "ready", "control", then=lambda pid: self._came_up(worker, pid))
+        elif hand.is_manned:
+            self._staff.start_in_slot(worker, hand)  # at once: it waits for its place by itself
 
     def adopt(self, left: Heirloom) -> None:
         """Go on with workers that heed this driver from now on; of members that did not answer, look for a proof."""
@@ -132,6 +105,7 @@ class RayFleet:
                 hand = Hand(left.groups[one.gang], left.handles[one.worker], one.gang, one.shard)
                 hand.born, hand.node, hand.pid = left.born[one.worker], one.node, one.pid
                 hand.address = (one.host, one.port) if one.port else None
+                hand.is_in_slot = False  # for all that is known: it may have been a stand-in
                 self._hands[one.worker] = hand
         for node in {one.node for one in left.found}:
             self._monitors.need(node)  # it watches those that are known to be there
@@ -213,8 +187,7 @@ class RayFleet:
             self._striker.inject(fault, worker, node)
 
     def value(self, worker: str, timeout_s: float) -> Any:
-        reference = self._hands[worker].actor.value.options(concurrency_group="control").remote()
-        return ray.get(reference, timeout=timeout_s)
+        return ray.get(call(self._hands[worker].actor, "value"), timeout=timeout_s)
 
     def shutdown(self, keep_memory: bool = False) -> None:
         """End workers, monitors and the reservations, and see that the processes are gone; see `Fleet`.
@@ -228,12 +201,13 @@ class RayFleet:
         self._keeping.join(_END_S)
         self._probes.close()
         self._reign.look()
+        self._staff.stand_ins.end()
         if self.is_superseded:
             self._monitors.kill()
             return
         for hand in list(self._hands.values()):
-            if not hand.is_over and hand.actor is not None:
-                ray.kill(hand.actor)  # in a way that Ray does not take for a failure
+            if not hand.is_over:
+                hand.kill()
         pages = page_pattern(self._settings.run)
         checkpoint = self._settings.checkpoint
         arenas = (checkpoint.memory, self._settings.run) if checkpoint is not None and not keep_memory else None
@@ -276,7 +250,7 @@ class RayFleet:
         hand = self._hands.get(worker)
         if hand is None or hand.is_over or hand.actor is None:
             return
-        reference = getattr(hand.actor, method).options(concurrency_group=group).remote(*args)
+        reference = call(hand.actor, method, *args, group=group)
         self._then(reference, then or (lambda _: None), lambda error: self._lost(worker, error))
 
     def _came_up(self, worker: str, pid: int) -> None:
@@ -304,7 +278,11 @@ class RayFleet:
                 self._put_under_watch(worker)
 
     def _has_workers(self, node: str) -> bool:
-        return any(hand.node == node and not hand.is_over for hand in list(self._hands.values()))
+        return node in self._nodes()
+
+    def _nodes(self) -> frozenset[str]:
+        """Those with workers."""
+        return frozenset(hand.node for hand in list(self._hands.values()) if hand.node and not hand.is_over)
 
     def _listen(self, worker: str) -> None:
         hand = self._hands[worker]
@@ -350,8 +328,8 @@ class RayFleet:
         self._monitors.forget(hand.node, worker)
         if is_last:
             self._slots.release(hand.gang, hand.group)
-        if hand.actor is not None and not (is_last and hand.group is not None):
-            ray.kill(hand.actor)  # the slots of its replica are kept for the others, and for who takes its place
+        if not (is_last and hand.is_in_slot and hand.group is not None):
+            hand.kill()  # the slots of its replica are kept for the others, and for who takes its place
 
     # --- the thread ---
 
@@ -369,6 +347,8 @@ class RayFleet:
             self._drains.look_now_and_then()
             self._expire_fences()
             self._reign.look_now_and_then()
+            if min(self._told) >= 0 and self._told[0] > 0:  # not while the run's first workers start
+                self._staff.stand_ins.keep(self._nodes())
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in unplaced:
@@ -382,6 +362,7 @@ class RayFleet:
             self._monitors.need(node)
             self._put_under_watch(worker)
             self._emit(ev.WorkerPlaced(worker=worker, node=node))
+            self._staff.man(worker, hand)
 
     def _expire_fences(self) -> None:
         """A monitor that does not say that it has killed a worker may be out of reach: look for the proof elsewhere."""

@@ -1,4 +1,4 @@
-"""Effect. The worker's actor: a WorkerHost whose control calls answer while training runs."""
+"""Effect. A worker on Ray: a WorkerHost that knows its slot, its peers and its mates."""
 
 import logging
 import time
@@ -11,11 +11,13 @@ from typing import Any, cast
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
-from ray.util import get_current_placement_group, get_node_ip_address, remove_placement_group
+from ray.util import get_node_ip_address, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 
 from elastic.actors.former import Introduction
 from elastic.actors.peer_source import PeerSource, namespace, peer_sources
 from elastic.actors.ray_data import RayBlocks
+from elastic.actors.worker_actor import call, worker_names
 from elastic.checkpoint.catalog import Holder
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.memory import MemorySource
@@ -28,8 +30,6 @@ from elastic.train.runner import TrainFn
 
 log = logging.getLogger("elastic")
 
-# `events` waits for news in its own group, so that a freeze is never queued behind it.
-_GROUPS = {"control": 4, "events": 1}
 _BY_VALUE_BYTES = 64 << 10  # Ray sends an argument with the call up to 100 KiB
 _PUT_S = 30.0
 _UPLOAD_SHARE = 0.8  # of the time that an orphan has; the rest is for its mates
@@ -39,10 +39,22 @@ _LOOK_S = 0.2
 
 
 class RayWorkerHost(WorkerHost):
-    """A WorkerHost in an actor; an orphan removes its own placement group, which frees its slot."""
+    """A WorkerHost in an actor; an orphan removes the placement group of its replica, which frees its slot.
+
+    Args:
+        group: with the slot in which it works.
+    """
 
     def __init__(
-        self, worker: str, seed: int, settings: RunSettings, train_fn: TrainFn, gang: int, shard: int, digest: str
+        self,
+        worker: str,
+        seed: int,
+        settings: RunSettings,
+        train_fn: TrainFn,
+        gang: int,
+        shard: int,
+        digest: str,
+        group: PlacementGroup,
     ) -> None:
         spec = WorkerSpec(worker=worker, seed=seed, settings=settings, train_fn=train_fn, gang=gang, shard=shard)
         self._introduction = partial(Introduction, settings=settings, digest=digest)
@@ -57,7 +69,7 @@ class RayWorkerHost(WorkerHost):
         self._peers, self._is_persistent = peers, bool(settings.checkpoint and settings.checkpoint.persistent)
         self._namespace, self._width = namespace(settings.run), settings.scaling.workers_per_replica
         self._memory = MemorySource(Path((settings.checkpoint or Checkpoint()).memory), settings.run)
-        self._has_saved = False
+        self._has_saved, self._group = False, group
 
     def introduce(self) -> Introduction:
         """Who this is, for a driver that may want to go on with it."""
@@ -136,7 +148,7 @@ class RayWorkerHost(WorkerHost):
     def _ask_sealed(self, mate: str) -> list[ShardKey] | None:
         try:
             actor = ray.get_actor(self._living()[mate], namespace=self._namespace)
-            return ray.get(actor.sealed.options(concurrency_group="control").remote(), timeout=_ANSWER_S)
+            return ray.get(call(actor, "sealed"), timeout=_ANSWER_S)
         except (KeyError, ValueError, RayError) as error:  # it has ended meanwhile, or is about to
             log.debug("%s does not say what it has saved: %s", mate, type(error).__name__)
             return None
@@ -146,21 +158,20 @@ class RayWorkerHost(WorkerHost):
 
         Who was never a member knows no mates, has saved nothing, and gives them all the time that they have.
         """
-        group, mates = get_current_placement_group(), self._link.mates
+        mates = self._link.mates
         is_member, frees = bool(mates) or self._width == 1, None
-        while group is not None and frees is None and self._link.silent_s >= self._orphan_lease_s:
+        while frees is None and self._link.silent_s >= self._orphan_lease_s:
             if is_member:
                 frees = frees_group(self._link.worker, mates, self._living())
             if time.monotonic() >= deadline_s:
                 frees = frees or not is_member
             time.sleep(_LOOK_S * (frees is None))
         if frees:
-            remove_placement_group(group)
+            remove_placement_group(self._group)
 
     def _living(self) -> dict[str, str]:
         """Names of the actors that are there, by worker of the run."""
-        named = ray.util.list_named_actors(all_namespaces=True)
-        return {one["name"].rpartition("-")[2]: one["name"] for one in named if one["namespace"] == self._namespace}
+        return {worker: name for name, worker in worker_names(self._namespace).items() if worker}
 
 
 def frees_group(worker: str, mates: Sequence[str], living: Collection[str]) -> bool | None:
@@ -207,27 +218,3 @@ def carried(train_fn: TrainFn) -> Any:
     nbytes = len(cloudpickle.dumps(train_fn, buffer_callback=buffers.append))
     nbytes += sum(buffer.raw().nbytes for buffer in buffers)
     return reference if nbytes > _BY_VALUE_BYTES else ray.get(reference, timeout=_PUT_S)
-
-
-def start_worker_host(
-    *,
-    name: str,
-    namespace: str,
-    num_cpus: float,
-    num_gpus: float,
-    resources: dict[str, float],
-    strategy: Any,
-    arguments: tuple[Any, ...],
-) -> Any:
-    """A handle to a new, detached worker actor; it waits for its slot by itself."""
-    options: dict[str, Any] = {"concurrency_groups": _GROUPS, "max_restarts": 0}
-    actor_class = ray.remote(**options)(RayWorkerHost)
-    return actor_class.options(
-        name=name,
-        namespace=namespace,
-        lifetime="detached",
-        num_cpus=num_cpus,
-        num_gpus=num_gpus,
-        resources=resources,
-        scheduling_strategy=strategy,
-    ).remote(*arguments)

@@ -16,6 +16,9 @@ class Scaling:
             machine has room for it)
         spares: replicas parked at the door of their first step, ready to replace a lost one. (replicas; default 0: a
             spare keeps resources that somebody pays for)
+        stand_ins: processes on each node with workers that have imported all that a worker needs, and become one when
+            a worker there is lost; each takes the host memory of these imports, and no slot. (processes per node;
+            default 1: of the workers of a node, seldom more than one is lost at a time)
         workers_per_replica: workers that hold one copy of the model together, each a shard of it. (workers; default 1:
             plain data parallelism)
         num_nodes_per_dp: nodes of a replica, each with as many of its workers, in the order of their shards. (nodes;
@@ -36,6 +39,7 @@ class Scaling:
 
     num_dp_replicas: int | tuple[int, int] = 1
     spares: int = 0
+    stand_ins: int = 1
     workers_per_replica: int = 1
     num_nodes_per_dp: int = 1
     use_gpu: bool = False
@@ -55,20 +59,14 @@ class Scaling:
             raise SettingError(
                 f"Scaling.num_dp_replicas={given!r} must be n >= 1 or (minimum, maximum) with 1 <= minimum <= maximum"
             )
-        for name in ("spares", "workers_per_replica", "num_nodes_per_dp", "threads_per_worker"):
-            if not isinstance(getattr(self, name), int):
-                raise SettingError(f"Scaling.{name}={getattr(self, name)!r} must be a whole number")
-        if self.spares < 0:
-            raise SettingError(f"Scaling.spares={self.spares} must not be negative")
-        if self.workers_per_replica < 1:
-            raise SettingError(f"Scaling.workers_per_replica={self.workers_per_replica} must be at least 1")
+        for name, least in (("spares", 0), ("stand_ins", 0), ("workers_per_replica", 1), ("threads_per_worker", 1)):
+            _check_count(name, getattr(self, name), least)
+        _check_count("num_nodes_per_dp", self.num_nodes_per_dp, None)
         if self.num_nodes_per_dp < 1 or self.workers_per_replica % self.num_nodes_per_dp:
             raise SettingError(
                 f"Scaling.num_nodes_per_dp={self.num_nodes_per_dp} must divide workers_per_replica="
                 f"{self.workers_per_replica}: each node of a replica has as many of its workers"
             )
-        if self.threads_per_worker < 1:
-            raise SettingError(f"Scaling.threads_per_worker={self.threads_per_worker} must be at least 1")
         if any(amount <= 0 for amount in self.resources.values()):
             raise SettingError(f"Scaling.resources_per_worker={self.resources_per_worker!r} must hold positive amounts")
 
@@ -89,3 +87,10 @@ class Scaling:
         if self.resources_per_worker is not None:
             return dict(self.resources_per_worker)
         return {"GPU": 1.0} if self.use_gpu else {"CPU": 1.0}
+
+
+def _check_count(name: str, given: object, least: int | None) -> None:
+    if not isinstance(given, int):
+        raise SettingError(f"Scaling.{name}={given!r} must be a whole number")
+    if least is not None and given < least:
+        raise SettingError(f"Scaling.{name}={given} must {'not be negative' if least == 0 else 'be at least 1'}")

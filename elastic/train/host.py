@@ -6,12 +6,10 @@ Plain Python: a Ray actor hosts it in a cluster, a child process in tests and on
 import logging
 import os
 import pickle
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -29,6 +27,7 @@ from elastic.train.link import Link
 from elastic.train.logs import LogBuffer
 from elastic.train.runner import TrainFn, run_train_fn
 from elastic.train.session import Surroundings
+from elastic.train.sigterm import heed_sigterm
 
 log = logging.getLogger("elastic")
 
@@ -109,7 +108,7 @@ class WorkerHost:
             incarnation=spec.settings.incarnation,
             section=Sections(self._slow).section if use_cuda else nullcontext,
         )
-        self._heed_sigterm()
+        heed_sigterm(self.notice)
         arguments = (spec.train_fn, around, self._keep)
         threading.Thread(target=run_train_fn, args=arguments, name="elastic-train", daemon=True).start()
         threading.Thread(target=self._watch_for_driver, name="elastic-orphan-watch", daemon=True).start()
@@ -182,6 +181,10 @@ class WorkerHost:
         """Have train_fn raise."""
         self._link.inject(fault)
 
+    def notice(self, reason: str) -> None:
+        """This worker is to go soon: it leaves in good order."""
+        self._link.notice(reason)
+
     def end(self) -> None:
         """The process is about to end: take the flight page away."""
         self._page.remove()
@@ -189,16 +192,6 @@ class WorkerHost:
     def value(self) -> Any:
         """What train_fn returned."""
         return self._value
-
-    def _heed_sigterm(self) -> None:
-        """SIGTERM is a notice: whoever sends it kills a while later, and until then the worker leaves in good order."""
-
-        def heed(number: int, frame: FrameType | None) -> None:
-            # In a thread, since the interrupted code may hold the link's lock.
-            threading.Thread(target=self._link.notice, args=("SIGTERM",), daemon=True).start()
-
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, heed)
 
     def _slow(self, share: float) -> None:
         """What a profiler in this process says of its GPU."""

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 import elastic
-from elastic.actors import ray_fleet
+from elastic.actors import staff
 from elastic.actors.draining import drain_node, draining_nodes
 from elastic.actors.worker import carried
 from elastic.control.state import RunState
@@ -94,13 +94,13 @@ def test_what_a_worker_is_started_with_lies_on_no_other_node(
     hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From one that has just died, its node would fetch it in vain, and start nothing for 10 or 30 s."""
-    given, start = list[Any](), ray_fleet.start_worker_host
+    given, begin = list[Any](), staff.begin
 
-    def recording(**how: Any) -> Any:
-        given.extend(how["arguments"])
-        return start(**how)
+    def recording(actor: Any, *how: Any) -> Any:
+        given.extend(how)
+        return begin(actor, *how)
 
-    monkeypatch.setattr(ray_fleet, "start_worker_host", recording)
+    monkeypatch.setattr(staff, "begin", recording)
     result = fit(tmp_path, steps=2, scaling=elastic.Scaling(num_dp_replicas=1))
     assert result.steps == 2 and given
     assert not [one for one in given if isinstance(one, ray.ObjectRef)]

@@ -136,7 +136,7 @@ def test_a_stopped_job_is_pushed_on_without_it_and_the_next_one_goes_on_from_pee
     assert re.search(r"^generation 1: 2 replicas", log, flags=re.MULTILINE), "progress comes as lines"
 
     # Workers go at once; the actors that hold their last step push it on, and commit it, with no driver left.
-    wait_for(lambda: not any(jobs.has("RayWorkerHost", one) for one in (first, second)), "slots are not freed", 15)
+    wait_for(lambda: not any(jobs.has("WorkerActor", one) for one in (first, second)), "slots are not freed", 15)
     assert all(jobs.has("CheckpointReplica", one) for one in (first, second))
     assert jobs.durable() < saved, f"the upload took less than {time.monotonic() - began_s:.0f} s"
     wait_for(lambda: jobs.durable() == saved, f"step {saved} does not become durable: {jobs.durable()}")

@@ -159,7 +159,7 @@ def test_what_a_stopped_job_leaves_in_memory_goes_by_itself(head: Head) -> None:
     slots = list(Path("/dev/shm").glob("elastic-brief@*.slot"))
     assert slots, "nothing was left, so nothing can go"
     wait_for(lambda: not any(slot.exists() for slot in slots), "slots stay although nobody comes", 60)
-    titles = "ray::CheckpointReplica", "ray::RayWorkerHost"
+    titles = "ray::CheckpointReplica", "ray::WorkerActor"
     wait_for(lambda: not any(running(title) for title in titles), "actors stay although nobody comes", 60)
 
 

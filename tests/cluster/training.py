@@ -53,7 +53,8 @@ def regression(
         def write(**line: Any) -> None:
             os.write(log, json.dumps({"t": time.time(), "pid": os.getpid(), **line}).encode() + b"\n")
 
-        write(event="started", model=id(model), optimizer=id(optimizer), node=session.worker)
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        write(event="started", model=id(model), optimizer=id(optimizer), node=session.worker, gpus=gpus)
         for step in session.steps(batches, max_steps=steps):
             with step:
                 for index, x, y in step:

@@ -1,0 +1,139 @@
+"""Effect. The processes of a run's workers on Ray: new ones in their slots, or stand-ins that take a slot over."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayActorError, RayError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from elastic.actors.host_monitors import Then
+from elastic.actors.peer_source import namespace
+from elastic.actors.slots import Slots
+from elastic.actors.stand_ins import StandIns
+from elastic.actors.worker_actor import actor_name, begin, start_worker_actor
+from elastic.settings import RunSettings
+
+log = logging.getLogger("elastic")
+
+
+@dataclass(slots=True)
+class Hand:
+    """What the driver holds of one worker; of a member that an earlier driver left, maybe no more than its address.
+
+    Attributes:
+        actor: None until it is known which process it is. is_manned: that is settled, or about to be.
+        is_in_slot: the process goes with its slot. holder: keeps the accelerators of the slot where a stand-in works.
+        born: incarnation that started it.
+    """
+
+    group: PlacementGroup | None
+    actor: Any
+    gang: int = 0
+    shard: int = 0
+    born: int = 0
+    is_manned: bool = True
+    is_in_slot: bool = True
+    holder: Any = None
+    node: str = ""
+    pid: int = 0
+    address: tuple[str, int] | None = None
+    seen: int = 0
+    is_heard: bool = False
+    is_fenced: bool = False
+    is_over: bool = False
+
+    def kill(self) -> None:
+        """In a way that Ray does not take for a failure."""
+        for actor in (self.actor, self.holder):
+            if actor is not None:
+                ray.kill(actor)
+
+
+class Staff:
+    """See the module. Called from the fleet's threads.
+
+    Args:
+        work: what all workers are started with: seed, settings, train_fn, digest.
+        then: goes on with an answer, or an error, of a call to Ray, in a thread that may call Ray.
+        came_up, lost: told of a worker's pid, or of the error of its start.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        slots: Slots,
+        work: tuple[int, Any, str],
+        then: Then,
+        came_up: Callable[[str, int], None],
+        lost: Callable[[str, Exception], None],
+    ) -> None:
+        self._settings, self._slots, self._then = settings, slots, then
+        self._seed, self._train_fn, self._digest = work
+        self._came_up, self._lost = came_up, lost
+        small = b"" if isinstance(self._train_fn, ray.ObjectRef) else cloudpickle.dumps(self._train_fn)
+        self.stand_ins = StandIns(settings, small, then)
+        self._lock = threading.Lock()
+
+    def start_in_slot(self, worker: str, hand: Hand) -> None:
+        """A new process, which waits for its place by itself."""
+        self._begin(worker, hand, self._actor_in_slot(worker, hand), {})
+
+    def man(self, worker: str, hand: Hand) -> None:
+        """A process for a worker whose place is known: a stand-in, if one is ready there."""
+        with self._lock:
+            if hand.is_manned or hand.is_over:
+                return
+            hand.is_manned, stand_in = True, self.stand_ins.take(hand.node)
+            hand.is_in_slot = stand_in is None
+        try:
+            self._man(worker, hand, stand_in)
+        except (RayError, RuntimeError, ValueError) as error:
+            self._lost(worker, error)
+
+    def _man(self, worker: str, hand: Hand, stand_in: Any) -> None:
+        if stand_in is None:
+            self.start_in_slot(worker, hand)
+        elif self._settings.scaling.resources.keys() <= {"CPU"}:
+            self._begin(worker, hand, stand_in, {})
+        else:
+            self._begin_beside(worker, hand, stand_in)
+
+    def _begin_beside(self, worker: str, hand: Hand, stand_in: Any) -> None:
+        """Ray tells accelerators to who has the slot alone: an actor that does no more holds it for the stand-in."""
+        hand.actor, hand.holder = stand_in, self._actor_in_slot(f"slot-{worker}", hand)
+        asked = hand.holder.surroundings.options(concurrency_group="control").remote()
+        self._then(
+            asked,
+            lambda found: self._begin(worker, hand, stand_in, found),
+            lambda error: self._lost(worker, error),
+        )
+
+    def _begin(self, worker: str, hand: Hand, actor: Any, surroundings: Mapping[str, str]) -> None:
+        def failed(error: Exception) -> None:
+            if hand.is_in_slot or hand.is_over or not isinstance(error, RayActorError):
+                self._lost(worker, error)
+                return
+            log.info("the stand-in that was to be %s has died: a new process takes its place", worker)
+            hand.kill()
+            hand.is_in_slot, hand.holder = True, None
+            self.start_in_slot(worker, hand)
+
+        hand.actor = actor
+        where = (hand.gang, hand.shard, self._digest, hand.group)
+        begun = begin(actor, surroundings, worker, self._seed, self._settings, self._train_fn, *where)
+        self._then(begun, lambda pid: self._came_up(worker, pid), failed)
+
+    def _actor_in_slot(self, role: str, hand: Hand) -> Any:
+        assert hand.group is not None, role
+        return start_worker_actor(
+            name=actor_name(self._settings.run, self._settings.incarnation, role),
+            namespace=namespace(self._settings.run),
+            strategy=PlacementGroupSchedulingStrategy(hand.group, self._slots.bundle_of(hand.shard)),
+            resources=self._settings.scaling.resources,
+        )

@@ -1,0 +1,135 @@
+"""Effect. The stand-ins of a run: on each node with workers, processes that can become a worker at once.
+
+Most of what a replacement takes is the start of a process and its imports, on cores that the survivors' steps want. A
+stand-in has both behind it. It holds no slot: who takes it gives it the slot, and the accelerators, of the worker.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from elastic.actors.host_monitors import Then
+from elastic.actors.peer_source import namespace
+from elastic.actors.worker_actor import stand_in_name, start_worker_actor
+from elastic.settings import RunSettings
+
+log = logging.getLogger("elastic")
+
+_AGAIN_S = 30.0  # until a node on which one has failed gets another
+_ASK_S = 30.0
+_LINGER_S = 60.0  # on a node whose workers have gone: their replacements may come there
+_AT_ONCE = 4  # Ray needs milliseconds for each
+
+
+@dataclass(slots=True)
+class StandIn:
+    """What the driver holds of one; `due_s`: when it is asked again, none while it has yet to answer."""
+
+    node: str
+    actor: Any
+    is_ready: bool = False
+    due_s: float | None = 0.0
+
+
+class StandIns:
+    """Called from any thread.
+
+    Args:
+        train_fn: pickled, so that what it imports is imported, too; empty where it is large.
+        then: goes on with an answer, or an error, of a call to Ray, in a thread that may call Ray.
+    """
+
+    def __init__(
+        self, settings: RunSettings, train_fn: bytes, then: Then, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings, self._train_fn, self._then, self._clock = settings, train_fn, then, clock
+        self._all: list[StandIn] = []
+        self._failed_s: dict[str, float] = {}
+        self._needed_s: dict[str, float] = {}
+        self._number = 0
+        self._lock = threading.RLock()
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Have `Scaling.stand_ins` on each of these nodes, and none elsewhere; ask those that are there."""
+        now_s = self._clock()
+        with self._lock:
+            self._needed_s |= dict.fromkeys(nodes, now_s)
+            for one in [one for one in self._all if now_s - self._needed_s[one.node] > _LINGER_S]:
+                self._drop(one)
+            for node in self._wanting(nodes, now_s)[:_AT_ONCE]:
+                self._start(node)
+            for one in self._all:
+                if one.due_s is not None and now_s >= one.due_s:
+                    self._ask(one)
+
+    def _wanting(self, nodes: Collection[str], now_s: float) -> list[str]:
+        there = Counter(one.node for one in self._all)
+        wanted = self._settings.scaling.stand_ins
+        return [node for node in nodes if there[node] < wanted and now_s >= self._failed_s.get(node, 0.0)]
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is one, anywhere, that can be taken."""
+        with self._lock:
+            return any(one.is_ready for one in self._all)
+
+    def take(self, node: str) -> Any:
+        """The actor of one that is ready on this node, which is nobody's any more; None: there is none."""
+        with self._lock:
+            found = next((one for one in self._all if one.node == node and one.is_ready), None)
+            if found is None:
+                return None
+            self._all.remove(found)
+            return found.actor
+
+    def end(self) -> None:
+        """End those that nobody has taken."""
+        with self._lock:
+            for one in list(self._all):
+                self._drop(one)
+
+    def _start(self, node: str) -> None:
+        self._number += 1
+        try:
+            actor = start_worker_actor(
+                name=stand_in_name(self._settings.run, self._settings.incarnation, self._number),
+                namespace=namespace(self._settings.run),
+                strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                resources={},
+                as_stand_in=(self._settings.limits.orphan_lease_s, self._train_fn),
+            )
+        except (RayError, RuntimeError, ValueError) as error:  # Ray's head may be away
+            self._failed(node, error)
+        else:
+            self._all.append(StandIn(node, actor))
+
+    def _failed(self, node: str, error: Exception) -> None:
+        log.debug("a stand-in on node %s has failed: %s", node, error)
+        self._failed_s[node] = self._clock() + _AGAIN_S
+
+    def _ask(self, one: StandIn) -> None:
+        """Whether it is ready; that tells it, too, that its driver lives."""
+
+        def ready(_: int) -> None:
+            one.is_ready, one.due_s = True, self._clock() + min(_ASK_S, self._settings.limits.orphan_lease_s / 4)
+
+        def failed(error: Exception) -> None:
+            with self._lock:
+                if one in self._all:  # else it was taken, or dropped
+                    self._failed(one.node, error)
+                    self._drop(one)
+
+        one.due_s = None
+        self._then(one.actor.stand_by.options(concurrency_group="control").remote(), ready, failed)
+
+    def _drop(self, one: StandIn) -> None:
+        self._all.remove(one)
+        ray.kill(one.actor)

@@ -1,0 +1,207 @@
+"""Effect. The actor of a worker: a process that becomes a worker once it is told which one.
+
+Light, so that what takes seconds to import, torch above all, is imported where nobody waits for it: a *stand-in* does
+so with low priority, and stands by on its node until a worker is wanted there.
+"""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError
+from ray.util import list_named_actors
+
+from elastic.train.sigterm import heed_sigterm
+
+# `events` waits for news in its own group, so that a freeze is never queued behind it.
+_GROUPS = {"control": 4, "events": 1}
+_UNHURRIED = 10  # niceness
+_IMPORT_S = 600.0  # on a machine whose cores are all busy
+_BEGIN_S = 60.0
+_ANSWER_S = 10.0
+_WATCH_S = 1.0
+_STAND_IN = "standin"
+_NAME = re.compile(rf"elastic-.+@(\d+)-(w\d+|{_STAND_IN}\d+)")
+
+
+class WorkerActor:
+    """Methods are called through `do`, once `begin` has made it a worker.
+
+    Args:
+        stands_by_s: it is a stand-in, and ends when nobody has asked for it for so long; 0: it is begun at once.
+        train_fn: pickled; what it imports, a stand-in has imported, too.
+    """
+
+    def __init__(self, stands_by_s: float = 0.0, train_fn: bytes = b"") -> None:
+        self._worker, self._host = "", cast(Any, None)
+        self._has_begun = threading.Event()
+        self._asked_s = time.monotonic()
+        heed_sigterm(self._notice)  # in the main thread, which has no other chance
+        if stands_by_s:
+            import numpy  # noqa: F401  # its threads, made here, keep their priority
+
+            self._importing = threading.Thread(
+                target=_import_unhurried, args=(train_fn,), name="elastic-importing", daemon=True
+            )
+            self._importing.start()
+            watch = threading.Thread(target=self._watch, args=(stands_by_s,), name="elastic-standing-by", daemon=True)
+            watch.start()
+
+    def stand_by(self) -> int:
+        """The pid, once it could begin at once; asked again now and then, it goes on standing by.
+
+        Raises:
+            TimeoutError: its imports take too long.
+        """
+        self._asked_s = time.monotonic()
+        self._importing.join(_IMPORT_S)
+        if self._importing.is_alive():
+            raise TimeoutError(f"importing took more than {_IMPORT_S:g} s")
+        self._asked_s = time.monotonic()
+        return os.getpid()
+
+    def surroundings(self) -> dict[str, str]:
+        """What Ray tells this process of the accelerators of its slot."""
+        return {name: value for name, value in os.environ.items() if name.endswith("_VISIBLE_DEVICES")}
+
+    def begin(self, surroundings: Mapping[str, str], worker: str, *arguments: Any) -> int:
+        """Be this worker from now on; see `RayWorkerHost`. Returns the pid.
+
+        Args:
+            surroundings: of the actor in whose slot a stand-in works.
+        """
+        from elastic.actors.worker import RayWorkerHost
+
+        os.environ.update(surroundings)
+        self._worker = worker
+        self._host = RayWorkerHost(worker, *arguments)
+        self._has_begun.set()
+        return self._host.ready()
+
+    def stands_for(self) -> str:
+        """The worker that it is, or is to be; empty: none."""
+        return self._worker
+
+    def do(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the worker.
+
+        Raises:
+            RuntimeError: it is none.
+        """
+        if not self._has_begun.wait(_BEGIN_S):
+            raise RuntimeError(f"{method} was asked of a process that is no worker")
+        return getattr(self._host, method)(*arguments)
+
+    def _notice(self, reason: str) -> None:
+        if not self._has_begun.is_set():
+            os._exit(0)
+        self.do("notice", reason)
+
+    def _watch(self, stands_by_s: float) -> None:
+        """Its driver is gone, and no other one has a use for it."""
+        while not self._worker:
+            if not self._importing.is_alive() and time.monotonic() - self._asked_s > stands_by_s:
+                os._exit(0)
+            self._has_begun.wait(_WATCH_S)
+
+
+def _import_unhurried(train_fn: bytes) -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _UNHURRIED)  # of this thread alone
+    import elastic.actors.worker  # noqa: F401
+    from elastic.train.rehearsal import rehearse
+
+    rehearse()
+    if train_fn:
+        cloudpickle.loads(train_fn)
+
+
+def start_worker_actor(
+    *,
+    name: str,
+    namespace: str,
+    strategy: Any,
+    resources: Mapping[str, float],
+    as_stand_in: tuple[float, bytes] | tuple[()] = (),
+) -> Any:
+    """A handle to a new, detached actor; it waits for its slot by itself.
+
+    Args:
+        resources: of Ray, by name. as_stand_in: see `WorkerActor`.
+    """
+    options: dict[str, Any] = {"concurrency_groups": _GROUPS, "max_restarts": 0}
+    others = {key: amount for key, amount in resources.items() if key not in ("CPU", "GPU")}
+    return (
+        ray.remote(**options)(WorkerActor)
+        .options(
+            name=name,
+            namespace=namespace,
+            lifetime="detached",
+            num_cpus=resources.get("CPU", 0),
+            num_gpus=resources.get("GPU", 0),
+            resources=others,
+            scheduling_strategy=strategy,
+        )
+        .remote(*as_stand_in)
+    )
+
+
+def begin(actor: Any, surroundings: Mapping[str, str], worker: str, *arguments: Any) -> Any:
+    """Have it be this worker; returns the reference, to its pid. See `WorkerActor.begin`."""
+    return actor.begin.options(concurrency_group="control").remote(surroundings, worker, *arguments)
+
+
+def call(actor: Any, method: str, *arguments: Any, group: str = "control") -> Any:
+    """Start a call of a worker's method; returns the reference."""
+    return actor.do.options(concurrency_group=group).remote(method, *arguments)
+
+
+def actor_name(run: str, incarnation: int, role: str) -> str:
+    """Of the actor that is started as this worker, or in another role."""
+    return f"elastic-{run}@{incarnation}-{role}"
+
+
+def stand_in_name(run: str, incarnation: int, number: int) -> str:
+    """Of a stand-in, also when it has become a worker."""
+    return actor_name(run, incarnation, f"{_STAND_IN}{number}")
+
+
+def born_of(name: str) -> int:
+    """The incarnation that has started the actor of this name."""
+    match = _NAME.fullmatch(name)
+    assert match is not None, name
+    return int(match[1])
+
+
+def worker_names(namespace: str) -> dict[str, str]:
+    """Actors of a run that are workers, or may become them, by name: for which worker each stands, empty: for none.
+
+    Of those that were stand-ins this is asked, and who does not answer counts for none.
+    """
+    named = [str(one["name"]) for one in list_named_actors(all_namespaces=True) if one["namespace"] == namespace]
+    roles = {name: match[2] for name in named if (match := _NAME.fullmatch(name)) is not None}
+    asked = {name: _ask_for_whom(name, namespace) for name, role in roles.items() if role.startswith(_STAND_IN)}
+    return roles | _answers(asked)
+
+
+def _ask_for_whom(name: str, namespace: str) -> Any:
+    try:
+        return ray.get_actor(name, namespace=namespace).stands_for.options(concurrency_group="control").remote()
+    except ValueError:
+        return None  # it has ended meanwhile
+
+
+def _answers(asked: Mapping[str, Any]) -> dict[str, str]:
+    found, calls = dict.fromkeys(asked, ""), {name: call for name, call in asked.items() if call is not None}
+    if calls:
+        ray.wait(list(calls.values()), num_returns=len(calls), timeout=_ANSWER_S)
+    for name, call in calls.items():
+        try:
+            found[name] = ray.get(call, timeout=0)
+        except RayError:
+            continue  # it has ended meanwhile, or hangs
+    return found

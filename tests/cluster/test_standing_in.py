@@ -1,0 +1,115 @@
+"""Effect. A lost worker is replaced by a process that stood by on its node, on a real cluster."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.util import list_named_actors
+
+import elastic
+from elastic.actors.peer_source import namespace
+from tests.chaos.ledger_checks import booked
+from tests.cluster import training
+from tests.cluster.test_fit import committed_samples
+from tests.cluster.training import read_lines, regression
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS = 1500
+
+
+def stand_ins(run: str) -> dict[int, Any]:
+    """Actors of those that are ready, by pid; of one that has become a worker, too."""
+    named = [one for one in list_named_actors(all_namespaces=True) if one["namespace"] == namespace(run)]
+    actors = [ray.get_actor(one["name"], one["namespace"]) for one in named if "-standin" in one["name"]]
+    calls = [actor.stand_by.options(concurrency_group="control").remote() for actor in actors]
+    return dict(zip(ray.get(calls, timeout=120), actors, strict=True))
+
+
+class KillsOnceOneStandsBy(training.At):
+    """Waits for a stand-in, and kills the member of the highest rank; has the run end soon once it is whole again."""
+
+    def __init__(self, run: str, hurry: Path) -> None:
+        super().__init__(20, self._strike)
+        self.run, self.hurry = run, hurry
+        self.ready: dict[int, Any] = {}
+        self.killed = 0
+
+    def _strike(self, state: Any) -> None:
+        deadline_s = time.monotonic() + 100
+        while not (found := stand_ins(self.run)):
+            assert time.monotonic() < deadline_s, "nobody stands by"
+            time.sleep(0.2)
+        self.before_it_is_killed(found)
+        self.ready, self.killed = found, state.members[-1].pid
+        os.kill(self.killed, signal.SIGKILL)
+
+    def before_it_is_killed(self, ready: dict[int, Any]) -> None:
+        """For a test that has more in mind."""
+
+    def on_resized(self, moment: Any) -> None:
+        if self.killed and len(self.generations) > 2:
+            self.hurry.touch()
+
+
+def run_until_replaced(folder: Path, saboteur: KillsOnceOneStandsBy, **scaling: Any) -> dict[str, Any]:
+    """What the journal says of the replacement at the door of its first step."""
+    result = elastic.fit(
+        regression(folder, STEPS, until=saboteur.hurry),
+        scaling=elastic.Scaling(**scaling),
+        limits=elastic.Limits(start_timeout_s=120),
+        callbacks=[saboteur],
+        name=saboteur.run,
+        run_dir=folder / "run",
+    )
+    booked(folder / "run" / "journal.jsonl")
+    assert saboteur.killed and saboteur.ready and result.steps == STEPS
+    assert set(committed_samples(folder).values()) == {1}
+    digests = [line["digest"] for line in read_lines(folder) if line["event"] == "finished"]
+    assert len(digests) == 2 and len(set(digests)) == 1
+    lines = map(json.loads, (folder / "run" / "journal.jsonl").read_text().splitlines())
+    *_, replacement = (line for line in lines if line.get("event") == "WorkerParked")
+    return replacement
+
+
+def test_a_stand_in_takes_the_place_of_a_killed_worker(hosts: Any, tmp_path: Path) -> None:
+    saboteur = KillsOnceOneStandsBy("in-place", tmp_path / "hurry")
+    replacement = run_until_replaced(tmp_path, saboteur, num_dp_replicas=2, label_selector={"pool": "b"})
+    assert replacement["worker"] == "w2"
+    assert replacement["pid"] in saboteur.ready, "its process was there before"
+    assert stand_ins(saboteur.run) == {}, "nobody stands by for a run that has ended"
+
+
+@pytest.mark.slow
+def test_it_has_the_gpus_of_the_slot_that_it_takes(hosts: Any, tmp_path: Path) -> None:
+    seen: dict[int, str] = {}
+
+    class Notes(KillsOnceOneStandsBy):
+        def before_it_is_killed(self, ready: dict[int, Any]) -> None:
+            for pid, actor in ready.items():
+                calls = [actor.surroundings.options(concurrency_group="control").remote()]
+                seen[pid] = ray.get(calls, timeout=60)[0].get("CUDA_VISIBLE_DEVICES", "")
+
+    saboteur = Notes("gpu-in-place", tmp_path / "hurry")
+    replacement = run_until_replaced(tmp_path, saboteur, num_dp_replicas=2, use_gpu=True)
+    assert replacement["pid"] in saboteur.ready
+    assert seen[replacement["pid"]] in ("", "NoDevFiles"), "a stand-in has no GPU of its own"
+    given = [line["gpus"] for line in read_lines(tmp_path) if line["event"] == "started"]
+    assert len(given) == 3 and sorted(given[:2]) == ["0", "1"] and given[2] in given[:2]
+
+
+@pytest.mark.slow
+def test_one_that_dies_when_it_is_wanted_costs_a_start(hosts: Any, tmp_path: Path) -> None:
+    class Kills(KillsOnceOneStandsBy):
+        def before_it_is_killed(self, ready: dict[int, Any]) -> None:
+            for pid in ready:
+                os.kill(pid, signal.SIGKILL)
+
+    saboteur = Kills("vain-in-place", tmp_path / "hurry")
+    replacement = run_until_replaced(tmp_path, saboteur, num_dp_replicas=2, label_selector={"pool": "b"})
+    assert replacement["pid"] not in saboteur.ready

@@ -1,0 +1,206 @@
+"""Effect. Stand-ins: how many are kept and where, and the process that stands by. No Ray."""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from elastic.actors import stand_ins, worker_actor
+from elastic.actors.stand_ins import StandIns
+from elastic.actors.worker_actor import WorkerActor, born_of, stand_in_name
+from elastic.settings import Limits, RunSettings, Scaling
+
+A, B, *MORE = (f"{number:056x}" for number in range(6))  # nodes, named as Ray names them
+
+
+class Actor:
+    """Stands for a handle: calls are references to themselves."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.stand_by = self
+
+    def options(self, **_: Any) -> "Actor":
+        return self
+
+    def remote(self) -> "Actor":
+        return self
+
+
+class World:
+    """A `StandIns` with a clock of its own, and actors that answer when they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, per_node: int = 1) -> None:
+        self.now_s, self.started, self.killed = 100.0, list[Actor](), list[Actor]()
+        self.calls: list[tuple[Actor, Callable[[Any], Any], Callable[[Exception], Any]]] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(stand_ins, "start_worker_actor", self._start)
+        monkeypatch.setattr(stand_ins.ray, "kill", self.killed.append)
+        settings = RunSettings(run="r", scaling=Scaling(stand_ins=per_node), limits=Limits(orphan_lease_s=40))
+        self.kept = StandIns(settings, b"", lambda *call: self.calls.append(call), lambda: self.now_s)
+
+    def _start(self, *, strategy: Any, **_: Any) -> Actor:
+        if self.error is not None:
+            raise self.error
+        self.started.append(Actor(strategy.node_id))
+        return self.started[-1]
+
+    def answer(self, error: Exception | None = None) -> None:
+        calls, self.calls = self.calls, []
+        for _, ready, failed in calls:
+            ready(1) if error is None else failed(error)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_each_node_has_one_and_a_few_are_started_at_a_time(world: World) -> None:
+    nodes = [A, B, *MORE]
+    world.kept.keep(nodes)
+    assert len(world.started) == 4
+    world.kept.keep(nodes)
+    world.kept.keep(nodes)
+    assert sorted(one.node for one in world.started) == nodes
+
+
+def test_as_many_as_are_set_and_none_where_none_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for per_node in (0, 2):
+        world = World(monkeypatch, per_node)
+        world.kept.keep([A])
+        world.kept.keep([A])
+        assert len(world.started) == per_node
+
+
+def test_only_one_that_is_ready_is_taken_once_and_another_one_comes(world: World) -> None:
+    world.kept.keep([A])
+    assert not world.kept.has_ready and world.kept.take(A) is None
+    world.answer()
+    assert world.kept.has_ready and world.kept.take(B) is None
+    assert world.kept.take(A) is world.started[0] and world.kept.take(A) is None
+    world.kept.keep([A])
+    assert len(world.started) == 2
+    world.kept.end()
+    assert world.killed == [world.started[1]], "who was taken is a worker's process now"
+
+
+def test_it_is_asked_again_before_it_takes_its_driver_for_dead(world: World) -> None:
+    world.kept.keep([A])
+    world.answer()
+    world.now_s += 9
+    world.kept.keep([A])
+    assert world.calls == []
+    world.now_s += 2
+    world.kept.keep([A])
+    assert len(world.calls) == 1, "a quarter of the orphan lease is over"
+    world.now_s += 100
+    world.kept.keep([A])
+    assert len(world.calls) == 1, "who has yet to answer is not asked once more"
+
+
+def test_one_whose_node_has_lost_its_last_worker_is_kept_for_who_comes(world: World) -> None:
+    world.kept.keep([A])
+    world.answer()
+    world.now_s += 50
+    world.kept.keep([])
+    assert world.kept.has_ready
+    world.now_s += 11
+    world.kept.keep([])
+    assert not world.kept.has_ready and world.killed == world.started
+
+
+def test_one_that_dies_is_replaced_after_a_while(world: World) -> None:
+    world.kept.keep([A])
+    world.answer(RayActorError())
+    world.kept.keep([A])
+    assert len(world.started) == 1 and world.killed == world.started
+    world.now_s += 31
+    world.kept.keep([A])
+    assert len(world.started) == 2
+
+
+def test_what_ray_refuses_ends_no_run(world: World) -> None:
+    world.error = ValueError("the name is taken")
+    world.kept.keep([A])
+    world.error = None
+    world.kept.keep([A])
+    assert world.started == []
+    world.now_s += 31
+    world.kept.keep([A])
+    assert len(world.started) == 1
+
+
+def test_names_tell_who_has_started_it() -> None:
+    assert born_of(stand_in_name("my-run@2", 7, 3)) == 7
+
+
+def test_its_imports_are_done_with_low_priority_by_a_thread_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_actor, "heed_sigterm", lambda notice: None)  # it is this process's
+    monkeypatch.setattr(worker_actor, "_UNHURRIED", 3)
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    actor = WorkerActor(60.0, pickle.dumps(Noted()))
+    assert actor.stand_by() == os.getpid()
+    assert actor.stands_for() == ""
+    assert Noted.seen == [max(3, mine)], "the same thread has unpickled what it is to run"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+    actor._worker = "w0"  # ends its watch
+
+
+class Noted:
+    """Notes the priority of the thread that unpickles it."""
+
+    seen: list[int] = []
+
+    def __reduce__(self) -> Any:
+        return _note, ()
+
+
+def _note() -> None:
+    Noted.seen.append(os.getpriority(os.PRIO_PROCESS, 0))
+
+
+STANDS_BY = """
+import sys
+from elastic.actors.worker_actor import WorkerActor
+assert "torch" not in sys.modules, "the actor's own module is light"
+actor = WorkerActor(float(sys.argv[1]))
+actor.stand_by()
+assert "torch._dynamo" in sys.modules
+print("ready", flush=True)
+actor._has_begun.wait(60)
+"""
+
+
+def stands_by(seconds: float) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", STANDS_BY, str(seconds)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_one_that_nobody_asks_any_more_ends_by_itself() -> None:
+    with stands_by(1.0) as process:
+        assert process.wait(30) == 0
+
+
+def test_a_notice_ends_one_that_is_nobody() -> None:
+    with stands_by(600.0) as process:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_method_is_not_waited_for_for_ever_by_who_asks_a_process_that_is_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_actor, "heed_sigterm", lambda notice: None)
+    monkeypatch.setattr(worker_actor, "_BEGIN_S", 0.05)
+    began_s = time.monotonic()
+    with pytest.raises(RuntimeError, match="introduce was asked of a process that is no worker"):
+        WorkerActor().do("introduce")
+    assert time.monotonic() - began_s < 30
