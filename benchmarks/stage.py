@@ -21,7 +21,7 @@ from benchmarks.training import Job
 from benchmarks.watch import Watch
 
 _LOOK_S = 0.01
-_CALM_STEPS = 20
+_CALM_STEPS, _CALM_S = 20, 6.0  # faults are hours apart: who prepares for the next one has the time
 _END_S = 30.0
 _NOTICE_S = 1.0
 
@@ -141,8 +141,11 @@ class Stage:
             return len(self.watch.members) >= self.size and len(self.watch.living) >= self.size + self.job.spares
 
         self.wait_for(is_whole, "all workers were there")
-        step = self.watch.step
-        self.wait_for(lambda: self.watch.step >= step + _CALM_STEPS, f"{_CALM_STEPS} calm steps")
+        step, until_s = self.watch.step, time.monotonic() + _CALM_S
+        self.wait_for(
+            lambda: self.watch.step >= step + _CALM_STEPS and time.monotonic() >= until_s,
+            f"{_CALM_STEPS} calm steps in {_CALM_S:g} s",
+        )
 
     def finish(self) -> int:
         """Have the run end in about a second, and wait until it has; returns its exit code."""

@@ -16,6 +16,7 @@ from elastic.actors.peer_source import namespace
 from tests.chaos.ledger_checks import booked
 from tests.cluster import training
 from tests.cluster.test_fit import committed_samples
+from tests.cluster.test_taking_over import Driver, assert_nothing_lost, fit, pids, until
 from tests.cluster.training import read_lines, regression
 
 pytestmark = pytest.mark.timeout(300)
@@ -113,3 +114,28 @@ def test_one_that_dies_when_it_is_wanted_costs_a_start(hosts: Any, tmp_path: Pat
     saboteur = Kills("vain-in-place", tmp_path / "hurry")
     replacement = run_until_replaced(tmp_path, saboteur, num_dp_replicas=2, label_selector={"pool": "b"})
     assert replacement["pid"] not in saboteur.ready
+
+
+@pytest.mark.slow
+def test_a_new_driver_goes_on_with_one_that_stood_in_and_ends_those_that_stand_by(hosts: Any, tmp_path: Path) -> None:
+    name = "in-place-twice"
+    options: dict[str, Any] = {"steps": 1200, "pool": "b"}
+    with Driver(hosts, tmp_path, name, **options) as driver:
+        until(lambda: len(stand_ins(name)) == 1, "nobody stands by")
+        ready, before = stand_ins(name), pids(tmp_path)
+        os.kill(before[max(before)], signal.SIGKILL)
+        until(lambda: trained(tmp_path) & ready.keys(), "no stand-in has taken its place")
+        until(lambda: len(stand_ins(name)) == 2, "nobody stands by after that")
+        left_idle = stand_ins(name).keys() - ready.keys()
+        os.kill(driver.process.pid, signal.SIGKILL)
+        driver.process.wait(30)
+    stood = pids(tmp_path)
+    result = fit(tmp_path, name, **options)
+    assert pids(tmp_path) == stood, "nobody was started anew"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in left_idle)
+    assert_nothing_lost(tmp_path, result, options["steps"])
+
+
+def trained(folder: Path) -> set[int]:
+    """Processes that have committed a step."""
+    return {line["pid"] for line in read_lines(folder) if line["event"] == "committed"}

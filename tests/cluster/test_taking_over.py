@@ -47,6 +47,7 @@ def fit(
     steps: int = STEPS,
     policy: str | None = None,
     where: str = "run",
+    pool: str = "",
 ) -> Any:
     """What all drivers of a run call: their code and settings are the same."""
     checkpoint = None
@@ -56,7 +57,10 @@ def fit(
     return elastic.fit(
         training.regression(folder, steps=steps),
         scaling=elastic.Scaling(
-            num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, supervisor_labels={"pool": "b"}
+            num_dp_replicas=(1, 2),
+            resources_per_worker={"CPU": 1},
+            supervisor_labels={"pool": "b"},
+            label_selector={"pool": pool} if pool else None,
         ),
         limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30, orphan_lease_s=orphan_lease_s),
         checkpoint=checkpoint,
