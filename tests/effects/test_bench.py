@@ -196,6 +196,9 @@ def test_a_fault_that_never_fires_has_a_row_that_says_so(tmp_path: Path, monkeyp
 ENDING = """
 import os, signal, sys, time
 from benchmarks.recovery import clean_up_when_told_to_end
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)  # whoever runs the tests may ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 clean_up_when_told_to_end()
 try:
     os.kill(os.getpid(), signal.{first})
