@@ -71,7 +71,6 @@ class WorkerHost:
         peers: Callable[[], Sequence[Source]] = tuple,
     ) -> None:
         limits = spec.settings.limits
-        torch.set_num_threads(spec.settings.scaling.threads_per_worker)
         self._link = Link(spec.worker, limits.lease_s, spec.settings.incarnation)
         self._place = {"gang": spec.gang, "shard": spec.shard, "pid": os.getpid()}
         page = FlightPage(page_path(spec.settings.run, spec.worker, spec.settings.incarnation))
@@ -102,6 +101,7 @@ class WorkerHost:
             ray_blocks=ray_blocks,
             shard=spec.shard,
             width=spec.settings.scaling.workers_per_replica,
+            threads=spec.settings.scaling.threads_per_worker,
             most_replicas=spec.settings.scaling.bounds[1],
             checkpoint=checkpoint,
             sources=sources,

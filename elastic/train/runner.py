@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
+
 from elastic.callbacks.worker import WorkerCallback
 from elastic.control import events as ev
 from elastic.errors import Dismissed
@@ -36,6 +38,7 @@ def run_train_fn(train_fn: TrainFn, around: Surroundings, keep: Callable[[Any], 
     event: ev.Event | None = None
     session: Session | None = None
     try:
+        torch.set_num_threads(around.threads)  # here: OpenMP, and MKL with it, counts them for each thread anew
         session = Session(around)
         set_session(session)
         rng.seed_all(around.seed, rng.BODY, rng.BODY)  # replicas that build their model at random build the same one

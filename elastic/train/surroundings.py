@@ -27,6 +27,7 @@ class Surroundings:
         ray_blocks: (Ray dataset, seconds that a block may take) -> a map-style dataset; None where there is no Ray.
         dumps: a pickler for what goes to loader processes; may carry classes of the user's script, too.
         shard, width: this worker's place among the workers of its replica, and how many they are.
+        threads: torch's intra-op threads.
         most_replicas: that the run may grow to.
         checkpoint: which snapshots are taken, and where; None: none.
         incarnation: life of the driver that started this worker.
@@ -46,6 +47,7 @@ class Surroundings:
     ray_blocks: Callable[[Any, float], Any] | None = None
     shard: int = 0
     width: int = 1
+    threads: int = 1
     most_replicas: int = 1
     checkpoint: Checkpoint | None = None
     incarnation: int = 1
