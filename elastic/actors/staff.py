@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -116,10 +116,10 @@ class Staff:
 
     def _begin(self, worker: str, hand: Hand, actor: Any, surroundings: Mapping[str, str]) -> None:
         def failed(error: Exception) -> None:
-            if hand.is_in_slot or hand.is_over or not isinstance(error, RayActorError):
+            if hand.is_in_slot or hand.is_over:
                 self._lost(worker, error)
                 return
-            log.info("the stand-in that was to be %s has died: a new process takes its place", worker)
+            log.info("a stand-in can not be %s, and a new process takes its place: %s", worker, type(error).__name__)
             hand.kill()
             hand.is_in_slot, hand.holder = True, None
             self.start_in_slot(worker, hand)

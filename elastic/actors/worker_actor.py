@@ -74,10 +74,15 @@ class WorkerActor:
 
         Args:
             surroundings: of the actor in whose slot a stand-in works.
+
+        Raises:
+            RuntimeError: it does not see the GPUs that they name.
         """
         from elastic.actors.worker import RayWorkerHost
+        from elastic.train.rehearsal import check_sight
 
         os.environ.update(surroundings)
+        check_sight(surroundings.get("CUDA_VISIBLE_DEVICES", ""))
         self._worker = worker
         self._host = RayWorkerHost(worker, *arguments)
         self._has_begun.set()

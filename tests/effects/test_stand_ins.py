@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from ray.exceptions import RayActorError
 
 from elastic.actors import stand_ins, worker_actor
 from elastic.actors.stand_ins import StandIns
 from elastic.actors.worker_actor import WorkerActor, born_of, stand_in_name
 from elastic.settings import Limits, RunSettings, Scaling
+from elastic.train.rehearsal import check_sight, rehearse
 
 A, B, *MORE = (f"{number:056x}" for number in range(6))  # nodes, named as Ray names them
 
@@ -204,3 +206,29 @@ def test_a_method_is_not_waited_for_for_ever_by_who_asks_a_process_that_is_no_wo
     with pytest.raises(RuntimeError, match="introduce was asked of a process that is no worker"):
         WorkerActor().do("introduce")
     assert time.monotonic() - began_s < 30
+
+
+def test_one_that_does_not_see_the_gpus_of_its_slot_does_not_train_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="does not see GPU 3 of the slot"):
+        check_sight("3")
+    check_sight("")  # it was given none
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    check_sight("3")
+
+
+def test_looking_for_gpus_while_it_stands_by_is_done_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA counts them once: who has asked it before the process had any sees none later."""
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
+    asked = list[str | None]()
+    adamw = torch.optim.AdamW
+
+    def noting(*arguments: Any) -> Any:
+        asked.append(os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"))
+        return adamw(*arguments)
+
+    monkeypatch.setattr(torch.optim, "AdamW", noting)
+    rehearse()
+    assert asked == ["1"] and "PYTORCH_NVML_BASED_CUDA_CHECK" not in os.environ
+    assert not torch.cuda.is_initialized()
