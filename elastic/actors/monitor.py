@@ -244,16 +244,17 @@ class HostMonitor:
         """What this process has logged since the last time."""
         return self._lines.taken() if self._lines is not None else []
 
-    def check_health(self, peer: tuple[str, int] | None = None) -> list[str]:
+    def check_health(self, peer: tuple[str, int] | None = None, wanted_gpus: int = 0) -> list[str]:
         """Why no worker should join from here; nothing, if all is well.
 
         Args:
             peer: where another node lends its bytes, if their speed is to be measured.
+            wanted_gpus: what the workers that are placed here are given, at least.
         """
         if self._health is None:
             return []
-        senses = self._senses
-        return check_node(self._health, senses.gpus if senses is not None else lambda _: [], peer)
+        gpus = self._senses.gpus if self._senses is not None else None
+        return check_node(self._health, gpus, peer, wanted_gpus)
 
     def lend(self, host: str) -> int:
         """Send bytes to whoever connects next, on the port that is returned."""
