@@ -13,7 +13,7 @@ from elastic.commands.style import address_option
 from elastic.control import events as ev
 from elastic.control.faults import ANY, Fault, FaultKind, kind_of
 from elastic.control.plain import in_json
-from elastic.control.schedules import Entry, Schedule, parse
+from elastic.control.schedules import Course, Entry, Schedule, parse
 from elastic.errors import ElasticError, SettingError
 
 _POLL_S = 0.1
@@ -130,13 +130,12 @@ class Campaign:
         """
         from elastic.actors.asking import nodes_now
 
-        began_s, since_s = time.monotonic(), -1.0
-        while since_s < until_s or self._open:
+        began_s, now_s, course = time.monotonic(), -1.0, Course(faults, self._asked.seed)
+        while now_s < until_s or self._open:
             now_s = min(until_s, time.monotonic() - began_s)
             nodes = nodes_now(self._run) if faults.is_per_node else ()
-            for fault in faults.due(self._asked.seed, since_s, now_s, nodes):
+            for fault in course.due(now_s, nodes):
                 self._ask(replace(fault, name=f"{self._mark}-{fault.name}"))
-            since_s = now_s
             self._hear()
             time.sleep(_POLL_S)
         return self._told
