@@ -152,11 +152,16 @@ def test_what_is_left_out_is_any_worker_killed_or_stopped():
         ("rank_killed, 60.5", ("kill",), "any", 60.5),
         ("rank_hung,1", ("stop",), "any", 1.0),
         ("slow,60", ("slow",), "any", 60.0),
+        ("random,2m", ("kill", "stop"), "any", 120.0),
+        ("stop, 1.5h", ("stop",), "any", 5400.0),
     ],
 )
 def test_the_form_of_the_seeds(text, kinds_, target, at_s):
-    entry = parse_sim_fault(text)
-    assert (entry.at_s, entry.kinds, entry.target) == (at_s, tuple(map(kind_of, kinds_)), target)
+    """The same wherever it is written."""
+    for schedule in (parse(text), schedule_of(Chaos(enable_fault_injection=True, sim_fault_desc=text))):
+        (entry,) = schedule.entries
+        assert entry == parse_sim_fault(text)
+        assert (entry.at_s, entry.kinds, entry.target) == (at_s, tuple(map(kind_of, kinds_)), target)
 
 
 @pytest.mark.parametrize("text", ["random", "random,", "random,soon", "gpu_error,5", "rank_killed;1;5", "random,1,2,3"])
