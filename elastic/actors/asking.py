@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError, RayTaskError
 from ray.util import list_named_actors
 
 from elastic.actors import token
@@ -21,6 +21,7 @@ from elastic.control.tuning import Tuning
 from elastic.control.values import AS_BEFORE
 from elastic.errors import ElasticError
 
+_GONE = (RayActorError, ActorUnschedulableError, GetTimeoutError)
 _ANSWER_S = 10.0
 _POLL_S = 0.2
 _GAP_S = 2.0  # between the death of a supervisor and the start of the next one
@@ -180,7 +181,7 @@ def run_dir(run: str, *, address: str | None = None) -> Path:
                 actor = ray.get_actor(supervisor_name(run), namespace(run))
                 where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
                 return Path(where[1]).parent
-            except (ValueError, RayActorError, GetTimeoutError) as error:
+            except (ValueError, *_GONE) as error:
                 if time.monotonic() > given_up_s:
                     found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
                     raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
@@ -267,7 +268,7 @@ def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
                 found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
                 raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
             time.sleep(_POLL_S)
-        except (RayActorError, GetTimeoutError) as error:
+        except _GONE as error:
             if time.monotonic() > deadline_s:
                 raise ElasticError(
                     f"the supervisor of the run {run} does not answer: {type(error).__name__}"
