@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from elastic.control.schedules import schedule_of
 from elastic.errors import SettingError
-from elastic.knobs import Given, RunConfig, Tree, at_path, configured, merged, plain_names
+from elastic.knobs import Given, RunConfig, Tree, at_path, configured, effective, merged, plain_names
 
 FILE_VARIABLE = "ELASTIC_CONFIG"
 _PREFIX = "ELASTIC_"
@@ -36,7 +37,23 @@ def load(
     path = file if file is not None else environment.get(FILE_VARIABLE)
     written = read(Path(path)) if path else {}
     tree = merged(written, from_environment(environment), arguments or {})
-    return configured(tree), tree
+    return checked(tree), tree
+
+
+def checked(tree: Tree) -> RunConfig:
+    """The arguments that a tree gives, with faults that can be drawn.
+
+    Raises:
+        SettingError: see `elastic.knobs.configured`; or a fault cannot be understood; says where it was given.
+    """
+    config = configured(tree)
+    try:
+        schedule_of(config.chaos)
+    except SettingError as error:
+        field = str(error).partition(":")[0].lower()  # Chaos.schedule
+        (source,) = [knob.source for knob in effective(config, tree) if knob.path == field]
+        raise SettingError(f"{source}: {error}") from error
+    return config
 
 
 def read(path: Path) -> Tree:

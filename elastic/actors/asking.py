@@ -2,11 +2,12 @@
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError, RayTaskError
 from ray.util import list_named_actors
 
 from elastic.actors import token
@@ -20,6 +21,7 @@ from elastic.control.tuning import Tuning
 from elastic.control.values import AS_BEFORE
 from elastic.errors import ElasticError
 
+_GONE = (RayActorError, ActorUnschedulableError, GetTimeoutError)
 _ANSWER_S = 10.0
 _POLL_S = 0.2
 _GAP_S = 2.0  # between the death of a supervisor and the start of the next one
@@ -60,8 +62,18 @@ def tune(
     """
     sizes = {"batch_size": batch_size, "micro_batch_size": micro_batch_size, "bucket_bytes": bucket_bytes}
     wanted = Tuning(lr_factor=lr_factor, **sizes)
+
+    def is_tuned(state: RunState) -> bool:
+        return state.outcome is None and wanted.is_part_of(state.tuned)
+
+    late = (
+        f"the run {run} was told ({wanted}), and no step with it was stable within timeout_s={timeout_s:g}: it still "
+        "comes with the next generation; raise the timeout where steps take longer"
+    )
     with connected(address):
-        return _tune(run, wanted, timeout_s)
+        wish = ev.TuneAsked(tuning=wanted)
+        state = _carried_out(run, wish, timeout_s, lambda state: wanted.is_part_of(state.tuning), is_tuned, late)
+        return state.tuned_from
 
 
 def rewind(
@@ -90,24 +102,22 @@ def rewind(
         ElasticError: no such run trains there, it refuses, no such step is kept, or it took too long.
     """
     with connected(address):
-        deadline_s = time.monotonic() + timeout_s
-        before = _call(run, "state", deadline_s)
-        refused = _call(run, "ask", deadline_s, ev.RewindAsked(to_step=to_step, skip=skip))
-        if refused:
-            raise ElasticError(str(refused))
-        while True:
-            state = _call(run, "state", deadline_s)
-            assert isinstance(state, RunState)
-            if len(state.forks) > len(before.forks):
-                return state.forks[-1].step
-            if state.looks_in_vain > before.looks_in_vain:
-                raise ElasticError(
-                    f"the run {run} keeps no step at or before {to_step} and trains on: `elastic ls` shows what there "
-                    "is, Checkpoint.keep says what is kept"
-                )
-            if time.monotonic() > deadline_s:
-                raise ElasticError(f"the run {run} has not gone back within timeout_s={timeout_s:g}; it may yet")
-            time.sleep(_POLL_S)
+        before = _state(run, time.monotonic() + timeout_s)
+
+        def is_over(state: RunState) -> bool:
+            return len(state.forks) > len(before.forks) or state.looks_in_vain > before.looks_in_vain
+
+        def is_heard(state: RunState) -> bool:
+            return state.restore is not None or is_over(state)
+
+        late = f"the run {run} has not gone back within timeout_s={timeout_s:g}; it may yet"
+        state = _carried_out(run, ev.RewindAsked(to_step=to_step, skip=skip), timeout_s, is_heard, is_over, late)
+        if len(state.forks) > len(before.forks):
+            return state.forks[-1].step
+        raise ElasticError(
+            f"the run {run} keeps no step at or before {to_step} and trains on: `elastic ls` shows what there is, "
+            "Checkpoint.keep says what is kept"
+        )
 
 
 def pause(run: str, *, for_s: float | None = None, timeout_s: float = 60.0, address: str | None = None) -> None:
@@ -123,25 +133,18 @@ def pause(run: str, *, for_s: float | None = None, timeout_s: float = 60.0, addr
         NoClusterError: nothing answers at the address.
         ElasticError: no such run is there, it refuses, or it has not stopped in time.
     """
+
+    def is_held(state: RunState) -> bool:
+        return state.care.hold is not None
+
+    late = (
+        f"the run {run} was told, and has not stopped within timeout_s={timeout_s:g}: it will, at the end of its step; "
+        "raise the timeout where steps take longer"
+    )
     with connected(address):
-        deadline_s, ask_s = time.monotonic() + timeout_s, -math.inf
-        while True:
-            state = _call(run, "state", deadline_s)
-            assert isinstance(state, RunState)
-            is_held = state.care.hold is not None
-            if is_held and ask_s > 0 and state.phase in (Phase.WAITING, Phase.STARTING):
-                return
-            if not (is_held and ask_s > 0) and time.monotonic() - ask_s > _GAP_S:  # a supervisor may die with it
-                refused = _call(run, "ask", deadline_s, ev.PauseAsked(for_s=for_s))
-                if refused:
-                    raise ElasticError(str(refused))
-                ask_s = time.monotonic()
-            if time.monotonic() > deadline_s:
-                raise ElasticError(
-                    f"the run {run} was told, and has not stopped within timeout_s={timeout_s:g}: it will, at "
-                    "the end of its step; raise the timeout where steps take longer"
-                )
-            time.sleep(_POLL_S)
+        stopped = (Phase.WAITING, Phase.STARTING)
+        wish = ev.PauseAsked(for_s=for_s)
+        _carried_out(run, wish, timeout_s, is_held, lambda state: is_held(state) and state.phase in stopped, late)
 
 
 def resume(run: str, *, timeout_s: float = 60.0, address: str | None = None) -> None:
@@ -149,17 +152,20 @@ def resume(run: str, *, timeout_s: float = 60.0, address: str | None = None) -> 
 
     Args:
         run: name given to `fit`.
-        timeout_s: until its supervisor has taken it in.
+        timeout_s: until it is paused no more.
         address: of the cluster; default: the connection there is, RAY_ADDRESS, the one on this machine.
 
     Raises:
         NoClusterError: nothing answers at the address.
-        ElasticError: no such run is there, it is not paused, or its supervisor does not answer.
+        ElasticError: no such run is there, it is not paused, or is still after that time.
     """
+
+    def is_free(state: RunState) -> bool:
+        return state.care.hold is None
+
+    late = f"the run {run} was told, and is paused still after timeout_s={timeout_s:g}: does its driver run?"
     with connected(address):
-        refused = _call(run, "ask", time.monotonic() + timeout_s, ev.ResumeAsked())
-        if refused:
-            raise ElasticError(str(refused))
+        _carried_out(run, ev.ResumeAsked(), timeout_s, is_free, is_free, late)
 
 
 def run_dir(run: str, *, address: str | None = None) -> Path:
@@ -175,7 +181,7 @@ def run_dir(run: str, *, address: str | None = None) -> Path:
                 actor = ray.get_actor(supervisor_name(run), namespace(run))
                 where: Any = ray.get(actor.where.remote(), timeout=_ANSWER_S)
                 return Path(where[1]).parent
-            except (ValueError, RayActorError, GetTimeoutError) as error:
+            except (ValueError, *_GONE) as error:
                 if time.monotonic() > given_up_s:
                     found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
                     raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
@@ -202,31 +208,42 @@ def faults_told(run: str) -> list[ev.FaultInjected | ev.FaultRefused]:
 
 def nodes_now(run: str) -> tuple[str, ...]:
     """The nodes of the connected cluster on which a run has workers. Raises ElasticError, as `ask_fault`."""
-    state = _call(run, "state", time.monotonic() + _ANSWER_S)
-    assert isinstance(state, RunState)
-    return nodes_of(state)
+    return nodes_of(_state(run, time.monotonic() + _ANSWER_S))
 
 
-def _tune(run: str, wanted: Tuning, timeout_s: float) -> int:
-    """Ask until the state shows that it was heard: a supervisor may die with what it was asked."""
-    deadline_s = time.monotonic() + timeout_s
-    is_asked = False
+def _carried_out(
+    run: str,
+    wish: ev.Event,
+    timeout_s: float,
+    is_heard: Callable[[RunState], bool],
+    is_done: Callable[[RunState], bool],
+    late: str,
+) -> RunState:
+    """Ask until the state shows that it was heard: a supervisor may die with what it was asked. Stay until it is done.
+
+    Raises:
+        ElasticError: it is refused, or not done in time: `late`; or as `_call`.
+    """
+    deadline_s, asked_s = time.monotonic() + timeout_s, -math.inf
     while True:
-        state = _call(run, "state", deadline_s)
-        assert isinstance(state, RunState)
-        if is_asked and state.outcome is None and wanted.is_part_of(state.tuned):
-            return state.tuned_from
-        if not is_asked or not wanted.is_part_of(state.tuning):
-            refused = _call(run, "ask", deadline_s, ev.TuneAsked(tuning=wanted))
-            if refused:
+        state, is_asked = _state(run, deadline_s), asked_s > -math.inf
+        if is_asked and is_done(state):
+            return state
+        if not is_asked or (time.monotonic() - asked_s > _GAP_S and not is_heard(state)):
+            refused = _call(run, "ask", deadline_s, wish)
+            if refused and not (is_asked and is_heard(_state(run, deadline_s))):  # else it was heard just now
                 raise ElasticError(str(refused))
-            is_asked = True
+            asked_s = time.monotonic()
         if time.monotonic() > deadline_s:
-            raise ElasticError(
-                f"the run {run} was told ({wanted}), and no step with it was stable within timeout_s={timeout_s:g}: it "
-                "still comes with the next generation; raise the timeout where steps take longer"
-            )
+            raise ElasticError(late)
         time.sleep(_POLL_S)
+
+
+def _state(run: str, deadline_s: float) -> RunState:
+    """Where the run stands. Raises ElasticError, as `_call`."""
+    state = _call(run, "state", deadline_s)
+    assert isinstance(state, RunState)
+    return state
 
 
 def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
@@ -251,7 +268,7 @@ def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
                 found = f"trains on this cluster; these do: {', '.join(_runs()) or 'none'}"
                 raise ElasticError(f"no run {run!r} {found}: it has ended, or has another name") from error
             time.sleep(_POLL_S)
-        except (RayActorError, GetTimeoutError) as error:
+        except _GONE as error:
             if time.monotonic() > deadline_s:
                 raise ElasticError(
                     f"the supervisor of the run {run} does not answer: {type(error).__name__}"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError, RayError
 
 from elastic.actors import crown
 from elastic.actors.cycles import Cycles
@@ -24,6 +24,7 @@ from elastic.errors import ElasticError
 
 log = logging.getLogger("elastic")
 
+_GONE = (RayActorError, ActorUnschedulableError, GetTimeoutError)  # the second: its node died before it was there
 _ANSWER_S = 30.0
 _FAR_ANSWER_S = 4.0  # it may be out of reach; the next one is beside the driver
 _LIVES = 3
@@ -58,10 +59,10 @@ class RayBrain:
                 if len(self._state.workers) > _MANY:
                     self._cycles.spare()
                 return commands, self._state
-            except (RayActorError, GetTimeoutError) as error:
+            except _GONE as error:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
                 ray.kill(self._actor)
-                self._start(beside_driver=isinstance(error, GetTimeoutError))
+                self._start(beside_driver=not isinstance(error, RayActorError))
                 last = error
         raise ElasticError(
             f"{_LIVES} supervisors in a row ended, or did not answer within {self._answer_s:.0f} s, over the same "
@@ -71,7 +72,7 @@ class RayBrain:
     def asked(self) -> list[ev.Event]:
         try:
             return self._asked(self._answer_s)
-        except (RayActorError, GetTimeoutError) as error:  # `observe` finds that out too, and replaces it
+        except _GONE as error:  # `observe` finds that out too, and replaces it
             log.debug("the supervisor can not say what it was asked: %s", error)
             return []
 
@@ -82,7 +83,7 @@ class RayBrain:
         ray.kill(self._actor)
 
     def _asked(self, timeout_s: float) -> list[ev.Event]:
-        """Raises: RayActorError, GetTimeoutError."""
+        """Raises: one of _GONE."""
         asked: list[ev.Event] = ray.get(self._call("asked"), timeout=timeout_s)
         return [one for one in asked if not self._heeds(one)]
 

@@ -88,7 +88,7 @@ class Driver:
         self._issued_generation = 0
         self._written = Written()
         self._left_behind: set[str] = set()
-        self._ticked_s = clock()
+        self._ticked_s = time.monotonic()  # the wall clock may be set back, and ticks would stop for as long
 
     def emit(self, event: ev.Event) -> None:
         """Called by the fleet, from any thread. Beats wait for the next tick, and only a host's newest counts."""
@@ -208,8 +208,9 @@ class Driver:
         self._collect(wait_s=0.0 if self._backlog else period_s)
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it
         events = [(now_s, event) for event in self._backlog.take(_MOST)]
-        if now_s - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
-            self._ticked_s = now_s
+        turned_s = time.monotonic()
+        if turned_s - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
+            self._ticked_s = turned_s
             events += [(now_s, self._beats.pop(node)) for node in list(self._beats)]
             events += [(now_s, wish) for wish in ([] if is_busy else self._brain.asked())]
             events.append((now_s, ev.Tick()))

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,8 @@ class HostMonitors:
         self._run, self._health, self._logs = settings.run, settings.health, settings.logs
         self._period_s, self._hang_floor_s = limits.heartbeat_polling_period_s, limits.hang_floor_s
         self._relay_above_hosts = limits.relay_above_hosts
+        gpus = settings.scaling.resources.get("GPU", 0.0) * settings.scaling.workers_per_node
+        self._wanted_gpus = math.ceil(round(gpus, 6))  # a replica has its part of a node to itself
         self.admission = Admission(settings.health, emit, self._check)
         self._monitors: dict[str, Any] = {}
         self._replacements: dict[str, float] = {}
@@ -199,7 +202,11 @@ class HostMonitors:
             if not isinstance(error, RayActorError):  # a monitor that is lost is replaced, and asked again
                 failed(error)
 
-        self._then(monitor.check_health.options(concurrency_group="health").remote(peer), answered, not_answered)
+        self._then(
+            monitor.check_health.options(concurrency_group="health").remote(peer, self._wanted_gpus),
+            answered,
+            not_answered,
+        )
 
     def _make_up_for(self, node: str) -> None:
         """Bytes come here as fast as they should: whoever had nobody to measure with has this node now."""

@@ -10,7 +10,7 @@ from elastic.actors.fleet import Emit
 from elastic.callbacks.base import Callback
 from elastic.control import events as ev
 from elastic.control.injecting import nodes_of
-from elastic.control.schedules import Schedule
+from elastic.control.schedules import Course, Schedule
 from elastic.control.state import RunState
 from elastic.control.values import StepReport
 
@@ -57,10 +57,9 @@ class Injector(Callback):
         while not self._trains.wait(_LOOK_S):
             if self._is_closed.is_set():
                 return
-        began_s, since_s = time.monotonic(), -1.0
-        while not self._is_closed.wait(_LOOK_S) and since_s < self._schedule.end_s:
+        began_s, until_s, course = time.monotonic(), -1.0, Course(self._schedule, self._seed)
+        while not self._is_closed.wait(_LOOK_S) and until_s < self._schedule.end_s:
             until_s = time.monotonic() - began_s
             nodes = nodes_of(self._state) if self._state is not None and self._schedule.is_per_node else ()
-            for fault in self._schedule.due(self._seed, since_s, until_s, nodes):
+            for fault in course.due(until_s, nodes):
                 self._emit(ev.FaultAsked(fault=fault))
-            since_s = until_s

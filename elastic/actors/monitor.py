@@ -42,6 +42,7 @@ _LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be
 _RUNS = "R"
 _FENCE_S = 5.0
 _LEAVE_S = 2.0
+_BLAMED_S = 10.0  # after a worker's end: only then does a driver, or the kernel's log, say why it came
 UNREACHABLE = (FaultKind.NODE_DOWN, FaultKind.PARTITION)  # faults after which a node does not answer
 
 
@@ -161,6 +162,7 @@ class HostMonitor:
         self._node, self._hang_floor_s = node, hang_floor_s
         self._is_urgent = False
         self._watched: dict[str, Watched] = {}
+        self._ended: dict[str, tuple[float, Claim]] = {}  # a moment ago; each with the time until which it counts
         self._news: list[ev.Event] = []
         self._lock = threading.Condition()
         self._aftermath = Aftermath()
@@ -242,16 +244,17 @@ class HostMonitor:
         """What this process has logged since the last time."""
         return self._lines.taken() if self._lines is not None else []
 
-    def check_health(self, peer: tuple[str, int] | None = None) -> list[str]:
+    def check_health(self, peer: tuple[str, int] | None = None, wanted_gpus: int = 0) -> list[str]:
         """Why no worker should join from here; nothing, if all is well.
 
         Args:
             peer: where another node lends its bytes, if their speed is to be measured.
+            wanted_gpus: what the workers that are placed here are given, at least.
         """
         if self._health is None:
             return []
-        senses = self._senses
-        return check_node(self._health, senses.gpus if senses is not None else lambda _: [], peer)
+        gpus = self._senses.gpus if self._senses is not None else None
+        return check_node(self._health, gpus, peer, wanted_gpus)
 
     def lend(self, host: str) -> int:
         """Send bytes to whoever connects next, on the port that is returned."""
@@ -341,13 +344,17 @@ class HostMonitor:
     def _claims(self) -> dict[str, Claim]:
         with self._lock:
             watched = {name: (one.pid, one.page) for name, one in self._watched.items()}
-        return {name: Claim(pid, read_visible(page)) for name, (pid, page) in watched.items()}
+            ended = {name: claim for name, (until_s, claim) in self._ended.items() if time.monotonic() < until_s}
+        return ended | {name: Claim(pid, read_visible(page)) for name, (pid, page) in watched.items()}
 
     def _report_death(self, name: str) -> None:
         with self._lock:
             watched = self._watched.pop(name, None)
             if watched is None:
                 return
+            now_s, claim = time.monotonic(), Claim(watched.pid, read_visible(watched.page))
+            self._ended = {other: one for other, one in self._ended.items() if now_s < one[0]}
+            self._ended[name] = (now_s + _BLAMED_S, claim)
             watched.flight = read_page(watched.page) or watched.flight
             proof = f"pid {watched.pid} is gone; {_last_seen(watched.flight)}"
             self._news.append(ev.WorkerDead(worker=name, proof=proof, last=watched.reading(name)))

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import address_option
+from elastic.commands.style import Finite, address_option
 from elastic.control import events as ev
 from elastic.control.faults import ANY, Fault, FaultKind, kind_of
 from elastic.control.plain import in_json
-from elastic.control.schedules import Entry, Schedule, parse
+from elastic.control.schedules import Course, Entry, Schedule, parse
 from elastic.errors import ElasticError, SettingError
 
 _POLL_S = 0.1
@@ -75,10 +75,10 @@ class Asked:
 @click.argument("run")
 @click.option("--fault", metavar="KIND", help=f"One fault, now: {', '.join(kind.value for kind in FaultKind)}.")
 @click.option("--target", default=ANY, show_default=True, help="any, leader, rank:N, worker:NAME or node:ID.")
-@click.option("--duration", type=click.FloatRange(min=0), default=0.0, help="Seconds until it is undone.")
+@click.option("--duration", type=Finite(min=0), default=0.0, help="Seconds until it is undone.")
 @click.option("--with", "argument", default="", help="What the kind takes, e.g. 3 for slow, 79 for xid.")
 @click.option("--schedule", metavar="TEXT|@FILE", help="'every 60 kill,stop', 'poisson mtbf=2h kill', ...")
-@click.option("--for", "until", type=click.FloatRange(min=0), help="Seconds for which a schedule goes on.")
+@click.option("--for", "until", type=Finite(min=0), help="Seconds for which a schedule goes on.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of all that chance decides.")
 @click.option("--nodes", default="", help="With --dry-run: whose faults to draw; default: the run's nodes.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Only print the plan.")
@@ -130,13 +130,12 @@ class Campaign:
         """
         from elastic.actors.asking import nodes_now
 
-        began_s, since_s = time.monotonic(), -1.0
-        while since_s < until_s or self._open:
+        began_s, now_s, course = time.monotonic(), -1.0, Course(faults, self._asked.seed)
+        while now_s < until_s or self._open:
             now_s = min(until_s, time.monotonic() - began_s)
             nodes = nodes_now(self._run) if faults.is_per_node else ()
-            for fault in faults.due(self._asked.seed, since_s, now_s, nodes):
+            for fault in course.due(now_s, nodes):
                 self._ask(replace(fault, name=f"{self._mark}-{fault.name}"))
-            since_s = now_s
             self._hear()
             time.sleep(_POLL_S)
         return self._told

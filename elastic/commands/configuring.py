@@ -60,8 +60,8 @@ def _translate(path: Path, as_json: bool) -> None:
     """Print a configuration, and what of the values has no place in it."""
     import yaml
 
+    from elastic.config import checked
     from elastic.errors import SettingError
-    from elastic.knobs import configured
     from elastic.kube.google_values import translate
 
     try:
@@ -71,7 +71,7 @@ def _translate(path: Path, as_json: bool) -> None:
     if not isinstance(values, dict):
         raise SettingError(f"{path} holds no values by name")
     translation = translate(values)
-    configured(_tree(translation.config, str(path)))  # refuses what cannot work here
+    checked(_tree(translation.config, str(path)))  # refuses what cannot work here
     if as_json:
         told = {"config": translation.config, "not_needed": translation.dropped, "not_known": translation.unknown}
         click.echo(in_json(told, indent=1))

@@ -1,13 +1,12 @@
 """Effect. `elastic plan`: which settings suit a cluster, and what each of them is worth."""
 
-import math
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from elastic.commands.many import processors, runs_of
-from elastic.commands.style import json_option
+from elastic.commands.style import Finite, json_option
 from elastic.control.faults import seconds
 from elastic.control.plain import in_json
 from elastic.sim.planning import Given, Plan, planned
@@ -22,18 +21,8 @@ class _Seconds(click.ParamType):
         return seconds(value, f"--{param.name.replace('_', '-')}=") if isinstance(value, str) else float(value)
 
 
-class _Finite(click.FloatRange):
-    """`FloatRange` takes infinity, and what is no number."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found: float = super().convert(value, param, ctx)
-        if not math.isfinite(found):
-            self.fail(f"{value} is not finite.", param, ctx)
-        return found
-
-
 _S = _Seconds()
-_POSITIVE, _NOT_NEGATIVE = _Finite(min=0, min_open=True), _Finite(min=0)
+_POSITIVE, _NOT_NEGATIVE = Finite(min=0, min_open=True), Finite(min=0)
 
 
 @click.command("plan")
@@ -42,7 +31,7 @@ _POSITIVE, _NOT_NEGATIVE = _Finite(min=0, min_open=True), _Finite(min=0)
 @click.option("--state-gb", type=_POSITIVE, required=True, help="One copy of model and optimizer, see `elastic size`.")
 @click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, show_default=True, help="Of a machine.")
 @click.option("--nodes-per-replica", type=click.IntRange(min=1), default=1, show_default=True, help="Machines.")
-@click.option("--notice-share", type=_Finite(0, 1), default=0.0, show_default=True, help="Announced failures.")
+@click.option("--notice-share", type=Finite(0, 1), default=0.0, show_default=True, help="Announced failures.")
 @click.option("--notice", type=_S, default="30s", show_default=True, help="By which they are announced.")
 @click.option("--repair", type=_S, default="4h", show_default=True, help="Until a machine is back.")
 @click.option("--outage", type=_S, default="30d", show_default=True, help="Between two failures of all at once.")

@@ -1,5 +1,6 @@
 """Effect. What all commands have in common: options by one name, exit codes, what they tell."""
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -24,6 +25,17 @@ CODES = {
 }
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Finite(click.FloatRange):
+    """`FloatRange` takes infinity, and what is no number."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not finite.", param, ctx)
+        return found
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, for a program.")
 address_option = click.option(

@@ -11,6 +11,7 @@ depends on the seed, the entry, the node and a count alone: the same seed gives 
 into windows, and nodes do not share their luck.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -78,44 +79,59 @@ class Schedule:
         """When its last fault strikes; infinite if it goes on for ever."""
         return max((math.inf if entry.at_s is None else entry.at_s for entry in self.entries), default=0.0)
 
-    def due(self, seed: int, since_s: float, until_s: float, nodes: Iterable[str]) -> tuple[Fault, ...]:
-        """The faults with since_s < at_s <= until_s, by time; `nodes`: those that are there now."""
+    def plan(self, seed: int, until_s: float, nodes: Iterable[str] = ()) -> tuple[Fault, ...]:
+        """All faults up to a time; `nodes`: those that are there."""
+        return Course(self, seed).due(until_s, nodes)
+
+
+class Course:
+    """A schedule as it is carried out: goes forward in time, and draws nothing twice.
+
+    Whoever looks at it twenty times a second would else draw the past of a thousand nodes at each look.
+    """
+
+    def __init__(self, schedule: Schedule, seed: int) -> None:
+        self._schedule, self._seed = schedule, seed
+        self._since_s = -1.0
+        self._ahead: dict[tuple[int, str], tuple[Fault | None, Iterator[Fault]]] = {}  # the next one, and the rest
+
+    def due(self, until_s: float, nodes: Iterable[str]) -> tuple[Fault, ...]:
+        """The faults since the last call, by time; `nodes`: those that are there now.
+
+        A node that comes, or comes back, has missed what was due meanwhile.
+        """
+        before, self._ahead = self._ahead, {}  # what is ahead of those that left is forgotten
+        found: list[Fault] = []
         there = sorted(nodes)
-        found = [
-            fault
-            for number, entry in enumerate(self.entries)
-            for fault in _faults(entry, number, seed, until_s, there)
-            if since_s < fault.at_s
-        ]
+        for number, entry in enumerate(self._schedule.entries):
+            for node in there if entry.mtbf_s is not None else ("",):
+                fault, rest = before.get((number, node)) or _begun(_faults(entry, number, self._seed, node))
+                while fault is not None and fault.at_s <= until_s:
+                    if self._since_s < fault.at_s:
+                        found.append(fault)
+                    fault = next(rest, None)
+                self._ahead[number, node] = fault, rest
+        self._since_s = until_s
         return tuple(sorted(found, key=lambda fault: (fault.at_s, fault.name)))
 
-    def plan(self, seed: int, until_s: float, nodes: Iterable[str] = ()) -> tuple[Fault, ...]:
-        """All faults up to a time."""
-        return self.due(seed, -1.0, until_s, nodes)
+
+def _begun(faults: Iterator[Fault]) -> tuple[Fault | None, Iterator[Fault]]:
+    return next(faults, None), faults
 
 
-def _faults(entry: Entry, number: int, seed: int, until_s: float, nodes: Iterable[str]) -> Iterator[Fault]:
+def _faults(entry: Entry, number: int, seed: int, node: str) -> Iterator[Fault]:
+    """All faults of an entry, by time, and of a node where each has its own: without end, unless there is one."""
     if entry.at_s is not None:
-        if entry.at_s <= until_s:
-            yield entry.fault(entry.at_s, seed, number)
+        yield entry.fault(entry.at_s, seed, number)
     elif entry.every_s is not None:
-        for count in range(1, math.floor(until_s / entry.every_s) + 1):
+        for count in itertools.count(1):
             yield entry.fault(count * entry.every_s, seed, number, count)
     else:
         assert entry.mtbf_s is not None
-        for node in nodes:
-            yield from _poisson(entry, entry.mtbf_s, number, seed, until_s, node)
-
-
-def _poisson(entry: Entry, mtbf_s: float, number: int, seed: int, until_s: float, node: str) -> Iterator[Fault]:
-    """Exponential intervals by inversion, -mean * ln(u), which make up a Poisson process for this node alone."""
-    at_s, count = 0.0, 0
-    while True:
-        at_s -= mtbf_s * log(chance(seed, number, node, count, "interval"))
-        if at_s > until_s:
-            return
-        yield entry.fault(at_s, seed, number, node, count)
-        count += 1
+        at_s = 0.0
+        for count in itertools.count():  # exponential intervals by inversion, -mean * ln(u): a Poisson process
+            at_s -= entry.mtbf_s * log(chance(seed, number, node, count, "interval"))
+            yield entry.fault(at_s, seed, number, node, count)
 
 
 def parse(text: str) -> Schedule:

@@ -38,21 +38,26 @@ def within(check: Callable[[], list[str]], timeout_s: float) -> list[str]:
 
 
 def check_node(
-    health: Health, gpus: Callable[[float], list[GpuReading] | None], peer: tuple[str, int] | None = None
+    health: Health,
+    gpus: Callable[[float], list[GpuReading] | None] | None,
+    peer: tuple[str, int] | None = None,
+    wanted_gpus: int = 0,
 ) -> list[str]:
     """All checks that are asked for, within `Health.check_timeout_s`.
 
     Args:
-        gpus: what was last seen of the GPUs, waiting so long for the first look; None if that does not end.
+        gpus: what was last seen of the GPUs, waiting so long for the first look; None if that does not end. None where
+            nobody looks.
         peer: where another node of the run lends its bytes.
+        wanted_gpus: what the workers that are placed there are given, at least.
     """
 
     def check() -> list[str]:
         found = list(short_of(machine.look((health.ramdisk, health.disk)), health).values())
-        found += check_gpus(gpus(health.check_timeout_s / 2))
+        found += check_gpus(gpus(health.check_timeout_s / 2), wanted_gpus) if gpus is not None else []
         found += _speed("a copy in memory", copy_bytes_per_s(), health.memory_bytes_per_s, "memory_bytes_per_s")
         found += _speed("SHA-256", hash_bytes_per_s(), health.hash_bytes_per_s, "hash_bytes_per_s")
-        found += check_matmul(health.check_timeout_s) if health.matmul else []
+        found += check_matmul(health.check_timeout_s, wanted_gpus) if health.matmul else []
         if peer is not None:
             speed = peers.bytes_per_s(*peer, health.check_timeout_s)
             found += _speed(f"what comes from {peer[0]}", speed, health.peer_bytes_per_s, "peer_bytes_per_s")
@@ -61,8 +66,8 @@ def check_node(
     return within(check, health.check_timeout_s)
 
 
-def check_gpus(gpus: list[GpuReading] | None) -> list[str]:
-    """GPUs that can not be used as they are."""
+def check_gpus(gpus: list[GpuReading] | None, wanted: int = 0) -> list[str]:
+    """GPUs that can not be used as they are, and that there are too few; `wanted`: see `check_node`."""
     if gpus is None:
         return ["the GPU driver does not answer"]
     found = [f"{gpu.name} is lost: {gpu.lost}" for gpu in gpus if gpu.lost]
@@ -71,6 +76,9 @@ def check_gpus(gpus: list[GpuReading] | None) -> list[str]:
         severity, name = recovery(gpu.recovery_action or 0)
         if severity is not Severity.INFORMATIONAL:
             found.append(f"{gpu.name} asks for: {name}")
+    if len(gpus) < wanted:
+        given = f"the driver shows {len(gpus)} GPUs, and workers are given {wanted} on a node"
+        found.append(f"{given}: give its container its GPUs; Health.sensing=False where they are not NVIDIA's")
     return found + [f"{gpu.name} could not remap a row of its memory" for gpu in gpus if gpu.remap_failed]
 
 
@@ -95,9 +103,9 @@ def hash_bytes_per_s() -> float:
     return _HASH_BYTES / best_s
 
 
-def check_matmul(timeout_s: float) -> list[str]:
-    """Matrices are multiplied on each GPU, or on the CPU if there is none, in a process of its own."""
-    command = [sys.executable, "-m", "elastic.hosts.health"]
+def check_matmul(timeout_s: float, wanted_gpus: int = 0) -> list[str]:
+    """Matrices are multiplied on each GPU, or on the CPU if there and wanted is none, in a process of its own."""
+    command = [sys.executable, "-m", "elastic.hosts.health", str(wanted_gpus)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
@@ -108,11 +116,14 @@ def check_matmul(timeout_s: float) -> list[str]:
     return [line for line in done.stdout.splitlines() if line]
 
 
-def multiply() -> list[str]:
+def multiply(wanted_gpus: int) -> list[str]:
     """The other process: what is wrong with the products, by device."""
     import torch
 
-    devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+    count = torch.cuda.device_count()
+    if count < wanted_gpus:
+        return [f"torch sees {count} GPUs, and workers are given {wanted_gpus} on a node: is it a torch for CPUs?"]
+    devices = [f"cuda:{index}" for index in range(count)] or ["cpu"]
     wrong = []
     for device in devices:
         rows = torch.arange(_SIZE, device=device, dtype=torch.float32) % 7
@@ -137,4 +148,4 @@ def _seconds(act: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    print("\n".join(multiply()))
+    print("\n".join(multiply(int(sys.argv[1]))))

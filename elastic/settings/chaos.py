@@ -1,5 +1,6 @@
 """Pure. Faults that a run does to itself."""
 
+import re
 from dataclasses import dataclass
 
 from elastic.errors import SettingError
@@ -14,8 +15,8 @@ class Chaos:
             default no: nobody harms a run by mistake)
         fault_injection_period_s: a fault after every so many seconds; 0: none by the clock. (s; default 0: how often is
             for whoever asks for faults to say)
-        sim_fault_desc: `kind,seconds`: one fault of that kind, or of any for `random`, after so many seconds;
-            `random,120` for instance. (text; default none: see fault_injection_period_s)
+        sim_fault_desc: `kind,seconds`: one fault of that kind, or of any for `random`, after so many seconds
+            (or m, h, d); `random,120` for instance. (text; default none: see fault_injection_period_s)
         schedule: more faults, in the words of `elastic chaos --schedule`. (text; default none: see above)
     """
 
@@ -32,7 +33,8 @@ class Chaos:
             )
         if self.sim_fault_desc and not _is_fault(self.sim_fault_desc):
             raise SettingError(
-                f"Chaos.sim_fault_desc={self.sim_fault_desc!r} must be kind,seconds with more than 0 s, as random,120"
+                f"Chaos.sim_fault_desc={self.sim_fault_desc!r} must be kind,seconds with more than 0 s, as random,120 "
+                "or random,2m"
             )
         asked = [name for name in ("fault_injection_period_s", "sim_fault_desc", "schedule") if getattr(self, name)]
         if asked and not self.enable_fault_injection:
@@ -40,8 +42,6 @@ class Chaos:
 
 
 def _is_fault(text: str) -> bool:
-    kind, _, after = text.partition(",")
-    try:
-        return bool(kind.strip()) and 0 < float(after) < float("inf")
-    except ValueError:
-        return False
+    """Whether it has the form; which kinds there are is not known here."""
+    match = re.fullmatch(r"[^,]*[^,\s][^,]*,\s*(\d+(?:\.\d*)?)[smhdy]?\s*", text)
+    return match is not None and float(match[1]) > 0

@@ -34,8 +34,8 @@ class Health:
         memory_bytes_per_s: least speed of a copy in host memory. (bytes per s; default 2e+08: a tenth of a slow
             machine's)
         hash_bytes_per_s: least speed of one core's SHA-256; 0: any. (bytes per s; default 2e+07: the same)
-        matmul: multiply matrices on each GPU (or the CPU) and compare with the exact result; needs seconds, to load
-            torch in a process of its own. (yes or no; default no: it costs more than half a second)
+        matmul: multiply matrices on each GPU (the CPU where none is wanted) and compare with the exact result; needs
+            seconds, to load torch in a process of its own. (yes or no; default no: it costs more than half a second)
         peer_bytes_per_s: least speed from another node of the run; 0: not measured. (bytes per s; default 0: networks
             differ)
     """

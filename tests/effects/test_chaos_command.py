@@ -56,6 +56,13 @@ def test_what_makes_no_sense_is_refused_before_anything_is_broken(arguments, tol
     assert done.exit_code == 1 and told in str(done.exception)
 
 
+@pytest.mark.parametrize("option", ["--duration", "--for"])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_what_is_no_length_of_time_is_refused(option, number):
+    done = chaos("--fault", "stop", option, number, "--dry-run")
+    assert done.exit_code == 2 and f"Invalid value for '{option}': {number} is not finite." in done.output
+
+
 class Answering:
     """A run, as `asking` finds it: refuses what `refused` says, and tells of all else at the next question."""
 

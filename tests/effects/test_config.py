@@ -27,6 +27,7 @@ checkpoint:
   keep:
     last: 5
 """
+FAULTS = "chaos:\n  enable_fault_injection: true\n"
 
 
 @pytest.fixture
@@ -101,6 +102,8 @@ def test_a_variable_that_is_no_yaml_is_refused_without_its_value() -> None:
         ("seed: \x01\n", "no YAML"),
         ("limits:\n  lease: 3\n", r"run.yaml:2: there is no knob limits.lease; did you mean limits.lease_s\?"),
         ("limits:\n  lease_s: -3\n", "run.yaml:2: Limits.lease_s=-3.0 must be positive"),
+        (FAULTS + "  schedule: gibberish\n", "run.yaml:3: Chaos.schedule: 'gibberish' is no entry of a schedule"),
+        (FAULTS + "  sim_fault_desc: bogus,120\n", "run.yaml:3: Chaos.sim_fault_desc: there is no fault 'bogus'"),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
@@ -140,6 +143,11 @@ def test_what_is_no_assignment_is_refused(text: str) -> None:
         assigned(text)
 
 
+def test_faults_that_nobody_can_draw_are_refused_wherever_they_were_given() -> None:
+    with pytest.raises(SettingError, match=r"^ELASTIC_CHAOS__SCHEDULE: Chaos.schedule: 'soon' is no entry"):
+        load(environment={"ELASTIC_CHAOS__ENABLE_FAULT_INJECTION": "true", "ELASTIC_CHAOS__SCHEDULE": "soon"})
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +165,16 @@ def test_the_command_prints_every_value_and_where_it_came_from(file: Path) -> No
     assert found["limits.heartbeat_timeout_s"] == ["30.0", f"{file}:9"]
     assert found["checkpoint.persistent"] == ["gs://bucket/run", f"{file}:11"]
     assert found["chaos"] == ["null", "default"]
+
+
+def test_the_command_refuses_faults_that_fit_would_refuse(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(FAULTS + "  schedule: gibberish\n")
+    result = CliRunner().invoke(cli, ["config", str(path)])
+    assert result.exit_code == 1 and str(result.exception).startswith(f"{path}:3: Chaos.schedule: 'gibberish' ")
+    path.write_text("enable_fault_injection: true\nsim_fault_desc: bogus,120\n")
+    result = CliRunner().invoke(cli, ["config", "--from-google", str(path)])
+    assert result.exit_code == 1 and "Chaos.sim_fault_desc: there is no fault 'bogus'" in str(result.exception)
 
 
 def test_the_command_tells_a_program(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Effect. A call that hangs holds up nobody else: what fails meanwhile is sensed, decided and acted upon."""
+"""Effect. A call that hangs holds up nobody else, nor does a clock: what fails is sensed, decided and acted upon."""
 
 import json
 import threading
@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from elastic.actors.driver import Driver, Finished
+from elastic.actors.driver import Driver, Finished, Observed
 from elastic.actors.fleet import Emit
 from elastic.actors.journal import Journal
 from elastic.actors.supervisor import Supervisor
 from elastic.control import events as ev
+from elastic.control.commands import Command
 from elastic.control.hardware import FindingKind
 from elastic.control.outcome import Ending
 from elastic.control.state import RunState
@@ -108,13 +109,28 @@ class ScriptedFleet:
         self.emit(ev.StepStable(worker=self.views[-1].leader.worker, report=told))
 
 
+class Noting(Supervisor):
+    """A supervisor that keeps what it was told."""
+
+    heard: list[ev.Event]
+
+    def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
+        self.heard = [*getattr(self, "heard", []), *(event for _, event in events)]
+        return super().observe(events)
+
+
 class Playing:
-    """A run of three replicas, at least one, on a scripted fleet, in a thread of its own."""
+    """A run of three replicas, at least one, on a scripted fleet, in a thread of its own.
+
+    Attribute `ahead_s`: how far the driver's wall clock is ahead of this machine's.
+    """
 
     def __init__(self, folder: Path, hangs: set[tuple[str, str]], **limits: float) -> None:
+        self.ahead_s = 0.0
         settings = RunSettings(run="r", scaling=Scaling(num_dp_replicas=(1, 3)), limits=Limits(**limits))  # type: ignore[arg-type]
         self.journal = Journal(folder)
-        self.driver = Driver(Supervisor(RunState(settings=settings), Ladder()), self.journal, [])
+        self.brain = Noting(RunState(settings=settings), Ladder())
+        self.driver = Driver(self.brain, self.journal, [], clock=lambda: time.time() + self.ahead_s)
         self.fleet = ScriptedFleet(hangs, self.driver.emit)
         self._end: Future[Finished] = Future()
         self._thread = threading.Thread(target=self._play, daemon=True)
@@ -226,4 +242,21 @@ def test_a_loss_is_dealt_with_while_a_fence_hangs(play: Callable[..., Playing]) 
     playing.fleet.stable(6)
     one_is_lost(playing, "w2", "w0")
     assert ("fence", "w1", 0) in playing.fleet.calls
+    playing.end()
+
+
+def test_a_wall_clock_that_is_set_back_stops_neither_ticks_nor_beats(play: Callable[..., Playing]) -> None:
+    """However much is going on: deadlines are looked at, and hosts heard, by a clock that nobody sets."""
+    playing = play()
+    trains(playing)
+    playing.ahead_s, before = -3600.0, len(playing.brain.heard)
+    playing.driver.emit(ev.HostBeat(node="node-w0"))
+    ticks = 0
+    deadline_s = time.monotonic() + LONG_S
+    while ticks < 3 and time.monotonic() < deadline_s:
+        playing.driver.emit(ev.FreezeAnswered(worker="w0", generation=0, commit=None, healed=True))  # an old one
+        time.sleep(0.1)
+        ticks = sum(isinstance(event, ev.Tick) for event in playing.brain.heard[before:])
+    assert ticks >= 3
+    assert any(isinstance(event, ev.HostBeat) for event in playing.brain.heard[before:])
     playing.end()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from elastic.actors.monitor import HostMonitor
 from elastic.control import events as ev
@@ -277,6 +278,20 @@ def test_a_gpu_that_can_not_be_used_fails_the_check(seen, failed):
     assert check_gpus(None) == ["the GPU driver does not answer"]
 
 
+def test_a_node_that_shows_fewer_gpus_than_a_worker_is_given_fails_the_check():
+    (found,) = check_gpus([], 2)
+    assert found.startswith("the driver shows 0 GPUs, and workers are given 2 on a node: ")
+    assert check_gpus([healthy_gpu()], 2) != []
+    assert check_gpus([healthy_gpu(), healthy_gpu()], 2) == []
+    assert check_node(Health(), lambda _: [], None, 1) != []
+    assert check_node(Health(), None, None, 1) == [], "where nothing is sensed, nobody can say"
+
+
+def test_where_gpus_are_wanted_no_product_of_a_cpu_counts():
+    (found,) = health_module.multiply(1 + torch.cuda.device_count())
+    assert found.startswith(f"torch sees {torch.cuda.device_count()} GPUs, and workers are given ")
+
+
 def test_a_check_that_hangs_has_failed_and_one_that_raises_says_so():
     assert within(lambda: time.sleep(ENDLESS_S) or [], 0.1) == [
         "the check did not end within Health.check_timeout_s=0.1"
@@ -310,6 +325,14 @@ def test_a_matrix_product_is_checked_in_a_process_of_its_own(monkeypatch):
         )
         assert health_module.check_matmul(LONG_S) == found
         monkeypatch.undo()
+
+
+def test_the_process_that_multiplies_is_told_how_many_gpus_are_wanted(monkeypatch):
+    commands = []
+    answer = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(health_module.subprocess, "run", lambda command, **how: commands.append(command) or answer)
+    assert check_node(Health(matmul=True), None, None, 4) == []
+    assert commands[0][-2:] == ["elastic.hosts.health", "4"]
 
 
 @pytest.mark.slow

@@ -19,9 +19,9 @@ from elastic.control import events as ev
 from elastic.control.hardware import FindingKind
 from elastic.control.xid import Severity
 from elastic.hosts import peers
-from elastic.settings import Health, Limits, RunSettings
+from elastic.settings import Health, Limits, RunSettings, Scaling
 from tests.effects.helpers import LONG_S, eventually
-from tests.effects.nvml_standin import install_smi
+from tests.effects.nvml_standin import compiled, install, install_smi
 
 SENSELESS = Health(sensing=False)
 
@@ -45,7 +45,7 @@ class Handle:
 class Driven:
     """The monitors of a run, on nodes that have an address on the loopback, and what they have told."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, health: Health = SENSELESS) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, health: Health = SENSELESS, **scaling: Any) -> None:
         self.told: list[ev.Event] = []
         self._threads = ThreadPoolExecutor(16)
         self._actors: list[Any] = []
@@ -54,7 +54,8 @@ class Driven:
         fake = SimpleNamespace(remote=lambda **options: self._made, nodes=lambda: nodes)
         monkeypatch.setattr(host_monitors, "ray", fake)
         monkeypatch.setattr(host_monitors, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
-        settings = RunSettings(run="r", limits=Limits(heartbeat_polling_period_s=0.02), health=health)
+        limits = Limits(heartbeat_polling_period_s=0.02)
+        settings = RunSettings(run="r", scaling=Scaling(**scaling), limits=limits, health=health)
         self.monitors = HostMonitors(self.told.append, self._answers.then, lambda node: None, settings)
 
     def of(self, kind: type[ev.Event]) -> list[Any]:
@@ -182,6 +183,30 @@ def test_matrices_are_multiplied_where_that_is_asked_for(monkeypatch, tmp_path, 
         driven.monitors.need("a")
         assert driven.first(ev.HardwareFinding).detail == found
         assert (tmp_path / "ran").exists()
+    finally:
+        driven.close()
+
+
+@pytest.mark.parametrize(
+    ("scaling", "detail"),
+    [
+        ({}, "healthy"),
+        ({"use_gpu": True}, "the driver shows 0 GPUs, and workers are given 1 on a node"),
+        ({"use_gpu": True, "workers_per_replica": 8, "num_nodes_per_dp": 2}, "workers are given 4 on a node"),
+        ({"resources_per_worker": {"GPU": 0.5, "CPU": 1}}, "workers are given 1 on a node"),
+        ({"use_gpu": True, "resources_per_worker": {"CPU": 1}}, "healthy"),
+    ],
+    ids=["none wanted", "one a worker", "four a node", "half a one", "told by resources"],
+)
+def test_a_node_without_the_gpus_that_its_workers_are_given_fails_its_check(monkeypatch, tmp_path, scaling, detail):
+    install(compiled(tmp_path), tmp_path, monkeypatch, count=0)
+    driven = Driven(monkeypatch, Health(period_s=0.05), **scaling)
+    try:
+        driven.monitors.need("a")
+        checked = lambda: next((one for one in driven.of(ev.HardwareFinding) if one.kind is FindingKind.HEALTH), None)  # noqa: E731
+        finding = eventually(checked, "it was checked")
+        assert detail in finding.detail
+        assert finding.severity is (Severity.INFORMATIONAL if detail == "healthy" else Severity.NODE_MUST_GO)
     finally:
         driven.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic.actors import monitor as monitor_module
 from elastic.actors.monitor import HostMonitor
 from elastic.control import events as ev
 from elastic.control.flight import Flying
@@ -71,6 +72,17 @@ def on_gpu(heard: Heard, page: Path, visible: str, name: str = "w0") -> None:
     assert heard.monitor.watch(name, os.getpid(), page)
 
 
+def ended_on_gpu(heard: Heard, page: Path, visible: str, name: str = "w0") -> int:
+    """A worker that was given these GPUs has ended, and the monitor knows; returns its pid."""
+    FlightPage(page).visible(visible)
+    with subprocess.Popen(["sleep", str(LONG_S)]) as process:
+        assert heard.monitor.watch(name, process.pid, page)
+        process.kill()
+    eventually(lambda: heard.monitor.flights() == {}, f"the death of {name} is seen")
+    eventually(lambda: not page.exists(), "its page is taken away")
+    return process.pid
+
+
 # --- GPUs -------------------------------------------------------------------------------------------------------------
 
 
@@ -96,6 +108,28 @@ def test_an_xid_comes_at_once_and_names_the_workers_on_its_gpu(heard, standin, t
     standin.xid(79)
     lost = heard.first(FindingKind.XID, "XID 79")
     assert (lost.device, lost.severity, lost.workers) == (UUIDS[0], Severity.NODE_MUST_GO, ("w0",))
+
+
+def test_an_xid_that_comes_just_after_a_workers_death_names_it(heard, standin, tmp_path):
+    """The error ends the process, and only then does the driver say why."""
+    ended_on_gpu(heard, tmp_path / "page", UUIDS[1])
+    standin.xid(94, gpu=1)
+    assert heard.first(FindingKind.XID).workers == ("w0",)
+
+
+def test_an_out_of_memory_line_that_comes_just_after_the_death_names_its_worker(heard, tmp_path):
+    pid = ended_on_gpu(heard, tmp_path / "page", "")
+    heard.monitor._senses._heed(f"Out of memory: Killed process {pid} (python) total-vm:1kB")
+    found = heard.first(FindingKind.OUT_OF_MEMORY)
+    assert (found.workers, found.severity) == (("w0",), Severity.USER_ERROR)
+
+
+def test_after_a_while_the_dead_are_named_no_more(heard, standin, tmp_path, monkeypatch):
+    """Their GPU is somebody else's by then."""
+    monkeypatch.setattr(monitor_module, "_BLAMED_S", 0.0)
+    ended_on_gpu(heard, tmp_path / "page", UUIDS[1])
+    standin.xid(94, gpu=1)
+    assert heard.first(FindingKind.XID).workers == ()
 
 
 def test_a_worker_without_a_claim_is_known_by_its_process(standin, tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.completions import COMPLETIONS
 from elastic.control.refusing import admitted
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import Phase, Standing
@@ -68,6 +69,8 @@ class Policies(World):
         self.nodes: dict[str, str] = {}
         self.given_up: set[str] = set()
         self.resets = self.disbelieved = self.jumps = self.repeated = 0
+        self.silence = Random("silence")  # a stream of its own: all else is as it would be without it
+        self.unanswered = 0
         self.heard: list[ev.Event] = []
 
     # --- what the controller is told ---
@@ -113,6 +116,8 @@ class Policies(World):
         leaving = [worker for worker in state.standing(Standing.GONE) if worker.is_dismissed]
         assert all(attended_s - worker.since_s <= limits.pod_termination_threshold_s for worker in leaving)
         assert all(now_s - reset.since_s <= limits.gpu_reset_timeout_s for reset in care.resets)
+        for order in care.awaited:
+            assert attended_s - order.since_s <= COMPLETIONS[type(order.command)].answer_s, order
         assert all(until_s > now_s for until_s in care.quarantine.values())
         assert care.hold is None or care.hold.until_s > now_s
         is_settled = state.phase in (Phase.RUNNING, Phase.WAITING)
@@ -126,6 +131,9 @@ class Policies(World):
     def carry_out(self, command: cmd.Command) -> None:
         if isinstance(command, cmd.ResetGpu):
             self.reset(command)
+            return
+        if isinstance(command, cmd.Inspect) and self.silence.random() < 0.5:
+            self.unanswered += 1  # its host monitor hangs with the order
             return
         if isinstance(command, cmd.StartWorker):
             assert command.node not in command.avoid

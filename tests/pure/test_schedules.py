@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic.control import schedules
+from elastic.control.draws import chance, log
 from elastic.control.faults import FaultKind, kind_of
-from elastic.control.schedules import Entry, Schedule, parse, parse_sim_fault, schedule_of
+from elastic.control.schedules import Course, Entry, Schedule, parse, parse_sim_fault, schedule_of
 from elastic.errors import SettingError
 from elastic.settings import Chaos
 
@@ -35,9 +37,51 @@ def test_the_same_seed_gives_the_same_plan(text, seed, there):
 
 @given(texts, seeds, nodes, st.lists(moments, max_size=8))
 def test_however_time_is_cut_into_windows_the_plan_is_the_same(text, seed, there, cuts):
-    schedule, edges = parse(text), [-1.0, *sorted(cuts), UNTIL_S]
-    pieces = [schedule.due(seed, a, b, there) for a, b in zip(edges, edges[1:], strict=False)]
+    schedule = parse(text)
+    course = Course(schedule, seed)
+    pieces = [course.due(until_s, there) for until_s in [*sorted(cuts), UNTIL_S]]
     assert tuple(fault for piece in pieces for fault in piece) == schedule.plan(seed, UNTIL_S, there)
+
+
+def from_the_beginning(schedule, seed, since_s, until_s, there):
+    """The faults of a window by the definition: all of the past is drawn, and left out."""
+    found = []
+    for number, entry in enumerate(schedule.entries):
+        if entry.at_s is not None:
+            found += [entry.fault(entry.at_s, seed, number)] if entry.at_s <= until_s else []
+        elif entry.every_s is not None:
+            counts = range(1, math.floor(until_s / entry.every_s) + 1)
+            found += [entry.fault(count * entry.every_s, seed, number, count) for count in counts]
+        else:
+            for node in there:
+                at_s, count = -entry.mtbf_s * log(chance(seed, number, node, 0, "interval")), 0
+                while at_s <= until_s:
+                    found.append(entry.fault(at_s, seed, number, node, count))
+                    count += 1
+                    at_s -= entry.mtbf_s * log(chance(seed, number, node, count, "interval"))
+    new = [fault for fault in found if since_s < fault.at_s]
+    return tuple(sorted(new, key=lambda fault: (fault.at_s, fault.name)))
+
+
+@given(texts, seeds, st.lists(st.tuples(moments, nodes), max_size=8))
+def test_whoever_goes_forward_draws_what_the_definition_says_as_nodes_come_and_go(text, seed, looks):
+    schedule = parse(text)
+    course, since_s = Course(schedule, seed), -1.0
+    for until_s, there in sorted(looks):
+        assert course.due(until_s, there) == from_the_beginning(schedule, seed, since_s, until_s, there)
+        since_s = until_s
+
+
+def test_nothing_is_drawn_twice(monkeypatch):
+    """A look after a day is as cheap as the first one."""
+    drawn = []
+    monkeypatch.setattr(schedules, "chance", lambda *place: drawn.append(place) or chance(*place))
+    course, there = Course(parse("poisson mtbf=1h kill; every 30 kill"), 0), [f"node{number}" for number in range(50)]
+    course.due(86400.0, there)
+    past = len(drawn)
+    for look in range(100):
+        course.due(86400.0 + look / 20, there)
+    assert len(drawn) == len(set(drawn)) < past + 20
 
 
 @given(texts, seeds, nodes)
@@ -108,11 +152,16 @@ def test_what_is_left_out_is_any_worker_killed_or_stopped():
         ("rank_killed, 60.5", ("kill",), "any", 60.5),
         ("rank_hung,1", ("stop",), "any", 1.0),
         ("slow,60", ("slow",), "any", 60.0),
+        ("random,2m", ("kill", "stop"), "any", 120.0),
+        ("stop, 1.5h", ("stop",), "any", 5400.0),
     ],
 )
 def test_the_form_of_the_seeds(text, kinds_, target, at_s):
-    entry = parse_sim_fault(text)
-    assert (entry.at_s, entry.kinds, entry.target) == (at_s, tuple(map(kind_of, kinds_)), target)
+    """The same wherever it is written."""
+    for schedule in (parse(text), schedule_of(Chaos(enable_fault_injection=True, sim_fault_desc=text))):
+        (entry,) = schedule.entries
+        assert entry == parse_sim_fault(text)
+        assert (entry.at_s, entry.kinds, entry.target) == (at_s, tuple(map(kind_of, kinds_)), target)
 
 
 @pytest.mark.parametrize("text", ["random", "random,", "random,soon", "gpu_error,5", "rank_killed;1;5", "random,1,2,3"])

@@ -71,6 +71,8 @@ def test_silence_is_longer_than_the_time_between_two_beats():
         ({"sim_fault_desc": "random,soon"}, "Chaos.sim_fault_desc='random,soon' must be kind,seconds"),
         ({"sim_fault_desc": ",120"}, "Chaos.sim_fault_desc=',120' must be kind,seconds"),
         ({"sim_fault_desc": "random,-3"}, "Chaos.sim_fault_desc='random,-3' must be kind,seconds"),
+        ({"sim_fault_desc": "random,0.0s"}, "Chaos.sim_fault_desc='random,0.0s' must be kind,seconds"),
+        ({"sim_fault_desc": "random,2 weeks"}, "Chaos.sim_fault_desc='random,2 weeks' must be kind,seconds"),
     ],
     ids=str,
 )

@@ -1,0 +1,88 @@
+"""Effect. The driver's side of the supervisor actor, without Ray: what it takes for the loss of one."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnschedulableError, GetTimeoutError
+
+from elastic.actors import asking, brain
+from elastic.actors.supervisor import Supervisor
+from elastic.actors.token import Token
+from elastic.control import events as ev
+from elastic.control.state import Phase, RunState
+from elastic.errors import ElasticError
+from elastic.policies import Ladder
+from elastic.settings import RunSettings
+from tests.effects.helpers import LONG_S
+
+
+class Actors:
+    """Stands in for Ray: supervisors in this process, of which the first ones fail as the test wants."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures, self.beside, self.killed = list(failures), [], 0
+
+    def start(self, token: Token, state: RunState, policy: Any, beside_driver: bool) -> tuple[Any, bool]:
+        self.beside.append(beside_driver)
+        failure = self.failures.pop(0) if self.failures else None
+        supervisor = Supervisor(state, policy)
+
+        def call(secret: str, method: str, *arguments: Any) -> Callable[[], Any]:
+            def answer() -> Any:
+                if failure is not None:
+                    raise failure
+                return getattr(supervisor, method)(*arguments)
+
+            return answer
+
+        return SimpleNamespace(call=SimpleNamespace(remote=call)), True
+
+    def get(self, reference: Callable[[], Any], timeout: float) -> Any:
+        return reference()
+
+    def kill(self, actor: Any) -> None:
+        self.killed += 1
+
+
+def started(monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> tuple[brain.RayBrain, Actors]:
+    actors = Actors(*failures)
+    monkeypatch.setattr(brain, "ray", actors)
+    monkeypatch.setattr(brain, "start_supervisor", actors.start)
+    state, token = RunState(settings=RunSettings(run="r")), SimpleNamespace(secret="s")
+    return brain.RayBrain(state, Ladder(), token), actors  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_beside"),
+    [(ActorDiedError(), False), (GetTimeoutError(), True), (ActorUnschedulableError("its node is dead"), True)],
+    ids=["it died", "it does not answer", "its node died before it was there"],
+)
+def test_a_supervisor_that_is_lost_is_replaced_and_told_the_same(monkeypatch, failure, is_beside):
+    ray_brain, actors = started(monkeypatch, failure)
+    assert ray_brain.asked() == []
+    _, state = ray_brain.observe([(0.0, ev.RunStarted())])
+    assert state.phase is Phase.STARTING and state.workers
+    assert (actors.beside, actors.killed) == ([False, is_beside], 1)
+
+
+def test_too_many_in_a_row_end_the_run(monkeypatch):
+    ray_brain, _ = started(monkeypatch, *[ActorUnschedulableError("its node is dead")] * 4)
+    with pytest.raises(ElasticError, match="3 supervisors in a row ended, or did not answer within 30 s"):
+        ray_brain.observe([(0.0, ev.RunStarted())])
+
+
+def test_who_asks_from_outside_waits_for_the_next_one_too(monkeypatch):
+    failures = [ActorUnschedulableError("its node is dead"), ActorDiedError()]
+
+    def get(reference: Any, timeout: float) -> Any:
+        if failures:
+            raise failures.pop(0)
+        return ("host", 1) if reference == "where" else "answer"
+
+    where, call = SimpleNamespace(remote=lambda: "where"), SimpleNamespace(remote=lambda *_: "call")
+    actor = SimpleNamespace(where=where, call=call)
+    monkeypatch.setattr(asking, "ray", SimpleNamespace(get=get, get_actor=lambda *_: actor))
+    monkeypatch.setattr(asking.token, "find", lambda *_: "secret")
+    assert asking._call("r", "state", LONG_S + asking.time.monotonic()) == "answer"
