@@ -64,6 +64,7 @@ def run_until_replaced(folder: Path, saboteur: KillsOnceOneStandsBy, **scaling: 
         regression(folder, STEPS, until=saboteur.hurry),
         scaling=elastic.Scaling(**scaling),
         limits=elastic.Limits(start_timeout_s=120),
+        health=elastic.Health(checks=False),  # GPUs are Ray's word alone here
         callbacks=[saboteur],
         name=saboteur.run,
         run_dir=folder / "run",
