@@ -11,7 +11,6 @@ depends on the seed, the entry, the node and a count alone: the same seed gives 
 into windows, and nodes do not share their luck.
 """
 
-import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -123,15 +122,16 @@ def _faults(entry: Entry, number: int, seed: int, node: str) -> Iterator[Fault]:
     """All faults of an entry, by time, and of a node where each has its own: without end, unless there is one."""
     if entry.at_s is not None:
         yield entry.fault(entry.at_s, seed, number)
-    elif entry.every_s is not None:
-        for count in itertools.count(1):
-            yield entry.fault(count * entry.every_s, seed, number, count)
-    else:
-        assert entry.mtbf_s is not None
-        at_s = 0.0
-        for count in itertools.count():  # exponential intervals by inversion, -mean * ln(u): a Poisson process
-            at_s -= entry.mtbf_s * log(chance(seed, number, node, count, "interval"))
-            yield entry.fault(at_s, seed, number, node, count)
+        return
+    at_s, count = 0.0, 0
+    while entry.every_s is not None:
+        count += 1
+        yield entry.fault(count * entry.every_s, seed, number, count)
+    assert entry.mtbf_s is not None
+    while True:  # exponential intervals by inversion, -mean * ln(u): a Poisson process
+        at_s -= entry.mtbf_s * log(chance(seed, number, node, count, "interval"))
+        yield entry.fault(at_s, seed, number, node, count)
+        count += 1
 
 
 def parse(text: str) -> Schedule:
