@@ -82,7 +82,7 @@ class Bench:
         try:
             stage = self._stage(ground, turn)
             with stage:
-                stage.wait_until_calm()
+                stage.wait_until_calm(ground.calm_s)
                 stage.allow_s(self.settings.deadline_s)
                 row |= self._storm(stage) if turn.scenario == STORM else self._one_fault(stage, turn.scenario)
             if turn.scenario == STORM and turn.system == _COMPARED and not row["note"]:

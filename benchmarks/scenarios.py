@@ -37,6 +37,8 @@ class Ground:
         micro_batch: samples of one forward.
         saves: checkpoints are kept, by each system in its own way; if not, by none.
         needs: commands besides `ip`.
+        calm_s: that all have trained, at least, when it is broken: where processes are lost on hosts that live, who
+            prepares for that has the time, as it has in runs whose faults are hours apart.
     """
 
     slots: tuple[int, ...] = (2, 2, 2)
@@ -47,6 +49,7 @@ class Ground:
     micro_batch: int = MICRO_BATCH
     saves: bool = True
     needs: tuple[str, ...] = ()
+    calm_s: float = 0.0
 
 
 def kill(stage: Stage) -> Fault:
@@ -287,7 +290,9 @@ STRIKES = {
         *(partition, split, halves, headless, mute, deaf),
     )
 }
+_PREPARED_S = 12.0
 GROUNDS = {
+    **{name: Ground(calm_s=_PREPARED_S) for name in ("kill", "leader", "stop", "everyone")},
     "swap": Ground(spares=1),
     # With so large a state a file of it in each step, as tuned, would be all that is measured.
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),

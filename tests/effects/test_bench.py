@@ -75,7 +75,7 @@ class Played:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def wait_until_calm(self) -> None:
+    def wait_until_calm(self, calm_s: float) -> None:
         pass
 
     def allow_s(self, seconds: float) -> None:
