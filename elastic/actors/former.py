@@ -19,7 +19,7 @@ from ray.util.placement_group import PlacementGroup
 from elastic.actors.asking import supervisor_name
 from elastic.actors.peer_source import namespace
 from elastic.actors.slots import gang_of
-from elastic.actors.worker_actor import born_of, call, worker_names
+from elastic.actors.worker_actor import born_of, call, holders, worker_names
 from elastic.control.adoption import Adopted, who_goes_on
 from elastic.errors import ElasticError, SupersededError
 from elastic.settings import RunSettings
@@ -60,13 +60,14 @@ class Heirloom:
 
     Attributes:
         found: what each worker says; handles: their actors, and of members that did not answer; born: see `Left`.
-        groups: their placement groups, by gang.
+        groups: their placement groups, by gang. holders: of accelerators, for those that were stand-ins.
     """
 
     found: tuple[Adopted, ...]
     handles: dict[str, Any]
     born: dict[str, int]
     groups: dict[int, PlacementGroup]
+    holders: dict[str, Any]
 
 
 class Former:
@@ -120,6 +121,7 @@ class Former:
             handles={name: one.actor for name, one in left.items()} | silent,
             born={name: one.born for name, one in left.items()},
             groups=groups,
+            holders=holders(namespace(self._run)),
         )
 
     def _end(self, keep: Collection[str], gangs: Collection[int]) -> dict[int, PlacementGroup]:
@@ -127,6 +129,9 @@ class Former:
         for left in self._left:
             if left.name not in keep:
                 ray.kill(left.actor)
+        for worker, actor in holders(namespace(self._run)).items():
+            if worker not in keep:
+                ray.kill(actor)
         kept = {}
         for number, (gang, _, _) in self._gangs().items():
             group = PlacementGroup(ray.PlacementGroupID(bytes.fromhex(number)))  # by name only its own job finds it

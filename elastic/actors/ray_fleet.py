@@ -84,13 +84,13 @@ class RayFleet:
     def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
         labels = self._monitors.admission.labels(self._settings.scaling.label_selector, avoid, node)
         hand = Hand(self._slots.reserve(gang, labels), None, gang, shard, born=self._incarnation)
-        hand.is_manned = not self._staff.stand_ins.has_ready
+        hand.is_manned = is_new = not self._staff.stand_ins.has_ready
         with self._lock:
             self._hands[worker] = hand
         if self._is_down.is_set():  # Ray took so long that the run has ended meanwhile
             self._release(worker)
             self._slots.remove_released()
-        elif hand.is_manned:
+        elif is_new:
             self._staff.start_in_slot(worker, hand)  # at once: it waits for its place by itself
 
     def adopt(self, left: Heirloom) -> None:
@@ -106,6 +106,7 @@ class RayFleet:
                 hand.born, hand.node, hand.pid = left.born[one.worker], one.node, one.pid
                 hand.address = (one.host, one.port) if one.port else None
                 hand.is_in_slot = False  # for all that is known: it may have been a stand-in
+                hand.holder = left.holders.get(one.worker)
                 self._hands[one.worker] = hand
         for node in {one.node for one in left.found}:
             self._monitors.need(node)  # it watches those that are known to be there

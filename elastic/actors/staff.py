@@ -16,10 +16,12 @@ from elastic.actors.host_monitors import Then
 from elastic.actors.peer_source import namespace
 from elastic.actors.slots import Slots
 from elastic.actors.stand_ins import StandIns
-from elastic.actors.worker_actor import actor_name, begin, start_worker_actor
+from elastic.actors.worker_actor import actor_name, begin, holder_name, start_worker_actor
 from elastic.settings import RunSettings
 
 log = logging.getLogger("elastic")
+
+_NOT_STARTED = (RayError, RuntimeError, ValueError)  # what Ray says where it can start no actor now
 
 
 @dataclass(slots=True)
@@ -76,13 +78,15 @@ class Staff:
         self._settings, self._slots, self._then = settings, slots, then
         self._seed, self._train_fn, self._digest = work
         self._came_up, self._lost = came_up, lost
-        small = b"" if isinstance(self._train_fn, ray.ObjectRef) else cloudpickle.dumps(self._train_fn)
-        self.stand_ins = StandIns(settings, small, then)
+        # Modules of the user's may ask for GPUs when they are imported; and a large train_fn is no light luggage.
+        is_left_out = settings.scaling.has_accelerators or isinstance(self._train_fn, ray.ObjectRef)
+        self.stand_ins = StandIns(settings, b"" if is_left_out else cloudpickle.dumps(self._train_fn), then)
         self._lock = threading.Lock()
 
     def start_in_slot(self, worker: str, hand: Hand) -> None:
         """A new process, which waits for its place by itself."""
-        self._begin(worker, hand, self._actor_in_slot(worker, hand), {})
+        name = actor_name(self._settings.run, self._settings.incarnation, worker)
+        self._begin(worker, hand, self._actor_in_slot(name, hand), {})
 
     def man(self, worker: str, hand: Hand) -> None:
         """A process for a worker whose place is known: a stand-in, if one is ready there."""
@@ -92,21 +96,22 @@ class Staff:
             hand.is_manned, stand_in = True, self.stand_ins.take(hand.node)
             hand.is_in_slot = stand_in is None
         try:
-            self._man(worker, hand, stand_in)
-        except (RayError, RuntimeError, ValueError) as error:
+            if stand_in is None:
+                self.start_in_slot(worker, hand)
+            elif self._settings.scaling.has_accelerators:
+                self._begin_beside(worker, hand, stand_in)
+            else:
+                self._begin(worker, hand, stand_in, {})
+        except _NOT_STARTED as error:
             self._lost(worker, error)
-
-    def _man(self, worker: str, hand: Hand, stand_in: Any) -> None:
-        if stand_in is None:
-            self.start_in_slot(worker, hand)
-        elif self._settings.scaling.resources.keys() <= {"CPU"}:
-            self._begin(worker, hand, stand_in, {})
-        else:
-            self._begin_beside(worker, hand, stand_in)
 
     def _begin_beside(self, worker: str, hand: Hand, stand_in: Any) -> None:
         """Ray tells accelerators to who has the slot alone: an actor that does no more holds it for the stand-in."""
-        hand.actor, hand.holder = stand_in, self._actor_in_slot(f"slot-{worker}", hand)
+        hand.actor = stand_in
+        hand.holder = self._actor_in_slot(holder_name(self._settings.run, self._settings.incarnation, worker), hand)
+        if hand.is_over:  # released meanwhile, by whoever saw no holder yet
+            hand.kill()
+            return
         asked = hand.holder.surroundings.options(concurrency_group="control").remote()
         self._then(
             asked,
@@ -115,24 +120,34 @@ class Staff:
         )
 
     def _begin(self, worker: str, hand: Hand, actor: Any, surroundings: Mapping[str, str]) -> None:
-        def failed(error: Exception) -> None:
-            if hand.is_in_slot or hand.is_over:
-                self._lost(worker, error)
-                return
-            log.info("a stand-in can not be %s, and a new process takes its place: %s", worker, type(error).__name__)
-            hand.kill()
-            hand.is_in_slot, hand.holder = True, None
-            self.start_in_slot(worker, hand)
-
         hand.actor = actor
+        if hand.is_over:  # released meanwhile, by whoever saw no actor yet
+            hand.kill()
+            return
         where = (hand.gang, hand.shard, self._digest, hand.group)
         begun = begin(actor, surroundings, worker, self._seed, self._settings, self._train_fn, *where)
-        self._then(begun, lambda pid: self._came_up(worker, pid), failed)
+        self._then(
+            begun,
+            lambda pid: self._came_up(worker, pid),
+            lambda error: self._not_begun(worker, hand, error),
+        )
 
-    def _actor_in_slot(self, role: str, hand: Hand) -> Any:
-        assert hand.group is not None, role
+    def _not_begun(self, worker: str, hand: Hand, error: Exception) -> None:
+        if hand.is_in_slot or hand.is_over:
+            self._lost(worker, error)
+            return
+        log.info("a stand-in can not be %s, and a new process takes its place: %s", worker, type(error).__name__)
+        hand.kill()
+        hand.is_in_slot, hand.holder = True, None
+        try:
+            self.start_in_slot(worker, hand)
+        except _NOT_STARTED as failed:
+            self._lost(worker, failed)
+
+    def _actor_in_slot(self, name: str, hand: Hand) -> Any:
+        assert hand.group is not None, name
         return start_worker_actor(
-            name=actor_name(self._settings.run, self._settings.incarnation, role),
+            name=name,
             namespace=namespace(self._settings.run),
             strategy=PlacementGroupSchedulingStrategy(hand.group, self._slots.bundle_of(hand.shard)),
             resources=self._settings.scaling.resources,

@@ -26,7 +26,8 @@ log = logging.getLogger("elastic")
 _AGAIN_S = 30.0  # until a node on which one has failed gets another
 _ASK_S = 30.0
 _LINGER_S = 60.0  # on a node whose workers have gone: their replacements may come there
-_AT_ONCE = 4  # Ray needs milliseconds for each
+_LOOK_S = 1.0
+_AT_ONCE = 16  # Ray needs milliseconds for each
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class StandIns:
     """Called from any thread.
 
     Args:
-        train_fn: pickled, so that what it imports is imported, too; empty where it is large.
+        train_fn: pickled, so that what it imports is imported, too; empty: not that.
         then: goes on with an answer, or an error, of a call to Ray, in a thread that may call Ray.
     """
 
@@ -54,12 +55,18 @@ class StandIns:
         self._all: list[StandIn] = []
         self._failed_s: dict[str, float] = {}
         self._needed_s: dict[str, float] = {}
-        self._number = 0
+        self._number, self._look_s = 0, 0.0
         self._lock = threading.RLock()
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Have `Scaling.stand_ins` on each of these nodes, and none elsewhere; ask those that are there."""
+        """Have `Scaling.stand_ins` on each of these nodes, and none elsewhere; ask those that are there.
+
+        Called often; does something once a second.
+        """
         now_s = self._clock()
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + _LOOK_S
         with self._lock:
             self._needed_s |= dict.fromkeys(nodes, now_s)
             for one in [one for one in self._all if now_s - self._needed_s[one.node] > _LINGER_S]:
@@ -98,13 +105,14 @@ class StandIns:
 
     def _start(self, node: str) -> None:
         self._number += 1
+        scaling, lease_s = self._settings.scaling, self._settings.limits.orphan_lease_s
         try:
             actor = start_worker_actor(
                 name=stand_in_name(self._settings.run, self._settings.incarnation, self._number),
                 namespace=namespace(self._settings.run),
                 strategy=NodeAffinitySchedulingStrategy(node, soft=False),
                 resources={},
-                as_stand_in=(self._settings.limits.orphan_lease_s, self._train_fn),
+                as_stand_in=(lease_s, self._train_fn, scaling.has_accelerators),
             )
         except (RayError, RuntimeError, ValueError) as error:  # Ray's head may be away
             self._failed(node, error)

@@ -4,6 +4,7 @@ Light, so that what takes seconds to import, torch above all, is imported where 
 so with low priority, and stands by on its node until a worker is wanted there.
 """
 
+import logging
 import os
 import re
 import threading
@@ -18,15 +19,18 @@ from ray.util import list_named_actors
 
 from elastic.train.sigterm import heed_sigterm
 
+log = logging.getLogger("elastic")
+
 # `events` waits for news in its own group, so that a freeze is never queued behind it.
 _GROUPS = {"control": 4, "events": 1}
-_UNHURRIED = 10  # niceness
+_UNHURRIED, _NICEST = 10, 19  # niceness: more than others of its kind, which Ray may have niced already
 _IMPORT_S = 600.0  # on a machine whose cores are all busy
 _BEGIN_S = 60.0
 _ANSWER_S = 10.0
 _WATCH_S = 1.0
 _STAND_IN = "standin"
-_NAME = re.compile(rf"elastic-.+@(\d+)-(w\d+|{_STAND_IN}\d+)")
+_HOLDER = "slot-"
+_NAME = re.compile(rf"elastic-.+@(\d+)-(w\d+|{_STAND_IN}\d+|{_HOLDER}w\d+)")
 
 
 class WorkerActor:
@@ -35,18 +39,22 @@ class WorkerActor:
     Args:
         stands_by_s: it is a stand-in, and ends when nobody has asked for it for so long; 0: it is begun at once.
         train_fn: pickled; what it imports, a stand-in has imported, too.
+        has_no_gpu_yet: it is to see none of its node's GPUs before it has a slot.
     """
 
-    def __init__(self, stands_by_s: float = 0.0, train_fn: bytes = b"") -> None:
+    def __init__(self, stands_by_s: float = 0.0, train_fn: bytes = b"", has_no_gpu_yet: bool = False) -> None:
         self._worker, self._host = "", cast(Any, None)
         self._has_begun = threading.Event()
         self._asked_s = time.monotonic()
+        self._error: Exception | None = None
         heed_sigterm(self._notice)  # in the main thread, which has no other chance
+        if has_no_gpu_yet:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray hides them from nobody
         if stands_by_s:
             import numpy  # noqa: F401  # its threads, made here, keep their priority
 
             self._importing = threading.Thread(
-                target=_import_unhurried, args=(train_fn,), name="elastic-importing", daemon=True
+                target=self._import, args=(train_fn,), name="elastic-importing", daemon=True
             )
             self._importing.start()
             watch = threading.Thread(target=self._watch, args=(stands_by_s,), name="elastic-standing-by", daemon=True)
@@ -56,13 +64,14 @@ class WorkerActor:
         """The pid, once it could begin at once; asked again now and then, it goes on standing by.
 
         Raises:
-            TimeoutError: its imports take too long.
+            TimeoutError: its imports take too long. Exception: they have failed so.
         """
         self._asked_s = time.monotonic()
         self._importing.join(_IMPORT_S)
         if self._importing.is_alive():
             raise TimeoutError(f"importing took more than {_IMPORT_S:g} s")
-        self._asked_s = time.monotonic()
+        if self._error is not None:
+            raise self._error
         return os.getpid()
 
     def surroundings(self) -> dict[str, str]:
@@ -110,13 +119,23 @@ class WorkerActor:
     def _watch(self, stands_by_s: float) -> None:
         """Its driver is gone, and no other one has a use for it."""
         while not self._worker:
-            if not self._importing.is_alive() and time.monotonic() - self._asked_s > stands_by_s:
+            within_s = stands_by_s + _IMPORT_S * self._importing.is_alive()
+            if time.monotonic() - self._asked_s > within_s:
                 os._exit(0)
             self._has_begun.wait(_WATCH_S)
 
+    def _import(self, train_fn: bytes) -> None:
+        try:
+            _import_unhurried(train_fn)
+        except Exception as error:  # whatever the user's modules raise: who asks for it is told
+            self._error = error
+        finally:
+            self._asked_s = time.monotonic()  # whoever has asked meanwhile has waited for this
+
 
 def _import_unhurried(train_fn: bytes) -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _UNHURRIED)  # of this thread alone
+    thread = threading.get_native_id()  # of this thread alone
+    os.setpriority(os.PRIO_PROCESS, thread, min(_NICEST, os.getpriority(os.PRIO_PROCESS, thread) + _UNHURRIED))
     import elastic.actors.worker  # noqa: F401
     from elastic.train.rehearsal import rehearse
 
@@ -131,7 +150,7 @@ def start_worker_actor(
     namespace: str,
     strategy: Any,
     resources: Mapping[str, float],
-    as_stand_in: tuple[float, bytes] | tuple[()] = (),
+    as_stand_in: tuple[float, bytes, bool] | tuple[()] = (),
 ) -> Any:
     """A handle to a new, detached actor; it waits for its slot by itself.
 
@@ -175,6 +194,11 @@ def stand_in_name(run: str, incarnation: int, number: int) -> str:
     return actor_name(run, incarnation, f"{_STAND_IN}{number}")
 
 
+def holder_name(run: str, incarnation: int, worker: str) -> str:
+    """Of the actor that holds the accelerators of a stand-in's slot."""
+    return actor_name(run, incarnation, f"{_HOLDER}{worker}")
+
+
 def born_of(name: str) -> int:
     """The incarnation that has started the actor of this name."""
     match = _NAME.fullmatch(name)
@@ -185,28 +209,45 @@ def born_of(name: str) -> int:
 def worker_names(namespace: str) -> dict[str, str]:
     """Actors of a run that are workers, or may become them, by name: for which worker each stands, empty: for none.
 
-    Of those that were stand-ins this is asked, and who does not answer counts for none.
+    Of those that were stand-ins this is asked; who does not answer is left out.
     """
-    named = [str(one["name"]) for one in list_named_actors(all_namespaces=True) if one["namespace"] == namespace]
-    roles = {name: match[2] for name in named if (match := _NAME.fullmatch(name)) is not None}
+    roles = _roles(namespace)
     asked = {name: _ask_for_whom(name, namespace) for name, role in roles.items() if role.startswith(_STAND_IN)}
-    return roles | _answers(asked)
+    workers = {name: role for name, role in roles.items() if not role.startswith((_STAND_IN, _HOLDER))}
+    return workers | _answers({name: call for name, call in asked.items() if call is not None})
 
 
-def _ask_for_whom(name: str, namespace: str) -> Any:
+def holders(namespace: str) -> dict[str, Any]:
+    """Actors that hold accelerators for stand-ins, by the worker."""
+    names = {role.removeprefix(_HOLDER): name for name, role in _roles(namespace).items() if role.startswith(_HOLDER)}
+    actors = {worker: _find(name, namespace) for worker, name in names.items()}
+    return {worker: actor for worker, actor in actors.items() if actor is not None}
+
+
+def _roles(namespace: str) -> dict[str, str]:
+    named = [str(one["name"]) for one in list_named_actors(all_namespaces=True) if one["namespace"] == namespace]
+    return {name: match[2] for name in named if (match := _NAME.fullmatch(name)) is not None}
+
+
+def _find(name: str, namespace: str) -> Any:
     try:
-        return ray.get_actor(name, namespace=namespace).stands_for.options(concurrency_group="control").remote()
+        return ray.get_actor(name, namespace=namespace)
     except ValueError:
         return None  # it has ended meanwhile
 
 
-def _answers(asked: Mapping[str, Any]) -> dict[str, str]:
-    found, calls = dict.fromkeys(asked, ""), {name: call for name, call in asked.items() if call is not None}
+def _ask_for_whom(name: str, namespace: str) -> Any:
+    actor = _find(name, namespace)
+    return None if actor is None else actor.stands_for.options(concurrency_group="control").remote()
+
+
+def _answers(calls: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
     if calls:
         ray.wait(list(calls.values()), num_returns=len(calls), timeout=_ANSWER_S)
-    for name, call in calls.items():
+    for name, asked in calls.items():
         try:
-            found[name] = ray.get(call, timeout=0)
-        except RayError:
-            continue  # it has ended meanwhile, or hangs
+            found[name] = ray.get(asked, timeout=0)
+        except RayError as error:
+            log.debug("%s does not say for whom it stands: %s", name, type(error).__name__)
     return found

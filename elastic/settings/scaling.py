@@ -82,6 +82,11 @@ class Scaling:
         return self.workers_per_replica // self.num_nodes_per_dp
 
     @property
+    def has_accelerators(self) -> bool:
+        """Whether a worker is given more than cores."""
+        return not self.resources.keys() <= {"CPU"}
+
+    @property
     def resources(self) -> dict[str, float]:
         """Ray resources of one worker."""
         if self.resources_per_worker is not None:

@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from elastic.actors.worker_actor import WorkerActor, born_of, stand_in_name
 from elastic.settings import Limits, RunSettings, Scaling
 from elastic.train.rehearsal import check_sight, rehearse
 
-A, B, *MORE = (f"{number:056x}" for number in range(6))  # nodes, named as Ray names them
+A, B, *MORE = (f"{number:056x}" for number in range(20))  # nodes, named as Ray names them
 
 
 class Actor:
@@ -47,6 +47,10 @@ class World:
         settings = RunSettings(run="r", scaling=Scaling(stand_ins=per_node), limits=Limits(orphan_lease_s=40))
         self.kept = StandIns(settings, b"", lambda *call: self.calls.append(call), lambda: self.now_s)
 
+    def keep(self, nodes: list[str], after_s: float = 1.0) -> None:
+        self.now_s += after_s
+        self.kept.keep(nodes)
+
     def _start(self, *, strategy: Any, **_: Any) -> Actor:
         if self.error is not None:
             raise self.error
@@ -66,76 +70,69 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_each_node_has_one_and_a_few_are_started_at_a_time(world: World) -> None:
     nodes = [A, B, *MORE]
-    world.kept.keep(nodes)
-    assert len(world.started) == 4
-    world.kept.keep(nodes)
-    world.kept.keep(nodes)
+    world.keep(nodes)
+    assert len(world.started) == 16
+    world.keep(nodes)
+    world.keep(nodes)
     assert sorted(one.node for one in world.started) == nodes
 
 
 def test_as_many_as_are_set_and_none_where_none_are(monkeypatch: pytest.MonkeyPatch) -> None:
     for per_node in (0, 2):
         world = World(monkeypatch, per_node)
-        world.kept.keep([A])
-        world.kept.keep([A])
+        world.keep([A])
+        world.keep([A])
         assert len(world.started) == per_node
 
 
 def test_only_one_that_is_ready_is_taken_once_and_another_one_comes(world: World) -> None:
-    world.kept.keep([A])
+    world.keep([A])
     assert not world.kept.has_ready and world.kept.take(A) is None
     world.answer()
     assert world.kept.has_ready and world.kept.take(B) is None
     assert world.kept.take(A) is world.started[0] and world.kept.take(A) is None
-    world.kept.keep([A])
+    world.keep([A])
     assert len(world.started) == 2
     world.kept.end()
     assert world.killed == [world.started[1]], "who was taken is a worker's process now"
 
 
 def test_it_is_asked_again_before_it_takes_its_driver_for_dead(world: World) -> None:
-    world.kept.keep([A])
+    world.keep([A])
     world.answer()
-    world.now_s += 9
-    world.kept.keep([A])
+    world.keep([A], after_s=9)
     assert world.calls == []
-    world.now_s += 2
-    world.kept.keep([A])
+    world.keep([A])
     assert len(world.calls) == 1, "a quarter of the orphan lease is over"
-    world.now_s += 100
-    world.kept.keep([A])
+    world.keep([A], after_s=100)
     assert len(world.calls) == 1, "who has yet to answer is not asked once more"
 
 
 def test_one_whose_node_has_lost_its_last_worker_is_kept_for_who_comes(world: World) -> None:
-    world.kept.keep([A])
+    world.keep([A])
     world.answer()
-    world.now_s += 50
-    world.kept.keep([])
+    world.keep([], after_s=50)
     assert world.kept.has_ready
-    world.now_s += 11
-    world.kept.keep([])
+    world.keep([], after_s=11)
     assert not world.kept.has_ready and world.killed == world.started
 
 
 def test_one_that_dies_is_replaced_after_a_while(world: World) -> None:
-    world.kept.keep([A])
+    world.keep([A])
     world.answer(RayActorError())
-    world.kept.keep([A])
+    world.keep([A])
     assert len(world.started) == 1 and world.killed == world.started
-    world.now_s += 31
-    world.kept.keep([A])
+    world.keep([A], after_s=31)
     assert len(world.started) == 2
 
 
 def test_what_ray_refuses_ends_no_run(world: World) -> None:
     world.error = ValueError("the name is taken")
-    world.kept.keep([A])
+    world.keep([A])
     world.error = None
-    world.kept.keep([A])
+    world.keep([A])
     assert world.started == []
-    world.now_s += 31
-    world.kept.keep([A])
+    world.keep([A], after_s=31)
     assert len(world.started) == 1
 
 
@@ -143,16 +140,46 @@ def test_names_tell_who_has_started_it() -> None:
     assert born_of(stand_in_name("my-run@2", 7, 3)) == 7
 
 
-def test_its_imports_are_done_with_low_priority_by_a_thread_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_looks_ten_times_a_second_keeps_nobody_busy(world: World) -> None:
+    world.keep([A])
+    world.keep([A, B], after_s=0.1)
+    assert len(world.started) == 1
+    world.keep([A, B])
+    assert len(world.started) == 2
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], WorkerActor]]:
+    """Makes one in this process, for what it is to run."""
+    made: list[WorkerActor] = []
     monkeypatch.setattr(worker_actor, "heed_sigterm", lambda notice: None)  # it is this process's
+
+    def make(train_fn: bytes) -> WorkerActor:
+        made.append(WorkerActor(60.0, train_fn))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one._worker = "w0"  # ends its watch
+
+
+def test_its_imports_are_done_with_lower_priority_by_a_thread_that_ends(
+    stand_in: Callable[[bytes], WorkerActor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lower than what it was started with: Ray gives its processes a low one, and not everybody may raise it."""
     monkeypatch.setattr(worker_actor, "_UNHURRIED", 3)
     mine = os.getpriority(os.PRIO_PROCESS, 0)
-    actor = WorkerActor(60.0, pickle.dumps(Noted()))
+    Noted.seen.clear()
+    actor = stand_in(pickle.dumps(Noted()))
     assert actor.stand_by() == os.getpid()
     assert actor.stands_for() == ""
-    assert Noted.seen == [max(3, mine)], "the same thread has unpickled what it is to run"
+    assert Noted.seen == [min(19, mine + 3)], "the same thread has unpickled what it is to run"
     assert os.getpriority(os.PRIO_PROCESS, 0) == mine
-    actor._worker = "w0"  # ends its watch
+
+
+def test_one_whose_imports_fail_does_not_call_itself_ready(stand_in: Callable[[bytes], WorkerActor]) -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        stand_in(b"cno_such_module\nanything\n.").stand_by()
 
 
 class Noted:
@@ -182,7 +209,11 @@ actor._has_begun.wait(60)
 
 def stands_by(seconds: float) -> subprocess.Popen[str]:
     process = subprocess.Popen([sys.executable, "-c", STANDS_BY, str(seconds)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    assert process.stdout is not None
+    if (said := process.stdout.readline()) != "ready\n":
+        process.kill()
+        process.wait(30)
+        pytest.fail(f"it said {said!r} and ended with {process.returncode}")
     return process
 
 
@@ -195,6 +226,13 @@ def test_a_notice_ends_one_that_is_nobody() -> None:
     with stands_by(600.0) as process:
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_one_that_is_to_have_gpus_sees_none_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_actor, "heed_sigterm", lambda notice: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    WorkerActor(0.0, b"", True)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_a_method_is_not_waited_for_for_ever_by_who_asks_a_process_that_is_no_worker(
