@@ -31,7 +31,8 @@ class Asked:
     def __init__(self) -> None:
         self._times = 0
 
-    def news(self, incarnation: int, seen: int, wait_s: float, told: Any) -> tuple[int, list[ev.Event]]:
+    def do(self, method: str, incarnation: int, seen: int, wait_s: float, told: Any) -> tuple[int, list[ev.Event]]:
+        assert method == "news"
         self._times += 1
         time.sleep(wait_s)
         return seen, []
