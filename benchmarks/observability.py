@@ -30,13 +30,13 @@ from elastic.callbacks import Callback
 from elastic.control.state import RunState
 from elastic.control.values import StepReport
 
-_LOOK_S = 0.2
+_WAITS_S = 1.0  # twice as long after each answer that does not come, and at most 15 s
 _DRIVERS_S = 3600.0  # of both sides together, start and end included
 _SETTLED = 50
 
 
 class Viewer:
-    """Asks the page of a run for each newer report, as a browser does; a context manager.
+    """Asks the page of a run for each newer report, as `page.js` does: at once after each answer; a context manager.
 
     Attributes:
         reports: how many have come.
@@ -56,18 +56,19 @@ class Viewer:
         self._thread.join(DEADLINE_S)
 
     def _look(self) -> None:
-        version = ""
-        while not self._has_left.wait(_LOOK_S):
-            if not self._file.exists():
-                continue
-            place = urlsplit(self._file.read_text().strip())
+        version, waits_s = "", _WAITS_S
+        while not self._has_left.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                place = urlsplit(self._file.read_text().strip())
                 connection = http.client.HTTPConnection(place.hostname or "", place.port or 0, timeout=30)
                 with contextlib.closing(connection):
-                    connection.request("GET", f"/report.json?after={version}")
-                    told = json.loads(connection.getresponse().read())
-                version = told["version"]
-                self.reports += "report" in told
+                    while not self._has_left.is_set():
+                        connection.request("GET", f"/report.json?after={version}")
+                        told = json.loads(connection.getresponse().read())
+                        version, waits_s = told["version"], _WAITS_S
+                        self.reports += "report" in told
+            self._has_left.wait(waits_s)
+            waits_s = min(15.0, 2 * waits_s)
 
 
 def measure(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, Any]]:
