@@ -60,9 +60,9 @@ class Live:
 
     def _told(self, more: str) -> bytes:
         """silent_s: since the last word of the run; None where it is over, or none has come."""
-        seen_s, is_over = self._follower.seen_s, self._follower.is_over
-        silent_s = None if seen_s is None or is_over else round(max(0.0, time.time() - seen_s), 1)
-        head = json.dumps({"version": self.version, "silent_s": silent_s})
+        silent_s = self._follower.silent_s
+        rounded_s = None if silent_s is None else round(silent_s, 1)
+        head = json.dumps({"version": self.version, "silent_s": rounded_s})
         return (f"{head[:-1]},{more}}}" if more else head).encode()
 
     def _refresh(self) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -141,6 +142,21 @@ def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
         watching.wait()
     assert watching.returncode == 0
     assert b"running" in before and b"succeeded" in shown
+
+
+def test_top_says_that_a_run_is_silent_until_it_has_ended(tmp_path: Path) -> None:
+    """Its driver may be gone for good; a new one may come."""
+    scribe = Scribe(began_s=time.time() - 60)
+    scribe.begin()
+    scribe.form(["w0"])
+    scribe.steps(10, replicas=1)
+    assert re.search(
+        r"the run has said nothing for [56]\d\.\d s", elastic("top", written(scribe.lines, tmp_path), "--once").output
+    )
+    scribe.now_s = time.time()
+    scribe.steps(1, replicas=1)
+    assert "said nothing" not in elastic("top", written(scribe.lines, tmp_path), "--once").output
+    assert "said nothing" not in elastic("top", written(a_night().lines, tmp_path), "--once").output, "it has ended"
 
 
 def test_a_name_under_runs(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
