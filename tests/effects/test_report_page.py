@@ -102,6 +102,10 @@ def assert_adds_up(tab: Tab, report: Report) -> None:
     assert f"wall time{report.headline.wall_s:.1f} s" in shown
     rows = tab.evaluate("[...document.querySelectorAll('#spent tbody tr')].map((row) => row.cells[1].textContent)")
     assert rows[-1] == f"{report.headline.wall_s:.1f} s"
+    rows = tab.evaluate(
+        "[...document.querySelectorAll('#measure-parts tbody tr')].map((row) => row.cells[1].textContent)"
+    )
+    assert rows == [name for one in report.measures for name, _ in one.parts] and rows
 
 
 @needs_browser

@@ -95,6 +95,13 @@ def test_rungs_hold_those_below_them_and_decisions_are_told(night):
     assert "a failure every 1000 s" in night.summaries["checkpoints"]
 
 
+def test_a_published_measure_has_the_parts_that_its_authors_name(night):
+    (library,) = [one for one in night.measures if one.parts]
+    parts = dict(library.parts)
+    assert library.name.startswith("ml-goodput-measurement") and parts["TPU_INITIALIZATION"] > 0
+    assert all(seconds > 0 for seconds in parts.values()), "what is nothing is left out"
+
+
 def test_a_step_is_staged_when_all_its_shards_are():
     scribe = Scribe()
     scribe.begin()

@@ -113,6 +113,8 @@ function drawWaterfall() {
   fill(part("spent"), [["category", "text"], ["wall time", "number"], ["share", "number"], ["workers' time", "number"], ["share", "number"], ["what it is", "text", "wide"]], [...lines, whole]);
   fill(part("measures").querySelector("table"), [["definition", "text"], ["value", "number"], ["formula", "text"], ["source", "text"]],
     report.measures.map((one) => [one.name, one.value === null ? "–" : share(one.value), one.formula, one.source]));
+  fill(part("measure-parts"), [["definition", "text"], ["its part", "text"], ["time", "number"]],
+    report.measures.flatMap((one) => one.parts.map(([name, seconds]) => [one.name, name, duration(seconds)])));
   part("measures").hidden = !report.measures.length;
 }
 
