@@ -24,8 +24,8 @@ _address = click.option("--address", default=None, help="Of the cluster; default
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
-    help="Where the page is written (default: report.html), or with --json the object (default: stdout).",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Where the page is written (default: report.html), or with --json the object (default: stdout); -: stdout.",
 )
 @json_option
 @_address
@@ -36,11 +36,14 @@ def report(run: str, output: Path | None, as_json: bool, address: str | None) ->
 
     with journal_file(run, address) as journal:
         made = _followed(run, journal).report()
-    if as_json:
-        click.echo(told(made)) if output is None else output.write_text(told(made))
+    output = output or Path("-" if as_json else "report.html")
+    text = told(made) if as_json else page(made)
+    if str(output) == "-":
+        click.echo(text)
         return
-    output = output or Path("report.html")
-    output.write_text(page(made))
+    output.write_text(text)
+    if as_json:
+        return
     click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, opens in any browser, without a network")
 
 

@@ -50,6 +50,15 @@ def test_a_report_is_one_file(run: Path, tmp_path: Path) -> None:
     assert told["headline"]["run"] == "night" and len(told["timeline"]["lanes"]) == 5
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["page", "json"])
+def test_a_dash_is_standard_output(form: list[str], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elastic("report", run, *form, "-o", tmp_path / "file")
+    monkeypatch.chdir(tmp_path)
+    result = elastic("report", run, *form, "-o", "-")
+    assert result.exit_code == 0 and result.stdout.rstrip("\n") == (tmp_path / "file").read_text().rstrip("\n")
+    assert not (tmp_path / "-").exists()
+
+
 def test_status_for_programs_and_for_people(run: Path) -> None:
     facts = json.loads(elastic("status", run, "--json").output)
     assert set(facts) >= HEADLINE
