@@ -40,7 +40,6 @@ from benchmarks.provenance import provenance
 from examples.bytes_gpt import ByteWindows, Recipe, load_datasets, loss_fn, new_model, new_optimizer
 
 ELASTIC, DDP, DDP_AGAIN = "elastic", "ddp", "ddp_again"
-SEEN, BARE = "seen", "bare"
 DEADLINE_S = 300.0  # for a worker to appear, or to finish a block
 RESAMPLES = 10_000
 
@@ -308,13 +307,12 @@ def bootstrap_median_ci95(values: Sequence[float], seed: int) -> tuple[float, fl
 
 
 def _sides(args: argparse.Namespace) -> tuple[str, ...]:
-    if args.observability:
-        return SEEN, BARE
     return (args.only,) if args.only else (DDP_AGAIN if args.null else ELASTIC, DDP)
 
 
-def _name(args: argparse.Namespace) -> str:
-    return "observability" if args.observability else "overhead"
+def _write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n")
 
 
 def main() -> None:
@@ -325,17 +323,27 @@ def main() -> None:
     parser.add_argument("--steps-per-block", type=int, default=20)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, help="samples of a step (32; with --observability 16: 50 ms)")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples of a step")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long --observability measures")
+    parser.add_argument("--block-seconds", type=float, default=4.0, help="between two switches of --observability")
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--only", choices=[ELASTIC, DDP], help="run one side alone")
     alone.add_argument("--null", action="store_true", help="compare DDP with DDP")
     alone.add_argument(
-        "--observability", action="store_true", help="compare elastic with elastic that tells nobody of its run"
+        "--observability", action="store_true", help="switch what tells of a run on and off, in steps of 50 ms"
     )
     args = parser.parse_args()
+    origin = provenance()
+    if args.observability:
+        from benchmarks import observability
+
+        told = observability.measure(args.minutes, args.block_seconds, workers=args.workers, seed=args.seed)
+        _write(args.out, {"benchmark": "observability"} | told | {"provenance": origin})
+        print("\n".join(observability.lines(told)))
+        return
     settings = Settings(
         sides=_sides(args),
-        batch_size=args.batch_size or (16 if args.observability else 32),
+        batch_size=args.batch_size,
         blocks=args.blocks,
         steps_per_block=args.steps_per_block,
         workers=args.workers,
@@ -345,30 +353,19 @@ def main() -> None:
     if recipe.batch_size % (recipe.micro_batch_size * args.workers):
         parser.error("--workers must divide a step's micro-batches: DDP has no uneven deals")
 
-    origin = provenance()
-    beside: dict[str, Any] = {}
-    if args.observability:
-        from benchmarks.observability import measure
-
-        pairs, beside = measure(settings)
-    else:
-        pairs = run(settings)
-    pairs = pairs[1:]
-    summary = summarize(settings, pairs) | beside
+    pairs = run(settings)[1:]
+    summary = summarize(settings, pairs)
     details = {
         "blocks": pairs,
         "settings": dataclasses.asdict(settings) | {"recipe": dataclasses.asdict(recipe)},
         "provenance": origin,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"benchmark": _name(args)} | summary | details, indent=2) + "\n")
+    _write(args.out, {"benchmark": "overhead"} | summary | details)
     for side in settings.sides:
         print(f"{side:10} {summary[f'{side}_steps_per_s']:7.2f} steps/s   loss {pairs[-1][side]['loss']:.3f}")
     if "ratio" in summary:
         low, high = summary["ratio_ci95"]
         print(f"{'ratio':10} {summary['ratio']:7.3f}   95 % of resampled medians in {low:.3f} to {high:.3f}")
-    for name, value in beside.items():
-        print(f"{name:28} {value}")
 
 
 if __name__ == "__main__":

@@ -207,12 +207,14 @@ def _drive(
     try:
         crown.begin(settings.run, incarnation)
         left = former.hand_over(settings, digest)
+        opening = _opening(left, past)
+        logs.heed(opening)  # before the workers that were adopted say anything
         if left is not None:
             fleet.adopt(left)
         tiers.start(settings)
         machines = closing(machines_of(work.kuberay, settings, emit))
         with _heeding_sigterm(emit), _copied(journal, settings), injector, machines as machine_keeper:
-            finished = driver.run(fleet, tiers, opening=_opening(left, past), machines=machine_keeper)
+            finished = driver.run(fleet, tiers, opening=opening, machines=machine_keeper)
             metrics.on_end()
             is_kept = is_kept and finished.outcome.ending is not Ending.SUCCEEDED
             if finished.outcome.ending is Ending.EXITED:

@@ -56,6 +56,8 @@ class RunLogs(logging.Handler):
         """Whether an event was for the logs alone; from any thread."""
         if isinstance(event, ev.WorkerPlaced):
             self._nodes[event.worker] = event.node
+        if isinstance(event, ev.RunTakenOver):
+            self._nodes |= {one.worker: one.node for one in event.found}
         if not isinstance(event, ev.Logged):
             self._tell_what_is_due()
             return False

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
+
 from elastic.actors.journal import JOURNAL
-from elastic.errors import RefusedError
+from elastic.errors import ElasticError, RefusedError, SettingError
 
 RUNS = Path("runs")  # where `fit` puts them, unless it is told otherwise
 
@@ -21,7 +23,7 @@ def journal_lines(run: str, address: str | None = None) -> Iterator[str]:
 
     Raises:
         RefusedError: there is no journal; says where was looked. StoreError: the persistent tier cannot be read.
-        ElasticError: no such run trains there.
+        UsageError: what is neither there nor could be the name of a run.
     """
     place = _place(run, address)
     return _read(place) if isinstance(place, Path) else _stored(place)
@@ -57,9 +59,23 @@ def _place(run: str, address: str | None) -> Path | str:
         return str(path.resolve())
     if path.is_dir():
         raise RefusedError(f"{run} holds no {JOURNAL}: name the directory that fit(run_dir=...) wrote to")
-    from elastic.actors.asking import run_dir
+    return _of_a_driver(run, address)
 
-    directory = run_dir(run, address=address)
+
+def _of_a_driver(run: str, address: str | None) -> Path:
+    """The journal of a run that trains; a name that none can have is a path that was mistyped, and nobody is asked."""
+    from elastic.actors.asking import run_dir
+    from elastic.checkpoint.manifest import checked_name
+
+    here = f"there is neither a directory {run} nor {RUNS / run}"
+    try:
+        checked_name(run, "RUN")
+    except SettingError as error:
+        raise click.UsageError(f"{here} here, and no run can have that name.") from error
+    try:
+        directory = run_dir(run, address=address)
+    except ElasticError as error:
+        raise RefusedError(f"{here} with a {JOURNAL} here, and {error}") from error
     if not (directory / JOURNAL).is_file():
         raise RefusedError(
             f"the journal of {run} is in {directory} on the machine of its driver: ask there, or name it in its "

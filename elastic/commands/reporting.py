@@ -4,6 +4,7 @@ import contextlib
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,8 +24,8 @@ _address = click.option("--address", default=None, help="Of the cluster; default
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
-    help="Where the page is written (default: report.html), or with --json the object (default: stdout).",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Where the page is written (default: report.html), or with --json the object (default: stdout); -: stdout.",
 )
 @json_option
 @_address
@@ -35,11 +36,14 @@ def report(run: str, output: Path | None, as_json: bool, address: str | None) ->
 
     with journal_file(run, address) as journal:
         made = _followed(run, journal).report()
-    if as_json:
-        click.echo(told(made)) if output is None else output.write_text(told(made))
+    output = output or Path("-" if as_json else "report.html")
+    text = told(made) if as_json else page(made)
+    if str(output) == "-":
+        click.echo(text)
         return
-    output = output or Path("report.html")
-    output.write_text(page(made))
+    output.write_text(text)
+    if as_json:
+        return
     click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, opens in any browser, without a network")
 
 
@@ -49,25 +53,23 @@ def report(run: str, output: Path | None, as_json: bool, address: str | None) ->
 @click.option("--once", is_flag=True, help="Print it and end.")
 @_address
 def top(run: str, interval: float, once: bool, address: str | None) -> None:
-    """Watch RUN on the terminal; ends with the run, or with Ctrl-C."""
+    """Watch RUN on the terminal; ends with the run, or with Ctrl-C. It says when the run has fallen silent."""
     from rich.console import Console
     from rich.live import Live
-
-    from elastic.report.terminal import screen
 
     console = Console()
     with journal_file(run, address) as journal:
         follower = _followed(run, journal)
         if once or not console.is_terminal:
-            console.print(screen(follower.report()))
+            console.print(_screen(follower))
             return
-        shown = Live(screen(follower.report()), console=console, screen=True, auto_refresh=False)
+        shown = Live(_screen(follower), console=console, screen=True, auto_refresh=False)
         with contextlib.suppress(KeyboardInterrupt), shown:
             while not follower.is_over:
                 time.sleep(interval)
                 follower.read()
-                shown.update(screen(follower.report()), refresh=True)
-        console.print(screen(follower.report()))
+                shown.update(_screen(follower), refresh=True)
+        console.print(_screen(follower))
 
 
 @click.command(epilog=_RUN_HELP)
@@ -86,6 +88,12 @@ def status(run: str, as_json: bool, address: str | None) -> None:
         shown = ", ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else value
         if shown not in ("", None):
             click.echo(f"{name:<{width}}  {shown}")
+
+
+def _screen(follower: Follower) -> Any:
+    from elastic.report.terminal import screen
+
+    return screen(follower.report(), follower.silent_s)
 
 
 COMMANDS = (report, top, status)

@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 import click
 
 from elastic.control.plain import in_json
-from elastic.errors import ElasticError
+from elastic.errors import ElasticError, SettingError
 
 PROGRAM = "elastic"
 FAILED = 1  # exit code: what was asked for could not be done; one sentence on stderr says why
-WRONG_USE = 2  # click's: an option or argument is wrong or missing
+WRONG_USE = 2  # click's, and ours: an option, an argument or a setting is wrong or missing
 UNSOUND = 3  # it was done, and what was looked at is bad
 INTERRUPTED = 130  # Ctrl-C
 
 CODES = {
     0: "done",
     FAILED: "not done; one sentence on stderr says why, and what to turn",
-    WRONG_USE: "wrong use: an option or argument is wrong or missing; stderr says which",
+    WRONG_USE: "wrong use: an option, an argument or a setting is wrong or missing; stderr says which",
     UNSOUND: "done, and what was looked at is bad (only where the command says so)",
     INTERRUPTED: "Ctrl-C",
 }
@@ -62,6 +62,9 @@ def run_cli(group: click.Group) -> None:
     except BrokenPipeError:  # whoever read our lines has gone (`| head`)
         sys.stderr.close()
         sys.exit(FAILED)
+    except SettingError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(WRONG_USE)
     except (ElasticError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)

@@ -4,7 +4,16 @@ from elastic.ledger.model import Category, Definition, Seconds, Steps
 
 C = Category
 
-_IN_STEPS = (C.PRODUCTIVE, C.STRAGGLER_DRAG, C.REDUCED_CAPACITY)
+# What its authors call productive runtime: without the start of the job, and without what is done again.
+_IN_STEPS = (
+    C.PRODUCTIVE,
+    C.STRAGGLER_DRAG,
+    C.REDUCED_CAPACITY,
+    C.DATA_WAIT,
+    C.CHECKPOINT_STALL,
+    C.EVALUATION,
+    C.CALLBACKS,
+)
 
 
 def definitions(wall: Seconds, workers: Seconds, steps: Steps) -> tuple[Definition, ...]:
@@ -46,7 +55,8 @@ def _ettr(wall: Seconds) -> Definition:
     return Definition(
         name="ETTR",
         value=_share(part, whole),
-        formula=f"time in steps that were kept, at whatever speed and size / wall = {part:.1f} / {whole:.1f}",
+        formula="time in steps that were kept, at whatever speed and size, with all that they waited for / wall = "
+        f"{part:.1f} / {whole:.1f}",
         source="Kokolis et al., Revisiting Reliability in Large-Scale Machine Learning Research Clusters, 2024",
     )
 

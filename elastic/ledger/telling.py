@@ -102,6 +102,9 @@ def lines(account: Account) -> Iterator[str]:
     for one in account.definitions:
         value = "-" if one.value is None else f"{one.value:.1%}"
         yield f"{one.name:32}{value:>8}  {one.formula}"
+        for name, spent_s in one.parts.items():
+            if spent_s:
+                yield f"  {name:42}{spent_s:12.2f} s"
 
 
 def named(seconds: Mapping[str, float]) -> str:

@@ -1,6 +1,7 @@
 """Effect. Follows a journal: what was appended to it since the last look goes into the report and the ledger."""
 
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -57,6 +58,12 @@ class Follower:
     def seen_s(self) -> float | None:
         """When the last line was written, of the wall clock; None before any."""
         return self._fold.seen_s
+
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since the last line was written; None before any, and once the run is over."""
+        seen_s = self.seen_s
+        return None if seen_s is None or self.is_over else max(0.0, time.time() - seen_s)
 
     @property
     def is_over(self) -> bool:

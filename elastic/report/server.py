@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import hmac
 import json
+import math
 import os
 import socket
 import sys
@@ -25,6 +26,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LOOK_S = 0.1
 _ASKED_S = 5.0  # an answer comes at the latest after this long, with or without news
 _SHARE = 0.25  # of a core, at most, goes into making reports
+_APART_S = 1.0  # between two reports of a run that goes on; nobody reads faster, and what happens shows within 2 s
 _MOST_CLIENTS = 32
 _SOCKET_S = 60.0
 _NICE = 10
@@ -36,8 +38,8 @@ class Live:
     def __init__(self, journal: Path) -> None:
         self._follower = Follower(journal)
         self._lock = threading.Lock()
-        self._report, self._number = "", 0
-        self._made_s = self._took_s = 0.0
+        self._report, self._number, self._has_more = "", 0, False
+        self._made_s, self._took_s = -math.inf, 0.0
         self._life = os.urandom(4).hex()
 
     @property
@@ -58,19 +60,20 @@ class Live:
 
     def _told(self, more: str) -> bytes:
         """silent_s: since the last word of the run; None where it is over, or none has come."""
-        seen_s, is_over = self._follower.seen_s, self._follower.is_over
-        silent_s = None if seen_s is None or is_over else round(max(0.0, time.time() - seen_s), 1)
-        head = json.dumps({"version": self.version, "silent_s": silent_s})
+        silent_s = self._follower.silent_s
+        rounded_s = None if silent_s is None else round(silent_s, 1)
+        head = json.dumps({"version": self.version, "silent_s": rounded_s})
         return (f"{head[:-1]},{more}}}" if more else head).encode()
 
     def _refresh(self) -> None:
-        if self._report and not self._follower.has_news:
-            return
-        if time.monotonic() - self._made_s < self._took_s / _SHARE or not self._follower.read(is_whole=True):
-            return
+        if self._follower.has_news:
+            self._has_more |= self._follower.read(is_whole=True)
         began_s = time.monotonic()
+        is_early = began_s - self._made_s < max(_APART_S, self._took_s / _SHARE)
+        if not self._has_more or (is_early and not self._follower.is_over):
+            return
         self._report = as_json(self._follower.report())
-        self._number += 1
+        self._number, self._has_more = self._number + 1, False
         self._made_s = time.monotonic()
         self._took_s = self._made_s - began_s
 

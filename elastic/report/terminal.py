@@ -11,6 +11,7 @@ from elastic.report.content.model import Headline, Lane, Report, Slowness
 from elastic.report.content.words import duration
 
 _BAR = 28
+_SILENT_S = 5.0  # as on the page; a run that goes on says something each few seconds
 _MOST_SPENT = 9
 _MOST_INCIDENTS = 6
 _MOST_TOLD = 8
@@ -21,10 +22,11 @@ _SENTENCES = {"sizes": "world size", "throughput": "throughput", "losses": "loss
 _LOOKS = {"training": "blue", "ready": "cyan", "starting": "yellow", "gone": "dim"}
 
 
-def screen(report: Report) -> RenderableType:
-    """All of it, for a terminal of any width."""
+def screen(report: Report, silent_s: float | None = None) -> RenderableType:
+    """All of it, for a terminal of any width. silent_s: since the last word of a run that goes on."""
     return Group(
         Panel(_head(report.headline, report.metric), title=escape(report.headline.run or "a run"), title_align="left"),
+        *_silence(silent_s),
         _spent(report),
         _incidents(report),
         _story(report),
@@ -33,6 +35,12 @@ def screen(report: Report) -> RenderableType:
         _safety(report),
         *(Text(f"{name}: {report.summaries[part]}", style="dim") for part, name in _SENTENCES.items()),
     )
+
+
+def _silence(silent_s: float | None) -> tuple[Text, ...]:
+    if silent_s is None or silent_s <= _SILENT_S:
+        return ()
+    return (Text(f"the run has said nothing for {duration(silent_s)}", style="bold red"),)
 
 
 def _head(now: Headline, metric: str) -> Table:

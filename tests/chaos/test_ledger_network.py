@@ -36,12 +36,13 @@ def test_a_host_that_the_run_cuts_off_itself_is_in_the_ledger_once(
     (path,) = tmp_path.rglob("journal.jsonl")
     account = booked(path)
     struck = next(line for line in journal if line.get("event") == "FaultInjected")
-    (incident,) = [one for one in account.incidents if one.injected is not None]
-    assert incident.injected is not None and incident.injected.at_s == struck["at_s"]
+    (incident,) = [one for one in account.incidents if one.injected]
+    assert [one.at_s for one in incident.injected] == [struck["at_s"]]
     assert incident.kind in {"host silent", "node lost", "collective broken", "worker unresponsive", "worker hung"}
     assert abs(incident.began_s - struck["at_s"]) <= LATE_S
     committed = [line for line in read(tmp_path.rglob("steps/*.jsonl")) if line["event"] == "committed"]
-    cost_s = measured_s(committed, struck["at_s"], incident.resumed_s or struck["at_s"])
+    end_s = max(incident.resumed_s or 0.0, struck["at_s"] + cut_s)  # what is slow while it lasts is its cost, too
+    cost_s = measured_s(committed, struck["at_s"], end_s)
     assert_close(incident.cost_s, cost_s, "partition")
     assert cost_s > 1.0, "it was not felt"
 

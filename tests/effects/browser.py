@@ -86,7 +86,9 @@ class Tab:
 
     def shoot(self, path: Path) -> None:
         """A picture of the whole page."""
-        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(picture["data"]))
 
     def heed(self, method: str, told: dict[str, Any]) -> None:

@@ -149,7 +149,7 @@ def test_export(call, folder, tmp_path, form):
     assert (facts["step"], facts["format"], facts["tensors"], facts["whole"]) == (5, form, 1, True)
     assert (tmp_path / "out/state.json").is_file()
     code, _, err = call("export", RUN, "--persistent", "x", "--to", tmp_path / "out", "--format", form)
-    assert code == 1 and "error: " in err and "not an empty directory" in err
+    assert code == 2 and "error: " in err and "not an empty directory" in err
     code, _, err = call("export", RUN, "--persistent", "x", "--to", tmp_path / "more", "--step", 6)
     assert code == 1 and "step 6 of run r; whole steps: 8, 5" in err
 
@@ -190,7 +190,7 @@ def test_import(call, tmp_path):
     assert [(one["step"], one["incarnation"]) for one in facts["steps"]] == [(0, 0)]
     assert call.facts("verify", "new", "--deep", "--persistent", store)["is_sound"]
     code, _, err = call("import", tmp_path / "model.safetensors", "--run", "new", "--persistent", store)
-    assert code == 1 and "--run" in err
+    assert code == 2 and "--run" in err
     call.facts("export", "new", "--persistent", store, "--to", tmp_path / "out")
     assert torch.equal(read_file(tmp_path / "out/model.safetensors")["w"], numbers(3000))
 

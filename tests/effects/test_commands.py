@@ -107,26 +107,26 @@ READ = {
 }
 # Of each command one wrong use, the code that it ends with, and what it is told.
 WRONG = {
-    "chaos": (["night"], 1, "give either --fault"),
+    "chaos": (["night"], 2, "give either --fault"),
     "completion": (["csh"], 2, "'csh' is not one of"),
-    "config": (["--set", "scaling.spare=2"], 1, "did you mean scaling.spares?"),
+    "config": (["--set", "scaling.spare=2"], 2, "did you mean scaling.spares?"),
     "demo": (["--steps", "few"], 2, "'few' is not a valid integer"),
-    "doctor": (["--params", "-1"], 1, "must be a positive number"),
+    "doctor": (["--params", "-1"], 2, "must be a positive number"),
     "drain": (["ab", "--deadline", "soon"], 2, "'soon' is not a valid float"),
     "export": (["night", "--to", "x", "--format", "onnx"], 2, "'onnx' is not one of"),
     "gc": (["night", "--keep-last", "none"], 2, "'none' is not a valid integer"),
     "goodput": (["night", "--between", "0", "noon"], 2, "noon"),
     "import": (["nowhere.pt", "--run", "night"], 2, "'nowhere.pt' does not exist"),
     "kuberay render": (["run.yaml"], 2, "unexpected extra argument"),
-    "kuberay validate": (["nowhere.yaml", "--crds", "nowhere"], 1, "nowhere"),
-    "ls": (["night", "--persistent", "s3://bucket"], 1, "the scheme 's3' cannot be opened"),
+    "kuberay validate": (["nowhere.yaml", "--crds", "nowhere"], 2, "nowhere"),
+    "ls": (["night", "--persistent", "s3://bucket"], 2, "the scheme 's3' cannot be opened"),
     "pause": ([], 2, "Missing argument 'RUN'"),
-    "plan": (["--mtbf", "never"], 1, "must be a positive number of seconds"),
+    "plan": (["--mtbf", "never"], 2, "must be a positive number of seconds"),
     "report": (["night", "--no-such-form"], 2, "No such option"),
-    "restore-report": (["night", "--persistent", "s3://bucket"], 1, "the scheme 's3' cannot be opened"),
+    "restore-report": (["night", "--persistent", "s3://bucket"], 2, "the scheme 's3' cannot be opened"),
     "resume": ([], 2, "Missing argument 'RUN'"),
     "rewind": (["night", "--to-step", "9", "--skip-batches", "7:3"], 2, "two step numbers with A < B"),
-    "run": (["nowhere.py"], 1, "there is no such file"),
+    "run": (["nowhere.py"], 2, "there is no such file"),
     "simulate campaign": (["--seeds", "many"], 2, "'many' is not a valid integer"),
     "simulate case-study": (["--seeds", "many"], 2, "'many' is not a valid integer"),
     "size": (["--params", "lots", "--hosts", "1"], 2, "'lots' is not a valid float"),
@@ -134,7 +134,7 @@ WRONG = {
     "submit": (["--address", "http://127.0.0.1:1", "--", "x"], 1, "no dashboard takes jobs"),
     "top": (["night", "--interval", "often"], 2, "'often' is not a valid float"),
     "tune": (["night", "--lr-factor", "lots"], 2, "'lots' is not a valid float"),
-    "verify": (["night", "--persistent", "s3://bucket"], 1, "the scheme 's3' cannot be opened"),
+    "verify": (["night", "--persistent", "s3://bucket"], 2, "the scheme 's3' cannot be opened"),
 }
 
 
@@ -159,7 +159,7 @@ def test_one_wrong_use_is_told_in_one_sentence(monkeypatch, capsys, name):
     arguments, code, told = WRONG[name]
     ended, out, err = called(monkeypatch, capsys, *name.split(), *arguments)
     assert (ended, out) == (code, "") and told in err
-    assert err.startswith("Usage: ") if code == 2 else err.startswith("error: ") and err.count("\n") == 1
+    assert (code == 2 and err.startswith("Usage: ")) or (err.startswith("error: ") and err.count("\n") == 1)
 
 
 def test_the_page_is_what_the_commands_say():
@@ -201,7 +201,28 @@ def test_no_command_ends_with_a_code_that_its_help_does_not_tell():
 
 def test_an_error_is_one_sentence_on_stderr(monkeypatch, capsys):
     code, out, err = called(monkeypatch, capsys, "size", "--params", "-1", "--hosts", "1")
-    assert (code, out) == (1, "") and err == "error: --params=-1.0 must be a positive number\n"
+    assert (code, out) == (2, "") and err == "error: --params=-1.0 must be a positive number\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["doctor", "--hosts", "0"],
+        ["gc", "night"],
+        ["chaos", "night", "--fault", "meteor"],
+        ["chaos", "night", "--schedule", "every 60 kill"],
+        ["config", "--set", "a.b=1"],
+        ["config", "nowhere.yaml"],
+        ["goodput", "runs/nigth"],
+        ["run", "train.yaml", "--config", "other.yaml"],
+        ["simulate", "case-study", "nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_asked_for_in_the_wrong_way_is_wrong_use(monkeypatch, capsys, arguments):
+    """Whether click finds it or a setting does."""
+    code, out, err = called(monkeypatch, capsys, *arguments)
+    assert (code, out) == (2, "") and "error: " in err.lower()
 
 
 def test_wrong_use_shows_the_usage(monkeypatch, capsys):

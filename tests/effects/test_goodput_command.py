@@ -62,6 +62,11 @@ def test_people_and_spreadsheets_get_the_same_seconds(lines, tmp_path):
     assert float(table["all"]["worker_s"]) == pytest.approx(got["workers_s"])
     page = told(folder)
     assert f"goodput {got['goodput']:.1%}" in page and "ETTR" in page and "worker lost" in page
+    (parts,) = [one["parts"] for one in got["definitions"] if one["parts"]]
+    printed = {
+        line.split()[0]: line.split()[1:] for line in page.splitlines() if line.startswith("  ") and line[2].isupper()
+    }
+    assert printed == {name: [f"{seconds:.2f}", "s"] for name, seconds in parts.items() if seconds} and printed
 
 
 def test_only_a_part_of_the_run(lines, tmp_path):
@@ -143,6 +148,8 @@ def test_the_events_of_another_trainer(tmp_path):
     [
         (["{folder}"], RefusedError, "holds no journal.jsonl"),
         (["{folder}/empty.jsonl"], RefusedError, "docs/goodput.md"),
+        (["{folder}/nigth"], SystemExit, "no run can have that name"),
+        (["nigth", "--address", "127.0.0.1:1"], RefusedError, "nor runs/nigth with a journal.jsonl here, and no Ray"),
         (["file://{folder}/tier/night"], RefusedError, "holds no journal of a run night"),
         (["{folder}/run", "--json", "--csv"], SystemExit, "exclude each other"),
         (["{folder}/run", "--between", "5", "1"], SystemExit, "B must come after A"),

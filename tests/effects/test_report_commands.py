@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -47,6 +48,15 @@ def test_a_report_is_one_file(run: Path, tmp_path: Path) -> None:
     assert elastic("report", run, "--json", "-o", tmp_path / "r.json").output == ""
     assert json.loads((tmp_path / "r.json").read_text()) == told
     assert told["headline"]["run"] == "night" and len(told["timeline"]["lanes"]) == 5
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["page", "json"])
+def test_a_dash_is_standard_output(form: list[str], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elastic("report", run, *form, "-o", tmp_path / "file")
+    monkeypatch.chdir(tmp_path)
+    result = elastic("report", run, *form, "-o", "-")
+    assert result.exit_code == 0 and result.stdout.rstrip("\n") == (tmp_path / "file").read_text().rstrip("\n")
+    assert not (tmp_path / "-").exists()
 
 
 def test_status_for_programs_and_for_people(run: Path) -> None:
@@ -141,6 +151,21 @@ def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
         watching.wait()
     assert watching.returncode == 0
     assert b"running" in before and b"succeeded" in shown
+
+
+def test_top_says_that_a_run_is_silent_until_it_has_ended(tmp_path: Path) -> None:
+    """Its driver may be gone for good; a new one may come."""
+    scribe = Scribe(began_s=time.time() - 60)
+    scribe.begin()
+    scribe.form(["w0"])
+    scribe.steps(10, replicas=1)
+    assert re.search(
+        r"the run has said nothing for [56]\d\.\d s", elastic("top", written(scribe.lines, tmp_path), "--once").output
+    )
+    scribe.now_s = time.time()
+    scribe.steps(1, replicas=1)
+    assert "said nothing" not in elastic("top", written(scribe.lines, tmp_path), "--once").output
+    assert "said nothing" not in elastic("top", written(a_night().lines, tmp_path), "--once").output, "it has ended"
 
 
 def test_a_name_under_runs(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

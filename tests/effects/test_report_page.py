@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from elastic.report.content.lanes import MOST_WORKERS
 from elastic.report.content.model import Report
 from elastic.report.follower import Follower
 from elastic.report.html import as_json, charts, page
+from elastic.report.server import Live
 from elastic.settings import Page
 from tests.effects.browser import Browser, Tab, browser, needs_browser
 from tests.pure.report_lines import Scribe, a_long_day, a_night, written
@@ -100,6 +102,10 @@ def assert_adds_up(tab: Tab, report: Report) -> None:
     assert f"wall time{report.headline.wall_s:.1f} s" in shown
     rows = tab.evaluate("[...document.querySelectorAll('#spent tbody tr')].map((row) => row.cells[1].textContent)")
     assert rows[-1] == f"{report.headline.wall_s:.1f} s"
+    rows = tab.evaluate(
+        "[...document.querySelectorAll('#measure-parts tbody tr')].map((row) => row.cells[1].textContent)"
+    )
+    assert rows == [name for one in report.measures for name, _ in one.parts] and rows
 
 
 @needs_browser
@@ -276,6 +282,28 @@ def test_the_live_page_shows_a_fault_soon_after_it_is_journalled(chromium: Brows
             file.write(json.dumps(line) + "\n")
         tab.wait("document.querySelector('#live').textContent === 'the run has ended'")
         assert tab.errors == []
+
+
+def test_reports_of_a_run_come_a_second_apart_and_its_end_at_once(tmp_path: Path) -> None:
+    scribe = a_run_of_two()
+    scribe.steps(100, replicas=2)
+    folder = written(scribe.lines, tmp_path)
+    live, version, came_s = Live(folder / "journal.jsonl"), "", list[float]()
+    deadline_s = time.monotonic() + 2.5
+    with (folder / "journal.jsonl").open("a", buffering=1) as file:
+        while time.monotonic() < deadline_s:
+            file.write(json.dumps(scribe.lines[-1]) + "\n")
+            answer = json.loads(live.newer(version, 0.05))
+            if "report" in answer:
+                came_s.append(time.monotonic())
+            version = answer["version"]
+        assert len(came_s) >= 2, "it follows"
+        assert all(later - sooner > 0.8 for sooner, later in pairwise(came_s)), "and makes no more than people read"
+        version = json.loads(live.newer(version, 2.0))["version"]
+        told = len(scribe.lines)
+        scribe.end()
+        file.write("".join(json.dumps(line) + "\n" for line in scribe.lines[told:]))
+    assert json.loads(live.newer(version, 0.0))["report"]["headline"]["ending"], "the server ends with its driver"
 
 
 def a_run_of_two() -> Scribe:

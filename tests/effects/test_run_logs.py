@@ -17,7 +17,9 @@ from elastic.actors.run_logs import RunLogs
 from elastic.checkpoint.records import opened
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.control import events as ev
+from elastic.control.adoption import Adopted
 from elastic.control.logs import LogLine
+from elastic.control.worker_protocol import Stage, WorkerState
 from elastic.settings import Logs, RunSettings
 from elastic.train.host import WorkerHost, WorkerSpec
 from elastic.train.logs import KEPT, LogBuffer
@@ -162,6 +164,15 @@ def test_each_worker_has_a_file_and_the_driver_too(tmp_path):
     one, two = read(tmp_path, "w4")
     assert one == two == LINE.facts("night", 1, "w4", "n1")
     assert "the driver says" in [line["text"] for line in read(tmp_path, "driver")]
+
+
+def test_a_worker_that_was_taken_over_is_on_the_node_where_it_was_found(tmp_path):
+    """A driver that adopts it places it nowhere."""
+    found = Adopted(worker="w4", gang=4, shard=0, pid=7, was=Stage.STEPPING, state=WorkerState(), node="n1")
+    with RunLogs(tmp_path, SETTINGS, io.StringIO()) as logs:
+        assert not logs.heed(ev.RunTakenOver(found=(found,)))
+        logs.heed(ev.Logged(worker="w4", lines=(LINE,)))
+    assert [line["node"] for line in read(tmp_path, "w4")] == ["n1"]
 
 
 def test_who_is_no_worker_says_its_role_and_its_node(tmp_path, caplog):

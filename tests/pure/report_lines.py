@@ -146,6 +146,10 @@ class Scribe:
         line = {"t": self.now_s, "checkpoint": "CheckpointRung", "commit": {**self.commit(), "step": step}, **told}
         self.lines.append(line)
 
+    def staged(self, shard: int, shards: int = 1) -> None:
+        """Of the newest step."""
+        self.event("ShardStaged", worker=f"w{shard}", commit=self.commit(), shard=shard, shards=shards, nbytes=64)
+
     def interval(self, tier: str, reason: str) -> None:
         self.event("IntervalChosen", worker="w0", tier=tier, reason=reason)
 

@@ -238,7 +238,12 @@ def test_the_library_takes_off_what_it_is_told_by_name_and_the_step_in_flight():
         told.say("begin", what="data_wait").sleep(0.25).say("end")
     cut = library(told.ledger.account())
     assert cut.value == pytest.approx((9 * 2.0 - 9 * 0.75) / 30.0)
-    theirs = library(balanced(told.end()))
+    account = balanced(told.end())
+    (ettr,) = [one.value for one in account.definitions if one.name == "ETTR"]
+    assert ettr == pytest.approx(10 * 2.0 / 30.0), (
+        "time in steps is all of it: only a restart, and what is done again, is lost"
+    )
+    theirs = library(account)
     assert theirs.value == pytest.approx((10 * 2.0 - 10 * 0.75) / 30.0)
     assert theirs.parts["DATA_LOADING_ASYNC"] == pytest.approx(2.5) and theirs.parts["DATA_LOADING_SYNC"] == 0.0
     assert theirs.parts["CUSTOM_BADPUT_EVENTS"] == pytest.approx(5.0)

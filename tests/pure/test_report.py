@@ -11,6 +11,7 @@ from elastic.ledger.ledger import Ledger
 from elastic.report.content.compose import report
 from elastic.report.content.fold import Fold
 from elastic.report.content.lanes import _covered
+from elastic.report.content.safety import Safety
 from elastic.report.content.steps import Told
 from elastic.report.content.words import duration, sentence, several
 from elastic.sim.parts import Plan
@@ -92,6 +93,40 @@ def test_rungs_hold_those_below_them_and_decisions_are_told(night):
     assert newest == {"committed": 79, "staged": 10, "local": 10, "replicated": 10, "durable": 8}
     assert [one.tier for one in night.decisions] == ["memory"]
     assert "a failure every 1000 s" in night.summaries["checkpoints"]
+
+
+def test_a_published_measure_has_the_parts_that_its_authors_name(night):
+    (library,) = [one for one in night.measures if one.parts]
+    parts = dict(library.parts)
+    assert library.name.startswith("ml-goodput-measurement") and parts["TPU_INITIALIZATION"] > 0
+    assert all(seconds > 0 for seconds in parts.values()), "what is nothing is left out"
+
+
+def test_a_step_is_staged_when_all_its_shards_are():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.form(["w0", "w1"])
+    for shards in ([0, 1], [0], [0, 0], [1, 0]):
+        scribe.steps(1, replicas=1)
+        for shard in shards:
+            scribe.staged(shard, shards=2)
+    staged = next(one for one in made(scribe.lines).rungs if one.name == "staged")
+    assert staged.values[0] == 0 and staged.values[-1] == 3 and {1, 2}.isdisjoint(staged.values)
+
+
+def test_steps_that_were_staged_in_part_alone_are_forgotten():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.form(["w0", "w1"])
+    safety = Safety()
+    for _ in range(50):
+        scribe.steps(1, replicas=1)
+        scribe.staged(0, shards=2)
+        safety.handlers["ShardStaged"](scribe.now_s, scribe.lines[-1])
+    assert safety.newest == {}
+    scribe.staged(1, shards=2)
+    safety.handlers["ShardStaged"](scribe.now_s, scribe.lines[-1])
+    assert safety.newest == {"staged": 49}
 
 
 def test_who_is_slow(night):

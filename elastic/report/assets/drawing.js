@@ -18,7 +18,9 @@ function base(extra) {
   return merged;
 }
 
-const overTime = () => ({ type: "date", range: [moment(-0.012 * report.headline.wall_s), moment(Math.max(report.headline.wall_s, 1e-3))], nticks: isNarrow() ? 4 : 9, hoverformat: "%H:%M:%S.%L" });
+// Charts over time begin at one place, left of which their first label has room.
+const OVER_TIME = { l: 48, r: 14, t: 8, b: 8 };
+const overTime = () => ({ type: "date", ticks: "outside", ticklen: 5, tickcolor: colour("line"), range: [moment((isNarrow() ? -0.04 : -0.012) * report.headline.wall_s), moment(Math.max(report.headline.wall_s, 1e-3))], nticks: isNarrow() ? 4 : 9, hoverformat: "%H:%M:%S.%L" });
 
 // Plotly takes "<b>" in a name for bold, and "&lt;" for "<": what comes from a run is to be shown as it is written.
 // It is never shortened by Plotly (namelength), which would cut an entity in two.
@@ -104,7 +106,7 @@ function drawWaterfall() {
     decreasing: { marker: { color: colour("orange") } }, totals: { marker: { color: colour("blue") } },
   }] : [], {
     xaxis: { ...ticks(wall, isNarrow() ? 3 : 8), range: [0, wall * (isNarrow() ? 1.32 : 1.12)] },
-    yaxis: { autorange: "reversed" }, dragmode: false,
+    yaxis: { autorange: "reversed", showgrid: false }, dragmode: false,
   });
   const ordered = [productive, ...spent.filter((one) => one !== productive && (isSeen(one.wall_s) || isSeen(one.worker_s))).sort((a, b) => b.wall_s - a.wall_s || b.worker_s - a.worker_s)];
   const lines = ordered.map((one) => [one.category, duration(one.wall_s), share(wall ? one.wall_s / wall : 0), duration(one.worker_s), share(worker ? one.worker_s / worker : 0), one.meaning]);
@@ -113,6 +115,8 @@ function drawWaterfall() {
   fill(part("spent"), [["category", "text"], ["wall time", "number"], ["share", "number"], ["workers' time", "number"], ["share", "number"], ["what it is", "text", "wide"]], [...lines, whole]);
   fill(part("measures").querySelector("table"), [["definition", "text"], ["value", "number"], ["formula", "text"], ["source", "text"]],
     report.measures.map((one) => [one.name, one.value === null ? "–" : share(one.value), one.formula, one.source]));
+  fill(part("measure-parts"), [["definition", "text"], ["its part", "text"], ["time", "number"]],
+    report.measures.flatMap((one) => one.parts.map(([name, seconds]) => [one.name, name, duration(seconds)])));
   part("measures").hidden = !report.measures.length;
 }
 
@@ -200,19 +204,19 @@ function drawSeries() {
   const { sizes, throughput, losses, retries, rungs, headline } = report;
   const floor = { rangemode: "tozero", nticks: 6 };
   draw("sizes", sizes.at_s.length ? [curve(sizes, "blue", { line: { color: colour("blue"), width: 2, shape: "hv" }, fill: "tozeroy", fillcolor: "rgba(77,163,221,0.18)" })] : [],
-    { xaxis: overTime(), yaxis: { rangemode: "tozero", tickformat: "d", nticks: Math.min(8, headline.most_replicas + 2) }, shapes: lines(report.incidents) });
+    { xaxis: overTime(), yaxis: { rangemode: "tozero", tickformat: "d", nticks: Math.min(8, headline.most_replicas + 2) }, shapes: lines(report.incidents), margin: OVER_TIME });
   tabled("sizes", [["time", "text"], ["replicas", "number"]], () => sizes.at_s.map((at, number) => [clock(at), sizes.values[number]]));
-  draw("throughput", throughput.at_s.length ? [curve(throughput, "green")] : [], { xaxis: overTime(), yaxis: floor, shapes: lines(report.incidents) });
+  draw("throughput", throughput.at_s.length ? [curve(throughput, "green")] : [], { xaxis: overTime(), yaxis: floor, shapes: lines(report.incidents), margin: OVER_TIME });
   tabled("throughput", [["time", "text"], ["samples a second", "number"]], () => throughput.at_s.map((at, number) => [clock(at), figure(throughput.values[number])]));
   const again = retries.filter((one) => one.value !== null);
   draw("losses", losses.at_s.length ? [curve(losses, "blue", { name: report.metric }), {
     type: "scatter", mode: "markers", name: "tried again", x: again.map((one) => moment(one.at_s)), y: again.map((one) => one.value), hoverinfo: "text", cliponaxis: false,
     hovertext: again.map((one) => `step ${one.step}, ${one.why}`), marker: { symbol: "triangle-up", size: 12, color: colour("red"), line: { color: colour("paper"), width: 1 } },
-  }] : [], { xaxis: overTime(), showlegend: true, margin: { l: 8, r: 14, t: 30, b: 8 } });
+  }] : [], { xaxis: overTime(), showlegend: true, margin: { ...OVER_TIME, t: 30 } });
   tabled("losses", [["time", "text"], [report.metric || "loss", "number"]], () => losses.at_s.map((at, number) => [clock(at), figure(losses.values[number])]));
   const looks = [["ink", "dot"], ["sky", "solid"], ["blue", "dash"], ["green", "dashdot"], ["pink", "longdash"]];
   draw("rungs", rungs.length > 1 ? rungs.map((one, number) => curve(one, looks[number][0], { line: { color: colour(looks[number][0]), dash: looks[number][1], width: 2, shape: "hv" } })) : [],
-    { xaxis: overTime(), yaxis: { rangemode: "tozero", title: { text: "newest step" } }, showlegend: true, margin: { l: 8, r: 14, t: 30, b: 8 } });
+    { xaxis: overTime(), yaxis: { rangemode: "tozero", title: { text: "newest step" } }, showlegend: true, margin: { ...OVER_TIME, t: 30 } });
   part("rungs").querySelector("details").hidden = rungs.length < 2;
   tabled("rungs", [["time", "text"], ["rung", "text"], ["newest step", "number"]], () => rungs.flatMap((one) => one.at_s.map((at, number) => [at, one.name, one.values[number]])).sort((a, b) => a[0] - b[0]).map((row) => [clock(row[0]), row[1], row[2]]));
 }

@@ -139,7 +139,7 @@ function showStories() {
     const item = element("li", null, { "data-number": one.number, "data-key": keyOf(one) });
     if (one.resumed_s === null && !report.headline.ending && one.is_failure) item.className = "open";
     const button = element("button", null, { type: "button", "aria-expanded": isOpen, "aria-controls": `story-${one.number}` });
-    button.append(element("b", one.label || "·"), element("span", one.kind, { class: "kind" }), element("span", one.culprits.slice(0, 4).join(", ")),
+    button.append(element("b", one.label || "·"), element("span", one.kind, { class: "kind" }), ...(one.culprits.length ? [element("span", one.culprits.slice(0, 4).join(", "))] : []),
       element("span", clock(one.opened_s), { class: "when" }), element("span", one.is_planned ? `${duration(one.cost_s)}, planned` : duration(one.cost_s), { class: "cost" }));
     button.onclick = () => openStory(one.number, false);
     item.append(button);

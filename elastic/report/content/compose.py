@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median
 
 from elastic.ledger.book import INFERRED, INJECTED
-from elastic.ledger.model import Account, Category, Incident
+from elastic.ledger.model import Account, Category, Definition, Incident
 from elastic.ledger.telling import named
 from elastic.report.content.fold import Fold
 from elastic.report.content.model import Headline, Measure, Report, Retry, Series, Spent, Story, Told, Waterfall
@@ -61,10 +61,7 @@ def report(fold: Fold, account: Account) -> Report:
         headline=headline,
         waterfall=waterfall,
         timeline=fold.lanes.timeline(began_s, seen_s),
-        measures=tuple(
-            Measure(name=one.name, value=one.value, formula=one.formula, source=one.source)
-            for one in account.definitions
-        ),
+        measures=tuple(map(_measure, account.definitions)),
         incidents=stories,
         sizes=_to_the_end(fold.steps.sizes.series(began_s), seen_s - began_s),
         throughput=fold.steps.samples.series(began_s),
@@ -119,6 +116,11 @@ def _headline(fold: Fold, account: Account, began_s: float, seen_s: float) -> He
         typical_resume_s=round(median(resumed), _DIGITS) if resumed else None,
         worst_resume_s=round(max(resumed), _DIGITS) if resumed else None,
     )
+
+
+def _measure(one: Definition) -> Measure:
+    parts = tuple((name, round(seconds, _DIGITS)) for name, seconds in one.parts.items() if seconds > _NOTHING_S)
+    return Measure(name=one.name, value=one.value, formula=one.formula, source=one.source, parts=parts)
 
 
 def _waterfall(account: Account) -> Waterfall:

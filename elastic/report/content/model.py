@@ -71,12 +71,17 @@ class Waterfall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A published definition of goodput, and what it says of this run; value: None where it says nothing."""
+    """A published definition of goodput, and what it says of this run.
+
+    Attributes:
+        value: None where it says nothing. parts: seconds by the names that its authors gave them; most have none.
+    """
 
     name: str
     value: float | None
     formula: str
     source: str
+    parts: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from elastic.report.content.thinning import Curve
 RUNGS = tuple(rung.name.lower() for rung in Rung)
 COMMITTED = "committed"
 _MOST_DECISIONS = 200
+_MOST_IN_PART = 16
 
 
 class Safety:
@@ -21,11 +22,12 @@ class Safety:
         self.committed = Curve(COMMITTED)
         self.curves = {rung: Curve(rung) for rung in RUNGS}
         self.newest: dict[str, int] = {}
+        self._shards: dict[tuple[int, str], set[int]] = {}  # by step and lineage, of those that are staged in part
         self._decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
         self.handlers = {
             "Form": self._formed,
             "StepStable": self._stable,
-            "ShardStaged": lambda at_s, line: self._reached(at_s, RUNGS[0], line["commit"]["step"]),
+            "ShardStaged": self._staged,
             "CheckpointRung": self._rung,
             "IntervalChosen": lambda at_s, line: self._decided(at_s, line["tier"], line["reason"]),
             "UploadInterval": lambda at_s, line: self._decided(at_s, "persistent", line["reason"]),
@@ -50,6 +52,17 @@ class Safety:
 
     def _stable(self, at_s: float, line: Mapping[str, Any]) -> None:
         self.committed.put(line["report"]["committed_at_s"], line["report"]["commit"]["step"])
+
+    def _staged(self, at_s: float, line: Mapping[str, Any]) -> None:
+        """A step is staged when all its shards are: one without the others restores nothing."""
+        step = line["commit"]["step"]
+        shards = self._shards.setdefault((step, line["commit"]["lineage"]), set())
+        shards.add(line["shard"])
+        if len(shards) >= line["shards"]:
+            self._reached(at_s, RUNGS[0], step)
+            self._shards = {key: part for key, part in self._shards.items() if key[0] > step}
+        elif len(self._shards) > _MOST_IN_PART:
+            del self._shards[next(iter(self._shards))]
 
     def _rung(self, at_s: float, line: Mapping[str, Any]) -> None:
         step, rung = line["commit"]["step"], RUNGS.index(line["rung"])
