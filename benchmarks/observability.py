@@ -51,7 +51,7 @@ _WAITS_S = 1.0  # of who looks at the page; twice as long after each answer that
 _POLL_S = 0.05
 _VERSION = re.compile(rb'"version": "([^"]+)"')
 # By the beginning of what a process calls itself; the others of the run's processes are Ray's.
-ROLES = {"ray::Guard": "supervisor", "ray::HostMonitor": "monitors", "ray::RayWorkerHost": "workers"}
+ROLES = {"ray::Guard": "supervisor", "ray::HostMonitor": "monitors", "ray::WorkerActor": "workers"}
 
 
 # ---- who looks at it
