@@ -368,7 +368,7 @@ def test_what_fails_while_there_are_no_processes_strikes_nobody():
 def test_a_machine_that_goes_while_there_are_no_processes_is_missed_all_the_same():
     times = Times(save_interval_s=600.0, detect_s=100.0, relaunch_s=100.0)
     found = ran("3600 kill; 3650 node_down node:n1", "restart", times=times)
-    assert [one.kind for one in found.failures] == ["kill", "node_down"]
+    assert told(found) == [("kill", "shrink")]
     assert found.account.seconds[Cause.REDUCED_CAPACITY] > 100.0
 
 
