@@ -240,6 +240,18 @@ def test_a_file_that_cannot_work_says_why(tmp_path, text, why):
 
 WRONG = [
     ("failures: {storage_mtbf_s: 0}", "failures.storage_mtbf_s=0 must be 0.001 or more"),
+    ("failures: {schedule: 60 boom}", "failures.schedule: there is no fault 'boom'"),
+    ("failures: {kinds: {boom: 1}}", "failures.kinds: there is no fault 'boom'"),
+    ("failures: {spot: {value: gone.csv, source: us}}", "failures.spot='gone.csv': there is no file"),
+    ("name: 5", "name=5 must be a text: write it in quotes"),
+    ("name:", "name=None must be a text"),
+    ("5: x", "5: no part of a scenario"),
+    ("cluster:", "cluster.gpus must be given"),
+    ("job: {step_s: 0s}", "job.hours must be given"),
+    ("job: {hours: 1, step_s: 0s}", "job.step_s=0.0 must be 0.001 or more"),
+    ("times: {load_s: soon}", "times.load_s='soon' must be a number of seconds"),
+    ("rows: [{name: a}, {name: b, job: {hours: 0}}]", "row 2, b: job.hours=0 must be 0.001 or more"),
+    ("rows: [{published: 0.1}]", "row 1, without a name: published=0.1 must be"),
     ("rows: {a: 1}", "rows must be a list of mappings"),
     ("published: 0.1", "published=0.1 must be the lowest and the highest gain"),
 ]
@@ -251,7 +263,31 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(tmp_path, text, why)
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(given))
     with pytest.raises(SettingError) as caught:
         load(str(tmp_path / "x.yaml"))
-    assert str(caught.value).startswith(why)
+    assert str(caught.value).startswith(f"{tmp_path / 'x.yaml'}: {why}")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "x.yaml").write_bytes("name: grün".encode("latin-1"))
+    with pytest.raises(SettingError, match=r"x.yaml is no text in UTF-8"):
+        load(str(tmp_path / "x.yaml"))
+
+
+def test_a_trace_may_have_a_source_and_belong_to_a_row(small):
+    small.write_text(
+        SMALL.replace("spot: trace.csv", "spot: {value: trace.csv, source: a lender}")
+        + "  - {name: other, failures: {spot: other.csv}}\n  - {name: third, failures: {spot: [[5, 2]]}}\n"
+    )
+    (small.parent / "other.csv").write_text("60,5\n")
+    restarts, lives, other, third = load(str(small))
+    assert restarts.scenario.failures.spot == lives.scenario.failures.spot == ((3600.0, 6), (7200.0, 9))
+    assert lives.scenario.sources["failures.spot"] == "a lender"
+    assert (other.scenario.failures.spot, third.scenario.failures.spot) == (((60.0, 5),), ((5.0, 2),))
+    assert "failures.spot" not in other.scenario.sources
+
+
+def test_none_may_be_said_with_its_unit(small):
+    small.write_text(SMALL.replace("start_s: 60", "start_s: 0s, save_stall_s: 0"))
+    assert load(str(small))[0].scenario.times.start_s == 0.0
 
 
 @pytest.mark.parametrize("text", ["3", "[]", '{"law": "x"}', '{"case": {"seed": 1}}', "no JSON"])

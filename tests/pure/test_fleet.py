@@ -265,6 +265,13 @@ def test_a_policy_that_fails_is_part_of_the_row():
         ({"failures": {"flapping_share": 2}}, "failures.flapping_share=2 must be from 0 to 1"),
         ({"failures": {"slow_factor": 0}}, "failures.slow_factor=0 must be 1 or more"),
         ({"failures": {"kinds": {"kill": 0}}}, "failures.kinds: one of the weights must be positive"),
+        ({"failures": {"kinds": {"boom": 1}}}, "failures.kinds: there is no fault 'boom'"),
+        ({"failures": {"schedule": "60 boom"}}, "failures.schedule: there is no fault 'boom'"),
+        ({"job": {"hours": 1, "step_s": "0s"}}, "job.step_s=0.0 must be 0.001 or more"),
+        ({"times": {"load_s": "soon"}}, "times.load_s='soon' must be a number of seconds"),
+        ({"cluster": {}, "job": None}, "cluster.gpus must be given"),
+        ({"name": 5}, "name=5 must be a text"),
+        ({5: 1}, "5: no part of a scenario"),
         ({"is_elastic": "no"}, "is_elastic='no' must be true or false"),
         ({"cluster": {"gpus": 64, "gpus_per_node": 0}}, "cluster.gpus_per_node=0 must be 1 or more"),
         ({"cluster": {"gpus": 64.5}}, "cluster.gpus=64.5 must be a whole number"),
@@ -281,6 +288,11 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(given, why):
 def test_a_failure_that_never_comes_may_be_told_so():
     scenario = parse({"cluster": {"gpus": 8}, "job": {"hours": 1}, "failures": {"storage_mtbf_s": float("inf")}})
     assert failures_of(scenario, 0) == []
+
+
+def test_none_may_be_said_with_its_unit():
+    plain = {"cluster": {"gpus": 8}, "job": {"hours": 1}, "times": {"detect_s": "0s"}}
+    assert parse(plain).times.detect_s == 0.0
 
 
 def test_a_bare_value_has_no_source_of_another():
