@@ -49,6 +49,22 @@ def simulate() -> None:
     """Play runs in a simulated cluster: SCENARIO.yaml (or a preset), `case-study`, or the protocol `campaign`."""
 
 
+def _in_a_folder(ctx: click.Context, param: click.Parameter, report: Path | None) -> Path | None:
+    """What takes minutes is not begun where its page could not be written."""
+    if report is not None and not report.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {report.parent}")
+    return report
+
+
+_report_option = click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    callback=_in_a_folder,
+    help="Write a page with plots there.",
+)
+
+
 @simulate.command("scenario", hidden=True)
 @click.argument("scenario")
 @click.option("--policy", "policies", multiple=True, metavar="FILE.py:FUNCTION", help="Or a built-in one; repeatable.")
@@ -56,7 +72,7 @@ def simulate() -> None:
 @click.option("--calibrate", type=click.Path(path_type=Path), default=None, help="A run's folder: its times are taken.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
 @json_option
-@click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
+@_report_option
 @click.pass_context
 def scenario(
     ctx: click.Context,
@@ -73,6 +89,8 @@ def scenario(
     Exit code 3: a policy failed, and the ladder had to decide instead.
     """
     found = load(scenario, calibrate)
+    if policies and not any(entry.scenario.way == "live" for entry in found):
+        raise SettingError(f"--policy: all rows of {scenario} restart, which leaves nothing to decide: write way: live")
     shown = [(entry, policy) for entry in found for policy in _deciding(entry, policies)]
     entries = [one if policy is None else replace(one, name=f"{one.name}: {policy}") for one, policy in shown]
     decided_by = [policy for _, policy in shown]
@@ -85,7 +103,7 @@ def scenario(
 @click.option("--seeds", type=click.IntRange(min=1), default=None, help="Runs of each row; default: 2000, 100 or 5.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
 @json_option
-@click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
+@_report_option
 def case_study(seeds: int | None, jobs: int | None, as_json: bool, report: Path | None) -> None:
     """From a plain setup near 80 % to this library: 1,024 GPUs, 40 h, 5 interruptions a day; and a 896-GPU log."""
     entries = [*load(CASE_STUDY), *(replace(one, name=f"896-GPU log: {one.name}") for one in load(LOG))]
@@ -133,11 +151,16 @@ def facts(entries: Sequence[Entry], rows: Sequence[Row], policies: Sequence[str 
 
 
 def _tell(found: dict[str, Any], title: str, as_json: bool, report: Path | None) -> None:
-    if report is not None:
-        report.write_text(page(title, found["rows"]))
+    """The page comes last: what was found is not lost where it cannot be written."""
     if as_json:
         click.echo(in_json(found))
-        return
+    else:
+        _print(found)
+    if report is not None:
+        report.write_text(page(title, found["rows"]))
+
+
+def _print(found: dict[str, Any]) -> None:
     width = max(len(told["name"]) for told in found["rows"])
     for told in found["rows"]:
         low, high = told["interval"]

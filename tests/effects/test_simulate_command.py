@@ -176,6 +176,30 @@ def test_the_report_is_one_page(small, tmp_path):
     assert text.startswith("<!doctype html>") and "<svg" in text and "lives" in text and "<script" not in text
 
 
+@pytest.mark.parametrize("command", [["case-study"], ["fleet_1k"]])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_played(monkeypatch, tmp_path, command):
+    monkeypatch.setattr("elastic.commands.simulating.runs_of", None)
+    for place in (tmp_path / "gone" / "report.html", tmp_path):
+        result = CliRunner().invoke(cli, ["simulate", *command, "--report", str(place)])
+        assert result.exit_code == 2 and "--report" in result.output
+
+
+def test_what_was_found_is_told_before_the_report_is_written(monkeypatch, small, tmp_path):
+    def full(title, rows):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("elastic.commands.simulating.page", full)
+    options = ["--seeds", "1", "--jobs", "1", "--report", str(tmp_path / "report.html")]
+    result = CliRunner().invoke(cli, ["simulate", str(small), *options])
+    assert result.exit_code != 0 and "lost: " in result.output
+
+
+def test_a_policy_that_would_decide_nothing_is_refused(small):
+    small.write_text(SMALL.replace("way: live", "way: restart"))
+    with pytest.raises(SettingError, match=r"--policy: all rows of .*small.yaml restart"):
+        told(small, "--policy", "nowhere.py:f", "--seeds", 1)
+
+
 def test_the_case_study_rises_from_80_to_above_90():
     entries = load("case_study")
     rows = [runs_of(entry.scenario, None, 1500 if entry.scenario.way == "restart" else 4, jobs=1) for entry in entries]
