@@ -108,6 +108,14 @@ def test_what_is_over_before_it_is_found_is_waited_for(way, fault):
     assert found.account.seconds[Cause.REDONE] == 0.0
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_who_is_stopped_for_no_said_time_is_stopped_for_good(way):
+    (stopped,) = ran("3600 stop node:n3", way, lasts_s=60.0).failures
+    assert stopped.decision == ("shrink: 1 lost, no spare, 7 survive" if way == "live" else "restart")
+    drawn = ran("", way, lasts_s=60.0, per_day=24.0, kinds={FaultKind.STOP: 1.0})
+    assert {one.decision for one in drawn.failures} == {"wait"}
+
+
 def test_what_is_found_before_it_is_over_costs_a_worker():
     found = ran("3600 stop node:n3 for=600")
     assert told(found)[0][1] == "shrink" and found.account.seconds[Cause.DETECTING] == pytest.approx(120.0)
