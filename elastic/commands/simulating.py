@@ -106,15 +106,21 @@ def scenario(
 @_report_option
 def case_study(seeds: int | None, jobs: int | None, as_json: bool, report: Path | None) -> None:
     """From a plain setup near 80 % to this library: 1,024 GPUs, 40 h, 5 interruptions a day; and a 896-GPU log."""
-    entries = [*load(CASE_STUDY), *(replace(one, name=f"896-GPU log: {one.name}") for one in load(LOG))]
-    rows = rows_of(entries, seeds, jobs or processors())
-    _tell(facts(entries, rows), "case study", as_json, report)
+    _tell(study(seeds, jobs or processors()), "case study", as_json, report)
 
 
-def rows_of(entries: Sequence[Entry], seeds: int | None, jobs: int) -> list[Row]:
-    """A row for each entry; `seeds`: runs of each, None for as many as their way takes little time for."""
-    wanted = [seeds or _usual(one) for one in entries]
-    return [_row(one, None, count, jobs) for one, count in zip(entries, wanted, strict=True)]
+def study(seeds: int | None, jobs: int) -> dict[str, Any]:
+    """The case study's rows, from a plain setup to this library, and under a key of their own those of the log.
+
+    Args:
+        seeds: runs of each row; None: as many as its way takes little time for.
+    """
+    found: dict[str, Any] = {}
+    for key, preset, before in (("rows", CASE_STUDY, ""), ("log_rows", LOG, "896-GPU log: ")):
+        entries = [replace(one, name=f"{before}{one.name}") for one in load(preset)]
+        rows = [_row(one, None, seeds or _usual(one), jobs) for one in entries]
+        found[key] = facts(entries, rows)["rows"]
+    return found
 
 
 def _usual(entry: Entry) -> int:
@@ -151,18 +157,22 @@ def facts(entries: Sequence[Entry], rows: Sequence[Row], policies: Sequence[str 
 
 
 def _tell(found: dict[str, Any], title: str, as_json: bool, report: Path | None) -> None:
-    """The page comes last: what was found is not lost where it cannot be written."""
+    """Rows, by their key in JSON. The page comes last: what was found is not lost where it cannot be written."""
     if as_json:
         click.echo(in_json(found))
     else:
         _print(found)
     if report is not None:
-        report.write_text(page(title, found["rows"]))
+        report.write_text(page(title, _all(found)))
+
+
+def _all(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [told for rows in found.values() for told in rows]
 
 
 def _print(found: dict[str, Any]) -> None:
-    width = max(len(told["name"]) for told in found["rows"])
-    for told in found["rows"]:
+    width = max(len(told["name"]) for told in _all(found))
+    for told in _all(found):
         low, high = told["interval"]
         gain = f"{100 * told['gain']:+6.2f}" if told["gain"] is not None else " " * 6
         said = told["published"]

@@ -71,8 +71,12 @@ def test_a_scenario_is_told_row_by_row(small):
 
 
 def test_the_case_study_is_told_to_a_program():
-    rows = json.loads(told("case-study", "--seeds", 1, "--jobs", 1, "--json"))["rows"]
-    assert rows[0]["name"] == "plain" and all(0 < row["goodput"] <= 1 for row in rows)
+    found = json.loads(told("case-study", "--seeds", 1, "--jobs", 1, "--json"))
+    rows, log = found["rows"], found["log_rows"]
+    assert (rows[0]["name"], rows[-1]["name"]) == ("plain", "elastic") and len(rows) == 6
+    assert all(row["name"].startswith("896-GPU log: ") for row in log) and len(log) == 3
+    assert all(0 < row["goodput"] <= 1 for row in (*rows, *log))
+    assert rows[0]["gain"] is log[0]["gain"] is None
 
 
 def test_policies_stand_side_by_side(small):
