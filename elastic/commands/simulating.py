@@ -11,7 +11,7 @@ import click
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
-from elastic.commands.style import UNSOUND, json_option
+from elastic.commands.style import UNSOUND, between, json_option
 from elastic.control.plain import in_json
 from elastic.errors import SettingError
 from elastic.sim.campaign import (
@@ -173,13 +173,12 @@ def _all(found: dict[str, Any]) -> list[dict[str, Any]]:
 def _print(found: dict[str, Any]) -> None:
     width = max(len(told["name"]) for told in _all(found))
     for told in _all(found):
-        low, high = told["interval"]
         gain = f"{100 * told['gain']:+6.2f}" if told["gain"] is not None else " " * 6
         said = told["published"]
         published = f"  published {100 * said[0]:.0f} to {100 * said[1]:.0f}" if said is not None else ""
         cost = f"  {told['cost']:.0f} a run, {told['useful_cost']:.0f} a useful hour" if told["cost"] else ""
         click.echo(
-            f"{told['name']:<{width}}  {100 * told['goodput']:6.2f} %  [{100 * low:.2f}, {100 * high:.2f}]  {gain}"
+            f"{told['name']:<{width}}  {100 * told['goodput']:6.2f} % {between(told['interval'], 2)}  {gain}"
             f"  {told['incidents']:.1f} incidents of {told['lost_s']:.0f} s{published}{cost}"
         )
         largest = sorted(told["shares"].items(), key=lambda one: -one[1])

@@ -176,5 +176,6 @@ def _spot(scenario: Scenario) -> Iterator[Failure]:
         capacity = there
     for (from_s, until_s), nodes in spans.items():
         notice_s = min(scenario.failures.notice_s, from_s)
-        told = Failure(at_s=from_s - notice_s, kind=FaultKind.NOTICE, nodes=tuple(nodes), lasts_s=notice_s)
-        yield replace(told, away_s=until_s - from_s)
+        gone = Failure(at_s=from_s, kind=FaultKind.NODE_DOWN, nodes=tuple(nodes), lasts_s=until_s - from_s)
+        told = replace(gone, at_s=from_s - notice_s, kind=FaultKind.NOTICE, lasts_s=notice_s, away_s=gone.lasts_s)
+        yield told if notice_s else gone

@@ -400,6 +400,7 @@ def test_a_plan_says_what_each_choice_is_worth():
     assert set(found["worth"]) == {"spare_nodes", "spare_replicas", "policy", "minimum_replicas"} | intervals
     assert found["useful_cost"] == min(one["useful_cost"] for one in found["worth"]["spare_nodes"])
     lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).output
+    assert found["interval"] is None and "[" not in lines, "one run says nothing about others"
     assert "expected goodput" in lines and "what policy is worth" in lines and "spares=" in lines
 
 

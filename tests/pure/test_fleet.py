@@ -119,6 +119,15 @@ def test_spot_capacity_comes_and_goes():
         assert ran.account.seconds[Cause.REDUCED_CAPACITY] == pytest.approx(away, rel=0.25)
 
 
+@pytest.mark.parametrize("spot", [((3600.0, 8), (7200.0, 17)), ((0.0, 8), (3600.0, 17))])
+def test_capacity_that_goes_without_notice_is_not_announced(spot):
+    found = failures_of(scenario_of(failures=Failures(spot=spot, notice_s=0.0 if spot[0][0] else 30.0)), 0)
+    assert [(one.at_s, one.kind, one.lasts_s) for one in found] == [(spot[0][0], FaultKind.NODE_DOWN, 3600.0)]
+    for way in ("live", "restart"):
+        told = simulate(scenario_of(way, failures=Failures(spot=((3600.0, 8), (7200.0, 17)), notice_s=0.0)), 0).failures
+        assert [one.kind for one in told] == ["node_down"]
+
+
 def test_failures_come_at_the_rates_that_are_given():
     scenario = scenario_of(
         job=Job(hours=2000.0), failures=Failures(per_day=24.0, bad_share=0.25, bad_times=9.0, rack_mtbf_s=200 * HOUR_S)
@@ -320,6 +329,8 @@ def test_what_two_rows_differ_by_is_judged_seed_by_seed():
     mean, (low, high) = difference_of(better, row)
     assert mean == pytest.approx(0.01) and (low, high) == pytest.approx((0.01, 0.01))
     assert difference_of(row, row) == (0.0, (0.0, 0.0))
+    one = row_of("a", scenario_of("restart"), runs[:1])
+    assert one.interval is None and difference_of(one, one) == (0.0, None)
 
 
 def test_the_interval_of_a_share_is_one():
@@ -331,7 +342,7 @@ def test_the_interval_of_a_share_is_one():
 
 
 def test_small_numbers():
-    assert interval_of([0.5]) == (0.5, 0.5)
+    assert interval_of([0.5]) is None
     low, high = interval_of([1.0, 2.0, 3.0, 4.0])
     tenths = [0.1] * 10
     assert interval_of(tenths) == (0.1, 0.1), "as exact as it gets, with every version of Python"
