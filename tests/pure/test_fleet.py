@@ -1,5 +1,6 @@
 """Simulated fleets: the books balance, each failure is answered, and published rates come out."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from elastic.sim.restarting import Restarting
 from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, parse, spot_rows
 from elastic.sim.study import difference_of, interval_of, machine_hours, median, row_of, simulate
 from elastic.sim.vocabulary import PLAYED
+from tests.pure.pinned import FLEETS_FILE, fleet_digests
 
 HOUR_S = 3600.0
 KINDS = {kind: 1.0 for kind in PLAYED}
@@ -53,6 +55,11 @@ def test_one_seed_is_one_run(way):
     other = simulate(scenario_of(way), 4)
     assert one == two and one.digest == two.digest
     assert one != other and one.digest != other.digest
+
+
+def test_fleets_are_what_they_were_elsewhere():
+    """Whoever has changed the control plane or the model writes them anew: python -m tests.pure.pinned"""
+    assert fleet_digests() == json.loads(FLEETS_FILE.read_text())
 
 
 @pytest.mark.parametrize("way", ["live", "restart"])

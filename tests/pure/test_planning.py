@@ -1,6 +1,7 @@
 """Plans for a cluster: what is tried, what is chosen, and what each other value would have been worth."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from elastic.policies.table import BUILT_IN
 from elastic.settings import Limits
 from elastic.sim import planning
 from elastic.sim.account import Cause
+from elastic.sim.failures import failures_of
 from elastic.sim.planning import POLICIES, Choice, Given, intervals_s, planned, scenario_of
-from elastic.sim.scenario import Scenario
+from elastic.sim.scenario import Job, Scenario
 from elastic.sim.study import Row, median, simulate
 
 WHERE: dict[str, Any] = {"worker": "w0", "generation": 1, "step": 1, "micro_batch": -1}
@@ -146,6 +148,31 @@ def test_so_are_the_values_of_the_presets():
                 heal_s = planning.HEAL_TIMES * float(gigabytes[1]) / 25
                 assert entry.scenario.times.heal_s == pytest.approx(heal_s, rel=0.04), entry.name
     assert found >= 8
+
+
+# By preset: interruptions a day, of "The Llama 3 Herd of Models" (arXiv:2407.21783) and of arXiv:2410.21680.
+PUBLISHED = {
+    "llama3": 466 / 54,
+    "fleet_1k": 24 / 7.9,
+    "fleet_16k": 24 / 1.8,
+    "fleet_100k": 466 / 54 * 100096 / 16384,
+    "spot_256": 24 / 7.9 * 256 / 1024,
+}
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_a_preset_fails_as_often_as_is_published(preset):
+    """All causes together, but for machines that flap or are lent: those are no failures of the published ones."""
+    scenario = load(preset)[0].scenario
+    cluster, wanted = scenario.cluster, scenario.failures
+    racks = math.ceil(scenario.machine_count / cluster.nodes_per_rack)
+    switches = math.ceil(racks / cluster.racks_per_switch)
+    bad = round(wanted.bad_share * cluster.nodes) / cluster.nodes * (wanted.bad_times - 1)
+    each_s = racks / wanted.rack_mtbf_s + switches / wanted.switch_mtbf_s + 1 / wanted.storage_mtbf_s
+    per_day = wanted.per_day * (1 + bad) + planning.DAY_S * each_s
+    assert per_day == pytest.approx(PUBLISHED[preset], rel=0.01)
+    drawn = replace(scenario, failures=replace(wanted, flapping_share=0.0, spot=()), job=Job(hours=24 * 400.0))
+    assert len(failures_of(drawn, 0)) / 400 == pytest.approx(per_day, rel=0.1)
 
 
 def result(name: str) -> dict[str, Any]:
