@@ -244,7 +244,7 @@ def _goodput(result: Mapping[str, Any], theme: Theme) -> Any:
     """What became of the time, row by row: the productive part is open, the lost parts are cut at 100 %."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in result["case_study"] if not row["name"].startswith(tables.LOG_ROWS)]
+    rows = result["case_study"]
     figure = Figure(figsize=(WIDTH_IN, 0.9 + 0.34 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for at, row in enumerate(rows):

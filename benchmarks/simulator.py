@@ -10,7 +10,6 @@ import resource
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from benchmarks.provenance import provenance
 from elastic.commands.many import processors, spread
 from elastic.commands.scenarios import load
-from elastic.commands.simulating import CASE_STUDY, LOG, facts, rows_of
+from elastic.commands.simulating import study
 from elastic.sim.campaign import STEPS, case_of, play
 from elastic.sim.failures import failures_of
 from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times
@@ -114,13 +113,6 @@ def slope(points: list[tuple[float, float]]) -> float:
     return across / sum((x - middle_x) ** 2 for x in xs)
 
 
-def case_study(jobs: int) -> list[dict[str, Any]]:
-    log = [replace(one, name=f"896-GPU log: {one.name}") for one in load(LOG)]
-    entries = [*load(CASE_STUDY), *log]
-    found: list[dict[str, Any]] = facts(entries, rows_of(entries, None, jobs))["rows"]
-    return found
-
-
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.simulator", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -134,7 +126,8 @@ def main(arguments: list[str]) -> None:
     if "growth" not in given.skip:
         found["growth"] = exponents()
     if "case-study" not in given.skip:
-        found["case_study"] = case_study(processors())
+        told = study(None, processors())
+        found |= {"case_study": told["rows"], "log_896": told["log_rows"]}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(found, indent=1) + "\n")
     for row in found["fleets"]:

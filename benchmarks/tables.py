@@ -10,8 +10,6 @@ from typing import Any
 
 Result = Mapping[str, Any]
 
-LOG_ROWS = "896-GPU log"  # of the simulator, on a page of their own
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -168,8 +166,6 @@ def case_study(result: Result) -> Table:
     """Goodput of the simulated rows."""
     lines = []
     for row in result["case_study"]:
-        if row["name"].startswith(LOG_ROWS):
-            continue
         low, high = row["interval"]
         gain = f"{100 * row['gain']:+.2f}" if row["gain"] is not None else ""
         published = "{:.0f} to {:.0f}".format(*(100 * end for end in row["published"])) if row["published"] else ""

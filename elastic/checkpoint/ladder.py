@@ -46,7 +46,9 @@ class Ladder:
         # Each of a thousand nodes says every second what it holds: what that means is looked at where it is news.
         is_news = not (isinstance(event, rungs.Held) and self._is_known(event))
         self._note(event)
-        if self._is_settled and not is_news:
+        if is_news:
+            self._now.moved()
+        elif self._is_settled:
             return ()
         orders = tuple(self._orders())
         # Not after news: what it has noted, such as an upload that came to nothing, is acted on at the next look.
@@ -56,7 +58,7 @@ class Ladder:
     def pins(self, node: str) -> frozenset[ShardKey]:
         """What a node should keep pinned now."""
         site = self._now.sites.get(node)
-        return _pins(site, self._wanted()) if site is not None else frozenset()
+        return _pins(site, self._wanted(self._active())) if site is not None else frozenset()
 
     def rung(self, commit: CommitId, shards: int) -> rungs.Rung | None:
         """Where a step stands; None: nobody has anything of it."""
@@ -88,7 +90,8 @@ class Ladder:
                 for step in self._now.steps.values():
                     step.beat()
             case rungs.Forked():
-                self._now.forks, self._candidate = event.forks, None
+                self._now.fork(event.forks)
+                self._candidate = None
             case rungs.Leased():
                 step = self._now.see(event.commit, event.shards)
                 step.readers += -1 if event.is_over else 1
@@ -180,9 +183,8 @@ class Ladder:
         """The steps whose slots are pinned and whose copies are made good: what is safe, and what is to be."""
         return [step for step in (self._candidate, self._now.safe()) if step is not None]
 
-    def _wanted(self) -> list[Step]:
+    def _wanted(self, active: list[Step]) -> list[Step]:
         """The steps whose slots are pinned: those, and what somebody is about to read."""
-        active = self._active()
         return active + [step for step in self._now.steps.values() if step.readers > 0 and step not in active]
 
     # --- what follows ---
@@ -192,12 +194,13 @@ class Ladder:
         for step in self._active():
             step.was_replicated = step.was_replicated or self._now.is_replicated(step)
         self._choose_candidate()
-        yield from self._pin()
-        for step in self._active():
+        active = self._active()  # until something is dropped
+        yield from self._pin(active)
+        for step in active:
             yield from self._pull(step)
         yield from self._persist()
-        yield from self._say()
-        yield from self._drop()
+        yield from self._say(active)
+        yield from self._drop(active)
         self._forget()
 
     def _choose_candidate(self) -> None:
@@ -208,8 +211,8 @@ class Ladder:
         newer = (step for step in self._now.newest_first() if safe is None or step.order > safe.order)
         self._candidate = next((step for step in newer if self._now.is_whole(step)), None)
 
-    def _pin(self) -> Iterator[rungs.Order]:
-        wanted = self._wanted()
+    def _pin(self, active: list[Step]) -> Iterator[rungs.Order]:
+        wanted = self._wanted(active)
         for node, site in self._now.sites.items():
             keys = _pins(site, wanted)
             if keys != site.ordered:
@@ -270,10 +273,10 @@ class Ladder:
         if any(shard not in begun and not self._now.is_somewhere(step.copies[shard]) for shard in step.all):
             step.is_uploading = False  # it is lost: the next one
 
-    def _say(self) -> Iterator[rungs.Order]:
+    def _say(self, active: list[Step]) -> Iterator[rungs.Order]:
         newest = self._now.newest_first()
         durable = [step for step in newest if step.is_durable]
-        for step in {id(step): step for step in (*newest[:1], *self._active(), *durable)}.values():
+        for step in {id(step): step for step in (*newest[:1], *active, *durable)}.values():
             rung, copies, degraded = self._now.rung(step), self._now.fewest(step), self._shortage(step)
             if rung is None or (rung, degraded) == step.said or (step.said and step.said[0] is rungs.Rung.DURABLE):
                 continue
@@ -300,8 +303,7 @@ class Ladder:
         refusals = sorted({f"node {node} refused: {reason}" for (_, node), reason in step.refusals.items()})
         return "; ".join(refusals[:3]) or f"{len(self._now.staying())} nodes for {self._now.copies} copies"
 
-    def _drop(self) -> Iterator[rungs.Order]:
-        active = self._active()
+    def _drop(self, active: list[Step]) -> Iterator[rungs.Order]:
         for step in [one for one in self._now.steps.values() if self._now.is_copied(one)]:
             if step.readers > 0 or step.is_uploading or step in active:
                 continue
@@ -309,6 +311,7 @@ class Ladder:
             for node, site in self._now.sites.items() if reason else ():
                 for copy in sorted(copy for copy in site.copies if copy[0] == step.copies[0][0]):
                     site.copies.discard(copy)
+                    self._now.moved()
                     site.dropping.add(copy)
                     for one in active:
                         one.room_at(node)
@@ -335,7 +338,7 @@ class Ladder:
         for of, step in list(self._now.steps.items()):
             is_used = step.is_uploading or step.pulling or step.readers > 0 or step is durable
             if not is_used and self._now.rung(step) in (None, rungs.Rung.DURABLE) and not self._now.has_any(step):
-                del self._now.steps[of]
+                self._now.forget(of)
 
 
 def _pins(site: Site, active: Iterable[Step]) -> frozenset[ShardKey]:

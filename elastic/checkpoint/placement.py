@@ -6,11 +6,17 @@ table, and a node that comes or goes moves only the copies that it wins or held 
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 
 def ranked(what: str, nodes: Iterable[str]) -> list[str]:
     """Nodes by their rank for `what`, first the one it belongs to most."""
-    return sorted(nodes, key=lambda node: hashlib.blake2b(f"{what}\0{node}".encode(), digest_size=8).digest())
+    return sorted(nodes, key=lambda node: _rank(what, node))
+
+
+@lru_cache(maxsize=1 << 16)  # the same few are asked for after each event
+def _rank(what: str, node: str) -> bytes:
+    return hashlib.blake2b(f"{what}\0{node}".encode(), digest_size=8).digest()
 
 
 def targets(shard: int, holders: Collection[str], domains: Mapping[str, str], copies: int) -> tuple[str, ...]:

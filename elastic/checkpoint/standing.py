@@ -1,7 +1,10 @@
 """Pure. Where each step stands: which nodes hold which of its shards, and what was tried for it."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 
 from elastic.checkpoint.manifest import ShardKey, is_visible
 from elastic.checkpoint.placement import ranked
@@ -118,26 +121,69 @@ class Step:
         self.committer = "" if self.committer == node else self.committer
 
 
+class Holdings:
+    """What all nodes have together, counted once for as long as nothing moves, since each look asks again and again.
+
+    Attributes:
+        staying: nodes that count: not those about to leave, unless there are no others.
+        kept: on how many of these a copy is kept. copied: what somebody has beside the slots. there: what can be read.
+    """
+
+    def __init__(self, sites: Mapping[str, Site]) -> None:
+        self._sites = sites
+
+    @cached_property
+    def staying(self) -> Collection[str]:
+        return [node for node, site in self._sites.items() if not site.leaving] or list(self._sites)
+
+    @cached_property
+    def kept(self) -> Counter[Copy]:
+        staying = (self._sites[node] for node in self.staying)
+        return Counter(chain.from_iterable(site.pinned | site.copies for site in staying))
+
+    @cached_property
+    def copied(self) -> frozenset[Copy]:
+        return frozenset().union(*[site.copies for site in self._sites.values()])
+
+    @cached_property
+    def there(self) -> frozenset[Copy]:
+        return self.copied.union(*[site.slots for site in self._sites.values()])
+
+
 class Standing:
-    """All nodes and all steps. copies: nodes that should hold each shard. forks: where the history began anew."""
+    """All nodes and all steps. copies: nodes that should hold each shard."""
 
     def __init__(self, copies: int) -> None:
         self.copies = copies
         self.sites: dict[str, Site] = {}
         self.steps: dict[StepId, Step] = {}
-        self.forks: tuple[Fork, ...] = ()
+        self._forks: tuple[Fork, ...] = ()
+        self._newest_first: list[Step] | None = None
+        self._held = Holdings(self.sites)
+
+    def moved(self) -> None:
+        """Which nodes there are, or what they hold, has changed."""
+        self._held = Holdings(self.sites)
+
+    def fork(self, forks: tuple[Fork, ...]) -> None:
+        """There the history began anew."""
+        self._forks, self._newest_first = forks, None
 
     def see(self, commit: CommitId, shards: int) -> Step:
         """A step, known from now on."""
-        return self.steps.setdefault((commit.step, commit.lineage, shards), Step(commit, shards))
+        of = commit.step, commit.lineage, shards
+        if of not in self.steps:
+            self.steps[of] = Step(commit, shards)
+            self._newest_first = None
+        return self.steps[of]
+
+    def forget(self, of: StepId) -> None:
+        del self.steps[of]
+        self._newest_first = None
 
     def staying(self) -> Collection[str]:
         """Nodes that count: not those about to leave, unless there are no others."""
-        return [node for node, site in self.sites.items() if not site.leaving] or list(self.sites)
-
-    def keepers(self, step: Step, shard: int) -> list[str]:
-        copy = step.copies[shard]
-        return [node for node in self.staying() if self.sites[node].keeps(copy)]
+        return self._held.staying
 
     def sources(self, step: Step, shard: int) -> list[str]:
         """Copies first: slots are the trainer's, and a leaving node last of all."""
@@ -146,24 +192,24 @@ class Standing:
         return sorted(found, key=lambda node: (bool(self.sites[node].leaving), copy not in self.sites[node].copies))
 
     def is_somewhere(self, copy: Copy) -> bool:
-        return any(site.has(copy) for site in self.sites.values())
+        return copy in self._held.there
 
     def is_copied(self, step: Step) -> bool:
         """Whether a node has a copy of a part of it, beside what workers have in their slots."""
-        return any(copy in site.copies for copy in step.copies for site in self.sites.values())
+        return not self._held.copied.isdisjoint(step.copies)
 
     def fewest(self, step: Step) -> int:
-        staying = [self.sites[node] for node in self.staying()]
-        return min(sum([copy in site.pinned or copy in site.copies for site in staying]) for copy in step.copies)
+        return min([self._held.kept[copy] for copy in step.copies])
 
     def is_whole(self, step: Step) -> bool:
         return all(map(self.is_somewhere, step.copies))
 
     def is_replicated(self, step: Step) -> bool:
         def is_enough(shard: int) -> bool:
-            able = [node for node in self.staying() if (shard, node) not in step.refusals]
-            return len(self.keepers(step, shard)) >= max(1, min(self.copies, len(able)))
+            kept = self._held.kept[step.copies[shard]]
+            return kept >= self.copies or kept >= max(1, sum((shard, node) not in step.refusals for node in staying))
 
+        staying = self.staying()
         return all(is_enough(shard) for shard in step.all)
 
     def rung(self, step: Step) -> Rung | None:
@@ -175,11 +221,13 @@ class Standing:
 
     def newest_first(self) -> list[Step]:
         """Those that history has not left behind."""
-        return sorted(self._visible(), key=lambda step: step.order, reverse=True)
+        if self._newest_first is None:
+            self._newest_first = sorted(self._visible(), key=lambda step: step.order, reverse=True)
+        return self._newest_first
 
     def _visible(self) -> list[Step]:
         steps = self.steps.values()
-        return [step for step in steps if is_visible(step.commit, self.forks)] if self.forks else list(steps)
+        return [step for step in steps if is_visible(step.commit, self._forks)] if self._forks else list(steps)
 
     def safe(self) -> Step | None:
         """The step to fall back to: of those that were REPLICATED and are whole, the newest of the best kept."""

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from elastic.commands.many import processors, runs_of
-from elastic.commands.style import Finite, json_option
+from elastic.commands.style import Finite, between, json_option
 from elastic.control.faults import seconds
 from elastic.control.plain import in_json
 from elastic.sim.planning import Given, Plan, planned
@@ -83,7 +83,6 @@ def _given(options: dict[str, Any]) -> Given:
 
 def _tell(given: Given, found: Plan) -> None:
     choice, row = found.choice, found.row
-    low, high = row.interval
     click.echo(f"policy               elastic.policies.{choice.policy}()")
     click.echo(
         f"spare machines       {choice.spare_nodes}, beside the {given.replicas * given.nodes_per_replica} of the job"
@@ -92,7 +91,7 @@ def _tell(given: Given, found: Plan) -> None:
     click.echo(f"replicas             Scaling({bounds})")
     click.echo(f"snapshots in memory  every {choice.local_interval_s:.0f} s")
     click.echo(f"uploads              every {choice.persistent_interval_s:.0f} s; one takes {given.upload_s:.0f} s")
-    click.echo(f"expected goodput     {100 * row.goodput:.2f} % [{100 * low:.2f}, {100 * high:.2f}]")
+    click.echo(f"expected goodput     {100 * row.goodput:.2f} %{between(row.interval, 2)}")
     if row.cost:
         click.echo(f"cost                 {row.cost:.0f}, {row.useful_cost:.0f} for an hour of the full group's work")
     for name, tried in found.worth.items():
@@ -110,6 +109,6 @@ def _against(row: Row, other: Row) -> str:
     """By how much another value does more or less work than the chosen one, on the same failures."""
     if other is row:
         return ""
-    mean, (low, high) = difference_of(other, row)
-    tie = ", a tie" if low <= 0.0 <= high else ""
-    return f"  {100 * mean:+.3f} [{100 * low:+.3f}, {100 * high:+.3f}]{tie}"
+    mean, interval = difference_of(other, row)
+    tie = ", a tie" if interval is not None and interval[0] <= 0.0 <= interval[1] else ""
+    return f"  {100 * mean:+.3f}{between(interval, 3, '+')}{tie}"

@@ -47,12 +47,27 @@ def load(place: str, run: Path | None = None) -> list[Entry]:
         known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.yaml")))
         raise SettingError(f"{place!r} is no file, and no scenario that comes with the package: {known}")
     try:
-        plain = yaml.safe_load(path.read_text())
+        plain = yaml.safe_load(_text_in(path))
     except yaml.YAMLError as error:
         raise SettingError(f"{path} is no YAML: {error}") from None
     if not isinstance(plain, dict):
         raise SettingError(f"{path} must hold the sections of a scenario: cluster, job, failures, times")
-    return _rows(_with_traces(plain, path.parent), _shown_by(run) if run is not None else {})
+    shown = _shown_by(run) if run is not None else {}
+    try:
+        return _rows(plain, path.parent, shown)
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
+
+
+def _text_in(path: Path) -> str:
+    """
+    Raises:
+        SettingError: it is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path} is no text in UTF-8: {error}") from None
 
 
 def _shown_by(run: Path) -> dict[str, Any]:
@@ -67,21 +82,29 @@ def _shown_by(run: Path) -> dict[str, Any]:
         return fitted(lines_of(file))
 
 
-def _rows(plain: dict[str, Any], shown: dict[str, Any]) -> list[Entry]:
+def _rows(plain: dict[str, Any], folder: Path, shown: dict[str, Any]) -> list[Entry]:
     """
     Args:
+        folder: in which its traces lie.
         shown: by a run; laid over the base of those rows whose way is "live".
+
+    Raises:
+        SettingError: a value makes no sense; names it, and the row that it is in.
     """
-    scenario = parse({key: value for key, value in plain.items() if key != "rows"})
+    scenario = parse(_with_trace({key: value for key, value in plain.items() if key != "rows"}, folder))
     live = parse(shown, scenario)
     if not plain.get("rows"):
         return [_entry(plain, live if live.way == "live" else scenario, is_first=True)]
     if not isinstance(plain["rows"], list) or not all(isinstance(row, dict) for row in plain["rows"]):
         raise SettingError("rows must be a list of mappings, one for each row: - {name: ..., cluster: {...}}")
     found: list[Entry] = []
-    for row in plain["rows"]:
-        scenario, live = parse(row, scenario), parse(row, live)
-        found.append(_entry(row, live if live.way == "live" else scenario, is_first=not found))
+    for number, row in enumerate(plain["rows"], start=1):
+        try:
+            there = _with_trace(row, folder)
+            scenario, live = parse(there, scenario), parse(there, live)
+            found.append(_entry(row, live if live.way == "live" else scenario, is_first=not found))
+        except SettingError as error:
+            raise SettingError(f"row {number}, {row.get('name', 'without a name')}: {error}") from None
     return found
 
 
@@ -95,12 +118,17 @@ def _entry(plain: dict[str, Any], scenario: Scenario, is_first: bool) -> Entry:
     return Entry(name=scenario.name, scenario=scenario, assumptions=assumed, published=published, is_first=is_first)
 
 
-def _with_traces(plain: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A capacity trace that is named by its file is read: `failures.spot: trace.csv`."""
+def _with_trace(plain: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A capacity trace that is named by its file is read: `failures.spot: trace.csv`, with its source or without."""
     failures = plain.get("failures")
-    if not isinstance(failures, dict) or not isinstance(failures.get("spot"), str):
+    if not isinstance(failures, dict):
         return plain
-    path = folder / failures["spot"]
+    spot: Any = failures.get("spot")
+    said = {"value": spot} if isinstance(spot, str) else spot
+    if not isinstance(said, dict) or not isinstance(said.get("value"), str):
+        return plain
+    path = folder / said["value"]
     if not path.is_file():
-        raise SettingError(f"failures.spot={failures['spot']!r}: there is no file {path}")
-    return {**plain, "failures": {**failures, "spot": spot_rows(path.read_text())}}
+        raise SettingError(f"failures.spot={said['value']!r}: there is no file {path}")
+    rows = spot_rows(_text_in(path))
+    return {**plain, "failures": {**failures, "spot": {**said, "value": rows} if said is spot else rows}}

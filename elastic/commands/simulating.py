@@ -11,7 +11,7 @@ import click
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
-from elastic.commands.style import UNSOUND, json_option
+from elastic.commands.style import UNSOUND, between, json_option
 from elastic.control.plain import in_json
 from elastic.errors import SettingError
 from elastic.sim.campaign import (
@@ -49,6 +49,22 @@ def simulate() -> None:
     """Play runs in a simulated cluster: SCENARIO.yaml (or a preset), `case-study`, or the protocol `campaign`."""
 
 
+def _in_a_folder(ctx: click.Context, param: click.Parameter, report: Path | None) -> Path | None:
+    """What takes minutes is not begun where its page could not be written."""
+    if report is not None and not report.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {report.parent}")
+    return report
+
+
+_report_option = click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    callback=_in_a_folder,
+    help="Write a page with plots there.",
+)
+
+
 @simulate.command("scenario", hidden=True)
 @click.argument("scenario")
 @click.option("--policy", "policies", multiple=True, metavar="FILE.py:FUNCTION", help="Or a built-in one; repeatable.")
@@ -56,7 +72,7 @@ def simulate() -> None:
 @click.option("--calibrate", type=click.Path(path_type=Path), default=None, help="A run's folder: its times are taken.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
 @json_option
-@click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
+@_report_option
 @click.pass_context
 def scenario(
     ctx: click.Context,
@@ -73,6 +89,8 @@ def scenario(
     Exit code 3: a policy failed, and the ladder had to decide instead.
     """
     found = load(scenario, calibrate)
+    if policies and not any(entry.scenario.way == "live" for entry in found):
+        raise SettingError(f"--policy: all rows of {scenario} restart, which leaves nothing to decide: write way: live")
     shown = [(entry, policy) for entry in found for policy in _deciding(entry, policies)]
     entries = [one if policy is None else replace(one, name=f"{one.name}: {policy}") for one, policy in shown]
     decided_by = [policy for _, policy in shown]
@@ -85,18 +103,24 @@ def scenario(
 @click.option("--seeds", type=click.IntRange(min=1), default=None, help="Runs of each row; default: 2000, 100 or 5.")
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; default: one a processor.")
 @json_option
-@click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page with plots there.")
+@_report_option
 def case_study(seeds: int | None, jobs: int | None, as_json: bool, report: Path | None) -> None:
     """From a plain setup near 80 % to this library: 1,024 GPUs, 40 h, 5 interruptions a day; and a 896-GPU log."""
-    entries = [*load(CASE_STUDY), *(replace(one, name=f"896-GPU log: {one.name}") for one in load(LOG))]
-    rows = rows_of(entries, seeds, jobs or processors())
-    _tell(facts(entries, rows), "case study", as_json, report)
+    _tell(study(seeds, jobs or processors()), "case study", as_json, report)
 
 
-def rows_of(entries: Sequence[Entry], seeds: int | None, jobs: int) -> list[Row]:
-    """A row for each entry; `seeds`: runs of each, None for as many as their way takes little time for."""
-    wanted = [seeds or _usual(one) for one in entries]
-    return [_row(one, None, count, jobs) for one, count in zip(entries, wanted, strict=True)]
+def study(seeds: int | None, jobs: int) -> dict[str, Any]:
+    """The case study's rows, from a plain setup to this library, and under a key of their own those of the log.
+
+    Args:
+        seeds: runs of each row; None: as many as its way takes little time for.
+    """
+    found: dict[str, Any] = {}
+    for key, preset, before in (("rows", CASE_STUDY, ""), ("log_rows", LOG, "896-GPU log: ")):
+        entries = [replace(one, name=f"{before}{one.name}") for one in load(preset)]
+        rows = [_row(one, None, seeds or _usual(one), jobs) for one in entries]
+        found[key] = facts(entries, rows)["rows"]
+    return found
 
 
 def _usual(entry: Entry) -> int:
@@ -133,20 +157,28 @@ def facts(entries: Sequence[Entry], rows: Sequence[Row], policies: Sequence[str 
 
 
 def _tell(found: dict[str, Any], title: str, as_json: bool, report: Path | None) -> None:
-    if report is not None:
-        report.write_text(page(title, found["rows"]))
+    """Rows, by their key in JSON. The page comes last: what was found is not lost where it cannot be written."""
     if as_json:
         click.echo(in_json(found))
-        return
-    width = max(len(told["name"]) for told in found["rows"])
-    for told in found["rows"]:
-        low, high = told["interval"]
+    else:
+        _print(found)
+    if report is not None:
+        report.write_text(page(title, _all(found)))
+
+
+def _all(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [told for rows in found.values() for told in rows]
+
+
+def _print(found: dict[str, Any]) -> None:
+    width = max(len(told["name"]) for told in _all(found))
+    for told in _all(found):
         gain = f"{100 * told['gain']:+6.2f}" if told["gain"] is not None else " " * 6
         said = told["published"]
         published = f"  published {100 * said[0]:.0f} to {100 * said[1]:.0f}" if said is not None else ""
         cost = f"  {told['cost']:.0f} a run, {told['useful_cost']:.0f} a useful hour" if told["cost"] else ""
         click.echo(
-            f"{told['name']:<{width}}  {100 * told['goodput']:6.2f} %  [{100 * low:.2f}, {100 * high:.2f}]  {gain}"
+            f"{told['name']:<{width}}  {100 * told['goodput']:6.2f} % {between(told['interval'], 2)}  {gain}"
             f"  {told['incidents']:.1f} incidents of {told['lost_s']:.0f} s{published}{cost}"
         )
         largest = sorted(told["shares"].items(), key=lambda one: -one[1])

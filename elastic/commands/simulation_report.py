@@ -40,11 +40,10 @@ def _plot(rows: Sequence[dict[str, Any]]) -> str:
             at = f'x="{left:.1f}" y="{top}" width="{max(0.0, share) * _WIDE:.1f}" height="{_BAR}"'
             parts.append(f'<rect {at} fill="{colours[cause]}"><title>{said}</title></rect>')
             left += max(0.0, share) * _WIDE
-        low, high = (_LABEL + _WIDE * value for value in row["interval"])
         middle = top + _BAR / 2
-        parts.append(
-            f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="#000" stroke-width="3"/>'
-        )
+        for low, high in [row["interval"]] if row["interval"] else []:
+            at = f'x1="{_LABEL + _WIDE * low:.1f}" x2="{_LABEL + _WIDE * high:.1f}" y1="{middle}" y2="{middle}"'
+            parts.append(f'<line {at} stroke="#000" stroke-width="3"/>')
         parts.append(
             f'<text x="{_LABEL + _WIDE + 8}" y="{top + 16}" font-size="13">{100 * row["goodput"]:.2f} %</text>'
         )
@@ -57,10 +56,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     head = "<tr><th>row</th><th>goodput</th><th>95 %</th><th>gain</th><th>incidents</th><th>each</th><th>cost</th></tr>"
     lines = []
     for row in rows:
-        low, high = row["interval"]
+        between = " to ".join(f"{100 * end:.2f}" for end in row["interval"] or ())
         gain = f"{100 * row['gain']:+.2f}" if row["gain"] is not None else ""
         cells = [
-            escape(row["name"]), f"{100 * row['goodput']:.2f} %", f"{100 * low:.2f} to {100 * high:.2f}", gain,
+            escape(row["name"]), f"{100 * row['goodput']:.2f} %", between, gain,
             f"{row['incidents']:.1f}", f"{row['lost_s']:.0f} s", f"{row['cost']:.0f}",
         ]  # fmt: skip
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")

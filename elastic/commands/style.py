@@ -68,3 +68,11 @@ def run_cli(group: click.Group) -> None:
     except (ElasticError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
+
+
+def between(interval: tuple[float, float] | None, digits: int, sign: str = "") -> str:
+    """An interval, in percent, behind its mean; nothing where there is none."""
+    if interval is None:
+        return ""
+    low, high = (f"{100 * end:{sign}.{digits}f}" for end in interval)
+    return f" [{low}, {high}]"

@@ -113,17 +113,16 @@ def kind_of(name: str) -> FaultKind:
         raise SettingError(f"there is no fault {name!r}: name one of {known}") from None
 
 
-def seconds(text: str, what: str) -> float:
+def seconds(text: str, what: str, may_be_none: bool = False) -> float:
     """A duration: a number, of seconds or of the unit behind it (s, m, h, d, y).
 
     Raises:
-        SettingError: it is none, or not positive; names `what`.
+        SettingError: it is none, or not positive, or may not even be 0; names `what`.
     """
     match = re.fullmatch(r"(\d+(?:\.\d*)?)([smhdy]?)", text)
-    if match is None or float(match[1]) == 0:
-        raise SettingError(
-            f"{what}{text!r} must be a positive number of seconds, or one with s, m, h, d or y behind it"
-        )
+    if match is None or (float(match[1]) == 0 and not may_be_none):
+        which = "a number" if may_be_none else "a positive number"
+        raise SettingError(f"{what}{text!r} must be {which} of seconds, or one with s, m, h, d or y behind it")
     return float(match[1]) * _SECONDS[match[2]]
 
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from math import isfinite
 from typing import Any
 
@@ -14,7 +15,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, _PLAIN) and not isinstance(value, Enum):  # most are
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {name: plain(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, dict):
@@ -22,6 +23,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return repr(value)
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """Of the fields of a class, of which there are as many as there are kinds of events and commands."""
+    return tuple(field.name for field in fields(kind))
 
 
 def finite(value: Any) -> Any:

@@ -43,6 +43,11 @@ def stall_limit_s(steps_s: Sequence[float], limits: Limits) -> float:
     return max(limits.hang_floor_s, _STEPS * middle, middle + _SPREADS * spread)
 
 
+def hang_s(step_s: float, limits: Limits) -> float:
+    """Until who hangs in a step is dead, in a run whose steps have all taken so long, while others wait for it."""
+    return _DEAD * stall_limit_s([step_s] * MIN_STEPS, limits)
+
+
 def suspicions(
     readings: Iterable[Reading], stall_s: float, limits: Limits, *, waited_s: float | None = inf
 ) -> list[Suspicion]:

@@ -4,6 +4,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Self
 
 from elastic.control import events as ev
@@ -43,6 +44,7 @@ class Clockwork(ABC):
     Attributes:
         rng: what everything is drawn from. now_s: virtual seconds since the start.
         faults: kinds that have struck so far. mind: what the controller lives in.
+        rates: the values of the plan by their names, since all ask for them all the time.
         stalled_until_s: the controller stands still until then. clock_error_s: of the controller's clock.
     """
 
@@ -50,6 +52,7 @@ class Clockwork(ABC):
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.rng, self.plan, self.now_s = Chance("world", seed), plan, 0.0
+        self.rates: dict[str, Any] = {one.name: getattr(plan, one.name) for one in fields(plan)}
         self.ws = self.brain()
         self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.sent = 0
@@ -104,7 +107,7 @@ class Clockwork(ABC):
 
     def chance(self, fault: str, times: int = 1) -> bool:
         """Whether a fault strikes now, of so many times that it might have; none does after `Plan.faults_end_s`."""
-        rate = times * getattr(self.plan, fault)
+        rate = times * self.rates[fault]
         happens = rate > 0.0 and self.now_s < self.plan.faults_end_s and self.rng.random() < rate
         if happens:
             self.faults.add(fault)

@@ -7,7 +7,8 @@ happen are leapt over.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from math import fsum
 from typing import Any
 
 from elastic.control import commands as cmd
@@ -23,7 +24,7 @@ from elastic.policies.guarded import told_fault
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 from elastic.sim.account import Cause
 from elastic.sim.failures import failures_of
-from elastic.sim.machines import Machines
+from elastic.sim.machines import Machines, Slow, Spell
 from elastic.sim.progress import Progress
 from elastic.sim.ran import Told
 from elastic.sim.scenario import Scenario
@@ -44,7 +45,7 @@ class Driven:
         wishes: workers that wait for machines. holders: machines of those that hold the newest snapshots.
         decided, faults: see `Ran`. noticed: workers that were told to go.
         findings: what was found on the machine of a worker that died of it.
-        slow: a machine that is slow, until when, and how many times slower. dragging: who trains on it.
+        slow: machines that are. dragging: who trains on the slowest one.
     """
 
     def __init__(self, scenario: Scenario, seed: int, policy: Policy | None = None) -> None:
@@ -76,7 +77,7 @@ class Driven:
         self.holders: dict[str, tuple[int, ...]] = {}
         self.noticed: set[str] = set()
         self.findings: dict[str, ev.HardwareFinding] = {}
-        self.slow: tuple[int, float, float] = (-1, 0.0, 1.0)
+        self.slow = Slow()
         self.dragging = ""
         self.told: list[Told] = []
         self.halted: tuple[float, str, float] | None = None
@@ -265,32 +266,32 @@ class Driven:
         lost_s = self.now_s - at_s + redone_s
         self.told.append(Told(at_s=at_s, kind=why, lost_s=lost_s, decision=last, is_planned=why == PLANNED))
 
-    @property
-    def slow_worker(self) -> str:
-        """The member on the machine that is slow; empty: none is."""
-        machine, until_s, _ = self.slow
-        worker = self.machines.on.get(machine, "")
-        return worker if worker in self.members and until_s > self.now_s else ""
+    def slowest(self, workers: Collection[str]) -> Spell:
+        """Of the machines that these are on."""
+        return self.slow.slowest(self.now_s, lambda machine: self.machines.on.get(machine) in workers)
 
     def drag(self, generation: int) -> None:
         """How much slower all are for the sake of one; the policy hears of it when that has lasted."""
-        _, until_s, factor = self.slow
-        self.dragging = self.slow_worker
+        if generation != self.state.generation or not self.progress.replicas:
+            return
+        self.progress.advance(self.now_s)
+        spell = self.slowest(self.members)
+        self.dragging = self.machines.on.get(spell.machine, "")
         if not self.dragging:
             self.progress.slow_until_s = self.now_s
             return
-        members = len(self.members)
-        self.progress.slow_until_s = until_s
-        self.progress.slow_factor = members / (members - 1 + 1 / factor) if self.view.balanced else factor
-        told_s = self.state.settings.limits.slow_steps * self.scenario.job.step_s * factor
+        speeds = [1.0 / self.slowest({name}).factor for name in self.members] if self.view.balanced else []
+        self.progress.slow_until_s = spell.until_s
+        self.progress.slow_factor = len(speeds) / fsum(speeds) if speeds else spell.factor
+        self.later(spell.until_s - self.now_s, self.drag, generation)  # the next slowest one drags on
+        told_s = self.state.settings.limits.slow_steps * self.scenario.job.step_s * spell.factor
         self.later(told_s, self.tell_slow, generation)
 
     def tell_slow(self, generation: int) -> None:
-        worker, factor = self.slow_worker, self.slow[2]
-        if not worker or generation != self.state.generation or not self.progress.replicas:
+        if generation != self.state.generation or not self.progress.replicas or not self.slowest(self.members).is_real:
             return
         self.progress.advance(self.now_s)
-        seconds = tuple(factor if member.worker == worker else 1.0 for member in self.view.members)
+        seconds = tuple(self.slowest({member.worker}).factor for member in self.view.members)
         self.report(self.state.settings.limits.slow_steps, seconds)
 
     def stable(self, generation: int, began: int) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from elastic.control.faults import Fault, FaultKind, options
 from elastic.control.xid import Severity, classify
 from elastic.sim.chance import Chance
-from elastic.sim.scenario import Failures, Scenario
+from elastic.sim.scenario import INFINITE, Failures, Scenario
 from elastic.sim.vocabulary import scheduled
 
 T = TypeVar("T")
@@ -148,12 +148,13 @@ def _scheduled(scenario: Scenario, seed: int) -> Iterator[Failure]:
 def _struck(fault: Fault, names: dict[str, int]) -> Failure:
     how, _, name = fault.target.partition(":")
     head, _ = options(fault.argument)
+    for_good_s = INFINITE if fault.kind is FaultKind.STOP else 0.0  # who is stopped for no said time stays so
     return Failure(
         at_s=fault.at_s,
         kind=fault.kind,
         nodes=(names[name],) if how == "node" else (),
         place=(fault.draw >> 12) / 2**52,
-        lasts_s=fault.lasts_s,
+        lasts_s=fault.lasts_s or for_good_s,
         factor=float(head) if head and fault.kind is FaultKind.SLOW else 0.0,
         xid=int(head) if fault.kind is FaultKind.XID else 0,
         is_durable=head == _PERSISTENT,
@@ -175,5 +176,6 @@ def _spot(scenario: Scenario) -> Iterator[Failure]:
         capacity = there
     for (from_s, until_s), nodes in spans.items():
         notice_s = min(scenario.failures.notice_s, from_s)
-        told = Failure(at_s=from_s - notice_s, kind=FaultKind.NOTICE, nodes=tuple(nodes), lasts_s=notice_s)
-        yield replace(told, away_s=until_s - from_s)
+        gone = Failure(at_s=from_s, kind=FaultKind.NODE_DOWN, nodes=tuple(nodes), lasts_s=until_s - from_s)
+        told = replace(gone, at_s=from_s - notice_s, kind=FaultKind.NOTICE, lasts_s=notice_s, away_s=gone.lasts_s)
+        yield told if notice_s else gone

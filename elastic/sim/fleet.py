@@ -67,9 +67,8 @@ class Fleet(Driven):
     def harm(self, worker: str, machine: int, failure: Failure, lasts_s: float) -> None:
         """What strikes the one who is on a machine."""
         if failure.kind is FaultKind.SLOW:
-            self.slow = (machine, self.now_s + lasts_s, failure.factor or self.scenario.failures.slow_factor)
-            if self.progress.replicas:
-                self.drag(self.state.generation)
+            self.slow.add(machine, self.now_s + lasts_s, failure.factor or self.scenario.failures.slow_factor)
+            self.drag(self.state.generation)
         elif failure.kind is FaultKind.XID:
             self.find_xid(worker, machine, failure)
         else:

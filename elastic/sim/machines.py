@@ -1,7 +1,8 @@
-"""Pure. Machines of a simulated fleet: which are free, which are away, and who is on which."""
+"""Pure. Machines of a simulated fleet: which are free, which are away or slow, and who is on which."""
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from elastic.sim.scenario import Cluster
 
@@ -68,3 +69,34 @@ class Machines:
         """As a cluster calls it: one that was away and is back is a new node."""
         life = self.lives.get(machine, 0)
         return f"n{machine}" if not life else f"n{machine}-{life}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spell:
+    """A machine is so many times slower until then."""
+
+    machine: int
+    until_s: float
+    factor: float
+
+    @property
+    def is_real(self) -> bool:
+        return self.factor > 1.0
+
+
+NOT_SLOW = Spell(machine=-1, until_s=float("inf"), factor=1.0)
+
+
+class Slow:
+    """Machines that are slow for a while, several of them at once, or one for several reasons."""
+
+    def __init__(self) -> None:
+        self._spells: list[Spell] = []
+
+    def add(self, machine: int, until_s: float, factor: float) -> None:
+        self._spells.append(Spell(machine=machine, until_s=until_s, factor=factor))
+
+    def slowest(self, now_s: float, counts: Callable[[int], bool]) -> Spell:
+        """Of those machines that count; all others wait for it."""
+        self._spells = [one for one in self._spells if one.until_s > now_s]
+        return max((one for one in self._spells if counts(one.machine)), key=lambda one: one.factor, default=NOT_SLOW)

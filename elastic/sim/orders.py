@@ -112,6 +112,8 @@ class Orders:
             kind, worker = key
             if (worker and worker not in state.workers) or not WAITS[kind](state, command, worker):
                 self._since_s.pop(key, None)
+                if _is_of_old(command, state.generation):
+                    del self._given[key]
                 continue
             waited_s = attended_s - self._since_s.setdefault(key, attended_s)
             if kind in _ANEW_WITH_ANSWERS:
@@ -130,6 +132,12 @@ def deadline_s(kind: type[cmd.Command], state: RunState) -> float:
         + _UNTIL_SAID_AGAIN_S.get(kind, 0.0)
         + _LONGER.get(kind, 1.0) * math.fsum(limits)
     )
+
+
+def _is_of_old(command: Any, generation: int) -> bool:
+    """Of a generation that is over: nobody will wait for it again."""
+    of = command.view if isinstance(command, cmd.Form) else command
+    return getattr(of, "generation", generation) < generation
 
 
 def _addressees(command: Any) -> tuple[str, ...]:

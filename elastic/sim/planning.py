@@ -10,7 +10,9 @@ from math import fsum
 from typing import Any
 
 from elastic.control.faults import FaultKind
+from elastic.control.suspicion import hang_s
 from elastic.policies.interval import optimal_interval_s
+from elastic.settings import Limits
 from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, whole_replicas
 from elastic.sim.study import Row
 
@@ -18,7 +20,6 @@ DAY_S = 86400.0
 # What was measured, and where; docs/simulator.md says how it is scaled. tests/pure/test_planning.py holds it to that.
 STALL_BYTES_PER_S = 42.3e9  # checkpoint_systems.json: 256 MiB, elastic: median stall_s
 DETECT_S = 0.311  # recovery_elastic.json, node: median t_resume_s, all of it
-DETECT_HANG_S = 0.826  # recovery_elastic.json, stop: median t_resume_s, all of it
 FREEZE_S = 0.112  # docs/scale.md: until the freeze is decided, at 10,000 hosts
 GO_S_PER_HOST = 12.4 / 10_000  # docs/scale.md: until the go, at 10,000 hosts
 HEAL_TIMES = 2.2  # recovery_elastic.json, join: median longest_gap_s over median copy_s
@@ -169,7 +170,7 @@ def scenario_of(given: Given, choice: Choice) -> Scenario:
         ),
         times=Times(
             detect_s=DETECT_S,
-            detect_hang_s=DETECT_HANG_S,
+            detect_hang_s=hang_s(given.step_s, Limits()),
             freeze_s=FREEZE_S,
             form_s=given.connect_s,
             form_per_replica_s=GO_S_PER_HOST * given.nodes_per_replica,

@@ -1,21 +1,23 @@
 """Pure. The usual way of living with failures: all processes end, and start anew from the last checkpoint.
 
-The job stops with the failure. Somebody notices, the processes are started again where there are machines, the state
-is read, and what was done since the last checkpoint is done again. Where machines are missing, the job waits for them
-or, if it is elastic, goes on with fewer replicas; it grows again at a checkpoint. What fails before all train again
-lengthens the incident: the start under way is given up, and another one begins.
+The job stops with a failure of one of its machines. Somebody notices, the processes are started again where there are
+machines, the state is read, and what was done since the last checkpoint is done again. Where machines are missing, the
+job waits for them or, if it is elastic, goes on with fewer replicas; it grows again at a checkpoint. While there are no
+processes only machines can be lost; what fails before all train again gives up the start under way, and lengthens the
+incident by another one.
 """
 
-from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
-from math import fsum
+from math import fsum, inf
 
 from elastic.control.data import hash32
 from elastic.control.faults import FaultKind
 from elastic.control.xid import Severity
 from elastic.sim.account import Account, Cause
-from elastic.sim.failures import ASIDE, PASSING, Failure, failures_of
+from elastic.sim.failures import PASSING, Failure, failures_of
+from elastic.sim.machines import Machines, Slow
 from elastic.sim.ran import Ran, Told
 from elastic.sim.scenario import Scenario
 
@@ -24,10 +26,11 @@ class Restarting:
     """One run.
 
     Attributes:
-        now_s: virtual time. trained_s: since the processes were last started.
-        returns: when machines that are away come back. slow: (until when, how many times slower).
-        ends_s: when processes end of a failure. down: from and until when there were no processes.
-        cut_s: when the start under way is ended by the next failure; is_cut: it was.
+        failures: that are to come, the last one first. now_s: virtual time.
+        trained_s: since the processes were last started. is_training: they train; is_up: they are there.
+        machines: replicas keep theirs while the processes are away; replicas: so many there are to be.
+        ended: the failure of which the processes have ended, as long as nobody has acted on it.
+        held_until_s: all wait until then for one that stands still. slow: machines that are.
         outages: of the storage, from and until, in trained_s. storage_down_until_s: the last one, in now_s.
         damaged: in trained_s, when the newest checkpoint was damaged.
         rates: (since when, in trained_s; productive seconds of the full group in one second), as often as that changed.
@@ -36,14 +39,15 @@ class Restarting:
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario, self.times, self.cluster = scenario, scenario.times, scenario.cluster
         self.account = Account()
-        self.failures = sorted(failures_of(scenario, seed), key=self.struck_s)
+        self.failures = sorted(failures_of(scenario, seed), key=self.struck_s, reverse=True)
         self.now_s = self.trained_s = 0.0
-        self.returns: list[float] = []
+        self.is_training = self.is_up = False
+        self.machines = Machines(self.cluster, scenario.job.spare_replicas)
         self.replicas = self.cluster.replicas
-        self.slow = (0.0, 1.0)
-        self.ends_s: list[float] = []
-        self.down = (0.0, 0.0)
-        self.cut_s, self.is_cut = float("inf"), False
+        self.names = 0
+        self.ended: Failure | None = None
+        self.held_until_s = 0.0
+        self.slow = Slow()
         self.outages: list[tuple[float, float]] = []
         self.storage_down_until_s = 0.0
         self.damaged: list[float] = []
@@ -52,18 +56,20 @@ class Restarting:
 
     def run(self) -> Ran:
         self.spend(Cause.INITIALIZATION, self.times.start_s)
-        self.ends_s = [self.struck_s(one) for one in self.failures if self.is_end(one)]
-        for failure in self.failures:
-            struck_s = self.struck_s(failure)
-            self.train_until(struck_s)
-            is_felt = not self.down[0] <= struck_s < self.down[1] or self.away_s(failure) > 0.0
-            if self.now_s < self.scenario.end_s and is_felt:
-                self.suffer(failure)
-        self.train_until(self.scenario.end_s)
+        self.find_machines()
+        self.is_up = True
+        self.begin()
+        while self.now_s < self.scenario.end_s:
+            if self.ended is not None:
+                self.recover()
+            elif self.now_s < self.held_until_s:
+                self.spend(Cause.DETECTING, self.held_until_s - self.now_s)
+            else:
+                self.go_on()
         return Ran(
             account=self.account,
             incidents=tuple(self.told),
-            machines=self.scenario.machine_count,
+            machines=self.machines.count,
             decided=dict(Counter(told.decision for told in self.told)),
             digest=hash32(*self.account.seconds.values(), *self.told),
         )
@@ -75,40 +81,41 @@ class Restarting:
     def lasts_s(self, failure: Failure) -> float:
         return failure.lasts_s or self.scenario.failures.lasts_s
 
-    def is_end(self, failure: Failure) -> bool:
-        """Whether processes end of it."""
-        if failure.kind in PASSING:
-            return self.lasts_s(failure) >= self.times.detect_hang_s
-        is_note = failure.kind is FaultKind.XID and failure.severity is Severity.INFORMATIONAL
-        return failure.kind not in ASIDE and not is_note
-
     # --- time passes ---
 
+    def next_s(self) -> float:
+        """When something fails next."""
+        return max(self.now_s, self.struck_s(self.failures[-1])) if self.failures else inf
+
+    def fail(self) -> None:
+        """What fails by now, until the processes have ended of it."""
+        while self.ended is None and self.next_s() <= self.now_s:
+            self.strike(self.failures.pop())
+
     def spend(self, cause: Cause, seconds: float) -> None:
-        """All wait; not beyond the end."""
-        seconds = max(0.0, min(seconds, self.scenario.end_s - self.now_s))
-        if self.now_s + seconds > self.cut_s:
-            seconds, self.is_cut = self.cut_s - self.now_s, True
-        self.account.add(cause, seconds)
-        self.now_s += seconds
+        """All wait; not beyond the end, nor beyond the end of the processes that are there."""
+        until_s = min(self.now_s + max(0.0, seconds), self.scenario.end_s)
+        while self.now_s < until_s and self.ended is None:
+            next_s = min(until_s, self.next_s())
+            self.account.add(cause, next_s - self.now_s)
+            self.now_s = next_s
+            self.fail()
 
-    def train_until(self, until_s: float) -> None:
-        """Train; where machines have come back and are missed, grow at the next checkpoint."""
-        until_s = min(until_s, self.scenario.end_s)
-        while self.now_s < until_s:
-            next_s = until_s
-            if self.is_small():
-                next_s = min(until_s, max(self.now_s, self.grows_s()))
-            self.train(next_s - self.now_s)
-            if self.is_small() and self.now_s >= self.grows_s():
-                self.resize()
-
-    def is_small(self) -> bool:
-        return self.replicas < self.cluster.replicas
+    def go_on(self) -> None:
+        """Train until something changes; where machines have come back and are missed, grow at the next checkpoint."""
+        slowest = self.slow.slowest(self.now_s, self.machines.on.__contains__)
+        grows_s = self.grows_s() if self.replicas < self.cluster.replicas else inf
+        until_s = min(self.scenario.end_s, self.next_s(), grows_s, slowest.until_s)
+        self.train(until_s - self.now_s, slowest.factor)
+        if self.now_s >= grows_s:
+            self.resize()
+        else:
+            self.fail()
 
     def grows_s(self) -> float:
         """When more replicas can take part: at the first checkpoint after enough machines are back."""
-        back_s = next(one for one in sorted({self.now_s, *self.returns}) if self.usable(one) > self.replicas)
+        back = sorted({self.now_s, *self.machines.away.values()})
+        back_s = next(one for one in back if self.usable(one) > self.replicas)
         cycle_s = self.times.save_interval_s + self.times.save_stall_s
         left_s = max(0.0, back_s - self.now_s)
         passed_s = (self.trained_s + left_s) % cycle_s
@@ -116,19 +123,11 @@ class Restarting:
 
     def usable(self, at_s: float) -> int:
         """Replicas for which there are machines then."""
-        away = sum(back_s > at_s for back_s in self.returns)
-        machines = self.scenario.machine_count - away
-        return min(self.cluster.replicas, machines // self.cluster.nodes_per_replica)
+        away = sum(back_s > at_s for back_s in self.machines.away.values())
+        return min(self.cluster.replicas, (self.machines.count - away) // self.machines.size)
 
-    def train(self, seconds: float) -> None:
-        """Split by what is held up, by what is missing, and by what drags."""
-        until_s, factor = self.slow
-        if self.now_s < until_s < self.now_s + seconds:
-            first_s = until_s - self.now_s
-            self.train(first_s)
-            self.train(seconds - first_s)
-            return
-        factor = factor if self.now_s < until_s else 1.0
+    def train(self, seconds: float, factor: float) -> None:
+        """Split by what is held up, by what is missing, and by what drags: all are so many times slower."""
         stall_s = seconds * self.times.save_stall_s / (self.times.save_interval_s + self.times.save_stall_s)
         capacity = self.replicas / self.cluster.replicas
         working_s = (seconds - stall_s) * capacity
@@ -144,39 +143,41 @@ class Restarting:
 
     # --- something fails ---
 
-    def suffer(self, failure: Failure) -> None:
-        began_s, lasts_s = self.now_s, self.lasts_s(failure)
-        if not self.is_end(failure):
-            self.bear(failure, lasts_s)
-            return
-        before = self.told.pop() if self.is_cut and not self.told[-1].is_planned else None
-        self.is_cut = False
-        redone_s = self.lose_work()
-        self.spend(Cause.DETECTING, self.times.detect_hang_s if failure.kind in PASSING else self.times.detect_s)
-        if away_s := self.away_s(failure):
-            self.returns += [began_s + away_s] * max(1, len(failure.nodes))
-        decision = self.find_machines(is_missing=away_s > 0.0)
-        self.down = (began_s, self.now_s)
-        self.restart()
-        lost_s, kind = self.now_s - began_s + redone_s, failure.kind.value
-        if before is not None:
-            began_s, lost_s, kind = before.at_s, before.lost_s + lost_s, before.kind
-            decision = before.decision if decision == "restart" else decision
-        self.told.append(Told(at_s=began_s, kind=kind, lost_s=lost_s, decision=decision))
-
-    def bear(self, failure: Failure, lasts_s: float) -> None:
-        """What ends nobody's process."""
-        if failure.kind is FaultKind.SLOW:
-            self.slow = (self.now_s + lasts_s, failure.factor or self.scenario.failures.slow_factor)
-        elif failure.kind is FaultKind.STORAGE_ERRORS:
+    def strike(self, failure: Failure) -> None:
+        """The processes end of what strikes a machine that they are on; others are only lost, or are not."""
+        kind, lasts_s = failure.kind, self.lasts_s(failure)
+        if kind is FaultKind.STORAGE_ERRORS:
             self.storage_down_until_s = max(self.storage_down_until_s, self.now_s + lasts_s)
             self.outages.append((self.trained_s, self.trained_s + lasts_s))
-        elif failure.kind is FaultKind.BIT_FLIP:
+        elif kind is FaultKind.BIT_FLIP:
             self.damaged.append(self.trained_s)
-        elif failure.kind in PASSING:
-            began_s = self.now_s
-            self.spend(Cause.DETECTING, lasts_s)
-            self.told.append(Told(at_s=began_s, kind=failure.kind.value, lost_s=self.now_s - began_s, decision="wait"))
+        else:
+            struck = failure.nodes or self.drawn(failure.place)
+            used = [machine for machine in struck if machine in self.machines.on] if self.is_up else []
+            self.harm(failure, struck, used)
+
+    def harm(self, failure: Failure, struck: Sequence[int], used: Sequence[int]) -> None:
+        """What strikes machines, some of which are used."""
+        kind, lasts_s = failure.kind, self.lasts_s(failure)
+        is_note = kind is FaultKind.XID and failure.severity is Severity.INFORMATIONAL
+        if kind is FaultKind.SLOW:
+            for machine in used:
+                self.slow.add(machine, self.now_s + lasts_s, failure.factor or self.scenario.failures.slow_factor)
+        elif kind in PASSING and lasts_s < self.times.detect_hang_s:
+            if used and self.is_training:
+                self.held_until_s = max(self.held_until_s, self.now_s + lasts_s)
+                self.told.append(Told(at_s=self.now_s, kind=kind.value, lost_s=lasts_s, decision="wait"))
+        elif not is_note:
+            away_s = self.away_s(failure)
+            for machine in (used if kind is FaultKind.XID else struck) if away_s else ():
+                self.machines.lose(machine, self.now_s + away_s)
+            if used:
+                self.ended, self.is_up, self.is_training = failure, False, False
+
+    def drawn(self, place: float) -> tuple[int, ...]:
+        """One of the machines of the job; nobody's where it has none."""
+        owned = [machine for machines in self.machines.of.values() for machine in machines]
+        return tuple(owned[int(place * len(owned)) :][:1])
 
     def away_s(self, failure: Failure) -> float:
         """How long its machine is away; 0: it is not."""
@@ -188,6 +189,20 @@ class Restarting:
         if failure.kind is FaultKind.NOTICE:
             return failure.away_s or self.cluster.repair_s
         return (failure.lasts_s or self.cluster.repair_s) if failure.kind is FaultKind.NODE_DOWN else 0.0
+
+    def recover(self) -> None:
+        """Until all train again."""
+        assert self.ended is not None
+        began_s, why, decision = self.now_s, self.ended.kind, "restart"
+        redone_s = self.lose_work()
+        while self.ended is not None and self.now_s < self.scenario.end_s:
+            kind, self.ended = self.ended.kind, None
+            self.spend(Cause.DETECTING, self.times.detect_hang_s if kind in PASSING else self.times.detect_s)
+            found = self.find_machines()
+            decision = decision if found == "restart" else found
+            self.restart()
+        lost_s = self.now_s - began_s + redone_s
+        self.told.append(Told(at_s=began_s, kind=why.value, lost_s=lost_s, decision=decision))
 
     def lose_work(self) -> float:
         """What was done since the last checkpoint that can be read is done again; returns its seconds."""
@@ -216,40 +231,69 @@ class Restarting:
         is_there = self.trained_s - saved_s >= self.times.save_lag_s
         return is_there and not is_damaged and not any(begun <= saved_s < over for begun, over in self.outages)
 
-    def find_machines(self, is_missing: bool) -> str:
-        """Those that are there decide how it goes on; `is_missing`: one was lost, and another one comes first."""
-        self.returns = [one for one in self.returns if one > self.now_s]
+    def find_machines(self) -> str:
+        """Until the replicas that go on have machines; returns what was decided."""
+        decision, is_found = "", False
+        while not is_found and self.now_s < self.scenario.end_s:
+            decision, seconds = self.chosen()
+            self.spend(Cause.FORMING, seconds)
+            is_found = self.occupy()  # others may have been lost meanwhile
+        return decision
+
+    def chosen(self) -> tuple[str, float]:
+        """How it goes on with the machines that are there, once there are enough, and how long that takes."""
+        self.bring_back()
+        least = max(1, self.scenario.job.minimum_replicas) if self.scenario.is_elastic else self.replicas
         left = self.usable(self.now_s)
         if left >= self.replicas:
-            self.spend(Cause.FORMING, self.times.replace_s if is_missing else 0.0)
-            return "replace the node" if is_missing else "restart"
-        least = max(1, self.scenario.job.minimum_replicas) if self.scenario.is_elastic else self.replicas
+            is_missing = any(machine in self.machines.on for machine in self.machines.away)
+            return ("replace the node", self.times.replace_s) if is_missing else ("restart", 0.0)
         if left >= least:
             self.replicas = left
-            self.spend(Cause.FORMING, self.times.resize_s)
-            return "shrink"
+            return "shrink", self.times.resize_s
         while self.usable(self.now_s) < least and self.now_s < self.scenario.end_s:
-            self.spend(Cause.PAUSED, min(one for one in self.returns if one > self.now_s) - self.now_s)
-        self.replicas = max(least, min(self.usable(self.now_s), self.cluster.replicas))
-        self.spend(Cause.FORMING, self.times.replace_s)
-        return "wait"
+            self.spend(Cause.PAUSED, min(one for one in self.machines.away.values() if one > self.now_s) - self.now_s)
+        self.replicas = max(least, self.usable(self.now_s))
+        return "wait", self.times.replace_s
+
+    def bring_back(self) -> None:
+        for machine in list(self.machines.away):
+            self.machines.come_back(machine, self.now_s)
+
+    def occupy(self) -> bool:
+        """Replicas whose machines are there keep them; whether all others have found some."""
+        self.bring_back()
+        for name in {self.machines.on[machine] for machine in self.machines.away if machine in self.machines.on}:
+            self.machines.release(name)
+        while len(self.machines.of) < self.replicas:
+            self.names += 1
+            if not self.machines.take(f"r{self.names}"):
+                return False
+        return True
 
     def restart(self) -> None:
         """Processes start; the next failure of any ends them all."""
-        place = bisect_left(self.ends_s, self.now_s)
-        self.cut_s = self.ends_s[place] if place < len(self.ends_s) else float("inf")
+        self.is_up = True
         self.spend(Cause.FORMING, self.times.relaunch_s)
         self.spend(Cause.RESTORE, max(0.0, self.storage_down_until_s - self.now_s) + self.times.load_s)
         self.spend(Cause.INITIALIZATION, self.times.warmup_s)
-        self.cut_s, self.trained_s = float("inf"), 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """All train, unless something has failed meanwhile."""
+        self.is_training = self.ended is None
+        self.trained_s = self.held_until_s = 0.0
         self.rates.clear()
+        self.damaged.clear()
+        self.outages = [(0.0, self.storage_down_until_s - self.now_s)]
 
     def resize(self) -> None:
         """Grow, right after a checkpoint."""
         began_s = self.now_s
+        self.is_up = self.is_training = False
         self.replicas = self.usable(self.now_s)
         self.spend(Cause.FORMING, self.times.resize_s)
-        self.down = (began_s, self.now_s)
+        self.find_machines()
         self.restart()
         lost_s = self.now_s - began_s
         self.told.append(Told(at_s=began_s, kind="capacity is back", lost_s=lost_s, decision="grow", is_planned=True))

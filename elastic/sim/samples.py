@@ -33,6 +33,7 @@ class Samples:
         self.made_of: dict[str, tuple[int, ...]] = {}
         self._dealt: dict[tuple[Any, str], tuple[int, ...]] = {}
         self._cut_for, self._cut = (-1, -1), tuple[MicroBatch, ...]()
+        self._summed: dict[Any, tuple[str, frozenset[str]]] = {}
         self._told: list[str] = []
         self._epoch: set[int] = set()
 
@@ -41,6 +42,7 @@ class Samples:
         if (consumed, replicas) != self._cut_for:  # all others of this reduction will ask the same
             self._cut_for, self._cut = (consumed, replicas), self.plan.cut(consumed, replicas)
         mine = deal(len(self._cut), even(replicas), replica)
+        self._summed.pop(key, None)
         self._dealt[key, worker] = tuple(
             sample for number in mine for sample in self.plan.sample_indices(self._cut[number])
         )
@@ -51,7 +53,11 @@ class Samples:
         Raises:
             Violation: not each of its samples once.
         """
-        samples = tuple(sorted(sample for worker in workers for sample in self._dealt[key, worker]))
+        of = lineage, frozenset(workers)
+        if self._summed.get(key) == of:  # who else sees it complete says the same
+            return
+        self._summed[key] = of
+        samples = tuple(sorted(sample for worker in of[1] for sample in self._dealt[key, worker]))
         if lineage in self.made_of:
             is_same = self.made_of[lineage] == samples
             must(is_same, Law.EXACTLY_ONCE, lambda: f"{key} was {self.made_of[lineage]} elsewhere, and is {samples}")

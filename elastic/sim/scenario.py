@@ -6,7 +6,7 @@ A scenario is written as a mapping of the sections below. A value is a number, a
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -234,13 +234,17 @@ def parse(plain: Mapping[str, Any], base: Scenario | None = None) -> Scenario:
         if given is None and base is not None:
             continue
         before = getattr(base, section) if base is not None else None
-        found[section] = _section(section, kind, given or {}, before, sources)
+        found[section] = _section(section, kind, {} if given is None else given, before, sources)
     for name in ("name", "way", "is_elastic"):
         if name in plain:
             found[name] = _bare(name, plain[name], sources)
+    if not isinstance(found.get("name", ""), str):
+        raise SettingError(f"name={found['name']!r} must be a text: write it in quotes")
     unknown = set(plain) - {*_SECTIONS, "name", "way", "is_elastic", "assumptions", "published", "rows", "replays"}
     if unknown:
-        raise SettingError(f"{', '.join(sorted(unknown))}: no part of a scenario: {', '.join(_SECTIONS)}, name, way")
+        raise SettingError(
+            f"{', '.join(sorted(map(str, unknown)))}: no part of a scenario: {', '.join(_SECTIONS)}, name, way"
+        )
     if base is not None:
         return replace(base, **found, sources=sources)
     found.setdefault("name", "scenario")
@@ -260,10 +264,10 @@ def _section(name: str, kind: type[T], given: Any, before: T | None, sources: di
         values[key] = _READERS.get(f"{name}.{key}", _number)(f"{name}.{key}", bare)
     if before is not None:
         return replace(before, **values)  # type: ignore[type-var]
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise SettingError(f"{name}: {error}") from None
+    needed = (one.name for one in known.values() if one.default is MISSING and one.default_factory is MISSING)
+    if missing := [f"{name}.{one}" for one in needed if one not in values]:
+        raise SettingError(f"{', '.join(missing)} must be given")
+    return kind(**values)
 
 
 def _bare(where: str, value: Any, sources: dict[str, str]) -> Any:
@@ -295,7 +299,7 @@ def _bounded(where: str, value: float, low: float, high: float) -> None:
 
 def _number(where: str, value: Any) -> Any:
     if isinstance(value, str) and where.endswith("_s"):
-        return seconds(value, f"{where}=")
+        return seconds(value, f"{where}=", may_be_none=True)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise SettingError(f"{where}={value!r} must be a number")
     if where in _WHOLE and not isinstance(value, int):
@@ -310,7 +314,16 @@ def _number(where: str, value: Any) -> Any:
 def _kinds(where: str, value: Any) -> dict[FaultKind, float]:
     if not isinstance(value, Mapping) or not value:
         raise SettingError(f"{where}={value!r} must be weights by the name of a fault")
-    return _weights({kind_of(str(name)): _number(f"{where}.{name}", weight) for name, weight in value.items()}, where)
+    return _weights(
+        {_kind(where, str(name)): _number(f"{where}.{name}", weight) for name, weight in value.items()}, where
+    )
+
+
+def _kind(where: str, name: str) -> FaultKind:
+    try:
+        return kind_of(name)
+    except SettingError as error:
+        raise SettingError(f"{where}: {error}") from None
 
 
 def _xids(where: str, value: Any) -> dict[int, float]:

@@ -29,6 +29,7 @@ _T95 = {
     29: 2.045,
     59: 2.001,
 }
+Interval = tuple[float, float]  # from, to
 _WIDE = 120
 _NORMAL = 1.96
 
@@ -38,7 +39,7 @@ class Row:
     """What came of a scenario.
 
     Attributes:
-        goodput: mean over the seeds; interval: of the mean, 95 %.
+        goodput: mean over the seeds; interval: of the mean, 95 %; None of one seed, which says nothing about others.
         shares: of the wall time, by cause. incidents: that failures began, in a run, on average.
         lost_s: median of those. resizes: planned ones, in a run, on average.
         gpu_hours: that are paid for, in a run; cost: of them. useful_cost: of an hour of the full group's work.
@@ -50,7 +51,7 @@ class Row:
 
     name: str
     goodput: float
-    interval: tuple[float, float]
+    interval: Interval | None
     shares: dict[str, float]
     incidents: float
     resizes: float
@@ -103,7 +104,7 @@ def row_of(name: str, scenario: Scenario, runs: Sequence[Ran]) -> Row:
     )
 
 
-def difference_of(row: Row, other: Row) -> tuple[float, tuple[float, float]]:
+def difference_of(row: Row, other: Row) -> tuple[float, Interval | None]:
     """By how much `row` does more work than `other` on the same failures: the mean over the seeds, and its interval.
 
     It is far narrower than those of both, since what the failures cost either way cancels out.
@@ -112,10 +113,9 @@ def difference_of(row: Row, other: Row) -> tuple[float, tuple[float, float]]:
     return fsum(pairs) / len(pairs), interval_of(pairs)
 
 
-def _clipped(interval: tuple[float, float]) -> tuple[float, float]:
+def _clipped(interval: Interval | None) -> Interval | None:
     """A share is from 0 to 1, whatever a few seeds make of it."""
-    low, high = interval
-    return max(0.0, low), min(1.0, high)
+    return (max(0.0, interval[0]), min(1.0, interval[1])) if interval is not None else None
 
 
 def machine_hours(scenario: Scenario, machines: int) -> float:
@@ -132,11 +132,11 @@ def _means(counts: Iterable[Mapping[str, int]]) -> dict[str, float]:
     return {name: count / len(runs) for name, count in sorted(total.items(), key=lambda one: (-one[1], one[0]))}
 
 
-def interval_of(values: Sequence[float]) -> tuple[float, float]:
-    """95 % confidence interval of the mean (Student's t); of one value: that value."""
+def interval_of(values: Sequence[float]) -> Interval | None:
+    """95 % confidence interval of the mean (Student's t); one value has none."""
     count, mean = len(values), fsum(values) / len(values)
     if count < 2:
-        return mean, mean
+        return None
     deviation = math.sqrt(fsum((value - mean) ** 2 for value in values) / (count - 1))
     freedom = count - 1
     quantile = _NORMAL if freedom >= _WIDE else _T95[max(known for known in _T95 if known <= freedom)]

@@ -12,7 +12,7 @@ from elastic.control import events as ev
 from elastic.control.hardware import FindingKind
 from elastic.control.outcome import Ending
 from elastic.control.tuning import Tuning
-from elastic.control.values import CommitId, StepReport, View
+from elastic.control.values import CommitId, Member, StepReport, View
 from elastic.control.xid import Severity
 from elastic.sim.parts import SimWorker
 from elastic.sim.world import World
@@ -45,7 +45,7 @@ class Unrest(World):
     def tick(self) -> None:
         super().tick()
         for fault, act in ACTS.items():
-            if getattr(self.plan, fault) and self.chance(fault):
+            if self.chance(fault):
                 act(self)
 
     def one_of_them(self) -> SimWorker | None:
@@ -130,6 +130,9 @@ class Unrest(World):
         hosts = sorted({self.node_of(one.name) for one in self.workers.values() if one.is_alive})
         side = frozenset(host for host in hosts if self.rng.random() < 0.5)
         self.sides = [*self.sides, (self.now_s + self.rng.uniform(*_SPLIT_S), side)]
+
+    def has_heard(self, worker: SimWorker, members: tuple[Member, ...]) -> bool:
+        return not self.sides or super().has_heard(worker, members)
 
     def are_in_touch(self, one: SimWorker, other: SimWorker) -> bool:
         if not self.sides:

@@ -33,7 +33,10 @@ def scheduled(text: str, machines: Sequence[str]) -> Schedule:
     Raises:
         SettingError: an entry cannot be understood, or a part of it would have no effect here; quotes that.
     """
-    found = parse(text)
+    try:
+        found = parse(text)
+    except SettingError as error:
+        raise SettingError(f"{_SCHEDULE}: {error}") from None
     there = frozenset(machines)
     for entry in found.entries:
         for kind in entry.kinds:

@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         name="what history has left behind makes copies superfluous",
         file="checkpoint/standing.py",
-        old="return [step for step in steps if is_visible(step.commit, self.forks)] if self.forks else list(steps)",
+        old="return [step for step in steps if is_visible(step.commit, self._forks)] if self._forks else list(steps)",
         new="return list(steps)",
     ),
     Mutant(

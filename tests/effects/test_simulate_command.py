@@ -71,8 +71,12 @@ def test_a_scenario_is_told_row_by_row(small):
 
 
 def test_the_case_study_is_told_to_a_program():
-    rows = json.loads(told("case-study", "--seeds", 1, "--jobs", 1, "--json"))["rows"]
-    assert rows[0]["name"] == "plain" and all(0 < row["goodput"] <= 1 for row in rows)
+    found = json.loads(told("case-study", "--seeds", 1, "--jobs", 1, "--json"))
+    rows, log = found["rows"], found["log_rows"]
+    assert (rows[0]["name"], rows[-1]["name"]) == ("plain", "elastic") and len(rows) == 6
+    assert all(row["name"].startswith("896-GPU log: ") for row in log) and len(log) == 3
+    assert all(0 < row["goodput"] <= 1 for row in (*rows, *log))
+    assert rows[0]["gain"] is log[0]["gain"] is None
 
 
 def test_policies_stand_side_by_side(small):
@@ -176,6 +180,30 @@ def test_the_report_is_one_page(small, tmp_path):
     assert text.startswith("<!doctype html>") and "<svg" in text and "lives" in text and "<script" not in text
 
 
+@pytest.mark.parametrize("command", [["case-study"], ["fleet_1k"]])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_played(monkeypatch, tmp_path, command):
+    monkeypatch.setattr("elastic.commands.simulating.runs_of", None)
+    for place in (tmp_path / "gone" / "report.html", tmp_path):
+        result = CliRunner().invoke(cli, ["simulate", *command, "--report", str(place)])
+        assert result.exit_code == 2 and "--report" in result.output
+
+
+def test_what_was_found_is_told_before_the_report_is_written(monkeypatch, small, tmp_path):
+    def full(title, rows):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("elastic.commands.simulating.page", full)
+    options = ["--seeds", "1", "--jobs", "1", "--report", str(tmp_path / "report.html")]
+    result = CliRunner().invoke(cli, ["simulate", str(small), *options])
+    assert result.exit_code != 0 and "lost: " in result.output
+
+
+def test_a_policy_that_would_decide_nothing_is_refused(small):
+    small.write_text(SMALL.replace("way: live", "way: restart"))
+    with pytest.raises(SettingError, match=r"--policy: all rows of .*small.yaml restart"):
+        told(small, "--policy", "nowhere.py:f", "--seeds", 1)
+
+
 def test_the_case_study_rises_from_80_to_above_90():
     entries = load("case_study")
     rows = [runs_of(entry.scenario, None, 1500 if entry.scenario.way == "restart" else 4, jobs=1) for entry in entries]
@@ -240,6 +268,18 @@ def test_a_file_that_cannot_work_says_why(tmp_path, text, why):
 
 WRONG = [
     ("failures: {storage_mtbf_s: 0}", "failures.storage_mtbf_s=0 must be 0.001 or more"),
+    ("failures: {schedule: 60 boom}", "failures.schedule: there is no fault 'boom'"),
+    ("failures: {kinds: {boom: 1}}", "failures.kinds: there is no fault 'boom'"),
+    ("failures: {spot: {value: gone.csv, source: us}}", "failures.spot='gone.csv': there is no file"),
+    ("name: 5", "name=5 must be a text: write it in quotes"),
+    ("name:", "name=None must be a text"),
+    ("5: x", "5: no part of a scenario"),
+    ("cluster:", "cluster.gpus must be given"),
+    ("job: {step_s: 0s}", "job.hours must be given"),
+    ("job: {hours: 1, step_s: 0s}", "job.step_s=0.0 must be 0.001 or more"),
+    ("times: {load_s: soon}", "times.load_s='soon' must be a number of seconds"),
+    ("rows: [{name: a}, {name: b, job: {hours: 0}}]", "row 2, b: job.hours=0 must be 0.001 or more"),
+    ("rows: [{published: 0.1}]", "row 1, without a name: published=0.1 must be"),
     ("rows: {a: 1}", "rows must be a list of mappings"),
     ("published: 0.1", "published=0.1 must be the lowest and the highest gain"),
 ]
@@ -251,7 +291,31 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(tmp_path, text, why)
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(given))
     with pytest.raises(SettingError) as caught:
         load(str(tmp_path / "x.yaml"))
-    assert str(caught.value).startswith(why)
+    assert str(caught.value).startswith(f"{tmp_path / 'x.yaml'}: {why}")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "x.yaml").write_bytes("name: grün".encode("latin-1"))
+    with pytest.raises(SettingError, match=r"x.yaml is no text in UTF-8"):
+        load(str(tmp_path / "x.yaml"))
+
+
+def test_a_trace_may_have_a_source_and_belong_to_a_row(small):
+    small.write_text(
+        SMALL.replace("spot: trace.csv", "spot: {value: trace.csv, source: a lender}")
+        + "  - {name: other, failures: {spot: other.csv}}\n  - {name: third, failures: {spot: [[5, 2]]}}\n"
+    )
+    (small.parent / "other.csv").write_text("60,5\n")
+    restarts, lives, other, third = load(str(small))
+    assert restarts.scenario.failures.spot == lives.scenario.failures.spot == ((3600.0, 6), (7200.0, 9))
+    assert lives.scenario.sources["failures.spot"] == "a lender"
+    assert (other.scenario.failures.spot, third.scenario.failures.spot) == (((60.0, 5),), ((5.0, 2),))
+    assert "failures.spot" not in other.scenario.sources
+
+
+def test_none_may_be_said_with_its_unit(small):
+    small.write_text(SMALL.replace("start_s: 60", "start_s: 0s, save_stall_s: 0"))
+    assert load(str(small))[0].scenario.times.start_s == 0.0
 
 
 @pytest.mark.parametrize("text", ["3", "[]", '{"law": "x"}', '{"case": {"seed": 1}}', "no JSON"])
@@ -336,6 +400,7 @@ def test_a_plan_says_what_each_choice_is_worth():
     assert set(found["worth"]) == {"spare_nodes", "spare_replicas", "policy", "minimum_replicas"} | intervals
     assert found["useful_cost"] == min(one["useful_cost"] for one in found["worth"]["spare_nodes"])
     lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).output
+    assert found["interval"] is None and "[" not in lines, "one run says nothing about others"
     assert "expected goodput" in lines and "what policy is worth" in lines and "spares=" in lines
 
 

@@ -1,5 +1,6 @@
 """Simulated fleets: the books balance, each failure is answered, and published rates come out."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from elastic.sim.restarting import Restarting
 from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, parse, spot_rows
 from elastic.sim.study import difference_of, interval_of, machine_hours, median, row_of, simulate
 from elastic.sim.vocabulary import PLAYED
+from tests.pure.pinned import FLEETS_FILE, fleet_digests
 
 HOUR_S = 3600.0
 KINDS = {kind: 1.0 for kind in PLAYED}
@@ -53,6 +55,11 @@ def test_one_seed_is_one_run(way):
     other = simulate(scenario_of(way), 4)
     assert one == two and one.digest == two.digest
     assert one != other and one.digest != other.digest
+
+
+def test_fleets_are_what_they_were_elsewhere():
+    """Whoever has changed the control plane or the model writes them anew: python -m tests.pure.pinned"""
+    assert fleet_digests() == json.loads(FLEETS_FILE.read_text())
 
 
 @pytest.mark.parametrize("way", ["live", "restart"])
@@ -117,6 +124,15 @@ def test_spot_capacity_comes_and_goes():
         ran = simulate(scenario_of(way, failures=Failures(spot=trace)), 0)
         away = 4.0 / 8.0 * 3600.0 + 2.0 / 8.0 * 3600.0
         assert ran.account.seconds[Cause.REDUCED_CAPACITY] == pytest.approx(away, rel=0.25)
+
+
+@pytest.mark.parametrize("spot", [((3600.0, 8), (7200.0, 17)), ((0.0, 8), (3600.0, 17))])
+def test_capacity_that_goes_without_notice_is_not_announced(spot):
+    found = failures_of(scenario_of(failures=Failures(spot=spot, notice_s=0.0 if spot[0][0] else 30.0)), 0)
+    assert [(one.at_s, one.kind, one.lasts_s) for one in found] == [(spot[0][0], FaultKind.NODE_DOWN, 3600.0)]
+    for way in ("live", "restart"):
+        told = simulate(scenario_of(way, failures=Failures(spot=((3600.0, 8), (7200.0, 17)), notice_s=0.0)), 0).failures
+        assert [one.kind for one in told] == ["node_down"]
 
 
 def test_failures_come_at_the_rates_that_are_given():
@@ -265,6 +281,13 @@ def test_a_policy_that_fails_is_part_of_the_row():
         ({"failures": {"flapping_share": 2}}, "failures.flapping_share=2 must be from 0 to 1"),
         ({"failures": {"slow_factor": 0}}, "failures.slow_factor=0 must be 1 or more"),
         ({"failures": {"kinds": {"kill": 0}}}, "failures.kinds: one of the weights must be positive"),
+        ({"failures": {"kinds": {"boom": 1}}}, "failures.kinds: there is no fault 'boom'"),
+        ({"failures": {"schedule": "60 boom"}}, "failures.schedule: there is no fault 'boom'"),
+        ({"job": {"hours": 1, "step_s": "0s"}}, "job.step_s=0.0 must be 0.001 or more"),
+        ({"times": {"load_s": "soon"}}, "times.load_s='soon' must be a number of seconds"),
+        ({"cluster": {}, "job": None}, "cluster.gpus must be given"),
+        ({"name": 5}, "name=5 must be a text"),
+        ({5: 1}, "5: no part of a scenario"),
         ({"is_elastic": "no"}, "is_elastic='no' must be true or false"),
         ({"cluster": {"gpus": 64, "gpus_per_node": 0}}, "cluster.gpus_per_node=0 must be 1 or more"),
         ({"cluster": {"gpus": 64.5}}, "cluster.gpus=64.5 must be a whole number"),
@@ -281,6 +304,11 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(given, why):
 def test_a_failure_that_never_comes_may_be_told_so():
     scenario = parse({"cluster": {"gpus": 8}, "job": {"hours": 1}, "failures": {"storage_mtbf_s": float("inf")}})
     assert failures_of(scenario, 0) == []
+
+
+def test_none_may_be_said_with_its_unit():
+    plain = {"cluster": {"gpus": 8}, "job": {"hours": 1}, "times": {"detect_s": "0s"}}
+    assert parse(plain).times.detect_s == 0.0
 
 
 def test_a_bare_value_has_no_source_of_another():
@@ -308,6 +336,8 @@ def test_what_two_rows_differ_by_is_judged_seed_by_seed():
     mean, (low, high) = difference_of(better, row)
     assert mean == pytest.approx(0.01) and (low, high) == pytest.approx((0.01, 0.01))
     assert difference_of(row, row) == (0.0, (0.0, 0.0))
+    one = row_of("a", scenario_of("restart"), runs[:1])
+    assert one.interval is None and difference_of(one, one) == (0.0, None)
 
 
 def test_the_interval_of_a_share_is_one():
@@ -319,7 +349,7 @@ def test_the_interval_of_a_share_is_one():
 
 
 def test_small_numbers():
-    assert interval_of([0.5]) == (0.5, 0.5)
+    assert interval_of([0.5]) is None
     low, high = interval_of([1.0, 2.0, 3.0, 4.0])
     tenths = [0.1] * 10
     assert interval_of(tenths) == (0.1, 0.1), "as exact as it gets, with every version of Python"

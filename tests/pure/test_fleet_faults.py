@@ -108,6 +108,14 @@ def test_what_is_over_before_it_is_found_is_waited_for(way, fault):
     assert found.account.seconds[Cause.REDONE] == 0.0
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_who_is_stopped_for_no_said_time_is_stopped_for_good(way):
+    (stopped,) = ran("3600 stop node:n3", way, lasts_s=60.0).failures
+    assert stopped.decision == ("shrink: 1 lost, no spare, 7 survive" if way == "live" else "restart")
+    drawn = ran("", way, lasts_s=60.0, per_day=24.0, kinds={FaultKind.STOP: 1.0})
+    assert {one.decision for one in drawn.failures} == {"wait"}
+
+
 def test_what_is_found_before_it_is_over_costs_a_worker():
     found = ran("3600 stop node:n3 for=600")
     assert told(found)[0][1] == "shrink" and found.account.seconds[Cause.DETECTING] == pytest.approx(120.0)
@@ -368,7 +376,7 @@ def test_what_fails_while_there_are_no_processes_strikes_nobody():
 def test_a_machine_that_goes_while_there_are_no_processes_is_missed_all_the_same():
     times = Times(save_interval_s=600.0, detect_s=100.0, relaunch_s=100.0)
     found = ran("3600 kill; 3650 node_down node:n1", "restart", times=times)
-    assert [one.kind for one in found.failures] == ["kill", "node_down"]
+    assert told(found) == [("kill", "shrink")]
     assert found.account.seconds[Cause.REDUCED_CAPACITY] > 100.0
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.checkpoint.manifest import Entry, Fork, Manifest, checked_name, chunk_count, is_visible, laid_out
-from elastic.control.values import CommitId
+from elastic.control.values import AS_BEFORE, NONE_LEFT_OUT, CommitId, is_left_out
 from elastic.errors import CorruptError, SettingError
 
 COMMIT = CommitId(incarnation=2, generation=3, attempt=0, step=41, lineage="ab12")
@@ -146,3 +146,15 @@ def test_shards_are_the_same_when_they_hold_the_same_part_of_the_same_state():
     assert one.is_same(again)
     others = replace(one, shard=0), replace(one, shards=3), replace(one, commit=replace(COMMIT, lineage="cd34"))
     assert not any(one.is_same(other) for other in others)
+
+
+def test_the_newest_fork_that_says_so_decides_which_steps_were_left_out():
+    forks = tuple(
+        Fork(incarnation=1, generation=number, step=10 * number, skip=skip)
+        for number, skip in enumerate([(12, 14), AS_BEFORE, NONE_LEFT_OUT], start=1)
+    )
+    assert [step for step in range(40) if is_left_out(step, forks[:2])] == [12, 13]
+    assert not is_left_out(12, ()) and not is_left_out(10, forks)
+    assert is_left_out(12, forks), "what the third says is of steps past its own"
+    later = (*forks[:1], Fork(incarnation=1, generation=2, step=11, skip=NONE_LEFT_OUT))
+    assert not any(is_left_out(step, later) for step in range(40))

@@ -1,14 +1,19 @@
 """Who hangs is fenced, who waits is not, and who is out of reach is left behind."""
 
+from dataclasses import replace
+
 import pytest
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.awaiting import expire_answers
 from elastic.control.completions import COMPLETIONS
 from elastic.control.flight import Flying
 from elastic.control.state import Phase, Standing
 from elastic.control.suspicion import stall_limit_s
+from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
+from elastic.policies import Ladder
 from elastic.settings import Limits
 from tests.pure.bare_controller import BareController, trained
 
@@ -71,6 +76,14 @@ def test_a_stack_that_does_not_come_is_told_of_at_its_deadline():
     assert ws.state.care.awaited == ()
     ws.tick(COMPLETIONS[cmd.Inspect].answer_s + 1.0)
     assert ws.state.workers["w1"].stack == "main.py:1"
+
+
+def test_a_stack_of_somebody_forgotten_is_not_waited_for():
+    state = suspected().state
+    since_s = (state.seen_s or 0.0) + COMPLETIONS[cmd.Inspect].answer_s + 1.0
+    turn = Turn(replace(state, workers=state.workers.without(["w1"]), tally=None), since_s, Ladder())
+    expire_answers(turn)
+    assert turn.state.care.awaited == () and "w1" not in turn.state.workers
 
 
 def test_a_suspect_is_inspected_and_the_dead_is_fenced_with_its_stack():

@@ -21,7 +21,7 @@ from elastic.sim.gangs import GangWorld
 from elastic.sim.journalled import judge_account
 from elastic.sim.laws import Violation
 from elastic.sim.parts import Plan, SimWorker
-from elastic.sim.succession import DriverDepotWorld, DriverGangWorld, DriverWorld, Order
+from elastic.sim.succession import DriverDepotWorld, DriverGangWorld, DriverTierWorld, DriverWorld, Order
 from elastic.sim.tiers import TierWorld
 from elastic.sim.unrest import ACTS, Unrest
 from elastic.sim.world import World
@@ -164,6 +164,21 @@ def test_who_was_out_of_reach_for_a_moment_counts_again_a_little_later(world):
         judged() if judged else world.judge_failure(Ending.REPLICAS_LOST, "every replica died")
     with pytest.raises(Violation, match="the state was thrown away"):
         world.start_over()
+
+
+def test_a_state_of_which_a_shard_is_gone_is_lost():
+    world = trained(GangWorld(1, Plan(replicas=(2, 2), steps=500), 2))
+    for worker in world.workers.values():
+        worker.is_alive = world.shard(worker) == 1
+    world.judge_failure(Ending.REPLICAS_LOST, "every replica died")
+
+
+def test_a_driver_that_dies_while_a_run_goes_back_leaves_that_to_the_next_one():
+    world = trained(DriverTierWorld(1, Plan(replicas=(2, 2), steps=500), **TIERS))
+    view = world.ws.view
+    world.is_sent_back = True
+    world.carry_out(cmd.Form(view=replace(view, resume=commit(1, world.stable[1])), reason="to see"))
+    assert len(world.stable) == 2 and not world.is_sent_back
 
 
 def test_a_vote_that_names_somebody_else_or_nobody_breaks_a_law():

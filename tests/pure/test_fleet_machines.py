@@ -1,0 +1,97 @@
+"""Which machine a failure strikes matters in a simulated fleet, in either way of living with it; and how slow it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from elastic.policies import Ladder
+from elastic.sim.account import Cause
+from elastic.sim.scenario import Failures, Job, Scenario
+from elastic.sim.study import simulate
+from tests.pure.test_fleet_faults import CLUSTER, TIMES, WAYS, ran
+
+
+def with_spares(schedule: str, way: str, least: int = 0, **failures: object):
+    played = Scenario(
+        name="eight and two",
+        cluster=replace(CLUSTER, spare_nodes=2),
+        job=Job(hours=4.0, step_s=10.0, minimum_replicas=least),
+        failures=Failures(schedule=schedule, **failures),  # type: ignore[arg-type]
+        times=TIMES,
+        way=way,
+    )
+    found = simulate(played, 0)
+    assert found.account.total_s == pytest.approx(played.end_s, abs=1e-6)
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "fault", ["node_down", "kill", "xid with=79", "stop for=900", "stop for=60", "slow for=3600", "notice for=60"]
+)
+def test_what_strikes_a_machine_that_nobody_uses_is_no_incident(way, fault):
+    kind, _, rest = fault.partition(" ")
+    calm, struck = (with_spares(one, way) for one in ("", f"3600 {kind} node:n9 {rest}"))
+    assert struck.incidents == () and struck.account == calm.account
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_capacity_trace_that_takes_machines_nobody_uses_stops_nobody(way):
+    assert with_spares("", way, spot=((3600.0, 9), (7200.0, 10))).incidents == ()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_machine_that_is_away_is_not_lost_again(way):
+    once = "3600 node_down node:n1 for=1800"
+    again = "; ".join(f"{at_s} node_down node:n1 for=900" for at_s in (3600, 3900, 4500))
+    one, often = (with_spares(schedule, way) for schedule in (once, f"{once}; {again}"))
+    assert one.account == often.account and one.failures == often.failures
+    assert with_spares(f"{once}; 3900 node_down node:n9; 4000 kill", way).account.seconds[Cause.REDUCED_CAPACITY] < 30.0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_machines_that_are_lost_together_are_repaired_together(way):
+    all_of_them = "; ".join(f"3600 node_down node:n{number}" for number in range(8))
+    found = with_spares(all_of_them, way, least=8)
+    assert len(found.failures) == 1
+    assert found.failures[0].lost_s < 1800.0 + 800.0
+
+
+def test_a_machine_that_goes_while_another_one_comes_is_missed_from_then_on():
+    times = replace(TIMES, replace_s=1000.0)
+    spared = Scenario(
+        name="one spare",
+        cluster=replace(CLUSTER, spare_nodes=1),
+        job=Job(hours=3.0, step_s=10.0),
+        failures=Failures(schedule="3600 node_down node:n1; 4000 node_down node:n2; 4100 node_down node:n2"),
+        times=times,
+        way="restart",
+    )
+    (incident,) = simulate(spared, 0).failures
+    assert (incident.kind, incident.decision) == ("node_down", "shrink")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_fails_before_anybody_is_there_strikes_machines_alone(way):
+    found = ran("30 kill node:n1; 40 node_down node:n2 for=600", way)
+    assert [one.is_planned for one in found.incidents] == [True]
+
+
+# --- how slow all are ---
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_are_as_slow_as_the_slowest(way):
+    policy = Ladder() if way == "live" else None
+    calm, alone, beside, after = (
+        ran(schedule, way, policy=policy).account.seconds[Cause.STRAGGLER_DRAG]
+        for schedule in (
+            "",
+            "3600 slow node:n1 with=10 for=3600",
+            "3600 slow node:n1 with=10 for=3600; 4000 slow node:n2 with=1.1 for=10",
+            "3600 slow node:n1 with=2 for=3600; 4000 slow node:n2 with=10 for=100; 4050 slow node:n1 with=3 for=10",
+        )
+    )
+    assert calm == 0.0 and alone == pytest.approx(3240.0, rel=0.02)
+    assert beside == pytest.approx(alone, rel=1e-6)
+    assert after == pytest.approx(3500.0 / 2 + 90.0, rel=0.02)
