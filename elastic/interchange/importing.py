@@ -25,8 +25,18 @@ from elastic.interchange.packing import pack_shard
 from elastic.interchange.safetensors import read_file
 from elastic.train import tree
 
-_ALLOWED_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+_METADATA = "torch.distributed.checkpoint.metadata"
+# All that a checkpoint of torch 2.13 names, beside dtypes. Whole classes only: what they lead to is not described here.
 _ALLOWED = {
+    (_METADATA, "BytesStorageMetadata"),
+    (_METADATA, "ChunkStorageMetadata"),
+    (_METADATA, "Metadata"),
+    (_METADATA, "MetadataIndex"),
+    (_METADATA, "StorageMeta"),
+    (_METADATA, "TensorProperties"),
+    (_METADATA, "TensorStorageMetadata"),
+    (_METADATA, "_MEM_FORMAT_ENCODING"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch", "Size"),
     ("torch", "device"),
     ("torch.serialization", "_get_layout"),
@@ -98,10 +108,10 @@ class _Names(pickle.Unpickler):
     """Builds descriptions of tensors, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module in _ALLOWED_MODULES or (module, name) in _ALLOWED or (module == "torch" and name.islower()):
-            found = super().find_class(module, name)
-            if isinstance(found, type | torch.dtype) or (module, name) in _ALLOWED:
-                return found
+        if (module, name) in _ALLOWED:
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
+            return dtype
         raise CorruptError(f"a .metadata names {module}.{name}, which describes no tensor: it is not read")
 
 

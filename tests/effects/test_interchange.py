@@ -277,6 +277,29 @@ def test_c19_no_code_of_a_checkpoint_runs(tmp_path, where, monkeypatch):
     assert not Path("exploded").exists()
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("torch.distributed.checkpoint.filesystem", "torch.ctypes.util.subprocess.Popen"),
+        ("torch.distributed.checkpoint.metadata", "os.system"),
+        ("torch.distributed.checkpoint.filesystem", "FileSystemWriter"),
+        ("torch", "load"),
+        ("torch", "float32.__class__"),
+    ],
+)
+def test_c19_names_that_lead_beyond_what_describes_tensors_are_refused(tmp_path, module, name, monkeypatch):
+    """From protocol 4 on a pickle may name what an allowed module has imported, by dots."""
+    monkeypatch.chdir(tmp_path)
+    names = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
+    command = [b"\x8c\x05touch", b"\x8c\x08exploded"]
+    called = b"".join([b"\x80\x04", names, b"\x93", b"]", b"(", *command, b"e", b"\x85", b"R."])
+    (tmp_path / "dcp").mkdir()
+    (tmp_path / "dcp/.metadata").write_bytes(called)
+    with pytest.raises(CorruptError, match="describes no tensor"):
+        import_checkpoint(tmp_path / "dcp", RUN)
+    assert not Path("exploded").exists()
+
+
 def safetensors_file(path: Path) -> bytes:
     with path.open("wb") as file:
         write_header(file, [Named("a", "float32", (2,)), Named("b", "uint8", (3,))], {})
