@@ -28,9 +28,11 @@ RUN_MARK = ("ELASTIC_TEST_RUN", uuid.uuid4().hex)
 os.environ[RUN_MARK[0]] = RUN_MARK[1]
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-# The same examples in every run; to look for new ones: pytest --hypothesis-profile=search.
-hypothesis.settings.register_profile("repeat", derandomize=True, database=None, deadline=None, max_examples=30)
-hypothesis.settings.register_profile("search", database=None, deadline=None)
+# The same examples in every run; to look for new ones: pytest --hypothesis-profile=search. How long they take to make
+# is the machine's business: nothing here fails for being slow on a busy one.
+PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow], "database": None}
+hypothesis.settings.register_profile("repeat", derandomize=True, max_examples=30, **PATIENT)
+hypothesis.settings.register_profile("search", **PATIENT)
 hypothesis.settings.load_profile("repeat")
 
 # Helpers that Python keeps, once started, until the interpreter ends.

@@ -52,7 +52,8 @@ class Seen:
     Attributes:
         forks: where history began anew. starts: those that failed, of the last lives.
         silent: a sentence for each tier that gave no answer. is_durable_heard: the persistent tier, if any, gave one.
-        quarantined: a sentence for each whole step that is left out.
+        quarantined: a sentence for each whole step that is left out. unusable: for each durable step that is there
+            and cannot be read.
     """
 
     candidates: tuple[Candidate, ...]
@@ -62,6 +63,7 @@ class Seen:
     silent: tuple[str, ...]
     is_durable_heard: bool
     quarantined: tuple[str, ...]
+    unusable: tuple[str, ...]
 
 
 class Tiers:
@@ -175,6 +177,8 @@ class Tiers:
             log.warning("how these lives ended: %s", story)
         for told in seen.quarantined:
             log.warning("left out, being in quarantine: %s", told)
+        for told in seen.unusable:
+            log.warning("left out: %s", told)
         self._found = choice.candidate
         if choice.candidate is not None:
             self._announce(choice.candidate)
@@ -185,6 +189,9 @@ class Tiers:
         if choice.bad:
             advice = f"choose one with elastic rewind --to-step ({story})"
             why = f"training failed {_TRIES} times soon after each step: {advice}"
+        elif seen.unusable and not seen.candidates:  # who began anew would void what may be mended, or read elsewhere
+            bad = "; ".join((*seen.unusable, *seen.silent))
+            why = f"what is durable cannot be read: {bad}; mend it, or start the run under another name to begin anew"
         elif seen.quarantined and not seen.candidates:
             bad = "; ".join((*seen.quarantined, *seen.silent))
             why = f"every whole step is in quarantine: start the run under another name to begin anew ({bad})"
@@ -280,6 +287,7 @@ class Tiers:
             starts=starts,
             incarnation=max([0, *lives, *(fork.incarnation for fork in forks)]),
             silent=inventory.silent,
+            unusable=inventory.troubles,
             is_durable_heard=_is_durable_heard(inventory),
             quarantined=tuple(
                 f"step {one.step}: {reason}"

@@ -216,6 +216,23 @@ class Vault:
         visible = [record for record in found if is_visible(record.commit, forks)]
         return sorted(visible, key=lambda record: record.order, reverse=True)
 
+    def unreadable(self) -> list[str]:
+        """A sentence for each durable step on the newest line of history whose COMMIT cannot be read.
+
+        It is damaged, or another release of this library has written it: the step may be as good as ever.
+        """
+        forks, found = self.forks(), list[str]()
+        for name in self._names("commits"):
+            commit = parse_name(name)
+            if commit is not None and name not in self._commits and is_visible(commit, forks):
+                try:
+                    Committed.decode(self.store.read(self.keys.commit(name)))
+                except CorruptError as error:
+                    found.append(f"{self.where}: step {commit.step} has a COMMIT that cannot be read: {error}")
+                except MissingError:
+                    continue  # it has been deleted meanwhile
+        return found
+
     def manifest(self, record: Committed, shard: int) -> Manifest:
         """One shard's manifest of a durable step, checked against its COMMIT.
 

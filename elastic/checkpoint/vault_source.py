@@ -43,7 +43,8 @@ class VaultSource:
         records = records[: self._newest] if step is None else [one for one in records if one.commit.step == step]
         wanted = [(record, shard) for record in records for shard in range(record.shards)]
         found = self._vault.all_of(self._manifest, wanted, f"{self.where}: manifests")
-        self.troubles = [trouble for trouble in found if isinstance(trouble, str)]
+        unread = self._vault.unreadable() if step is None else ()
+        self.troubles = [*(trouble for trouble in found if isinstance(trouble, str)), *unread]
         return [manifest for manifest in found if isinstance(manifest, Manifest)]
 
     def read(self, key: ShardKey, begin: int, end: int) -> bytes:

@@ -72,13 +72,12 @@ def looked_up(run: str, where: Where) -> Iterator[Held]:
             sources.append(source)
             forks, quarantined = vault.forks(), vault.quarantined()
         inventory = take_inventory(sources, where.timeout)
-        troubles = [trouble for source in sources for trouble in getattr(source, "troubles", ())]
         yield Held(
             run=run,
             holders=inventory.holders,
             candidates=candidates(inventory.holders, run, forks, quarantined),
             quarantined=quarantined,
-            silent=(*inventory.silent, *troubles),
+            silent=(*inventory.silent, *inventory.troubles),
         )
 
 
