@@ -141,7 +141,7 @@ def test_a_job_trains_and_its_log_is_shown(head: Head) -> None:
 
 def test_a_job_that_fails_is_a_failure(head: Head) -> None:
     done = head.submit("wrong", -1)
-    assert done.returncode == 1 and "failed" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 3 and "failed" in done.stderr, done.stdout + done.stderr
 
 
 def test_who_has_no_token_submits_nothing(head: Head) -> None:
