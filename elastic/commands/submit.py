@@ -91,8 +91,8 @@ def _settings(file: Path | None, assignments: tuple[str, ...], name: str | None)
     from elastic.kube.manifests import variables
 
     given = {"name": Given(name, "--name")} if name else {}
-    config, _ = load(file, merged(*[assigned(one) for one in assignments], given))
-    return variables(config)
+    config, tree = load(file, merged(*[assigned(one) for one in assignments], given))
+    return variables(config, tree)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -245,6 +245,22 @@ def test_jobs_on_an_interactive_cluster_have_names_of_their_own_and_its_mounted_
     assert where not in variables(replace(config, checkpoint=None))
 
 
+def test_what_is_given_is_a_variable_even_where_it_is_the_default():
+    given = {
+        "limits": {"lease_s": Given(Limits().lease_s, "x")},
+        "scaling": {"label_selector": {"a": Given("b", "x")}},
+        "checkpoint": Given(None, "x"),
+        "kuberay": Given(None, "x"),
+        "seed": Given(0, "x"),
+    }
+    assert variables(configured(given), given) == {
+        "ELASTIC_LIMITS__LEASE_S": json.dumps(Limits().lease_s),
+        "ELASTIC_SCALING__LABEL_SELECTOR": '{"a": "b"}',
+        "ELASTIC_SEED": "0",
+    }
+    assert variables(configured(given)) == {"ELASTIC_SCALING__LABEL_SELECTOR": '{"a": "b"}'}
+
+
 def test_machines_stay_for_what_they_still_upload_after_a_job():
     assert render(CONFIG, "1")["rayjob"]["spec"]["ttlSecondsAfterFinished"] == 600
     assert render(with_kuberay(linger_s=7200), "1")["rayjob"]["spec"]["ttlSecondsAfterFinished"] == 7200
