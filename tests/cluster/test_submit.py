@@ -144,11 +144,19 @@ def test_a_job_that_fails_is_a_failure(head: Head) -> None:
     assert done.returncode == 3 and "failed" in done.stderr, done.stdout + done.stderr
 
 
-def test_who_has_no_token_submits_nothing(head: Head) -> None:
-    (head.folder / "other").write_text(TOKEN[::-1])
-    stranger = Head(head.dashboard, head.environment | {"RAY_AUTH_TOKEN_PATH": str(head.folder / "other")}, head.folder)
+@pytest.mark.parametrize("token", [TOKEN[::-1], None])
+def test_who_has_not_the_token_submits_nothing(head: Head, token: str | None) -> None:
+    folder = head.folder / f"stranger-{token is None}"
+    folder.mkdir()
+    if token is not None:
+        (folder / "token").write_text(token)
+    environment = head.environment | {"RAY_AUTH_TOKEN_PATH": str(folder / "token"), "HOME": str(folder)}
+    stranger = Head(head.dashboard, environment, folder)
+    shutil.copy(head.folder / "train.py", folder)
     done = stranger.submit("stranger", 3)
-    assert done.returncode == 1 and not list((head.folder / "stranger").iterdir()), done.stdout + done.stderr
+    assert done.returncode == 1 and not list((folder / "stranger").iterdir()), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.splitlines()[-1].startswith("error: "), done.stderr
+    assert "Ray's token" in done.stderr and "RAY_AUTH_TOKEN" in done.stderr
 
 
 def test_what_a_stopped_job_leaves_in_memory_goes_by_itself(head: Head) -> None:
