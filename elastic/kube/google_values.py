@@ -202,7 +202,7 @@ DROPPED: dict[str, str] = {
     "use_supervisor": _ALWAYS,
     "num_optimizer_replicas": "copies are made in host memory: checkpoint.peers",
     "gcsfuse_bucket": "checkpoint.persistent names the bucket",
-    "pvc": "checkpoint.persistent may be any mounted directory",
+    "pvc": "kuberay.claim is mounted where checkpoint.persistent is, a folder then",
     "monitor_interval": "each worker is watched by its end (a pidfd), not by looks",
     "term_timeout": "limits.freeze_timeout_s and pod_termination_threshold_s bound what is waited for",
     "initial_rank_heartbeat_timeout": "limits.first_steps_timeout_s, learnt from the steps after that",

@@ -180,7 +180,7 @@ def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:
             "submissionMode": "K8sJobMode",
             "submitterConfig": {"backoffLimit": 3},
             "backoffLimit": kuberay.retries,
-            "preRunningDeadlineSeconds": 1800,
+            "preRunningDeadlineSeconds": kuberay.start_within_s,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": kuberay.linger_s,
             "rayClusterSpec": spec,

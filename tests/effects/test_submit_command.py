@@ -111,7 +111,13 @@ def test_a_mistyped_option_is_no_entrypoint(monkeypatch):
     assert isinstance(run(monkeypatch, Dashboard(), "--nmae", "x", "--", "y").exception, click.NoSuchOption)
 
 
-FAILURES = [AuthenticationError("the token\nis old"), RpcError("late"), KeyError("status"), ValueError(""), OSError("x")]
+FAILURES = [
+    AuthenticationError("the token\nis old"),
+    RpcError("late"),
+    KeyError("status"),
+    ValueError(""),
+    OSError("x"),
+]
 
 
 @pytest.mark.parametrize("method", ["submit_job", "get_job_status"])

@@ -147,6 +147,7 @@ infrastructure:
   max_restarts: 20
   replicas: 1
   enable_gcsfuse: "true"
+  pvc: checkpoints
   nodepool: gpus
   use_supervisor: true
 workload:
@@ -199,7 +200,9 @@ def test_the_values_of_a_workload_are_translated_whole():
     }, "those of a flag are the launcher's, those of a value the JobSet's"
     assert found.dropped["workload.envs.FT_PARAM_RANK_HEARTBEAT_TIMEOUT"] == DROPPED["rank_heartbeat_timeout"]
     assert found.dropped["workload.flags.job-name"].startswith("a variable of their scripts")
-    assert {"images.network", "workload.flags.nnodes", "workload.flags.enable-gc"} <= set(found.dropped)
+    assert {"images.network", "infrastructure.pvc", "workload.flags.nnodes", "workload.flags.enable-gc"} <= set(
+        found.dropped
+    )
     configured(given(found.config))
 
 
