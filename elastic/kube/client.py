@@ -13,6 +13,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
+from yaml import YAMLError
+
 from elastic.errors import SettingError
 from elastic.kube.errors import KubeError, Why, told_apart
 from elastic.kube.marks import is_uncordoned_after, key_of, mark_on
@@ -335,9 +337,16 @@ def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL
         else:
             config.load_kube_config(named, client_configuration=settings)
     except config.ConfigException as error:
-        raise SettingError(f"no Kubernetes cluster is known here ({error}): set KUBECONFIG") from error
+        raise SettingError(f"no Kubernetes cluster is known here ({_said(error)}): set KUBECONFIG") from error
+    except (YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:  # it checks no shapes
+        where = named or "~/.kube/config"
+        raise SettingError(f"{where} is no configuration of a cluster ({_said(error)}): set KUBECONFIG") from error
     settings.retries = False  # ours are told of, and end
     return KubeClient(client.ApiClient(settings), namespace, call_s)
+
+
+def _said(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]
 
 
 def _others(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
