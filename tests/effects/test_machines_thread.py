@@ -85,6 +85,7 @@ class Kept:
     def __init__(self, server: Server, **kuberay: Any) -> None:
         self.server, self.events = server, []  # type: ignore[var-annotated]
         self.alive = {"n0": "a0"}
+        self.taken: frozenset[str] = frozenset()
         settings = KubeRay(gpus_per_node=0, **kuberay)
         self.machines = Machines(
             server,  # type: ignore[arg-type]
@@ -93,6 +94,7 @@ class Kept:
             settings,
             self.events.append,
             lambda: dict(self.alive),
+            lambda: self.taken,
             LOOK_S,
         )
 
@@ -125,6 +127,23 @@ def test_a_bad_machine_is_cordoned_and_its_pod_replaced(keep):
         ("quarantine", "m0", inf),
         ("replace_pods", frozenset({"p0"})),
     ]
+
+
+def test_a_bad_machine_that_another_run_is_on_is_replaced_once_that_has_left(keep):
+    """Of a cluster to work on; where a run has it for itself, what still holds a processor there is what is bad."""
+    shared = keep(Server(), STATE, interactive=True, autoscale=False)
+    shared.taken = frozenset({"n0"})
+    shared.machines.follow(BAD)
+    looks = len(shared.server.calls)
+    shared.until(lambda: len(shared.server.calls) > looks + 20)
+    assert "quarantine" in shared.server.names() and "replace_pods" not in shared.server.names()
+    shared.taken = frozenset()
+    shared.until(lambda: "replace_pods" in shared.server.names())
+    assert "scale" not in shared.server.names()
+    alone = keep(Server(), STATE)
+    alone.taken = frozenset({"n0"})
+    alone.machines.follow(BAD)
+    alone.until(lambda: "replace_pods" in alone.server.names())
 
 
 def test_a_server_that_is_away_is_asked_again_and_told_of_once(keep, caplog):
