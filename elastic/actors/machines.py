@@ -75,8 +75,8 @@ class Machines:
         kuberay: KubeRay,
         emit: Emit,
         addresses: Callable[[], Mapping[str, str]] | None = None,
-        taken: Callable[[], frozenset[str]] | None = None,
         look_s: float = _LOOK_S,
+        taken: Callable[[], frozenset[str]] | None = None,
     ) -> None:
         self._client, self._cluster, self._run, self._limits = client, cluster, settings.run, settings.limits
         self._emit, self._addresses, self._look_s = emit, addresses or ray_addresses, look_s

@@ -94,8 +94,8 @@ class Kept:
             settings,
             self.events.append,
             lambda: dict(self.alive),
-            lambda: self.taken,
             LOOK_S,
+            lambda: self.taken,
         )
 
     def until(self, condition: Callable[[], bool]) -> None:
