@@ -210,8 +210,9 @@ class Machines:
 
     def _note(self, error: Exception) -> None:
         """Say a trouble once, however long it lasts; where it is not one of Kubernetes, with how it came about."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
+        trouble = str(error).partition(" (")[0] if isinstance(error, KubeError) else str(error)  # without its details
+        if trouble != self._trouble:
+            self._trouble = trouble
             how = None if isinstance(error, KubeError) else error
             log.warning("machines: %s; training goes on, and this is tried again", error, exc_info=how)
 
