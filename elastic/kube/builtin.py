@@ -35,8 +35,11 @@ def problems(one: Mapping[str, Any]) -> Iterator[Problem]:
     _built(model, one, "", found)
     yield from found
     value = one.get("value")
-    if one.get("kind") == "PriorityClass" and isinstance(value, int) and not -(2**31) <= value <= HIGHEST_PRIORITY:
-        yield Problem(path="value", what=f"{value} must be an int32, and at most {HIGHEST_PRIORITY}")
+    if one.get("kind") == "PriorityClass" and isinstance(value, int):
+        if value > HIGHEST_PRIORITY:
+            yield Problem(path="value", what=f"{value} must be at most {HIGHEST_PRIORITY}")
+        if value < -(2**31):
+            yield Problem(path="value", what=f"{value} is no int32")
 
 
 def _model(one: Mapping[str, Any]) -> Any:

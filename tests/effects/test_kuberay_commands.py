@@ -147,7 +147,7 @@ SELECTING = "kind: RayJob, spec: {entrypoint: x, clusterSelector: {ray.io/cluste
         ),
         (
             "apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: x}, value: -2147483649",
-            "value: -2147483649 must be an int32",
+            "value: -2147483649 is no int32",
         ),
     ],
 )
