@@ -160,23 +160,25 @@ def test_who_has_not_the_token_submits_nothing(head: Head, token: str | None) ->
 
 
 def test_what_a_stopped_job_leaves_in_memory_goes_by_itself(head: Head) -> None:
-    job = head.submit("brief", 4000, "--set", "checkpoint.memory_lease_s=4", "--no-wait").stdout.split()[-1]
+    job = head.submit("brief", 4000, "--set", "checkpoint.memory_lease_s=20", "--no-wait").stdout.split()[-1]
     wait_for(lambda: max(steps_of(head.folder / "brief"), default=0) >= 20, "the job does not train")
     head.job("stop", job)
-    assert "is saved" in head.job("logs", job)
     slots = list(Path("/dev/shm").glob("elastic-brief@*.slot"))
     assert slots, "nothing was left, so nothing can go"
-    wait_for(lambda: not any(slot.exists() for slot in slots), "slots stay although nobody comes", 60)
     titles = "ray::CheckpointReplica", "ray::RayWorkerHost"
-    wait_for(lambda: not any(running(title) for title in titles), "actors stay although nobody comes", 60)
+    assert running(titles[0], head.folder), "nobody keeps what was left"
+    assert "is saved" in head.job("logs", job)
+    wait_for(lambda: not any(slot.exists() for slot in slots), "slots stay although nobody comes", 60)
+    wait_for(lambda: not any(running(title, head.folder) for title in titles), "actors stay although nobody comes", 60)
 
 
-def running(title: str) -> list[int]:
-    """Processes whose command line begins so."""
+def running(title: str, folder: Path) -> list[int]:
+    """Processes of the cluster in this folder whose command line begins so."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if path.read_bytes().startswith(title.encode()):
+            log = os.readlink(path.with_name("fd") / "1")  # of its cluster's session
+            if log.startswith(str(folder)) and path.read_bytes().startswith(title.encode()):
                 found.append(int(path.parent.name))
     return found
 
