@@ -13,7 +13,8 @@ COPY elastic elastic
 
 FROM source AS build-cpu
 ARG CPU_INDEX=""
-RUN TORCH_INDEX="${CPU_INDEX}" sh docker/install.sh /opt/elastic
+# pip's own index has torch for CUDA: gigabytes that no machine without a GPU needs.
+RUN TORCH_INDEX="${CPU_INDEX:?give --build-arg CPU_INDEX=<index of the CPU wheels of torch>}" sh docker/install.sh /opt/elastic
 
 FROM source AS build-gpu
 ARG GPU_INDEX=""

@@ -64,6 +64,7 @@ class Machines:
         cluster: RayCluster whose worker group is looked after.
         emit: takes NodeNotice and NodesMissing.
         addresses: of Ray's live nodes, by id.
+        taken: Ray nodes on which somebody has processors; asked for where other runs may be.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class Machines:
         emit: Emit,
         addresses: Callable[[], Mapping[str, str]] | None = None,
         look_s: float = _LOOK_S,
+        taken: Callable[[], frozenset[str]] | None = None,
     ) -> None:
         self._client, self._cluster, self._run, self._limits = client, cluster, settings.run, settings.limits
         self._emit, self._addresses, self._look_s = emit, addresses or ray_addresses, look_s
+        self._taken, self._is_shared = taken or ray_taken, kuberay.interactive
         self._replicas = None if kuberay.autoscale else _wanted(settings, kuberay)
         self._state: RunState | None = None
         self._memory = Memory()
@@ -114,13 +117,15 @@ class Machines:
     def _look(self, state: RunState) -> None:
         try:
             alive = [one for one in state.workers.values() if one.standing not in OVER]
+            taken = self._taken() if self._is_shared else frozenset()
             wish = Wish(
                 quarantine=state.care.quarantine,
                 unhealthy=frozenset(state.care.unhealthy),
-                busy=frozenset(one.node for one in alive),
+                busy=taken.union(one.node for one in alive),
                 addresses=self._addresses(),
                 replicas=self._replicas,
                 is_settled=bool(alive) and all(one.standing is not Standing.REQUESTED for one in alive),
+                is_shared=self._is_shared,
             )
             orders, self._memory = reconcile(
                 self._run, wish, self._seen(), self._memory, time.time(), self._limits.start_timeout_s
@@ -205,8 +210,9 @@ class Machines:
 
     def _note(self, error: Exception) -> None:
         """Say a trouble once, however long it lasts; where it is not one of Kubernetes, with how it came about."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
+        trouble = str(error).partition(" (")[0] if isinstance(error, KubeError) else str(error)  # without its details
+        if trouble != self._trouble:
+            self._trouble = trouble
             how = None if isinstance(error, KubeError) else error
             log.warning("machines: %s; training goes on, and this is tried again", error, exc_info=how)
 
@@ -230,6 +236,21 @@ def ray_addresses() -> dict[str, str]:
 
     nodes: list[dict[str, Any]] = ray.nodes()
     return {one["NodeID"]: one["NodeManagerAddress"] for one in nodes if one["Alive"]}
+
+
+def ray_taken() -> frozenset[str]:
+    """Nodes of the connected cluster on which somebody has a processor, or part of one."""
+    import ray
+    from ray._private.state import available_resources_per_node
+
+    left: dict[str, dict[str, float]] = available_resources_per_node()
+    nodes: list[dict[str, Any]] = [one for one in ray.nodes() if one["Alive"]]
+    return frozenset(
+        one["NodeID"]
+        for one in nodes
+        for kind in ("CPU", "GPU")
+        if left.get(one["NodeID"], {}).get(kind, 0.0) < one["Resources"].get(kind, 0.0)
+    )
 
 
 def _wanted(settings: RunSettings, kuberay: KubeRay) -> int:

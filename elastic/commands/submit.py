@@ -1,9 +1,12 @@
 """Effect. `elastic submit`: a job on a Ray cluster, through its dashboard, with the settings of a run."""
 
 import os
+import queue
 import shlex
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from elastic.control.plain import in_json
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
 _LATE_S = 30.0
+_NOT_TAKEN = "the job was not taken ({}): check --working-dir, --pip and --env"
+_QUIET_S = 10.0  # a log that says nothing for so long may be one that nobody sends any more
+_LINES = 1000
 _SILENT = "the dashboard has not answered within --timeout {:g} s: is it alive, and is this its --address?"
 
 
@@ -44,8 +50,6 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
     Exit code 3: the job failed, or was stopped.
     """
     name, as_json, timeout_s = options["name"], options["as_json"], options["timeout"]
-    silent = _SILENT.format(timeout_s)
-    client = answer(lambda: _client(options["address"]), timeout_s, silent)
     variables = dict(_pair(one) for one in options["variables"])
     environment: dict[str, Any] = {"env_vars": variables | _settings(options["file"], options["assignments"], name)}
     if options["working_dir"] is not None:
@@ -57,10 +61,8 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
         "runtime_env": environment,
         "metadata": {"elastic-run": name} if name else None,
     }
-    try:
-        job = answer(lambda: client.submit_job(**job_facts), timeout_s, silent)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ElasticError(f"the job was not taken: {str(error).splitlines()[0]}") from error
+    client = _client(options["address"], timeout_s)
+    job = _asked(lambda: client.submit_job(**job_facts), timeout_s, _NOT_TAKEN)
     click.echo(f"submitted {job}", err=True)
     if options["no_wait"]:
         click.echo(in_json({"job": job, "status": "submitted"}) if as_json else job)
@@ -73,15 +75,37 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
         sys.exit(UNSOUND)
 
 
-def _client(address: str | None) -> Any:
+def _asked(act: Callable[[], Any], timeout_s: float, otherwise: str) -> Any:
+    """What the dashboard answers, through Ray's client, which has no errors of its own.
+
+    Raises:
+        ElasticError: it refuses, or has not answered in time; `otherwise` says what that means, with its words in it.
+    """
+    from ray.exceptions import AuthenticationError, RayError
+
+    try:
+        return answer(act, timeout_s, _SILENT.format(timeout_s))
+    except AuthenticationError as error:
+        raise NoClusterError(
+            f"the dashboard does not take Ray's token ({_said(error)}): set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH"
+        ) from error
+    except (RayError, OSError, RuntimeError, ValueError, TypeError, LookupError, AssertionError) as error:
+        raise NoClusterError(otherwise.format(_said(error))) from error
+
+
+def _said(error: BaseException) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0].rstrip(":.")
+
+
+def _client(address: str | None, timeout_s: float) -> Any:
     """Raises: NoClusterError: no dashboard answers there."""
     from ray.job_submission import JobSubmissionClient
 
-    try:
-        return JobSubmissionClient(address or os.environ.get("RAY_API_SERVER_ADDRESS") or "http://127.0.0.1:8265")
-    except (OSError, RuntimeError) as error:
-        said = str(error).splitlines()[0]
-        raise NoClusterError(f"no dashboard takes jobs ({said}): check --address, and Ray's token") from error
+    from elastic.knobs import redacted
+
+    where = address or os.environ.get("RAY_API_SERVER_ADDRESS") or "http://127.0.0.1:8265"
+    otherwise = f"no dashboard takes jobs at {redacted(where)} ({{}}): check --address, as in http://head:8265"
+    return _asked(lambda: JobSubmissionClient(where), timeout_s, otherwise)
 
 
 def _settings(file: Path | None, assignments: tuple[str, ...], name: str | None) -> dict[str, str]:
@@ -91,8 +115,8 @@ def _settings(file: Path | None, assignments: tuple[str, ...], name: str | None)
     from elastic.kube.manifests import variables
 
     given = {"name": Given(name, "--name")} if name else {}
-    config, _ = load(file, merged(*[assigned(one) for one in assignments], given))
-    return variables(config)
+    config, tree = load(file, merged(*[assigned(one) for one in assignments], given))
+    return variables(config, tree)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -103,31 +127,56 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _follow(client: Any, job: str, is_beside: bool, timeout_s: float) -> Any:
-    """Show the log, or that on stderr, until the job ends; returns its last status."""
+    """Show the log, or that on stderr, until the job ends; returns its last status.
+
+    While the log is quiet, the dashboard is asked: its connection may be dead and nobody has told.
+    """
+    lines: queue.Queue[str | BaseException | None] = queue.Queue(_LINES)
+    threading.Thread(target=_listen, args=(client, job, lines), name="elastic-log", daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=_QUIET_S)
+        except queue.Empty:
+            if not _status(client, job, timeout_s).is_terminal():
+                continue
+            click.echo(f"the log of {job} may lack its end: ray job logs {job}", err=True)
+            break
+        if line is None:
+            break
+        if not isinstance(line, str):
+            raise ElasticError(f"the log of {job} broke off ({line}); the job goes on: ray job logs -f {job}") from line
+        click.echo(line, nl=False, err=is_beside)
+    return _ended(client, job, timeout_s)
+
+
+def _listen(client: Any, job: str, lines: queue.Queue[str | BaseException | None]) -> None:
+    """Pass the log on; None at its end, what went wrong where it breaks off."""
     import asyncio
 
     from aiohttp import ClientError
 
-    async def show() -> None:
-        async for lines in client.tail_job_logs(job):
-            click.echo(lines, nl=False, err=is_beside)
+    async def listen() -> None:
+        async for line in client.tail_job_logs(job):
+            lines.put(line)
 
     try:
-        asyncio.run(show())
-    except (ClientError, RuntimeError) as error:
-        raise ElasticError(f"the log of {job} broke off ({error}); the job goes on: ray job logs -f {job}") from error
-    try:
-        return _ended(client, job, timeout_s)
-    except (OSError, RuntimeError) as error:
-        said = str(error).splitlines()[0]
-        raise ElasticError(f"how {job} ended is not known ({said}): ray job status {job}") from error
+        asyncio.run(listen())
+    except (ClientError, OSError, RuntimeError) as error:
+        lines.put(error)
+    else:
+        lines.put(None)
+
+
+def _status(client: Any, job: str, timeout_s: float) -> Any:
+    otherwise = f"how {job} ended is not known ({{}}): ray job status {job}"
+    return _asked(lambda: client.get_job_status(job), timeout_s, otherwise)
 
 
 def _ended(client: Any, job: str, timeout_s: float) -> Any:
     """The last status; it may come a moment after the last line. Raises: ElasticError: it does not come."""
     deadline_s = time.monotonic() + _LATE_S
     while True:
-        status = answer(lambda: client.get_job_status(job), timeout_s, _SILENT.format(timeout_s))
+        status = _status(client, job, timeout_s)
         if status.is_terminal():
             return status
         if time.monotonic() > deadline_s:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from elastic.kube.schema import Problem
@@ -14,7 +15,7 @@ _SCALARS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
     "bool": (bool,),
-    "datetime": (str,),
+    "datetime": (str, datetime),  # YAML makes a time of one that is not quoted
     "bytearray": (str,),
 }
 
@@ -34,8 +35,11 @@ def problems(one: Mapping[str, Any]) -> Iterator[Problem]:
     _built(model, one, "", found)
     yield from found
     value = one.get("value")
-    if one.get("kind") == "PriorityClass" and isinstance(value, int) and value > HIGHEST_PRIORITY:
-        yield Problem(path="value", what=f"{value} must be at most {HIGHEST_PRIORITY}")
+    if one.get("kind") == "PriorityClass" and isinstance(value, int):
+        if value > HIGHEST_PRIORITY:
+            yield Problem(path="value", what=f"{value} must be at most {HIGHEST_PRIORITY}")
+        if value < -(2**31):
+            yield Problem(path="value", what=f"{value} is no int32")
 
 
 def _model(one: Mapping[str, Any]) -> Any:

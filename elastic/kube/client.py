@@ -13,8 +13,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
+from yaml import YAMLError
+
 from elastic.errors import SettingError
-from elastic.kube.errors import KubeError, Why, told_apart
+from elastic.kube.errors import KubeError, Why, told_apart, why_of
 from elastic.kube.marks import is_uncordoned_after, key_of, mark_on
 from elastic.kube.objects import (
     GroupState,
@@ -121,10 +123,14 @@ class KubeClient:
                 with told_apart(f"watch RayJob {name}"), closing(self._changes(name, version, min(left_s, 30))) as seen:
                     for event in seen:
                         one = event["object"]
+                        if event["type"] == "ERROR":
+                            raise KubeError(f"watch RayJob {name}: {one}", why=why_of(one["code"]), status=one["code"])
                         version = str(one["metadata"]["resourceVersion"])
                         if event["type"] == "DELETED":
                             raise KubeError(f"RayJob {name} was deleted", why=Why.MISSING, status=404)
                         yield one
+                        if time.monotonic() > deadline_s:
+                            return
             except KubeError as error:
                 if error.why in _FOR_GOOD:
                     raise
@@ -140,21 +146,31 @@ class KubeClient:
             found: dict[str, Any] = self._read(definitions.read_custom_resource_definition, name)
         return found
 
-    def _changes(self, name: str, version: str, for_s: float) -> Any:
-        """One watch; the client closes its connection when the generator is closed."""
-        from kubernetes import watch
+    def _changes(self, name: str, version: str, for_s: float) -> Generator[Mapping[str, Any], None, None]:
+        """Events of one watch, until the server ends it or its time is over; closed with its connection.
 
-        return watch.Watch().stream(
-            self._custom.list_namespaced_custom_object,
+        The package's own watch hands on whole events, so that who sends one byte at a time would hold it for ever.
+        """
+        deadline_s = time.monotonic() + for_s
+        answer = self._custom.list_namespaced_custom_object(
             GROUP,
             VERSION,
             self.namespace,
             "rayjobs",
             field_selector=f"metadata.name={name}",
             resource_version=version,
+            watch=True,
             timeout_seconds=max(1, int(for_s)),
-            _request_timeout=for_s + self._call_s,
+            _preload_content=False,
+            _request_timeout=(self._call_s, for_s + self._call_s),
         )
+        rest = b""
+        try:
+            while time.monotonic() < deadline_s and (part := answer.read1(_PART_BYTES)):
+                *lines, rest = (rest + part).split(b"\n")
+                yield from (json.loads(line) for line in lines if line.strip())
+        finally:
+            answer.close()
 
     # --- RayClusters ---
 
@@ -335,9 +351,16 @@ def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL
         else:
             config.load_kube_config(named, client_configuration=settings)
     except config.ConfigException as error:
-        raise SettingError(f"no Kubernetes cluster is known here ({error}): set KUBECONFIG") from error
+        raise SettingError(f"no Kubernetes cluster is known here ({_said(error)}): set KUBECONFIG") from error
+    except (YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:  # it checks no shapes
+        where = named or "~/.kube/config"
+        raise SettingError(f"{where} is no configuration of a cluster ({_said(error)}): set KUBECONFIG") from error
     settings.retries = False  # ours are told of, and end
     return KubeClient(client.ApiClient(settings), namespace, call_s)
+
+
+def _said(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]
 
 
 def _others(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

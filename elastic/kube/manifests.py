@@ -4,12 +4,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from elastic.errors import SettingError
-from elastic.knobs import RunConfig
+from elastic.knobs import RunConfig, Tree, plain_names
 from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class
 from elastic.kube.shape import TRAINER, Shape, adapted, on_mount, shape
 from elastic.settings import KubeRay
@@ -101,29 +102,36 @@ def written(config: RunConfig) -> str:
     return str(yaml.safe_dump(_plain(config), sort_keys=False, width=120))
 
 
-def variables(config: RunConfig) -> dict[str, str]:
+def variables(config: RunConfig, given: Tree = MappingProxyType({})) -> dict[str, str]:
     """The same as variables of the environment, ELASTIC_<SECTION>__<KNOB>, for a job on the cluster of these settings.
 
-    The section `kuberay` is left out; a bucket that pods mount is named where they have it.
+    What was `given` goes along even where it is the default: on the cluster there may be another value. The section
+    `kuberay` is left out; a bucket that pods mount is named where they have it.
     """
     checkpoint = config.checkpoint
     if checkpoint is not None and config.kuberay is not None:
         checkpoint = on_mount(checkpoint, config.kuberay)
-    return dict(_variables(replace(config, checkpoint=checkpoint, kuberay=None), "ELASTIC_"))
+    return dict(_variables(replace(config, checkpoint=checkpoint, kuberay=None), "ELASTIC_", given))
 
 
-def _variables(section: Any, prefix: str) -> Iterator[tuple[str, str]]:
+def _variables(section: Any, prefix: str, given: Any) -> Iterator[tuple[str, str]]:
     default = type(section)()
     for one in fields(section):
         value, where = getattr(section, one.name), f"{prefix}{one.name.upper()}"
+        item = given.get(one.name)
         if is_dataclass(value):
-            inner = list(_variables(value, f"{where}__"))
+            inner = list(_variables(value, f"{where}__", item if isinstance(item, Mapping) else {}))
             if not inner and getattr(default, one.name) is None:  # on, although all in it is as by default
                 first = fields(value)[0].name
                 inner = [(f"{where}__{first.upper()}", json.dumps(getattr(value, first)))]
             yield from inner
-        elif value != getattr(default, one.name):
+        elif value != getattr(default, one.name) or (item is not None and _is_knob(section, one.name)):
             yield where, json.dumps(dict(value) if isinstance(value, Mapping) else value)
+
+
+def _is_knob(section: Any, name: str) -> bool:
+    """Whole sections have no variable."""
+    return not isinstance(section, RunConfig) or name in plain_names()
 
 
 def _plain(section: Any) -> dict[str, Any]:
@@ -172,7 +180,7 @@ def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:
             "submissionMode": "K8sJobMode",
             "submitterConfig": {"backoffLimit": 3},
             "backoffLimit": kuberay.retries,
-            "preRunningDeadlineSeconds": 1800,
+            "preRunningDeadlineSeconds": kuberay.start_within_s,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": kuberay.linger_s,
             "rayClusterSpec": spec,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from elastic.knobs import RunConfig
-from elastic.kube.shape import BUCKET, RAMDISK, ROLE, STATE, SUPERVISOR, TRAINER, Shape, bucket_of
+from elastic.kube.shape import BUCKET, RAMDISK, ROLE, STATE, SUPERVISOR, TRAINER, Shape, bucket_of, folder_of
 from elastic.settings import KubeRay
 
 Object = dict[str, Any]
@@ -207,16 +207,11 @@ def _pod(
     run = str(config.name)
     metadata: Object = {"labels": labels_of(run, component)}
     container = container | {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
-    bucket = bucket_of(config) if kuberay.gcsfuse else ""
-    if bucket and component != SUPERVISOR:
-        metadata["annotations"] = dict(_BUCKET_SIDECAR)
-        attributes = {"bucketName": bucket, "mountOptions": "implicit-dirs"}
-        volumes = [
-            *volumes,
-            {"name": "bucket", "csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}},
-        ]
-        mounts = [*container["volumeMounts"], {"name": "bucket", "mountPath": BUCKET}]
-        container = container | {"volumeMounts": mounts}
+    if component != SUPERVISOR:
+        tier, mounts = _tier(config, kuberay)
+        volumes, container = [*volumes, *tier], container | {"volumeMounts": [*container["volumeMounts"], *mounts]}
+        if any(one["name"] == "bucket" for one in tier):
+            metadata["annotations"] = dict(_BUCKET_SIDECAR)
     is_head = component == "head"
     spec: Object = {
         "serviceAccountName": f"{run}-head" if is_head else f"{run}-worker",
@@ -231,3 +226,16 @@ def _pod(
     if not is_head:
         spec["automountServiceAccountToken"] = False  # nothing there speaks to Kubernetes
     return {"metadata": metadata, "spec": spec}
+
+
+def _tier(config: RunConfig, kuberay: KubeRay) -> tuple[list[Object], list[Object]]:
+    """The volume that the persistent tier lies on, and where it is mounted; none where it is spoken to directly."""
+    if kuberay.claim:
+        claim = {"claimName": kuberay.claim}
+        where = [{"name": "store", "mountPath": folder_of(config)}]
+        return [{"name": "store", "persistentVolumeClaim": claim}], where
+    if kuberay.gcsfuse:
+        attributes = {"bucketName": bucket_of(config), "mountOptions": "implicit-dirs"}
+        driver = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}
+        return [{"name": "bucket", "csi": driver}], [{"name": "bucket", "mountPath": BUCKET}]
+    return [], []

@@ -30,10 +30,11 @@ class Wish:
     Attributes:
         quarantine: by Ray node, until when it gets no worker; infinite: it is to be replaced.
         unhealthy: Ray nodes that fail their check: to be replaced too.
-        busy: Ray nodes on which workers still are.
+        busy: Ray nodes on which workers still are, of whatever run.
         addresses: of Ray nodes that are alive.
         replicas: machines that the group should have; None: somebody else, such as the autoscaler, sees to that.
         is_settled: no worker waits for a place, so that machines without one are too many.
+        is_shared: other runs may wait for machines of the group, so that none is too many.
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Wish:
     addresses: Mapping[str, str] = field(default_factory=dict)
     replicas: int | None = None
     is_settled: bool = True
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list
     """Growing asks for machines; shrinking gives up those that no worker is on, and names them: else any may go."""
     group = seen.group
     wanted = min(max(replicas, group.low), group.high)
-    if wanted >= group.replicas or not wish.is_settled:
+    if wanted >= group.replicas or not wish.is_settled or wish.is_shared:
         return [Scale(replicas=wanted, of=group.replicas)] if wanted > group.replicas else []
     used = {pod.name for node, pod in at.items() if node in wish.busy}
     theirs = [pod for pod in seen.pods if pod.group == group.name]

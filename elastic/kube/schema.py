@@ -31,7 +31,40 @@ _BOUNDS = {
     "minProperties": lambda value, limit: len(value) >= limit,
     "maxProperties": lambda value, limit: len(value) <= limit,
 }
-_ROOT = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+_RANGES = {"int32": 2**31, "int64": 2**63}
+_TEXT: Schema = {"type": "string", "nullable": True}
+_WORDS: Schema = {"type": "object", "nullable": True, "additionalProperties": {"type": "string"}}
+_WHATEVER: Schema = {"nullable": True, "x-kubernetes-preserve-unknown-fields": True}
+_NUMBER: Schema = {"type": "integer", "nullable": True, "format": "int64"}
+# What every object of Kubernetes says of itself, which definitions leave out; times are YAML's own, or texts.
+_METADATA: Schema = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("name", "generateName", "namespace", "uid", "resourceVersion", "selfLink"), _TEXT),
+        **dict.fromkeys(("labels", "annotations"), _WORDS),
+        **dict.fromkeys(("creationTimestamp", "deletionTimestamp"), _WHATEVER),
+        **dict.fromkeys(("generation", "deletionGracePeriodSeconds"), _NUMBER),
+        "managedFields": {"type": "array", "nullable": True, "items": _WHATEVER},
+        "finalizers": {"type": "array", "nullable": True, "items": {"type": "string"}},
+        "ownerReferences": {
+            "type": "array",
+            "nullable": True,
+            "items": {
+                "type": "object",
+                "required": ["apiVersion", "kind", "name", "uid"],
+                "properties": {
+                    **dict.fromkeys(("apiVersion", "kind", "name", "uid"), {"type": "string"}),
+                    **dict.fromkeys(("controller", "blockOwnerDeletion"), {"type": "boolean", "nullable": True}),
+                },
+            },
+        },
+    },
+}
+_ROOT = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": _METADATA}
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{,61}[a-z0-9])?")
+_PART = r"[A-Za-z0-9]([-A-Za-z0-9_.]{,61}[A-Za-z0-9])?"
+_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{,251}}[a-z0-9])?/)?{_PART}")  # a domain may be in front
+_VALUE = re.compile(rf"({_PART})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +108,6 @@ def schema_of(crd: Mapping[str, Any], api: str) -> tuple[str, Schema]:
         if f"{spec['group']}/{version['name']}" == api and version.get("served", True):
             schema = dict(version["schema"]["openAPIV3Schema"])
             schema["properties"] = {**schema.get("properties", {}), **_ROOT}
-            schema["properties"]["metadata"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
             return str(spec["names"]["kind"]), schema
     raise LookupError(f"{spec['group']} has no {spec['names']['kind']} of {api}")
 
@@ -129,6 +161,25 @@ def rules(schema: Schema, value: Any, path: str = "") -> Iterator[Rule]:
             yield from rules(schema.get("items", {}), one, f"{path}[{number}]")
 
 
+def words(metadata: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with the words in the metadata of an object of any kind; shapes are told of by `problems`."""
+    namespace, labels, annotations = (metadata.get(name) for name in ("namespace", "labels", "annotations"))
+    if isinstance(namespace, str) and not _NAMESPACE.fullmatch(namespace):
+        what = f"{namespace!r} must be lower case letters, digits and dashes, 63 of them at most"
+        yield Problem(path="metadata.namespace", what=what)
+    for key, value in labels.items() if isinstance(labels, Mapping) else ():
+        if isinstance(value, str) and not is_label(key, value):
+            yield Problem(path=f"metadata.labels.{key}", what=f"{value!r} is no label of Kubernetes")
+    for key in annotations if isinstance(annotations, Mapping) else ():
+        if not is_label(str(key).lower(), ""):
+            yield Problem(path=f"metadata.annotations.{key}", what="is no name of an annotation")
+
+
+def is_label(key: Any, value: Any) -> bool:
+    """Whether these are Kubernetes' words for one: letters, digits, dash, dot, underscore."""
+    return bool(_KEY.fullmatch(str(key)) and _VALUE.fullmatch(str(value)))
+
+
 def _is_kind(schema: Schema, value: Any) -> bool:
     if schema.get("x-kubernetes-int-or-string"):
         return isinstance(value, int | str) and not isinstance(value, bool)
@@ -145,6 +196,9 @@ def _limits(schema: Schema, value: Any, path: str) -> Iterator[Problem]:
         yield Problem(path=path, what=f"{value!r} must be one of {', '.join(map(repr, schema['enum']))}")
     if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
         yield Problem(path=path, what=f"{value!r} must match {schema['pattern']}")
+    most = _RANGES.get(str(schema.get("format")))
+    if most is not None and isinstance(value, int) and not -most <= value < most:
+        yield Problem(path=path, what=f"{value!r} is no {schema['format']}")
     for name, holds in _BOUNDS.items():
         if name in schema and not holds(value, schema[name]):
             yield Problem(path=path, what=f"{value!r} breaks {name} {schema[name]}")

@@ -51,6 +51,7 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
             f"Checkpoint.memory={config.checkpoint.memory!r} is mounted in no pod: leave it out, and give "
             f"KubeRay.params for a ramdisk at {RAMDISK}, of the size that snapshots need"
         )
+    _reached(config, kuberay)
     memory_gib = kuberay.memory_gib_per_node
     shm_gib = max(1, int(memory_gib * _SHM_SHARE))
     inside_gib = shm_gib + (0 if kuberay.multi_tier else ramdisk_gib or 0)
@@ -67,6 +68,24 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
         shm_gib=shm_gib,
         ramdisk_gib=ramdisk_gib,
     )
+
+
+def _reached(config: RunConfig, kuberay: KubeRay) -> None:
+    """Raises: SettingError: no pod has what the persistent tier lies on."""
+    persistent = config.checkpoint.persistent if config.checkpoint is not None else None
+    said, folder = f"Checkpoint.persistent={persistent!r}", folder_of(config)
+    if kuberay.gcsfuse and not bucket_of(config):
+        raise SettingError(f"KubeRay.gcsfuse=True mounts a bucket, and {said} is none: give gs://bucket/folder")
+    if kuberay.claim and (kuberay.gcsfuse or not folder.startswith("/")):
+        raise SettingError(
+            f"KubeRay.claim={kuberay.claim!r} is mounted where a folder is, and {said} is none: give /store, or any "
+            "other folder, or leave the claim out"
+        )
+    if folder and not kuberay.claim:
+        raise SettingError(
+            f"{said} is mounted in no pod: give gs://bucket/folder, or KubeRay.claim, the PersistentVolumeClaim that "
+            "is to be mounted there"
+        )
 
 
 def slots_per_node(scaling: Scaling, kuberay: KubeRay) -> int:
@@ -121,6 +140,13 @@ def bucket_of(config: RunConfig) -> str:
     """The bucket of the persistent tier, empty where it is none."""
     persistent = config.checkpoint.persistent if config.checkpoint is not None else None
     return persistent.removeprefix("gs://").partition("/")[0] if persistent and persistent.startswith("gs://") else ""
+
+
+def folder_of(config: RunConfig) -> str:
+    """The folder of the persistent tier, empty where it is none."""
+    persistent = (config.checkpoint.persistent if config.checkpoint is not None else None) or ""
+    folder = persistent.removeprefix("file://")
+    return "" if "://" in folder else folder
 
 
 def _mounted(checkpoint: Checkpoint, kuberay: KubeRay, plan: Shape) -> Checkpoint:

@@ -60,7 +60,25 @@ def from_directory(folder: Path) -> Definitions:
     crds = [one for one in found if isinstance(one, Mapping) and one.get("kind") == "CustomResourceDefinition"]
     if not crds:
         raise SettingError(f"--crds {folder}: no file there holds a CustomResourceDefinition")
+    for one in crds:
+        if not _is_whole(one):
+            name = _metadata(one).get("name", "without a name")
+            raise SettingError(f"--crds {folder}: the definition {name} has no group, kind or schema: take it out")
     return Definitions(crds)
+
+
+def _is_whole(crd: Mapping[str, Any]) -> bool:
+    try:
+        spec = crd["spec"]
+        schemas = [version["schema"]["openAPIV3Schema"] for version in spec["versions"] if version["name"]]
+        texts = (spec["group"], spec["names"]["kind"])
+    except (KeyError, TypeError):
+        return False
+    return (
+        bool(schemas)
+        and all(isinstance(one, Mapping) for one in schemas)
+        and all(isinstance(one, str) for one in texts)
+    )
 
 
 def from_cluster(kubeconfig: str | None) -> Definitions:
@@ -102,7 +120,7 @@ def validate(path: Path, definitions: Definitions) -> Report:
             undefined.append(f"{one['apiVersion']} {one['kind']}")
             continue
         objects += 1
-        where = f"{path}: {one['kind']} {(one.get('metadata') or {}).get('name', '(without a name)')}"
+        where = f"{path}: {one['kind']} {_metadata(one).get('name', '(without a name)')}"
         problems += [f"{where}: {problem}" for problem in judged(one, definitions, unjudged)]
     return Report(
         objects=objects, problems=tuple(problems), unjudged=tuple(unjudged), undefined=tuple(dict.fromkeys(undefined))
@@ -120,8 +138,9 @@ def _is_undefined(one: Mapping[str, Any], definitions: Definitions) -> bool:
 def judged(one: Mapping[str, Any], definitions: Definitions, unjudged: list[str]) -> Iterator[Problem]:
     """What is wrong with an object; rules that nobody can judge go to `unjudged`."""
     kind, api = str(one["kind"]), str(one["apiVersion"])
-    if not (one.get("metadata") or {}).get("name"):
+    if not _metadata(one).get("name"):
         yield Problem(path="metadata.name", what="is missing")
+    yield from schema.words(_metadata(one))
     found = definitions.schema(kind, api)
     if found is None:
         if not builtin.is_known(one):
@@ -138,6 +157,12 @@ def judged(one: Mapping[str, Any], definitions: Definitions, unjudged: list[str]
         yield from _by_rules(found, filled, unjudged)
         # The operator's are about what is written: the schema's defaults are no wish of the user's.
         yield from operator_rules.problems(one)
+
+
+def _metadata(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Empty where it is none: what has the wrong shape is told by the schema."""
+    metadata = one.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}
 
 
 def _by_rules(found: Schema, filled: Any, unjudged: list[str]) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ _NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 SHORTEST_GRACE_S = 12
 HIGHEST_PRIORITY = 10**9
 _LEAST = dict.fromkeys(("retries", "linger_s", "gpus_per_node", "head_storage_gib"), 0) | dict.fromkeys(
-    ("cpus_per_node", "memory_gib_per_node", "head_cpus", "head_memory_gib"), 1
+    ("cpus_per_node", "memory_gib_per_node", "head_cpus", "head_memory_gib", "start_within_s"), 1
 )
 
 
@@ -29,6 +29,8 @@ class KubeRay:
             (retries; default 3: the run goes on from its persistent tier)
         linger_s: how long the machines of a RayJob that has ended stay, for what they still upload. (s; default 600:
             idle machines cost as much as others)
+        start_within_s: a RayJob that does not run by then, for want of machines, images or volumes, has failed. (s;
+            default 1800: who waits in a queue for scarce machines gives more)
         gpus_per_node: of a machine of the pool; 0: workers are placed by CPUs. (GPUs; default 8: of an A3)
         cpus_per_node: that a worker's pod asks for. (CPUs; default 96: what an A3's pods may ask for, rounded down)
         memory_gib_per_node: that a worker's pod asks for, volumes in memory included. (GiB; default 1500: the same)
@@ -47,6 +49,8 @@ class KubeRay:
             cluster's own)
         gcsfuse: mount the bucket of `checkpoint.persistent` with the Cloud Storage FUSE driver; else it is spoken to
             directly, which alone can compare before it commits. (yes or no; default no: the direct way promises more)
+        claim: PersistentVolumeClaim that head and workers mount where `checkpoint.persistent` is, a folder then; many
+            machines write to it. (text; default none: a bucket needs no volume)
         params: of the model, from which the ramdisk is sized. (parameters; default none: snapshots go to /dev/shm)
         multi_tier: the ramdisk is the one of GKE's multi-tier checkpointing, which outlives pods; else a volume in the
             memory of the pod. (yes or no; default no: clusters must be set up for it)
@@ -62,6 +66,7 @@ class KubeRay:
     ray_version: str = "2.60.0"
     retries: int = 3
     linger_s: int = 600
+    start_within_s: int = 1800
     gpus_per_node: int = 8
     cpus_per_node: int = 96
     memory_gib_per_node: int = 1500
@@ -75,6 +80,7 @@ class KubeRay:
     node_rights: bool = True
     service_account: str = ""
     gcsfuse: bool = False
+    claim: str = ""
     params: float | None = None
     multi_tier: bool = False
     head_storage_gib: int = 10

@@ -1,11 +1,15 @@
 """Effect. A run heals its machines on Kubernetes: a real API server, a stand-in operator, a raylet for each pod."""
 
+import itertools
 import json
+import logging
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from elastic.kube.shape import ROLE, TRAINER
 from elastic.settings import KubeRay
 from tests.cluster.standin_operator import Operator, SharedAddress
 from tests.cluster.test_fit import committed_samples
-from tests.cluster.training import At, regression
+from tests.cluster.training import At, read_lines, regression
 from tests.effects.kube_parts import account_of, api_server, apply, crds
 from tests.pure.test_kuberay_manifests import RunConfig
 
@@ -30,6 +34,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 pytest.importorskip("kubernetes")
 
 RUNS = tuple(f"world{number}" for number in range(12))
+AWAY_S = 30.0
+LONGEST_GAP_S = 5.0  # between two steps; most of it is the worker that is killed while the server is away
 RUN = """
 scaling: {num_dp_replicas: [1, 2], resources_per_worker: {CPU: 1}, label_selector: {elastic-role: trainer}}
 limits: {start_timeout_s: 30, hang_floor_s: 30, grow_after_s: 0.2}
@@ -84,16 +90,33 @@ class World:
         return [line for line in lines if kind in json.dumps(line)]
 
 
-@pytest.fixture
-def world(kube, hosts, names, tmp_path, monkeypatch, request) -> Iterator[World]:
-    name = next(names)
-    made = World(kube, hosts, tmp_path, name, *getattr(request, "param", (3,)))
-    monkeypatch.setattr(machines, "ray_addresses", lambda: made.operator.addresses)
-    monkeypatch.setenv("KUBECONFIG", kube.kubeconfig_for(account_of(name)))  # with no more rights than are rendered
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "x")
-    monkeypatch.setenv("RAY_CLUSTER_NAME", name)
-    yield made
+@contextmanager
+def world_on(kube: Any, hosts: Any, folder: Path, name: str, *sizes: int) -> Iterator[World]:
+    made = World(kube, hosts, folder, name, *sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machines, "ray_addresses", lambda: made.operator.addresses)
+        patch.setenv("KUBECONFIG", kube.kubeconfig_for(account_of(name)))  # with no more rights than are rendered
+        patch.setenv("KUBERNETES_SERVICE_HOST", "x")
+        patch.setenv("RAY_CLUSTER_NAME", name)
+        yield made
     made.operator.close()
+
+
+@pytest.fixture
+def world(kube, hosts, names, tmp_path, request) -> Iterator[World]:
+    with world_on(kube, hosts, tmp_path, next(names), *getattr(request, "param", (3,))) as made:
+        yield made
+
+
+@pytest.fixture
+def world_apart(hosts, tmp_path) -> Iterator[World]:
+    """With an API server that nobody else needs."""
+    name = "apart"
+    with (
+        api_server("full").KubeApi(crds=sorted(crds().glob("*.yaml")), users=[account_of(name)]) as kube,
+        world_on(kube, hosts, tmp_path, name, 3) as made,
+    ):
+        yield made
 
 
 def replace_node(incident: Incident, view: ClusterView) -> Remediation:
@@ -122,33 +145,73 @@ def test_a_bad_machine_is_replaced_and_the_run_has_its_size_again(world):
     assert len(once) == 700 * 16 and set(once.values()) == {1}, "no step was lost or made twice"
 
 
-def test_an_api_server_that_is_away_costs_training_nothing(world):
-    away_s = 30.0
-    server = world.kube._procs[-1].pid
-    steps: list[float] = []
+class Away:
+    """An API server that is away for a while: stopped, so that it says nothing, or killed, so that it refuses."""
 
-    class Steps(Callback):
-        def on_step(self, report: Any, state: RunState, goodput: float) -> None:
-            steps.append(time.monotonic())
+    def __init__(self, world: World, is_silent: bool) -> None:
+        self._world, self._is_silent = world, is_silent
+        self._is_back = threading.Event()
+        self.began_s = 0.0
 
-    def back() -> None:
-        os.kill(server, signal.SIGCONT)
-        world.operator.is_away = False
-
-    def act(state: RunState) -> None:
-        world.operator.is_away = True
-        os.kill(server, signal.SIGSTOP)
-        timer = threading.Timer(away_s, back)
+    def begin(self) -> None:
+        self.began_s = time.time()
+        self._world.operator.is_away = True
+        server = self._world.kube._procs[-1]
+        server.send_signal(signal.SIGSTOP if self._is_silent else signal.SIGKILL)
+        timer = threading.Timer(AWAY_S, self.end)
         timer.daemon = True
         timer.start()
+
+    def end(self) -> None:
+        """From the timer's thread, and again at the end of the test, whatever came of it."""
+        kube = self._world.kube
+        if self._is_silent:
+            kube._procs[-1].send_signal(signal.SIGCONT)
+        elif not self._is_back.is_set():
+            self._is_back.set()
+            kube._procs[-1].wait(10)
+            with (Path(kube.dir) / "server.log").open("ab") as log:
+                kube._procs[-1] = subprocess.Popen(
+                    kube._procs[-1].args,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=kube.dir,
+                    process_group=0,
+                )
+            kube._wait(lambda: kube.request("GET", "/readyz")[0] == 200, "kube-apiserver")
+        self._world.operator.is_away = False
+
+
+@pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "refuses"])
+def test_an_api_server_that_is_away_costs_training_nothing(world_apart, caplog, is_silent):
+    caplog.set_level(logging.INFO, "elastic")
+    world = world_apart
+    away = Away(world, is_silent)
+
+    class Watch(Callback):
+        """Ends the run once it is whole again."""
+
+        def on_step(self, report: Any, state: RunState, goodput: float) -> None:
+            if any("Kubernetes answers again" in line for line in caplog.messages) and state.replicas == 2:
+                (world.folder / "enough").touch()
+
+    def act(state: RunState) -> None:
+        away.begin()
         kill_second(state)
 
     try:
-        result = world.fit(At(10, act), Steps(), steps=900, policy=replace_node, pause_s=0.006)
+        result = world.fit(At(10, act), Watch(), steps=4000, policy=replace_node, pause_s=0.02)
     finally:
-        back()
-    assert result.steps == 900 and result.world_sizes == [2, 1, 2], "remediation went on when it was back"
-    assert max(later - earlier for earlier, later in zip(steps, steps[1:], strict=False)) < away_s / 3
+        away.end()
+    assert result.steps == 4000 and result.world_sizes == [2, 1, 2], "remediation went on when it was back"
+    end_s = away.began_s + AWAY_S
+    steps = [line["t"] for line in read_lines(world.folder) if line["event"] == "committed"]
+    meanwhile = [away.began_s, *(step_s for step_s in steps if away.began_s < step_s < end_s), end_s]
+    assert max(later - earlier for earlier, later in itertools.pairwise(meanwhile)) < LONGEST_GAP_S
+    told = [line for line in caplog.messages if "the API server does not answer" in line]
+    assert told and all(line.endswith("training goes on, and this is tried again") for line in told)
+    assert len(told) <= 2, f"once for each call that it was away from, of which the first was half a look: {told}"
 
 
 @pytest.mark.parametrize("world", [(3, 1)], indirect=True)

@@ -141,34 +141,44 @@ def test_a_job_trains_and_its_log_is_shown(head: Head) -> None:
 
 def test_a_job_that_fails_is_a_failure(head: Head) -> None:
     done = head.submit("wrong", -1)
-    assert done.returncode == 1 and "failed" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 3 and "failed" in done.stderr, done.stdout + done.stderr
 
 
-def test_who_has_no_token_submits_nothing(head: Head) -> None:
-    (head.folder / "other").write_text(TOKEN[::-1])
-    stranger = Head(head.dashboard, head.environment | {"RAY_AUTH_TOKEN_PATH": str(head.folder / "other")}, head.folder)
+@pytest.mark.parametrize("token", [TOKEN[::-1], None])
+def test_who_has_not_the_token_submits_nothing(head: Head, token: str | None) -> None:
+    folder = head.folder / f"stranger-{token is None}"
+    folder.mkdir()
+    if token is not None:
+        (folder / "token").write_text(token)
+    environment = head.environment | {"RAY_AUTH_TOKEN_PATH": str(folder / "token"), "HOME": str(folder)}
+    stranger = Head(head.dashboard, environment, folder)
+    shutil.copy(head.folder / "train.py", folder)
     done = stranger.submit("stranger", 3)
-    assert done.returncode == 1 and not list((head.folder / "stranger").iterdir()), done.stdout + done.stderr
+    assert done.returncode == 1 and not list((folder / "stranger").iterdir()), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.splitlines()[-1].startswith("error: "), done.stderr
+    assert "Ray's token" in done.stderr and "RAY_AUTH_TOKEN" in done.stderr
 
 
 def test_what_a_stopped_job_leaves_in_memory_goes_by_itself(head: Head) -> None:
-    job = head.submit("brief", 4000, "--set", "checkpoint.memory_lease_s=4", "--no-wait").stdout.split()[-1]
+    job = head.submit("brief", 4000, "--set", "checkpoint.memory_lease_s=20", "--no-wait").stdout.split()[-1]
     wait_for(lambda: max(steps_of(head.folder / "brief"), default=0) >= 20, "the job does not train")
     head.job("stop", job)
-    assert "is saved" in head.job("logs", job)
     slots = list(Path("/dev/shm").glob("elastic-brief@*.slot"))
     assert slots, "nothing was left, so nothing can go"
-    wait_for(lambda: not any(slot.exists() for slot in slots), "slots stay although nobody comes", 60)
     titles = "ray::CheckpointReplica", "ray::WorkerActor"
-    wait_for(lambda: not any(running(title) for title in titles), "actors stay although nobody comes", 60)
+    assert running(titles[0], head.folder), "nobody keeps what was left"
+    assert "is saved" in head.job("logs", job)
+    wait_for(lambda: not any(slot.exists() for slot in slots), "slots stay although nobody comes", 60)
+    wait_for(lambda: not any(running(title, head.folder) for title in titles), "actors stay although nobody comes", 60)
 
 
-def running(title: str) -> list[int]:
-    """Processes whose command line begins so."""
+def running(title: str, folder: Path) -> list[int]:
+    """Processes of the cluster in this folder whose command line begins so."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if path.read_bytes().startswith(title.encode()):
+            log = os.readlink(path.with_name("fd") / "1")  # of its cluster's session
+            if log.startswith(str(folder)) and path.read_bytes().startswith(title.encode()):
                 found.append(int(path.parent.name))
     return found
 

@@ -261,11 +261,12 @@ def folders() -> dict[str, str]:
     return {name: target.removeprefix("./") or name for *names, target in lines for name in names}
 
 
-def build_line(target: str, folder: Path, index: str = "") -> str:
-    """The one RUN line of a build, installing into a folder of ours."""
+def build_line(target: str, folder: Path) -> str:
+    """The one RUN line of a build, installing into a folder of ours; a shell reads its arguments as variables."""
     (line,) = [line.removeprefix("RUN ") for line in stages()[f"build-{target}"] if line.startswith("RUN ")]
     assert line.count(IMAGE_FOLDER) == 1
-    return line.replace(IMAGE_FOLDER, str(folder)).replace(f"${{{target.upper()}_INDEX}}", index)
+    assert f'ARG {target.upper()}_INDEX=""' in stages()[f"build-{target}"]
+    return line.replace(IMAGE_FOLDER, str(folder))
 
 
 # Pretends to be python3, pip and what pip installs; notes how each was called.
@@ -278,28 +279,39 @@ esac
 """
 
 
-def install(tmp_path: Path, line: str, fails: str = "nothing") -> tuple[int, list[str]]:
-    """Exit status of an install line, and what it called, with a stand-in for all that takes minutes."""
+def install(tmp_path: Path, target: str, index: str = "", fails: str = "nothing") -> tuple[int, list[str], str]:
+    """Exit status of an install line, what it called, with a stand-in for all that takes minutes, and what it said."""
+    line = build_line(target, tmp_path / "env")
     (tmp_path / "bin").mkdir(exist_ok=True)
     (tmp_path / "bin" / "python3").write_text(STANDIN)
     (tmp_path / "bin" / "python3").chmod(0o755)
     calls = tmp_path / "calls"
-    calls.unlink(missing_ok=True)
+    calls.write_text("")
     environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "CALLS": str(calls), "FAILS": fails}
-    done = subprocess.run(["sh", "-c", line], cwd=ROOT, env=environment, timeout=TOOL_S, check=False)
-    return done.returncode, calls.read_text().splitlines()
+    environment |= {f"{target.upper()}_INDEX": index}
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TOOL_S, check=False
+    )
+    return done.returncode, calls.read_text().splitlines(), done.stderr
 
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_a_build_calls_pip_with_the_lock_and_takes_torch_from_its_own_index(target, tmp_path):
     env = tmp_path / "env"
     venv, ours, last = f"python3 -m venv {env}", f"pip install --no-cache-dir --constraint {LOCK} .[kubernetes]", []
-    assert install(tmp_path, build_line(target, env)) == (0, [venv, ours, "elastic --version"])
     torch = f"pip install --no-cache-dir --index-url https://x --constraint {LOCK} torch"
-    assert install(tmp_path, build_line(target, env, "https://x")) == (0, [venv, torch, ours, "elastic --version"])
+    assert install(tmp_path, target, "https://x") == (0, [venv, torch, ours, "elastic --version"], "")
     for fails, last in [("torch", torch), ("kubernetes", ours), ("--version", "elastic --version")]:
-        status, calls = install(tmp_path, build_line(target, env, "https://x"), fails)
+        status, calls, _ = install(tmp_path, target, "https://x", fails)
         assert status == 3 and calls[-1] == last, "the build ends where a step fails"
+
+
+def test_an_image_without_an_index_is_for_gpus(tmp_path):
+    """pip's own index has torch for CUDA, which an image for CPUs must not get unasked."""
+    venv, ours = f"python3 -m venv {tmp_path / 'env'}", f"pip install --no-cache-dir --constraint {LOCK} .[kubernetes]"
+    assert install(tmp_path, "gpu") == (0, [venv, ours, "elastic --version"], "")
+    status, calls, said = install(tmp_path, "cpu")
+    assert status != 0 and calls == [] and "give --build-arg CPU_INDEX=<index of the CPU wheels" in said
 
 
 def test_what_the_image_names_is_there():

@@ -165,7 +165,9 @@ def keep(beside: Beside) -> Iterator[Callable[..., None]]:
     def start(state: RunState, autoscale: bool) -> None:
         nodes = {name.replace("p", "n"): pod.address for name, pod in beside.pods.items()}
         settings, told = replace(KEPT, autoscale=autoscale), []  # type: ignore[var-annotated]
-        kept.append(Machines(beside.client, CLUSTER, STATE.settings, settings, told.append, lambda: nodes, LOOK_S))
+        kept.append(
+            Machines(beside.client, CLUSTER, STATE.settings, settings, told.append, lambda: nodes, LOOK_S, frozenset)
+        )
         kept[-1].follow(state)
 
     yield start

@@ -347,7 +347,7 @@ def test_all_that_is_done_about_machines_is_within_the_rights_of_the_head(kube, 
     workers = {"w": WorkerRecord(name="w", standing=Standing.MEMBER, node="n1")}
     state = RunState(settings=RunSettings(run="keeper", scaling=SCALING), workers=workers)
     head = connect("default", kube.kubeconfig_for(account_of("keeper")), call_s=5.0)
-    kept = Machines(head, "keeper", state.settings, kuberay, told.append, lambda: nodes, 0.1)
+    kept = Machines(head, "keeper", state.settings, kuberay, told.append, lambda: nodes, 0.1, frozenset)
     try:
         in_quarantine = {"n0": inf, "n2": time.time() + 600.0}
         kept.follow(replace(state, care=Care(quarantine=in_quarantine)))

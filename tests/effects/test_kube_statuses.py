@@ -28,7 +28,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status, body = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        text = json.dumps(body).encode() + b"\n"  # which ends an event of a watch
+        text = body if isinstance(body, bytes) else json.dumps(body).encode() + b"\n"  # which ends an event of a watch
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
@@ -124,6 +124,20 @@ def test_a_server_that_answers_a_byte_at_a_time_is_waited_for_no_longer_than_ano
     with pytest.raises(KubeError, match=r"takes longer than 0\.5 s") as caught:
         calls[call]()
     assert caught.value.why is Why.UNREACHABLE and time.monotonic() - began_s < 5.0
+
+
+RUNNING = {"metadata": {"resourceVersion": "1"}, "status": {"jobDeploymentStatus": "Running"}}
+EVENT = json.dumps({"type": "MODIFIED", "object": RUNNING}).encode()
+
+
+@pytest.mark.parametrize("watched", [EVENT[:-1] + b" " * 20_000, (EVENT + b"\n") * 200], ids=["bytes", "events"])
+def test_a_watch_that_never_comes_to_an_end_is_left_at_the_deadline(client, monkeypatch, watched):
+    monkeypatch.setattr(Answers, "pause_s", 0.001)
+    Answers.said = [(200, RUNNING), (200, watched)]
+    began_s = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"is running after 2 s"):
+        client.wait_for_job("j", lambda one: False, 2.0, lambda one: None)
+    assert time.monotonic() - began_s < 8.0
 
 
 def test_what_is_refused_ends_the_wait(client):

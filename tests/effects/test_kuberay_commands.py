@@ -124,6 +124,74 @@ def test_a_folder_without_definitions_is_refused(tmp_path):
         elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", tmp_path)
 
 
+SELECTING = "kind: RayJob, spec: {entrypoint: x, clusterSelector: {ray.io/cluster: a}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("apiVersion: ray.io/v1, kind: RayJob, metadata: x", "metadata: 'x' must be an object"),
+        ("apiVersion: v1, kind: ConfigMap, metadata: [1]", "metadata: [1] must be an object"),
+        (
+            f"apiVersion: ray.io/v1, metadata: {{name: x, labels: 5}}, {SELECTING}}}",
+            "metadata.labels: 5 must be an obj",
+        ),
+        (
+            f"apiVersion: ray.io/v1, metadata: {{name: x, namespace: U}}, {SELECTING}}}",
+            "metadata.namespace: 'U' must be",
+        ),
+        ("apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: U}", "metadata.namespace: 'U' must be"),
+        (
+            f"apiVersion: ray.io/v1, metadata: {{name: x}}, {SELECTING}, ttlSecondsAfterFinished: 100000000000}}",
+            "spec.ttlSecondsAfterFinished: 100000000000 is no int32",
+        ),
+        (
+            "apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: x}, value: -2147483649",
+            "value: -2147483649 is no int32",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tmp_path, read_once, text, said):
+    pytest.importorskip("kubernetes")
+    (tmp_path / "x.yaml").write_text(f"{{{text}}}")
+    done = CliRunner().invoke(cli, ["kuberay", "validate", str(tmp_path / "x.yaml"), "--crds", str(read_once)])
+    assert done.exit_code == 3 and said in done.stderr, done.output
+
+
+def test_a_time_that_is_not_quoted_is_one(tmp_path, read_once):
+    pytest.importorskip("kubernetes")
+    made = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, creationTimestamp: 2026-01-01T00:00:00Z}\n"
+    (tmp_path / "x.yaml").write_text(made)
+    assert "1 objects are valid" in elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
+
+
+DEFINITION = "kind: CustomResourceDefinition\nmetadata: {name: things.x.io}\n"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "spec: 5",
+        "spec: {group: x.io, names: {kind: T}}",
+        "spec: {group: x.io, names: {kind: T}, versions: [{name: v}]}",
+    ],
+)
+def test_a_definition_that_defines_nothing_is_named(tmp_path, spec):
+    (tmp_path / "x.yaml").write_text(DEFINITION + spec)
+    with pytest.raises(SettingError, match=r"the definition things\.x\.io has no group, kind or schema"):
+        elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a: [", "[1]", "x", "\xff", "{current-context: a, contexts: 5}"])
+def test_a_broken_configuration_of_a_cluster_is_one_sentence(tmp_path, text):
+    pytest.importorskip("kubernetes")
+    (tmp_path / "kubeconfig").write_text(text, encoding="latin-1")
+    with pytest.raises(SettingError, match=r"set KUBECONFIG, or name a folder") as told:
+        elastic("kuberay", "validate", tmp_path / "x.yaml", "--kubeconfig", tmp_path / "kubeconfig")
+    assert "\n" not in str(told.value)
+
+
 # --- values of Google's supervisor ------------------------------------------------------------------------------------
 
 VALUES = """

@@ -1,20 +1,26 @@
 """`elastic submit` without a cluster: what is sent, what is shown, and what the command returns."""
 
+import asyncio
 import json
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from ray.exceptions import AuthenticationError, RpcError
 from ray.job_submission import JobStatus
 
 from elastic.cli import cli
 from elastic.commands import submit
 from elastic.config import from_environment
-from elastic.errors import ElasticError, NoClusterError
+from elastic.errors import ElasticError, NoClusterError, SettingError
 from elastic.knobs import configured
+from elastic.settings import Limits
 
 
 class Dashboard:
@@ -43,7 +49,7 @@ class Dashboard:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, dashboard: Dashboard, *arguments: str) -> Result:
-    monkeypatch.setattr(submit, "_client", lambda address: dashboard)
+    monkeypatch.setattr(submit, "_client", lambda *_: dashboard)
     return CliRunner().invoke(cli, ["submit", *arguments], standalone_mode=False)
 
 
@@ -98,16 +104,93 @@ def test_a_log_that_breaks_off_says_how_to_see_the_rest(monkeypatch):
 
 def test_a_job_that_is_refused_is_one_sentence(monkeypatch):
     done = run(monkeypatch, Dashboard(refuses="no agent"), "--", "x")
-    assert str(done.exception) == "the job was not taken: no agent"
+    assert str(done.exception) == "the job was not taken (no agent): check --working-dir, --pip and --env"
 
 
 def test_a_mistyped_option_is_no_entrypoint(monkeypatch):
     assert isinstance(run(monkeypatch, Dashboard(), "--nmae", "x", "--", "y").exception, click.NoSuchOption)
 
 
-def test_where_nobody_listens_that_is_told():
-    with pytest.raises(NoClusterError, match="no dashboard takes jobs"):
-        submit._client("http://127.0.0.1:1")
+FAILURES = [
+    AuthenticationError("the token\nis old"),
+    RpcError("late"),
+    KeyError("status"),
+    ValueError(""),
+    OSError("x"),
+]
+
+
+@pytest.mark.parametrize("method", ["submit_job", "get_job_status"])
+@pytest.mark.parametrize("failure", FAILURES, ids=repr)
+def test_whatever_the_dashboard_does_is_one_sentence(monkeypatch, method, failure):
+    def failing(*_: Any, **__: Any) -> None:
+        raise failure
+
+    dashboard = Dashboard()
+    setattr(dashboard, method, failing)
+    done = run(monkeypatch, dashboard, "--", "x")
+    assert isinstance(done.exception, NoClusterError) and "\n" not in str(done.exception)
+    knob = "RAY_AUTH_TOKEN" if isinstance(failure, AuthenticationError) else "check --pip|ray job status job-1"
+    assert any(one in str(done.exception).replace("--working-dir, ", "") for one in knob.split("|"))
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """Somebody who answers every request with the status that the path begins with."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(int(self.path.split("/")[1]))
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def told_of(address: str) -> str:
+    """The sentence that an address is refused with."""
+    done = CliRunner().invoke(cli, ["submit", "--address", address, "--", "x"], standalone_mode=False)
+    assert isinstance(done.exception, NoClusterError), done.exc_info
+    assert "\n" not in str(done.exception)
+    return str(done.exception)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_token_that_is_missing_or_wrong_is_one_sentence(refusing, status):
+    told = told_of(f"{refusing}/{status}")
+    assert told.startswith("the dashboard does not take Ray's token") and ": set RAY_AUTH_TOKEN" in told
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_who_is_no_dashboard_is_one_sentence(refusing, status):
+    told = told_of(f"{refusing}/{status}")
+    assert told.startswith("no dashboard takes jobs at http://127") and "check --address" in told
+
+
+@pytest.mark.parametrize("address", ["notaurl", "http://", "ftp://x", "os://x", "http://127.0.0.1:1"])
+def test_where_nobody_listens_that_is_told(address):
+    told = told_of(address)
+    assert told.startswith(f"no dashboard takes jobs at {address}") and "check --address" in told
+
+
+@pytest.mark.parametrize("wrong", [("--env", "X"), ("--set", "limits.leas_s=1"), ("--config", "/no/such.yaml")])
+def test_options_are_judged_before_anybody_is_asked(wrong):
+    done = CliRunner().invoke(cli, ["submit", *wrong, "--address", "http://127.0.0.1:1", "--", "x"])
+    assert isinstance(done.exception, SettingError)
+
+
+def test_what_is_given_is_sent_although_it_is_the_default(monkeypatch):
+    dashboard, usual = Dashboard(), Limits()
+    options = ["--set", f"limits.lease_s={usual.lease_s}", "--set", "seed=0", "--set", "checkpoint=null"]
+    assert run(monkeypatch, dashboard, *options, "--", "x").exit_code == 0
+    sent = dashboard.job["runtime_env"]["env_vars"]
+    assert sent == {"ELASTIC_LIMITS__LEASE_S": str(usual.lease_s), "ELASTIC_SEED": "0"}
 
 
 @pytest.fixture
@@ -134,3 +217,27 @@ def test_a_dashboard_that_goes_away_before_the_end_says_how_to_learn_it(monkeypa
     dashboard.get_job_status = gone
     done = run(monkeypatch, dashboard, "--", "x")
     assert str(done.exception) == "how job-1 ended is not known (refused): ray job status job-1"
+
+
+class Silent(Dashboard):
+    """Its log says one line, and then neither goes on nor ends."""
+
+    async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+        yield "step 1\n"
+        await asyncio.sleep(30)
+
+
+@pytest.mark.timeout(20)
+def test_a_log_that_goes_quiet_for_ever_does_not_keep_anybody(monkeypatch):
+    monkeypatch.setattr(submit, "_QUIET_S", 0.1)
+    done = run(monkeypatch, Silent(), "--", "x")
+    assert done.exit_code == 0 and "step 1" in done.stdout and "may lack its end: ray job logs job-1" in done.stderr
+
+
+@pytest.mark.timeout(20)
+def test_a_dashboard_that_dies_under_a_quiet_log_is_named(monkeypatch):
+    monkeypatch.setattr(submit, "_QUIET_S", 0.1)
+    dashboard = Silent()
+    dashboard.get_job_status = lambda _: time.sleep(30)
+    done = run(monkeypatch, dashboard, "--timeout", "0.5", "--", "x")
+    assert "the dashboard has not answered within --timeout 0.5 s" in str(done.exception)

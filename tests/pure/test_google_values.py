@@ -2,10 +2,13 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from elastic.errors import SettingError
+from elastic.knobs import Given, configured
 from elastic.kube.google_values import DROPPED, MOVED, translate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,3 +103,122 @@ def test_what_is_left_empty_switches_nothing_on():
         {"sim_fault_desc": "", "job_name": "", "num_dp_replicas": "", "persistent_ckpt_dir": "", "frobnicate": ""}
     )
     assert found.config == {} and found.unknown == ["frobnicate"]
+
+
+# --- the files of a recipe, whole -------------------------------------------------------------------------------------
+
+SUPERVISOR = """
+actuator: {image: "registry/supervisor:1", port: 60080, command: run/actuator.py}
+sensor: {image: "registry/supervisor:1", port: 60081, command: run/sensor.py}
+controller: {image: "registry/supervisor:1", port: 60082, command: run/controller.py}
+host_daemon: {image: "registry/supervisor:1", port: 60010, command: run/host_daemon.py}
+project:
+useA3high: "yes"
+namespace: supervisor
+heartbeat_polling_period_s: "15"
+heartbeat_timeout_s: "30"
+watchdogs: [ecc, xid]
+watchdog_interval_s: "10"
+watchdog_notification_cooldown_s: 12.5
+enable_standalone_mode: false
+enable_topology_aware_scheduling: true
+job_namespace: training
+workers_per_host: "8"
+num_nodes_per_dp: "4"
+num_dp_replicas: "4"
+max_in_job_restarts: "0"
+max_workload_restarts: 0
+enable_workload_scaling: true
+pod_termination_threshold_s: "60"
+jobset_downtime_threshold_s: 180
+replicated_job_name: workers
+workload_container_name: trainer
+enable_fault_injection: false
+fault_injection_period_s: 9600
+log_to_stderr: "1"
+verbosity: "2"
+"""
+WORKLOAD = """
+images: {network: "registry/net:1", trainer: "registry/nemo:2"}
+infrastructure:
+  gpu_gen: a3m
+  num_nodes: 16
+  gpus_per_node: "8"
+  max_restarts: 20
+  replicas: 1
+  enable_gcsfuse: "true"
+  pvc: checkpoints
+  nodepool: gpus
+  use_supervisor: true
+workload:
+  job_name_include_date: true
+  model_size: 70B
+  master_port: 6002
+  log_dir_prefix: /gcs/logs
+  envs:
+    - {name: FT_PARAM_INITIAL_RANK_HEARTBEAT_TIMEOUT, value: "600"}
+    - {name: FT_PARAM_RANK_HEARTBEAT_TIMEOUT, value: "120"}
+    - {name: NNODES, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+  flags: |
+    --max-restarts=3 \\
+    --nnodes=${NNODES} \\
+    --job-name=${JOB_IDENTIFIER} \\
+    --ft-param-rank_heartbeat_timeout=120 \\
+    --enable-gc \\
+    --max-runtime 86400 \\
+    --topk-ckpt=-1
+"""
+
+
+def test_the_values_of_a_supervisor_are_translated_whole():
+    found = translate(yaml.safe_load(SUPERVISOR))
+    assert found.unknown == []
+    assert found.config == {
+        "limits": {
+            "heartbeat_polling_period_s": 15,
+            "heartbeat_timeout_s": 30,
+            "pod_termination_threshold_s": 60,
+            "jobset_downtime_threshold_s": 180,
+        },
+        "health": {"period_s": 10, "cooldown_s": 12.5},
+        "kuberay": {"namespace": "training", "gpus_per_node": 8},
+        "scaling": {"num_nodes_per_dp": 4, "num_dp_replicas": [4, 4], "workers_per_replica": 32, "use_gpu": True},
+        "chaos": {"enable_fault_injection": False},
+    }
+    assert found.dropped["fault_injection_period_s"] == "enable_fault_injection is off, so no fault is injected"
+    assert {"sensor.image", "sensor.command", "namespace", "useA3high", "max_workload_restarts"} <= set(found.dropped)
+    configured(given(found.config))
+
+
+def test_the_values_of_a_workload_are_translated_whole():
+    found = translate(yaml.safe_load(WORKLOAD))
+    assert found.unknown == []
+    assert found.config == {
+        "kuberay": {"gpus_per_node": 8, "gcsfuse": True},
+        "limits": {"max_workload_restarts": 20, "max_in_job_restarts": 3},
+        "checkpoint": {"keep": {"every": 1}},
+    }, "those of a flag are the launcher's, those of a value the JobSet's"
+    assert found.dropped["workload.envs.FT_PARAM_RANK_HEARTBEAT_TIMEOUT"] == DROPPED["rank_heartbeat_timeout"]
+    assert found.dropped["workload.flags.job-name"].startswith("a variable of their scripts")
+    assert {"images.network", "infrastructure.pvc", "workload.flags.nnodes", "workload.flags.enable-gc"} <= set(
+        found.dropped
+    )
+    configured(given(found.config))
+
+
+def given(section: dict[str, Any]) -> dict[str, Any]:
+    return {key: given(one) if isinstance(one, dict) else Given(one, "values.yaml") for key, one in section.items()}
+
+
+def test_faults_are_injected_where_the_switch_is_on():
+    values = {"enable_fault_injection": "true", "fault_injection_period_s": "600"}
+    assert translate(values).config == {"chaos": {"enable_fault_injection": True, "fault_injection_period_s": 600}}
+
+
+@pytest.mark.parametrize(
+    "values", [{"enable_gcsfuse": "perhaps"}, {"heartbeat_timeout_s": True}, {"workers_per_host": "8.5"}]
+)
+def test_what_is_neither_a_number_nor_a_switch_is_refused_by_its_key(values):
+    (key,) = values
+    with pytest.raises(SettingError, match=f"{key}=.* is no value for {MOVED[key].to}"):
+        translate(values)

@@ -245,11 +245,88 @@ def test_jobs_on_an_interactive_cluster_have_names_of_their_own_and_its_mounted_
     assert where not in variables(replace(config, checkpoint=None))
 
 
+def test_what_is_given_is_a_variable_even_where_it_is_the_default():
+    given = {
+        "limits": {"lease_s": Given(Limits().lease_s, "x")},
+        "scaling": {"label_selector": {"a": Given("b", "x")}},
+        "checkpoint": Given(None, "x"),
+        "kuberay": Given(None, "x"),
+        "seed": Given(0, "x"),
+    }
+    assert variables(configured(given), given) == {
+        "ELASTIC_LIMITS__LEASE_S": json.dumps(Limits().lease_s),
+        "ELASTIC_SCALING__LABEL_SELECTOR": '{"a": "b"}',
+        "ELASTIC_SEED": "0",
+    }
+    assert variables(configured(given)) == {"ELASTIC_SCALING__LABEL_SELECTOR": '{"a": "b"}'}
+
+
 def test_machines_stay_for_what_they_still_upload_after_a_job():
     assert render(CONFIG, "1")["rayjob"]["spec"]["ttlSecondsAfterFinished"] == 600
     assert render(with_kuberay(linger_s=7200), "1")["rayjob"]["spec"]["ttlSecondsAfterFinished"] == 7200
     with pytest.raises(SettingError, match="KubeRay.linger_s=-1 must not be negative"):
         KubeRay(linger_s=-1)
+
+
+def test_how_long_a_job_may_wait_for_what_it_runs_on_is_a_knob():
+    assert render(CONFIG, "1")["rayjob"]["spec"]["preRunningDeadlineSeconds"] == 1800
+    assert render(with_kuberay(start_within_s=86400), "1")["rayjob"]["spec"]["preRunningDeadlineSeconds"] == 86400
+    with pytest.raises(SettingError, match="KubeRay.start_within_s=0 must be positive"):
+        KubeRay(start_within_s=0)
+
+
+@pytest.mark.parametrize("persistent", ["/nfs/runs", "file:///nfs/runs"])
+def test_a_folder_for_the_persistent_tier_is_a_claim_that_all_who_write_mount(persistent):
+    config = replace(with_kuberay(claim="store"), checkpoint=Checkpoint(persistent=persistent))
+    spec = cluster(config)
+    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    mounted = {}
+    for name, group in zip(("head", "supervisor", "workers"), groups, strict=True):
+        pod = group["template"]["spec"]
+        claims = [one["persistentVolumeClaim"] for one in pod["volumes"] if one["name"] == "store"]
+        where = [one["mountPath"] for one in pod["containers"][0]["volumeMounts"] if one["name"] == "store"]
+        mounted[name] = (claims, where)
+    has = ([{"claimName": "store"}], ["/nfs/runs"])
+    assert mounted == {"head": has, "supervisor": ([], []), "workers": has}
+    assert inside(config).checkpoint.persistent == persistent
+
+
+@pytest.mark.parametrize(
+    ("persistent", "kuberay", "said"),
+    [
+        (
+            "/nfs/runs",
+            {},
+            "Checkpoint.persistent='/nfs/runs' is mounted in no pod: give gs://bucket/folder, or KubeRay.c",
+        ),
+        ("file:///x", {}, "Checkpoint.persistent='file:///x' is mounted in no pod"),
+        (
+            "/nfs/runs",
+            {"gcsfuse": True},
+            "KubeRay.gcsfuse=True mounts a bucket, and Checkpoint.persistent='/nfs/runs' is",
+        ),
+        ("gs://", {"gcsfuse": True}, "KubeRay.gcsfuse=True mounts a bucket"),
+        (None, {"gcsfuse": True}, "KubeRay.gcsfuse=True mounts a bucket"),
+        (
+            "gs://b/runs",
+            {"claim": "c"},
+            "KubeRay.claim='c' is mounted where a folder is, and Checkpoint.persistent='gs",
+        ),
+        ("runs", {"claim": "c"}, "KubeRay.claim='c' is mounted where a folder is, and Checkpoint.persistent='runs'"),
+        ("gs://b/runs", {"claim": "c", "gcsfuse": True}, "KubeRay.claim='c' is mounted where a folder is"),
+        (None, {"claim": "c"}, "KubeRay.claim='c' is mounted where a folder is"),
+    ],
+)
+def test_a_persistent_tier_that_no_pod_reaches_is_refused(persistent, kuberay, said):
+    config = replace(with_kuberay(**kuberay), checkpoint=Checkpoint(persistent=persistent))
+    with pytest.raises(SettingError, match=re.escape(said)):
+        render(config, "1")
+
+
+@pytest.mark.parametrize("checkpoint", [None, Checkpoint(), Checkpoint(persistent="s3://b/runs")])
+def test_a_persistent_tier_that_needs_no_volume_gets_none(checkpoint):
+    volumes = {one["name"] for one in trainer(replace(CONFIG, checkpoint=checkpoint))["volumes"]}
+    assert volumes == {"shm"}
 
 
 def test_interactive_work_gets_a_cluster():

@@ -7,7 +7,7 @@ import pytest
 
 from elastic.kube import operator_rules
 from elastic.kube.manifests import render
-from elastic.kube.schema import problems, rules, schema_of, with_defaults
+from elastic.kube.schema import problems, rules, schema_of, with_defaults, words
 from tests.pure.test_kuberay_manifests import CONFIG, with_kuberay
 
 PARTS = {
@@ -17,6 +17,8 @@ PARTS = {
 }
 FIELDS = {
     "size": {"type": "integer", "minimum": 1, "maximum": 9},
+    "ttl": {"type": "integer", "format": "int32"},
+    "long": {"type": "integer", "format": "int64"},
     "port": {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]},
     "mode": {"type": "string", "enum": ["a", "b"], "default": "a"},
     "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 4},
@@ -59,6 +61,7 @@ def thing(**spec: Any) -> dict[str, Any]:
         {"port": 80},
         {"port": "http"},
         {"on": None},
+        {"ttl": 2**31 - 1, "long": 10**11},
         {"labels": {"a": "b"}},
         {"free": {"any": [1, {"thing": None}]}},
         {"parts": [{"id": "a"}, {"id": "b", "n": 0.5}]},
@@ -96,6 +99,9 @@ def test_what_is_allowed(spec):
         ({"even": 10}, "spec.even: 10 breaks maximum 8"),
         ({"few": 3}, "spec.few: 3 is none of what it may be"),
         ({"either": 7}, "spec.either: 7 is what it must not be"),
+        ({"ttl": 10**11}, "spec.ttl: 100000000000 is no int32"),
+        ({"ttl": -(2**31) - 1}, "spec.ttl: -2147483649 is no int32"),
+        ({"long": 2**63}, "spec.long: 9223372036854775808 is no int64"),
     ],
 )
 def test_what_is_not(spec, said):
@@ -106,6 +112,51 @@ def test_what_is_missing_is_told():
     one = thing()
     del one["spec"]["size"]
     assert [str(problem) for problem in problems(SCHEMA, one)] == ["spec.size: is missing"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"labels": 5}, "metadata.labels: 5 must be an object"),
+        ({"labels": {"a": 5}}, "metadata.labels.a: 5 must be a string"),
+        ({"annotations": {"a": 5}}, "metadata.annotations.a: 5 must be a string"),
+        ({"nmae": "x"}, "metadata.nmae: there is no such field"),
+        ({"name": 5}, "metadata.name: 5 must be a string"),
+        ({"namespace": "UPPER"}, "metadata.namespace: 'UPPER' must be lower case letters, digits and dashes, 63 of"),
+        ({"labels": {"a": "b c"}}, "metadata.labels.a: 'b c' is no label of Kubernetes"),
+        ({"labels": {"UPPER.io/a": "b"}}, "metadata.labels.UPPER.io/a: 'b' is no label of Kubernetes"),
+        ({"annotations": {"a b": "c"}}, "metadata.annotations.a b: is no name of an annotation"),
+        ({"finalizers": [1]}, "metadata.finalizers[0]: 1 must be a string"),
+        ({"ownerReferences": [{"kind": "X", "name": "x", "uid": "1"}]}, "metadata.ownerReferences[0].apiVersion: is"),
+        ("x", "metadata: 'x' must be an object"),
+        (None, "metadata: None must be an object"),
+    ],
+)
+def test_what_an_object_says_of_itself_is_judged(metadata, said):
+    one = {**thing(), "metadata": metadata if not isinstance(metadata, dict) else {"name": "t"} | metadata}
+    found = [*problems(SCHEMA, one), *words(metadata if isinstance(metadata, dict) else {})]
+    assert len(found) == 1 and str(found[0]).startswith(said), found
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {
+            "namespace": "ml-1",
+            "labels": {"app.kubernetes.io/name": "x", "empty": ""},
+            "annotations": {"Up/b": "any: 1"},
+        },
+        {
+            "namespace": None,
+            "labels": None,
+            "annotations": None,
+            "creationTimestamp": None,
+            "managedFields": [{"a": 1}],
+        },
+    ],
+)
+def test_what_an_object_may_say_of_itself(metadata):
+    assert not [*problems(SCHEMA, {**thing(), "metadata": {"name": "t"} | metadata}), *words(metadata)]
 
 
 def test_defaults_are_filled_in_and_nothing_else_is_changed():
@@ -160,6 +211,12 @@ HEAD_ENV = f"{CLUSTER}.headGroupSpec.template.spec.containers.0.env"
 V2 = {"name": "RAY_enable_autoscaler_v2", "value": "1"}
 
 
+HEAD = f"{CLUSTER}.headGroupSpec.template.spec.containers.0"
+START = f"{CLUSTER}.headGroupSpec.rayStartParams"
+FIRST_AUTOSCALER = {f"{CLUSTER}.autoscalerOptions.version": "v1"}
+SELECTED = {"spec.clusterSelector": {"ray.io/cluster": "ours"}, "spec.backoffLimit": 0}
+
+
 def rules_of(policy: str, ttl_s: int = 0, state: str = "SUCCEEDED") -> list[dict[str, Any]]:
     return [{"policy": policy, "condition": {"jobStatus": state, "ttlSeconds": ttl_s}}]
 
@@ -168,6 +225,11 @@ def deleting(*rules: dict[str, Any]) -> dict[str, Any]:
     """Instead of what is rendered."""
     off = {"spec.shutdownAfterJobFinishes": False, "spec.ttlSecondsAfterFinished": 0}
     return off | {"spec.deletionStrategy": {"deletionRules": list(rules)}}
+
+
+def ending(success: str, failure: str | None, *rules: dict[str, Any]) -> dict[str, Any]:
+    ends = {"onSuccess": {"policy": success}, "onFailure": {"policy": failure} if failure else {}}
+    return {"spec.deletionStrategy": ends | ({"deletionRules": list(rules)} if rules else {})}
 
 
 @pytest.mark.parametrize(
@@ -234,17 +296,60 @@ def deleting(*rules: dict[str, Any]) -> dict[str, Any]:
         ({f"{CLUSTER}.enableInTreeAutoscaling": False, HEAD_ENV: [V2]}, f"{CLUSTER}.enableInTreeAutoscaling"),
         ({"spec.runtimeEnvYAML": "pip: ["}, "spec.runtimeEnvYAML"),
         ({"spec.runtimeEnvYAML": "- pip"}, "spec.runtimeEnvYAML"),
-        (
-            {f"{CLUSTER}.gcsFaultToleranceOptions": {"backend": "redis"}},
-            f"{CLUSTER}.gcsFaultToleranceOptions.redisAddress",
-        ),
-        ({f"{CLUSTER}.gcsFaultToleranceOptions": {}}, f"{CLUSTER}.gcsFaultToleranceOptions.redisAddress"),
         ({HEAD_ENV: [{"name": "RAY_gcs_storage", "value": "memory"}]}, f"{CLUSTER}.headGroupSpec"),
         ({HEAD_ENV: [{"name": "RAY_gcs_storage_path", "value": "/x"}]}, f"{CLUSTER}.headGroupSpec"),
         (
             {f"{CLUSTER}.gcsFaultToleranceOptions.storage.claimName": "mine"},
             f"{CLUSTER}.gcsFaultToleranceOptions.storage.claimName",
         ),
+        (
+            {f"{CLUSTER}.gcsFaultToleranceOptions.storage": {"claimName": "mine", "storageClassName": "fast"}},
+            f"{CLUSTER}.gcsFaultToleranceOptions.storage.claimName",
+        ),
+        (
+            {f"{CLUSTER}.gcsFaultToleranceOptions.storage": {"claimName": "mine", "accessModes": ["ReadWriteOnce"]}},
+            f"{CLUSTER}.gcsFaultToleranceOptions.storage.claimName",
+        ),
+        ({f"{HEAD}.volumeMounts": [{"name": "x", "mountPath": "/data/gcs"}]}, f"{CLUSTER}.headGroupSpec"),
+        ({"metadata.annotations": {"ray.io/ft-enabled": "true"}}, "metadata.annotations"),
+        ({"metadata.annotations": {"ray.io/external-storage-namespace": "x"}}, "metadata.annotations"),
+        ({HEAD_ENV: [{"name": "RAY_REDIS_ADDRESS", "value": "r:1"}]}, f"{CLUSTER}.headGroupSpec"),
+        ({HEAD_ENV: [{"name": "REDIS_PASSWORD", "value": "x"}]}, f"{CLUSTER}.headGroupSpec"),
+        ({HEAD_ENV: [{"name": "REDIS_USERNAME", "value": "x"}]}, f"{CLUSTER}.headGroupSpec"),
+        ({f"{START}.redis-username": "x"}, f"{CLUSTER}.headGroupSpec"),
+        ({f"{START}.redis-password": "x"}, f"{START}.redis-password"),
+        (
+            {f"{CLUSTER}.gcsFaultToleranceOptions": None, HEAD_ENV: [{"name": "RAY_REDIS_ADDRESS", "value": "r:1"}]},
+            f"{CLUSTER}.headGroupSpec",
+        ),
+        ({"spec.preRunningDeadlineSeconds": 0}, "spec.preRunningDeadlineSeconds"),
+        ({"spec.deletionStrategy": {}}, "spec.deletionStrategy"),
+        ({"spec.deletionStrategy": {"onSuccess": {"policy": "DeleteSelf"}}}, "spec.deletionStrategy"),
+        (ending("DeleteSelf", "DeleteNone"), "spec.deletionStrategy.onFailure.policy"),
+        (ending("DeleteNone", "DeleteSelf"), "spec.deletionStrategy.onSuccess.policy"),
+        (ending("DeleteSelf", None), "spec.deletionStrategy.onFailure.policy"),
+        (
+            deleting(*rules_of("DeleteSelf")) | ending("DeleteSelf", "DeleteSelf", *rules_of("DeleteSelf")),
+            "spec.deletionStrategy",
+        ),
+        (ending("DeleteCluster", "DeleteSelf") | SELECTED, "spec.deletionStrategy.onSuccess.policy"),
+        (deleting(*rules_of("DeleteWorkers")) | SELECTED, "spec.deletionStrategy.deletionRules[0].policy"),
+        ({f"{GROUP}.minReplicas": -1}, f"{FIRST}.minReplicas"),
+        ({f"{GROUP}.maxReplicas": -1}, f"{FIRST}.maxReplicas"),
+        ({f"{GROUP}.idleTimeoutSeconds": -1}, f"{FIRST}.idleTimeoutSeconds"),
+        (FIRST_AUTOSCALER | {f"{GROUP}.idleTimeoutSeconds": 0}, f"{FIRST}.idleTimeoutSeconds"),
+        (FIRST_AUTOSCALER | {f"{GROUP}.priority": 1}, f"{FIRST}.priority"),
+        ({f"{GROUP}.priority": 1, f"{CLUSTER}.rayVersion": "2.55.1"}, f"{CLUSTER}.rayVersion"),
+        ({f"{CLUSTER}.autoscalerOptions.idleTimeoutSeconds": -1}, f"{CLUSTER}.autoscalerOptions.idleTimeoutSeconds"),
+        (
+            {f"{CLUSTER}.autoscalerOptions.env": [{"name": "KUBERAY_GEN_AUTOSCALER_START_CMD", "value": "x"}]},
+            f"{CLUSTER}.autoscalerOptions.env",
+        ),
+        (
+            {f"{CLUSTER}.authOptions": {"enableK8sTokenAuth": True, "mode": "token", "secretName": "x"}},
+            f"{CLUSTER}.authOptions.secretName",
+        ),
+        ({f"{CLUSTER}.authOptions": {"enableK8sTokenAuth": True}}, f"{CLUSTER}.authOptions.mode"),
     ],
 )
 def test_the_operator_refuses(changes, where):
@@ -283,6 +388,21 @@ def test_without_autoscaling_the_bounds_must_be_given():
         {f"{CLUSTER}.gcsFaultToleranceOptions": {"backend": "redis", "redisAddress": "redis:6379"}},
         {f"{CLUSTER}.gcsFaultToleranceOptions": {"backend": "rocksdb", "storage": {"claimName": "mine"}}},
         {"spec.submissionMode": "SidecarMode", "spec.submitterConfig": None, RESTARTS: None},
+        {f"{CLUSTER}.gcsFaultToleranceOptions": {}},
+        {f"{CLUSTER}.gcsFaultToleranceOptions": {"backend": "redis"}},
+        {
+            f"{CLUSTER}.gcsFaultToleranceOptions": None,
+            HEAD_ENV: [{"name": "RAY_REDIS_ADDRESS", "value": "r:1"}],
+            "metadata.annotations": {"ray.io/ft-enabled": "true"},
+        },
+        ending("DeleteSelf", "DeleteSelf"),
+        ending("DeleteSelf", "DeleteNone")
+        | {"spec.shutdownAfterJobFinishes": False, "spec.ttlSecondsAfterFinished": 0},
+        deleting(*rules_of("DeleteNone")),
+        ending("DeleteSelf", "DeleteSelf") | SELECTED,
+        {f"{GROUP}.idleTimeoutSeconds": 60, f"{GROUP}.priority": 10},
+        FIRST_AUTOSCALER | {f"{GROUP}.priority": 0},
+        {f"{CLUSTER}.autoscalerOptions": {}, HEAD_ENV: [V2], f"{GROUP}.priority": 1},
     ],
 )
 def test_the_operator_takes(changes):

@@ -262,6 +262,16 @@ def test_the_group_shrinks_by_machines_that_no_worker_is_on_and_names_them():
     assert orders(replace(idle, is_settled=False)) == (), "a worker may be about to be placed there"
 
 
+def test_a_group_that_runs_share_grows_and_never_shrinks():
+    """Whose a machine without workers is, nobody knows: another run has asked for it, or has it in reserve."""
+    shared = replace(CALM, busy=frozenset({"n0"}), is_shared=True)
+    pending = replace(SEEN, pods=(*PODS[:2], replace(PODS[2], address="", node="", is_running=False)))
+    for seen in (SEEN, pending, replace(SEEN, pods=PODS[:1])):
+        found = orders(replace(shared, replicas=1), seen, Memory(told=1))
+        assert not [one for one in found if isinstance(one, Scale | Replace)], "a second run beside a larger one"
+    assert orders(replace(shared, replicas=4)) == (Scale(replicas=4, of=3),)
+
+
 def test_pods_that_do_not_run_are_given_up_before_machines_are():
     fewer = replace(CALM, replicas=2, busy=frozenset({"n0"}))
     pending = replace(SEEN, pods=(*PODS[:2], replace(PODS[2], address="", node="", is_running=False)))

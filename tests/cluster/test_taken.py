@@ -1,0 +1,26 @@
+"""Effect. On which of Ray's nodes somebody has processors, which is asked before a pod of a shared cluster goes."""
+
+import time
+from typing import Any
+
+from elastic.actors.machines import ray_taken
+
+
+def test_a_node_is_taken_while_somebody_has_a_part_of_a_processor_there(hosts: Any) -> None:
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    place = placement_group([{"CPU": 0.1}], bundle_label_selector=[{"pool": "b"}])
+    ray.get(place.ready(), timeout=30)
+    node = hosts.nodes["b"].node_id
+    until(lambda: node in ray_taken(), "a place that is kept for somebody is taken")
+    remove_placement_group(place)
+    until(lambda: node not in ray_taken(), "it is free again")
+
+
+def until(condition: Any, why: str) -> None:
+    """What is taken is told by each node, within a second or so."""
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s, why
+        time.sleep(0.1)
