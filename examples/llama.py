@@ -159,6 +159,18 @@ class Bytes:
 # ---- the training
 
 
+def loss_of_part(model: nn.Module, whole: Tensor, shard: int, shards: int) -> Tensor:
+    """Of this worker's rows of a micro-batch, such that the mean over the workers is the mean over all rows.
+
+    The last micro-batch of an epoch may have fewer rows than there are workers: some get none, and take part all the
+    same, since their mates wait for them inside the model.
+    """
+    part = whole.tensor_split(shards)[shard]
+    logits = model(part[:, :-1])
+    total = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
+    return total * shards / whole[:, 1:].numel()
+
+
 def make_train_fn(recipe: Recipe) -> Callable[[Any], float]:
     """What every worker runs; returns the last loss."""
 
@@ -172,9 +184,7 @@ def make_train_fn(recipe: Recipe) -> Callable[[Any], float]:
         for step in session.steps(batches, max_steps=recipe.steps):
             with step:
                 for whole in step:
-                    part = whole.tensor_split(mesh.size())[session.shard].to(session.device)
-                    logits = model(part[:, :-1])
-                    step.backward(F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten()))
+                    step.backward(loss_of_part(model, whole.to(session.device), session.shard, mesh.size()))
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 loss = torch.tensor(step.loss) / mesh.size()
                 torch.distributed.all_reduce(loss)  # over this replica: the mean of what its workers found

@@ -1,5 +1,6 @@
 """Effect. Tells callbacks what has happened, in its order, in the thread that called `fit`."""
 
+import logging
 from collections.abc import Callable, Sequence
 
 from elastic.callbacks.base import Callback
@@ -11,6 +12,8 @@ from elastic.control.tuning import Tuning
 from elastic.control.values import StepReport
 from elastic.ledger.ledger import Ledger
 from elastic.ledger.lines import Line
+
+log = logging.getLogger("elastic")
 
 
 class Teller:
@@ -88,6 +91,8 @@ class Teller:
             callback.on_step(report, state, goodput)
 
     def _tell_changes(self, before: RunState, state: RunState) -> None:
+        if state.care.no_starts and state.care.no_starts != before.care.no_starts:
+            log.warning("the run goes on with the workers it has: %s", state.care.no_starts)
         for callback in self._callbacks:
             if state.trained > before.trained and state.view is not None:
                 callback.on_generation(state.view)

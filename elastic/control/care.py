@@ -96,6 +96,8 @@ class Care:
         nodes_missing: machines that were asked for and have not come in time.
         stopped_s: when all last stopped at the end of a step, which stages it.
         awaited: orders that are not answered yet, and that no phase waits for.
+        excused: workers on their way on nodes where one has ended before its first step: more such ends are no news.
+        starts_from_s: no worker is started before; no_starts: why, empty if any may be.
     """
 
     quarantine: Mapping[str, float] = field(default_factory=dict)
@@ -118,6 +120,9 @@ class Care:
     nodes_missing: int = 0
     stopped_s: float = -inf
     awaited: tuple[Awaited, ...] = ()
+    excused: frozenset[str] = frozenset()
+    starts_from_s: float = -inf
+    no_starts: str = ""
 
     def moved_by(self, absent_s: float) -> "Care":
         """All times later by so much."""
@@ -129,6 +134,7 @@ class Care:
             resets=tuple(
                 replace(one, since_s=one.since_s + absent_s, until_s=one.until_s + absent_s) for one in self.resets
             ),
+            starts_from_s=self.starts_from_s + absent_s,
             hold=None if self.hold is None else replace(self.hold, until_s=self.hold.until_s + absent_s),
             leaving=None if self.leaving is None else replace(self.leaving, until_s=self.leaving.until_s + absent_s),
         )

@@ -54,6 +54,7 @@ from elastic.control.restoring import consider_restore, look_for_state, note_pro
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
 from elastic.control.room import crowded
 from elastic.control.saving import save_again
+from elastic.control.starts import count_start_failure, note_start
 from elastic.control.state import IN_STEP, NOTHING_SAID, OVER, Phase, RunState, Standing
 from elastic.control.stragglers import gpu_slow, note_speed
 from elastic.control.suspicion import KEPT_STEPS
@@ -126,7 +127,8 @@ def _parked(turn: Turn, event: ev.WorkerParked) -> None:
         turn.tend(loading_s=(*turn.state.care.loading_s, turn.attended_s - record.since_s)[-KEPT:])
     known = {"host": event.host, "port": event.port, "pid": event.pid, "layout": event.layout, "gpus": event.gpus}
     turn.set_worker(event.worker, standing=Standing.PARKED, slot_bytes=event.slot_bytes, **known)
-    turn.change(start_failures=0, plan=event.plan or turn.state.plan)
+    turn.change(plan=event.plan or turn.state.plan)
+    note_start(turn)
 
 
 def _parked_at_start(turn: Turn, event: ev.WorkerParked) -> None:
@@ -191,7 +193,7 @@ def _departed(turn: Turn, event: ev.WorkerDeparted) -> None:
 def _react_to_loss(turn: Turn, name: str, before: Standing, evidence: str) -> None:
     """What a loss means in each phase; `before` is the standing that was lost."""
     if before in (Standing.REQUESTED, Standing.LOADING):
-        turn.count_start_failure(name, evidence)
+        count_start_failure(turn, name, evidence)
     phase = turn.state.phase
     if phase in (Phase.STARTING, Phase.WAITING):
         if turn.worker(name).standing in OVER or not turn.is_member(name):  # a suspect may come back
@@ -395,7 +397,7 @@ def _joiner_raised(turn: Turn, name: str, summary: str) -> None:
     """A run that trains is not ended by a worker that has no part in it yet."""
     turn.set_worker(name, standing=Standing.DEAD)
     turn.dismiss(name, reason="train_fn raised before its first step")
-    turn.count_start_failure(name, summary)
+    count_start_failure(turn, name, summary)
     if turn.state.phase in (Phase.RUNNING, Phase.WAITING):
         turn.replenish(f"{name} raised before its first step")
 

@@ -11,6 +11,7 @@ from elastic.control.leaving import expire_leaving
 from elastic.control.outcome import Ending
 from elastic.control.restoring import consider_restore, expire_restores
 from elastic.control.retuning import consider_tuning
+from elastic.control.starts import count_start_failure
 from elastic.control.state import Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
@@ -50,7 +51,7 @@ def _expire_loading(turn: Turn) -> None:
     for worker in list(takewhile(lambda worker: turn.attended_s - worker.since_s > limit_s, loading)):
         why = f"not at its first step after Limits.load_timeout_s={limit_s}"
         turn.fence(worker.name, why)
-        turn.count_start_failure(worker.name, why)
+        count_start_failure(turn, worker.name, why)
 
 
 def _expire_restore(turn: Turn) -> None:

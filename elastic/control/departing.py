@@ -5,6 +5,7 @@ from collections.abc import Collection
 from elastic.control import events as ev
 from elastic.control.exiting import begin_exit
 from elastic.control.remediation import Kind
+from elastic.control.starts import count_start_failure
 from elastic.control.state import OVER, Gang, Phase, Standing, State, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import Incident, IncidentClass
@@ -34,7 +35,7 @@ def notice_if_leaving(turn: Turn, name: str) -> None:
     elif worker.node in turn.state.care.quarantine and worker.standing in AT_HOME:
         why = f"{worker.node} is in quarantine"
         if worker.node in worker.avoid:
-            turn.count_start_failure(name, f"it was placed on {worker.node}, which it was to avoid")
+            count_start_failure(turn, name, f"it was placed on {worker.node}, which it was to avoid")
         notice(turn, name, why)
 
 

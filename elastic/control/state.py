@@ -220,7 +220,7 @@ class RunState:
         pause_asked: a member was asked to have all stop at the end of a step, last at pause_asked_s.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
-        start_failures: workers in a row that ended before their first step.
+        start_failures: workers in a row that ended before their first step (`control/starts.py`).
         without_progress: incidents in a row with no stable step between them.
         flown: with which micro-batches workers have died, of steps that are not stable yet (`control/poison.py`).
         left_out: steps that all replicas leave out, since one of their micro-batches is poison.

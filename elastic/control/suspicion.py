@@ -108,6 +108,10 @@ def _reason(reading: Reading, limit_s: float) -> str:
 
 def all_wait(readings: Sequence[Reading], stall_s: float) -> bool:
     """Everybody that can be seen waits for others, and has for too long: whoever is missing is out of sight."""
-    is_young = any(reading.commits < YOUNG_COMMITS for reading in readings)
     waits = all(reading.phase in WAITING and reading.still_s >= stall_s for reading in readings)
-    return bool(readings) and waits and not is_young
+    return bool(readings) and waits
+
+
+def some_warm_up(readings: Iterable[Reading]) -> bool:
+    """Where nobody is out of sight, a first reduction may take its time."""
+    return any(reading.commits < YOUNG_COMMITS for reading in readings)

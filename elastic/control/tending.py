@@ -14,6 +14,7 @@ from elastic.control.deciding import on_gpus
 from elastic.control.exiting import see_off
 from elastic.control.holding import expire_hold
 from elastic.control.leaving import expire_leaving
+from elastic.control.starts import try_starts_again
 from elastic.control.state import OVER, Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 
@@ -28,6 +29,7 @@ def tend(turn: Turn) -> None:
     _see_to_resets(turn)
     expire_leaving(turn)
     _ask_anew(turn)
+    try_starts_again(turn)
     _remind_of_pause(turn)
     expire_hold(turn)
     expire_answers(turn)

@@ -149,8 +149,8 @@ class Turn:
 
         Who is missing in a replica that is there is started in its place; beyond that, whole replicas are.
         """
-        scaling, limits = self.settings.scaling, self.settings.limits
-        if self.state.start_failures >= limits.start_tries or self.state.care.leaving is not None:
+        scaling = self.settings.scaling
+        if self.now_s < self.state.care.starts_from_s or self.state.care.leaving is not None:
             return
         held, wanted = self.tally.held, scaling.bounds[1] + scaling.spares
         may_come_back = [w for w in self.standing(Standing.SUSPECT) if self.is_member(w.name) and not w.fenced]
@@ -189,7 +189,7 @@ class Turn:
             node, *others = self.state.care.places
             self.tend(places=tuple(others))
         for shard in range(self.state.width):
-            if shard not in there and self.state.start_failures < self.settings.limits.start_tries:
+            if shard not in there and self.now_s >= self.state.care.starts_from_s:
                 self._start(gang, shard, node, reason)
 
     def _start(self, gang: int, shard: int, node: str, reason: str) -> None:
@@ -254,14 +254,6 @@ class Turn:
             has_begun = standing is not Standing.REQUESTED
             self.set_worker(name, standing=Standing.GONE, is_dismissed=has_begun)
         self.do(Dismiss(workers=(name,), reason=reason))
-
-    def count_start_failure(self, name: str, evidence: str) -> None:
-        self.change(start_failures=self.state.start_failures + 1)
-        limit = self.settings.limits.start_tries
-        if self.state.phase is Phase.STARTING and self.state.start_failures >= limit:
-            self.fail(
-                Ending.NOT_ENOUGH_SLOTS, f"{limit} workers in a row ended before their first step; the last: {evidence}"
-            )
 
     def blame_joiners(self) -> None:
         """A forming failed: joiners among its members have one try less."""

@@ -6,7 +6,7 @@ from elastic.control import events as ev
 from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.forming import freeze
 from elastic.control.state import OVER, Standing
-from elastic.control.suspicion import Suspicion, all_wait, stall_limit_s, suspicions
+from elastic.control.suspicion import Suspicion, all_wait, some_warm_up, stall_limit_s, suspicions
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
@@ -165,7 +165,9 @@ def _break_wait(turn: Turn, visible: list[Reading]) -> None:
             turn.signal(IncidentClass.HOST_SILENT, why, culprit=name)
             turn.set_worker(name, standing=Standing.SUSPECT)
         freeze(turn, why)
-    elif len(visible) == len(turn.tally.ranks) and any(one.phase is Flying.REDUCING for one in visible):
+        return
+    is_complete = len(visible) == len(turn.tally.ranks) and not some_warm_up(visible)
+    if is_complete and any(one.phase is Flying.REDUCING for one in visible):
         still_s = min(reading.still_s for reading in visible)
         why = f"all members have waited in the reduction of step {visible[0].step} for {still_s:.1f} s"
         talking = [reading.worker for reading in visible if reading.phase is Flying.TALKING]

@@ -77,8 +77,10 @@ class Limits:
             (s; default 1: news of a loss come within 0.1 s)
         joiner_tries: generations a joiner may fail to form before it is dismissed. (tries; default 2: the first failure
             may be another's)
-        start_tries: consecutive workers that may die or raise before their first step. (workers; default 3: a mistake
-            shows at once, a bad node not thrice)
+        start_tries: consecutive workers that may die or raise before their first step, until a run that has not begun
+            ends, and one that trains starts no others for half a minute, then for twice as long each time, up to ten
+            minutes; those of one node count once, those of a lost node do not. (workers; default 3: a mistake shows at
+            once, a bad node not thrice)
         slow_ratio: a worker is slow whose micro-batches take so many times the group's median. (ratio; default 1.5:
             above what noise and uneven batches do)
         slow_steps: a worker that is slow for so many steps in a row is a straggler; the policy is asked what to do.

@@ -13,44 +13,50 @@ from elastic.train.sharded import local
 from elastic.train.tree import Slot
 
 _ALIGN_BYTES = 64
+_COUNT_BYTES = 4  # as that of a parameter's steps
 
 
 class Landing:
-    """Memory for the tensors of one heal; what does not fit is allocated as usual."""
+    """Memory for the tensors of one heal, a piece of its own for each; what does not fit is allocated as usual.
+
+    What one object keeps of it holds no other's memory, and saving it writes no other's bytes.
+    """
 
     def __init__(self) -> None:
-        self._arena = torch.empty(0, dtype=torch.uint8)
-        self._used_bytes = 0
+        self._free: dict[int, list[torch.Tensor]] = {}  # by bytes
 
     def reserve(self, tensors: Iterable[torch.Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Touch what this state will take."""
-        self._arena, self._used_bytes = torch.zeros(expected_bytes(tensors, optimizers), dtype=torch.uint8), 0
-        self._arena.fill_(1)  # zeros come from pages that nobody has touched yet
+        self._free = {}
+        for size_bytes in _expected(tensors, optimizers):
+            piece = torch.zeros(size_bytes, dtype=torch.uint8)
+            piece.fill_(1)  # zeros come from pages that nobody has touched yet
+            self._free.setdefault(size_bytes, []).append(piece)
 
     def release(self) -> None:
         """Healed: what was received keeps its memory as long as somebody holds it."""
-        self._arena, self._used_bytes = torch.empty(0, dtype=torch.uint8), 0
+        self._free = {}
 
     def empty(self, slot: Slot) -> torch.Tensor:
         """Memory for one tensor, on the CPU."""
         dtype = getattr(torch, slot.dtype)
-        size_bytes = math.prod(slot.shape) * dtype.itemsize
-        end = self._used_bytes + _padded(size_bytes)
-        if end > self._arena.numel() or not size_bytes:
-            return slot.empty()
-        begin, self._used_bytes = self._used_bytes, end
-        return self._arena[begin : begin + size_bytes].view(dtype).view(slot.shape)
+        pieces = self._free.get(math.prod(slot.shape) * dtype.itemsize)
+        return pieces.pop().view(dtype).view(slot.shape) if pieces else slot.empty()
 
 
 def expected_bytes(tensors: Iterable[torch.Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> int:
-    """What a state takes, each tensor padded; optimizers that have not stepped yet will have two moments."""
-    sizes = [_padded(tensor.nbytes) for tensor in tensors]
+    """What a state takes, each tensor padded."""
+    return sum(_padded(size_bytes) for size_bytes in _expected(tensors, optimizers))
+
+
+def _expected(tensors: Iterable[torch.Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> list[int]:
+    """Bytes of each tensor of a state; one that has not stepped will have two moments, and a count or two."""
     fresh = [optimizer for optimizer in optimizers if not optimizer.state]
     params = [
         local(param.detach()) for optimizer in fresh for group in optimizer.param_groups for param in group["params"]
     ]
-    sizes += [2 * _padded(param.nbytes) + 2 * _ALIGN_BYTES for param in params]
-    return sum(sizes)
+    moments = [size for param in params for size in (param.nbytes, param.nbytes, _COUNT_BYTES, _COUNT_BYTES)]
+    return [tensor.nbytes for tensor in tensors if tensor.nbytes] + [size for size in moments if size]
 
 
 def _padded(size_bytes: int) -> int:

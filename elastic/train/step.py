@@ -228,7 +228,7 @@ class Step:
             self.committed_at_s = time.time()
         self.times = replica.meter.lap(self.committed_at_s)
         replica.page.committed()
-        replica.page.note(Flying.IN_BODY)
+        replica.page.note(Flying.OUTSIDE)  # what the user does yet inside the `with`, a save for one, is no part of it
         replica.committed(self)
 
     def report(self, **metrics: float) -> None:

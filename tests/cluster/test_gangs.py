@@ -1,5 +1,6 @@
 """Effect. Replicas of two workers on a real cluster, each fully sharded over its workers: a worker, then a node."""
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import elastic
 from elastic.control.state import RunState
+from examples.llama import Recipe, make_train_fn
 from tests.cluster.test_fit import committed_samples
 from tests.cluster.training import At, fully_sharded, read_lines
 
@@ -107,3 +109,15 @@ def test_a_replica_on_two_nodes_has_half_of_its_workers_on_each(hosts: Any, tmp_
     assert first == second != third == fourth
     assert result.steps == 60 and result.world_sizes[0] == result.world_sizes[-1] == 1
     assert set(committed_samples(tmp_path).values()) == {1}
+
+
+def test_an_epoch_may_end_with_fewer_rows_than_workers(hosts: Any, tmp_path: Path) -> None:
+    """Nine rows in steps of four, dealt by two: the last micro-batch of an epoch has one row, for two workers."""
+    recipe = Recipe(steps=7, batch_size=4, micro_batch_size=2, context=16, max_bytes=9 * 16 + 1)
+    result = elastic.fit(
+        make_train_fn(recipe),
+        scaling=elastic.Scaling(num_dp_replicas=1, workers_per_replica=2),
+        limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30),
+        run_dir=tmp_path / "run",
+    )
+    assert result.steps == 7 and math.isfinite(result.last_report["loss"])

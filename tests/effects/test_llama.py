@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from examples.llama import SIZES, Llama
+from examples.llama import SIZES, Llama, loss_of_part
 
 UNITS = {"M": 1e6, "B": 1e9}
 
@@ -25,3 +25,18 @@ def test_logits_do_not_depend_on_what_follows() -> None:
     assert ours.shape == (2, 9, 256)
     assert torch.equal(ours[:, :5], theirs[:, :5])
     assert not torch.equal(ours[:, 5:], theirs[:, 5:])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+def test_the_mean_over_the_workers_is_that_over_the_rows_however_few_there_are(rows: int) -> None:
+    torch.manual_seed(0)
+    model, whole = Llama(SIZES["tiny"]), torch.randint(256, (rows, 9))
+    logits = model(whole[:, :-1])
+    usual = torch.nn.functional.cross_entropy(logits.flatten(0, 1), whole[:, 1:].flatten())
+    params = list(model.parameters())
+    wanted = torch.autograd.grad(usual, params)
+    losses = [loss_of_part(model, whole, shard, 2) for shard in (0, 1)]
+    assert sum(losses).item() / 2 == pytest.approx(usual.item())
+    parts = [torch.autograd.grad(loss, params) for loss in losses]
+    for one, first, second in zip(wanted, *parts, strict=True):
+        torch.testing.assert_close((first + second) / 2, one)

@@ -1,11 +1,19 @@
 """Effect. What the ladder says comes to callbacks, and to the gauges: what is degraded stays so until that is over."""
 
+import logging
+from dataclasses import replace
+
+import pytest
+
 from elastic.actors.ray_metrics import RayMetrics
 from elastic.actors.teller import Teller
 from elastic.callbacks import Callback, RungDegraded
 from elastic.checkpoint.rungs import CheckpointRung, Degraded, Rung
+from elastic.control.care import Care
 from elastic.control.metrics import Metric
+from elastic.control.state import RunState
 from elastic.control.values import CommitId
+from elastic.settings import RunSettings
 
 
 class Shelf:
@@ -55,3 +63,12 @@ def test_a_degraded_rung_is_so_until_it_is_told_to_be_over() -> None:
         ("durable", "no space left"),
         ("replicated", ""),
     ]
+
+
+def test_that_no_workers_are_started_any_more_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    state, why = RunState(settings=RunSettings(run="r")), "3 workers in a row ended before their first step"
+    teller = Teller([])
+    with caplog.at_level(logging.WARNING, logger="elastic"):
+        for no_starts in ("", why, why, ""):
+            teller.tell([], replace(state, care=Care(no_starts=no_starts)), [])
+    assert caplog.messages == [f"the run goes on with the workers it has: {why}"]

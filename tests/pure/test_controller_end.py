@@ -48,19 +48,6 @@ def test_a_joiner_that_raises_does_not_end_the_run_and_is_replaced():
     assert ws.addressees(cmd.StartWorker) == {"w2"}
 
 
-def test_joiners_that_keep_raising_are_not_replaced_for_ever():
-    ws = BareController((1, 2), start_tries=3)
-    ws.start()
-    ws.join("w0")
-    ws.form()
-    for number in (1, 2, 3):
-        ws.place(f"w{number}")
-        ws.raise_(f"w{number}")
-    assert ws.given(cmd.StartWorker) == []
-    ws.stable(1)
-    assert (ws.phase, ws.given(cmd.StartWorker)) == (Phase.RUNNING, [])
-
-
 def test_a_dismissed_worker_that_raises_on_its_way_out_does_not_end_the_run():
     ws = BareController(1, spares=1)
     ws.start()

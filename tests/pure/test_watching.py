@@ -370,6 +370,25 @@ def test_a_host_that_is_silent_while_all_wait_is_left_behind():
     assert "Limits.heartbeat_timeout_s=1.25" in ws.state.incidents[0].evidence[0]
 
 
+def test_a_host_is_left_behind_also_where_who_waits_for_it_has_just_joined():
+    """Who waits in a reduction does not compile."""
+    ws = trained()
+    victims(ws, "w0", "w1", "w2", still_s=0.0)
+    for _ in range(6):
+        ws.now_s += 0.25
+        victims(ws, "w0", still_s=1.0)
+        ws.beat("w2", Flying.REDUCING, still_s=1.0, commits=1)
+        ws.tick(0.0)
+    assert ws.phase is Phase.FREEZING and ws.standing("w1") is Standing.SUSPECT
+
+
+def test_a_first_reduction_may_take_long_where_nobody_is_out_of_sight():
+    ws = trained()
+    victims(ws, "w0", "w1", still_s=9.0)
+    ws.beat("w2", Flying.REDUCING, still_s=9.0, commits=1)
+    assert ws.tick(0.0) == ()
+
+
 def test_lost_contact_with_another_decides_nothing_about_the_silent():
     """Only time does: it may be the very moment at which the last one is heard again."""
     ws = cut_off()
