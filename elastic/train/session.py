@@ -386,6 +386,10 @@ class Session(DataDoor):
             for group in groups:
                 group.cut()
 
+        def drop() -> None:  # now, and not when the last reference goes: one that is stuck must be left behind
+            for group in groups:
+                group.close()
+
         self._link.cut = cut
         self._link.missed = lambda: tuple(name for group in groups for name in group.missing)
         try:
@@ -395,14 +399,17 @@ class Session(DataDoor):
             install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing)
             healing_s = time.perf_counter() - began_s if view.behind else 0.0
         except FormingCancelledError:
+            drop()
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
             return False
         except DonorsDifferError as error:
             cut()
+            drop()
             self._link.corrupt(error.culprits, str(error))
             return False
         except Exception as error:  # whatever broke, the answer is the same: this generation is not formed
             cut()
+            drop()
             self._link.forming_failed(view, error)
             return False
         replica.join(view, *groups)
