@@ -128,8 +128,14 @@ class Session(DataDoor):
 
         Raises:
             NotStatefulError: an object lacks state_dict() or load_state_dict().
-            StepMisuseError: a wrapper that spans replicas, an optimizer that needs a closure, or a name used twice.
+            StepMisuseError: a wrapper that spans replicas, an optimizer that needs a closure, a name used twice, or
+                after the loop began.
         """
+        if self._has_arrived:
+            raise StepMisuseError(
+                f"session.track({', '.join(objects)}) after the loop began: call it before session.steps, since those "
+                "who join later must track the same to be let in"
+            )
         for thing in objects.values():
             refuse(thing, self._replica.width)
         self._replica.tracked.add(objects)
