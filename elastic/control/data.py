@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from elastic.control.batch_size import BatchSize, tuned_sizes
@@ -249,6 +249,12 @@ def deal(micro_batches: int, shares: Sequence[int], rank: int) -> range:
     """
     whole, before = sum(shares), sum(shares[:rank])
     return range(before * micro_batches // whole, (before + shares[rank]) * micro_batches // whole)
+
+
+def all_hands(micro_batches: int, shares: Sequence[int]) -> list[range]:
+    """What `deal` gives each rank."""
+    whole, ends = sum(shares), [0, *accumulate(shares)]
+    return [range(a * micro_batches // whole, b * micro_batches // whole) for a, b in pairwise(ends)]
 
 
 def hash32(*parts: object) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from elastic.control.batch_size import FixedMicroBatches, FollowReplicas, batch_sizes
-from elastic.control.data import BatchPlan, MicroBatch, Plan, deal, hash32
+from elastic.control.data import BatchPlan, MicroBatch, Plan, all_hands, deal, hash32
 from elastic.control.tuning import Tuning
 from elastic.errors import SettingError
 from elastic.train.loading import Loading
@@ -61,9 +61,8 @@ class Source:
         Args:
             shares: by rank, what its part is in proportion to.
         """
-        hands = [deal(len(whole), shares, other) for other in range(len(shares))]
-        mine = [whole[number] for number in hands[rank]]
-        rounds = max(map(len, hands)) if self.equal_rounds else 0
+        mine = [whole[number] for number in deal(len(whole), shares, rank)]
+        rounds = max(map(len, all_hands(len(whole), shares))) if self.equal_rounds else 0
         empty = range(len(mine), rounds)
         return mine + [MicroBatch(len(whole) + turn * len(shares) + rank, whole[0].first, 0) for turn in empty]
 

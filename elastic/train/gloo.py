@@ -20,7 +20,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -319,6 +319,18 @@ def groups_of(view: View, worker: str, collective_timeout_s: float) -> list[Gloo
     replica, shard = divmod(view.rank_of(worker), view.width)
     places = [(view.across(shard), replica), (view.inside(replica), shard)]
     return [GlooGroup(one, rank, collective_timeout_s) for one, rank in places[: min(2, view.width)]]
+
+
+def cut_all(groups: Iterable[GlooGroup]) -> None:
+    """See `GlooGroup.cut`."""
+    for group in groups:
+        group.cut()
+
+
+def close_all(groups: Iterable[GlooGroup]) -> None:
+    """Of a forming that failed: now, and not when the last reference goes, since one that is stuck is left behind."""
+    for group in groups:
+        group.close()
 
 
 def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from elastic.checkpoint.arena import Room
-from elastic.control.data import MicroBatch, deal, hash32
+from elastic.control.data import MicroBatch, all_hands, hash32
 from elastic.control.flight import Flying
 from elastic.control.pace import Pace, RateRule, Resize, next_pace, resize_of
 from elastic.control.tuning import NOT_TUNED
@@ -331,8 +331,8 @@ class Replica:
         """Which of `count` micro-batches each rank computes; empty unless sums are made in order, which needs them."""
         if not self.reducer.is_ordered:
             return []
-        shares = self._shares(number)
-        return [deal(count, shares, self._player(rank, attempt)) for rank in range(self.replicas)]
+        dealt = all_hands(count, self._shares(number))
+        return [dealt[self._player(rank, attempt)] for rank in range(self.replicas)]
 
     def _player(self, rank: int, attempt: int) -> int:
         """Whose hand a rank plays: its own, and in a second attempt that of the rank before (`train/watch.py`)."""

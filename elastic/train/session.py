@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -21,7 +22,7 @@ from elastic.train.compiling import Compilations
 from elastic.train.data import Source
 from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
-from elastic.train.gloo import FormingCancelledError, groups_of
+from elastic.train.gloo import FormingCancelledError, close_all, cut_all, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.hooks import Hooks
 from elastic.train.link import SaveOrder
@@ -127,8 +128,14 @@ class Session(DataDoor):
 
         Raises:
             NotStatefulError: an object lacks state_dict() or load_state_dict().
-            StepMisuseError: a wrapper that spans replicas, an optimizer that needs a closure, or a name used twice.
+            StepMisuseError: a wrapper that spans replicas, an optimizer that needs a closure, a name used twice, or
+                after the loop began.
         """
+        if self._has_arrived:
+            raise StepMisuseError(
+                f"session.track({', '.join(objects)}) after the loop began: call it before session.steps, since those "
+                "who join later must track the same to be let in"
+            )
         for thing in objects.values():
             refuse(thing, self._replica.width)
         self._replica.tracked.add(objects)
@@ -382,10 +389,7 @@ class Session(DataDoor):
         def is_cancelled() -> bool:
             return not self._link.is_forming(view.generation)
 
-        def cut() -> None:
-            for group in groups:
-                group.cut()
-
+        cut = partial(cut_all, groups)
         self._link.cut = cut
         self._link.missed = lambda: tuple(name for group in groups for name in group.missing)
         try:
@@ -395,14 +399,17 @@ class Session(DataDoor):
             install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing)
             healing_s = time.perf_counter() - began_s if view.behind else 0.0
         except FormingCancelledError:
+            close_all(groups)
             self._link.forming_failed(view, RuntimeError("cut while forming"))  # unless a newer order has come
             return False
         except DonorsDifferError as error:
             cut()
+            close_all(groups)
             self._link.corrupt(error.culprits, str(error))
             return False
         except Exception as error:  # whatever broke, the answer is the same: this generation is not formed
             cut()
+            close_all(groups)
             self._link.forming_failed(view, error)
             return False
         replica.join(view, *groups)

@@ -7,6 +7,8 @@ from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId
 from elastic.train.flight import read_page
+from elastic.train.gloo import FormingCancelledError
+from elastic.train.heal import DonorsDifferError
 from elastic.train.link import Link
 from tests.effects.idiom import STEPS, Training, assert_like_a_plain_loop, once, raised, trained
 from tests.effects.solo import Solo
@@ -41,6 +43,38 @@ def test_a_joiner_whose_first_generation_ends_before_it_begins_starts_at_the_ste
         return [(session.start_step, training.compute(step), training.apply(step))[0] for step in _entered(training)]
 
     assert Late(tmp_path).run(train_fn).value == [2, 2]
+
+
+def donors_differ():
+    error = DonorsDifferError("differ")
+    error.culprits = ()
+    return error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("reset"), FormingCancelledError(), donors_differ()], ids=repr)
+def test_the_groups_of_a_failed_forming_are_closed_and_one_that_is_stuck_is_left_behind(tmp_path, monkeypatch, error):
+    """Their destructor would wait in the training thread."""
+
+    class Anew(Solo):
+        def _answer(self, event):
+            if isinstance(event, ev.FormingFailed | ev.CorruptionFound):
+                self.break_generation()
+            else:
+                super()._answer(event)
+
+    left_behind, exchanged = [], []
+
+    def exchange(group, view, tracked, landing):
+        exchanged.append(group)
+        if len(exchanged) == 1:
+            group.leave_behind()
+            raise error
+        return lambda: None
+
+    monkeypatch.setattr("elastic.train.gloo._LEFT_BEHIND", left_behind)
+    monkeypatch.setattr("elastic.train.session.exchange", exchange)
+    assert_like_a_plain_loop(Anew(tmp_path).run(trained()))
+    assert [type(one).__name__ for one in left_behind if one is not None] == ["ProcessGroupGloo"]
 
 
 def _entered(training):

@@ -349,6 +349,16 @@ def test_an_object_without_state_is_not_tracked(solo):
     assert_like_a_plain_loop(solo.run(train_fn))
 
 
+def test_what_is_tracked_in_mid_loop_is_refused_since_joiners_would_not_match(solo):
+    def train_fn(session):
+        training = Training(session)
+        for _ in training.steps():
+            session.track(average=nn.Linear(1, 1))
+
+    told = raised(solo.run(train_fn), "StepMisuseError")
+    assert "session.track(average) after the loop began: call it before session.steps" in told
+
+
 def test_a_dataset_smaller_than_a_batch_is_refused():
     with pytest.raises(DatasetTooSmallError, match="holds 5 samples, fewer than one global batch of 6"):
         make_batches(Numbers(5), batch_size=6, micro_batch_size=2, seed=0, shuffle=True, collate=None)

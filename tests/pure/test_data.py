@@ -14,6 +14,7 @@ from elastic.control.data import (
     Conservation,
     MicroBatch,
     Permutation,
+    all_hands,
     contribution,
     deal,
     even,
@@ -243,9 +244,10 @@ def test_how_much_each_replica_is_dealt(micro_batches, replicas, sizes):
 @few
 @given(micro_batches=st.integers(0, 60), shares=st.lists(st.integers(0, 20), min_size=1, max_size=12).filter(any))
 def test_an_uneven_deal_hands_out_each_micro_batch_once_in_proportion(micro_batches, shares):
-    hands = [deal(micro_batches, shares, rank) for rank in range(len(shares))]
-    assert [number for hand in hands for number in hand] == list(range(micro_batches))
-    for hand, share in zip(hands, shares, strict=True):
+    dealt = [deal(micro_batches, shares, rank) for rank in range(len(shares))]
+    assert dealt == all_hands(micro_batches, shares)
+    assert [number for hand in dealt for number in hand] == list(range(micro_batches))
+    for hand, share in zip(dealt, shares, strict=True):
         assert abs(len(hand) - share * micro_batches / sum(shares)) < 1
         assert share or not hand
 
