@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -202,10 +203,17 @@ def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machine
     assert (clone / "k8s" / "node-role.yaml").exists() and "BUCKET" not in written and "PROJECT" not in written
 
 
+@pytest.fixture
+def server() -> Any:
+    """An API server that is not started yet; it lies in the home of who tests, which `clone` takes another for."""
+    module = api_server("full")
+    return module.KubeApi(module.default_dest(), crds=sorted(crds().glob("*.yaml")))
+
+
 @pytest.mark.slow
-def test_three_commands_lead_to_a_valid_job_by_a_clusters_own_definitions(clone):
+def test_three_commands_lead_to_a_valid_job_by_a_clusters_own_definitions(server, clone):
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    with api_server("full").KubeApi(crds=sorted(crds().glob("*.yaml"))) as kube:
+    with server as kube:
         done = subprocess.run(
             ["bash", "-ec", "\n".join(first_page())],
             env=os.environ | environment | {"KUBECONFIG": kube.kubeconfig},
