@@ -13,6 +13,7 @@ from math import isinf
 from typing import Any
 
 from elastic.actors.fleet import Emit
+from elastic.actors.taken import taken_nodes
 from elastic.control import events as ev
 from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.errors import SettingError
@@ -80,7 +81,7 @@ class Machines:
     ) -> None:
         self._client, self._cluster, self._run, self._limits = client, cluster, settings.run, settings.limits
         self._emit, self._addresses, self._look_s = emit, addresses or ray_addresses, look_s
-        self._taken, self._is_shared = taken or ray_taken, kuberay.interactive
+        self._taken, self._is_shared = taken or taken_nodes, kuberay.interactive
         self._replicas = None if kuberay.autoscale else _wanted(settings, kuberay)
         self._state: RunState | None = None
         self._memory = Memory()
@@ -236,21 +237,6 @@ def ray_addresses() -> dict[str, str]:
 
     nodes: list[dict[str, Any]] = ray.nodes()
     return {one["NodeID"]: one["NodeManagerAddress"] for one in nodes if one["Alive"]}
-
-
-def ray_taken() -> frozenset[str]:
-    """Nodes of the connected cluster on which somebody has a processor, or part of one."""
-    import ray
-    from ray._private.state import available_resources_per_node
-
-    left: dict[str, dict[str, float]] = available_resources_per_node()
-    nodes: list[dict[str, Any]] = [one for one in ray.nodes() if one["Alive"]]
-    return frozenset(
-        one["NodeID"]
-        for one in nodes
-        for kind in ("CPU", "GPU")
-        if left.get(one["NodeID"], {}).get(kind, 0.0) < one["Resources"].get(kind, 0.0)
-    )
 
 
 def _wanted(settings: RunSettings, kuberay: KubeRay) -> int:

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from elastic.actors.machines import ray_taken
+from elastic.actors.taken import taken_nodes
 
 
 def test_a_node_is_taken_while_somebody_has_a_part_of_a_processor_there(hosts: Any) -> None:
@@ -13,9 +13,9 @@ def test_a_node_is_taken_while_somebody_has_a_part_of_a_processor_there(hosts: A
     place = placement_group([{"CPU": 0.1}], bundle_label_selector=[{"pool": "b"}])
     ray.get(place.ready(), timeout=30)
     node = hosts.nodes["b"].node_id
-    until(lambda: node in ray_taken(), "a place that is kept for somebody is taken")
+    until(lambda: node in taken_nodes(), "a place that is kept for somebody is taken")
     remove_placement_group(place)
-    until(lambda: node not in ray_taken(), "it is free again")
+    until(lambda: node not in taken_nodes(), "it is free again")
 
 
 def until(condition: Any, why: str) -> None:
