@@ -156,9 +156,13 @@ class HostMonitors:
         """
         monitors = dict(self._monitors)
         calls = {node: (one.end_all.remote(pages, arenas), one.logged.remote()) for node, one in monitors.items()}
-        for node, ending in calls.items():
+        asked = [call for pair in calls.values() for call in pair]
+        ended = set(ray.wait(asked, num_returns=len(asked), timeout=_END_S)[0]) if asked else set()
+        for node, pair in calls.items():
+            if not ended.issuperset(pair):  # gone, or late: all nodes together have one deadline
+                continue
             with contextlib.suppress(RayError, GetTimeoutError):
-                alive, logged = ray.get(list(ending), timeout=_END_S)
+                alive, logged = ray.get(list(pair), timeout=_END_S)
                 if alive:
                     log.warning("processes that could not be ended: %s", alive)
                 for one in logged:

@@ -5,12 +5,16 @@ The monitors are the real ones, in this process; a stand-in for Ray carries the 
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import GetTimeoutError
 
 from elastic.actors import host_monitors
 from elastic.actors.answers import Answers
@@ -26,8 +30,18 @@ from tests.effects.nvml_standin import compiled, install, install_smi
 SENSELESS = Health(sensing=False)
 
 
+class Reference:
+    """Looks like one of Ray."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def future(self) -> Future[Any]:
+        return self._future
+
+
 class Handle:
-    """An actor: its methods run in threads, and answer with what looks like a reference of Ray."""
+    """An actor: its methods run in threads, and answer with a reference."""
 
     def __init__(self, actor: Any, threads: ThreadPoolExecutor) -> None:
         self.actor, self._threads = actor, threads
@@ -35,7 +49,7 @@ class Handle:
     def __getattr__(self, method: str) -> Any:
         def remote(*arguments: Any) -> Any:
             future = self._threads.submit(getattr(self.actor, method), *arguments)
-            return SimpleNamespace(future=lambda: future)
+            return Reference(future)
 
         call = SimpleNamespace(remote=remote)
         call.options = lambda **options: call
@@ -228,3 +242,45 @@ def test_gpus_are_reset_by_the_monitor_of_their_node_and_the_answer_comes_as_an_
     driven.monitors.reset_gpus("a", ("0",), LONG_S)
     eventually(lambda: len(driven.of(ev.GpuReset)) == 3, "it has failed")
     assert driven.of(ev.GpuReset)[2].error == "nvidia-smi ended with code 3: in use"
+
+
+def test_all_nodes_together_have_one_deadline_to_end_their_workers(driven, monkeypatch, caplog):
+    """Many that are gone would otherwise take the length of the deadline each."""
+
+    def get(refs: list[Any], timeout: float) -> list[Any]:
+        ready, late = wait(refs, num_returns=len(refs), timeout=timeout)
+        if late:
+            raise GetTimeoutError
+        return [ref.future().result() for ref in ready]
+
+    def wait(refs: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        assert num_returns == len(refs) > 0
+        done = futures.wait([ref.future() for ref in refs], timeout).done
+        return [ref for ref in refs if ref.future() in done], [ref for ref in refs if ref.future() not in done]
+
+    class Monitor:
+        def __init__(self, *alive: int) -> None:
+            self._alive = alive
+
+        def end_all(self, *_: Any) -> list[int]:
+            if not self._alive:
+                over.wait(LONG_S)
+            return list(self._alive)
+
+        def logged(self) -> list[ev.Event]:
+            return []
+
+    over = threading.Event()
+    monkeypatch.setattr(host_monitors, "ray", SimpleNamespace(get=get, wait=wait))
+    monkeypatch.setattr(host_monitors, "_END_S", 0.3)
+    with ThreadPoolExecutor(16) as threads, caplog.at_level(logging.WARNING, logger="elastic"):
+        driven.monitors.end_all("pages")
+        actors = {f"gone-{number}": Handle(Monitor(), threads) for number in range(5)}
+        actors["there"] = Handle(Monitor(7), threads)
+        monkeypatch.setattr(driven.monitors, "_monitors", actors)
+        began_s = time.monotonic()
+        driven.monitors.end_all("pages")
+        took_s = time.monotonic() - began_s
+        over.set()
+    assert 0.3 <= took_s < 1.0
+    assert caplog.messages == ["processes that could not be ended: [7]"]
