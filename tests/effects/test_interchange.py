@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,31 @@ def test_c19_no_code_of_a_checkpoint_runs(tmp_path, where, monkeypatch):
     with pytest.raises(CorruptError, match="describes no tensor|without running code"):
         import_checkpoint(tmp_path / "dcp", RUN)
     assert not Path("exploded").exists()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("torch.distributed.checkpoint.filesystem", "torch.ctypes.util.subprocess.Popen"),
+        ("torch.distributed.checkpoint.metadata", "torch.ctypes.util.subprocess.Popen"),
+        ("torch.distributed.checkpoint.filesystem", "FileSystem"),
+        ("torch", "storage"),
+    ],
+)
+def test_c19_a_name_leads_to_no_class_but_those_that_describe_tensors(tmp_path, way):
+    """From protocol 4 on a pickle's name may have dots, and lead on from a module to what that has imported."""
+    ran = tmp_path / "ran"
+
+    def text(value: str) -> bytes:
+        return pickle.SHORT_BINUNICODE + bytes([len(value)]) + value.encode()
+
+    argument = pickle.EMPTY_LIST + pickle.MARK + text("touch") + text(str(ran)) + pickle.APPENDS
+    called = text(way[0]) + text(way[1]) + pickle.STACK_GLOBAL + argument + pickle.TUPLE1 + pickle.REDUCE
+    (tmp_path / ".metadata").write_bytes(pickle.PROTO + bytes([4]) + called + pickle.STOP)
+    with pytest.raises(CorruptError, match="describes no tensor"):
+        import_checkpoint(tmp_path, RUN)
+    time.sleep(0.5)
+    assert not ran.exists()
 
 
 def safetensors_file(path: Path) -> bytes:
