@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from elastic.checkpoint import summing
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.parallel import in_parallel
 from elastic.checkpoint.records import Keys, digest_of, name_of, parse_name
@@ -122,7 +123,7 @@ class Disk:
         def send(number: int) -> None:
             begin, end = manifest.chunk(number)
             payload = read(begin, end)
-            manifest.verify(number, payload)
+            manifest.verify(number, payload, summing.value)
             self._store.create(keys[number], payload if isinstance(payload, bytes) else memoryview(payload))
 
         in_parallel(send, missing, threads=THREADS, stall_s=STALL_S, what=f"{self.where}: {manifest.name}")

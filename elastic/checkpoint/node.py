@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from elastic.checkpoint import summing
 from elastic.checkpoint.copied import MIN_BYTES_PER_S, Copied, Part, patience_s
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
@@ -319,7 +320,7 @@ class Node:
             raise CorruptError(f"{manifest.name}: {len(data)} bytes came for [{begin}, {end})")
         for number in range(begin // manifest.chunk_bytes, -(-end // manifest.chunk_bytes)):
             at, to = manifest.chunk(number)
-            manifest.verify(number, data[at - begin : to - begin])
+            manifest.verify(number, data[at - begin : to - begin], summing.value)
 
     def _keep(self, begin: int, data: Any) -> Part:
         keeper, array = self._put(data)

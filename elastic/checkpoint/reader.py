@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elastic.checkpoint import summing
 from elastic.checkpoint.boxes import Piece, Plan, Want, byte_span, chunk_numbers, extent, is_one_run
 from elastic.checkpoint.catalog import Candidate, Holder
 from elastic.checkpoint.manifest import Entry, Manifest
@@ -362,5 +363,5 @@ def _checked(holder: Holder, chunk: int) -> Bytes:
     begin, end = holder.manifest.chunk(chunk)
     given = holder.source.read(holder.manifest.key, begin, end)
     data: Bytes = np.frombuffer(given, dtype=np.uint8)
-    holder.manifest.verify(chunk, data)
+    holder.manifest.verify(chunk, data, summing.value)
     return data

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elastic.checkpoint import summing
 from elastic.checkpoint.leases import Lease, Leases, Use
 from elastic.checkpoint.manifest import Manifest, checked_name, is_visible
 from elastic.checkpoint.parallel import Throttle, in_parallel
@@ -149,7 +150,7 @@ class Vault:
         def send(number: int) -> None:
             begin, end = manifest.chunk(number)
             payload = read(begin, end)
-            manifest.verify(number, payload)
+            manifest.verify(number, payload, summing.value)
             self._throttle.take(end - begin)
             self._create_chunk(self.keys.chunk(manifest, number), payload)
             lease.renew()

@@ -1,9 +1,9 @@
 """Effect. A tree of state as one shard of a commit: its manifest and its payload."""
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from elastic.checkpoint import summing
 from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, laid_out
 from elastic.control.values import CommitId
 from elastic.train import tree
@@ -34,7 +34,7 @@ def pack_shard(
         skeleton=flat.skeleton.decode(),
         entries=entries,
         nbytes=nbytes,
-        chunks=tuple(google_crc32c.value(payload[at : at + chunk_bytes]) for at in range(0, nbytes, chunk_bytes)),
+        chunks=tuple(summing.value(payload[at : at + chunk_bytes]) for at in range(0, nbytes, chunk_bytes)),
         chunk_bytes=chunk_bytes,
     )
     return manifest, payload

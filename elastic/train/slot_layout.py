@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import google_crc32c
 import torch
 
+from elastic.checkpoint import summing
 from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_count, laid_out
 from elastic.train.sharded import box
 from elastic.train.tree import Flat
@@ -75,7 +75,7 @@ class RunningSums:
         while self._at < end and not self.is_stopped:
             edge = (len(self.done) + 1) * self._chunk_bytes
             stop = min(end, edge)
-            self._crc = google_crc32c.extend(self._crc, self._payload[self._at : stop])
+            self._crc = summing.extend(self._crc, self._payload[self._at : stop])
             self._at = stop
             if stop == edge:
                 self.done.append(self._crc)
@@ -86,7 +86,7 @@ def sums(payload: Any, manifest: Manifest, known: Sequence[int] = ()) -> tuple[i
     """crc32c of each chunk of a payload, the first of which are known; lets go of the GIL in each."""
     count = chunk_count(manifest.nbytes, manifest.chunk_bytes)
     bounds = (manifest.chunk(number) for number in range(len(known), count))
-    return (*known, *(google_crc32c.value(payload[begin:end]) for begin, end in bounds))
+    return (*known, *(summing.value(payload[begin:end]) for begin, end in bounds))
 
 
 def model_layout(model: torch.nn.Module | None) -> str:
