@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, next_candidate
+from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, lacking, next_candidate
 from elastic.checkpoint.catalog import Ending as StartEnding
 from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import Inventory, take_inventory
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
-from elastic.checkpoint.source import Source, Tier
+from elastic.checkpoint.source import Source, Tier, troubles_of
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.control import events as ev
@@ -52,7 +52,7 @@ class Seen:
     Attributes:
         forks: where history began anew. starts: those that failed, of the last lives.
         silent: a sentence for each tier that gave no answer. is_durable_heard: the persistent tier, if any, gave one.
-        quarantined: a sentence for each whole step that is left out.
+        quarantined: a sentence for each whole step that is left out. unread: for each that is there, and not whole.
     """
 
     candidates: tuple[Candidate, ...]
@@ -62,6 +62,7 @@ class Seen:
     silent: tuple[str, ...]
     is_durable_heard: bool
     quarantined: tuple[str, ...]
+    unread: tuple[str, ...]
 
 
 class Tiers:
@@ -188,6 +189,12 @@ class Tiers:
         elif seen.quarantined and not seen.candidates:
             bad = "; ".join((*seen.quarantined, *seen.silent))
             why = f"every whole step is in quarantine: start the run under another name to begin anew ({bad})"
+        elif seen.unread and not seen.candidates:
+            bad = "; ".join((*seen.unread, *seen.silent))
+            why = (
+                f"there are steps of it, and none can be read ({bad}): elastic verify looks at them; start the run "
+                "under another name to begin anew"
+            )
         self._emit(ev.RestoreFound(commit=None, reason=why or "no step is whole", error=why))
 
     def _wanted(self, seen: Seen, at_most: int | None, without: Bad) -> list[Candidate]:
@@ -263,7 +270,8 @@ class Tiers:
 
     def _look(self, is_newest_wanted: bool = False) -> Seen:
         enough = functools.partial(self._is_enough, is_newest_wanted)
-        inventory = take_inventory(self._reach.sources(), self._timeout_s, enough=enough)
+        sources = self._reach.sources()
+        inventory = take_inventory(sources, self._timeout_s, enough=enough)
         found = [holder.manifest for holder in inventory.holders]
         recorded = self._records(inventory)
         lives = [*(manifest.commit.incarnation for manifest in found), *recorded.incarnations]
@@ -286,6 +294,7 @@ class Tiers:
                 for one, reason in quarantined.items()
                 if any(one.same_state(there.commit) for there in left_out)
             ),
+            unread=(*troubles_of(sources), *lacking(inventory.holders, self._run, forks, self._incarnation)),
         )
 
     def _records(self, inventory: Inventory) -> Recorded:

@@ -68,6 +68,20 @@ def candidates(
     return tuple(sorted(whole, key=_rank, reverse=True))
 
 
+def lacking(found: Iterable[Holder], run: str, forks: Collection[Fork], before: int) -> list[str]:
+    """Steps of lives before this one of which some shards are there, and others are not: a sentence each."""
+    shards: dict[tuple[int, str, int], set[int]] = {}
+    for manifest in (holder.manifest for holder in found):
+        commit = manifest.commit
+        if manifest.run == run and commit.incarnation < before and is_visible(commit, tuple(forks)):
+            shards.setdefault((commit.step, commit.lineage, manifest.shards), set()).add(manifest.shard)
+    return [
+        f"step {step} lacks shard {min(set(range(count)) - there)} of {count}, which nobody who answers holds"
+        for (step, _, count), there in sorted(shards.items())
+        if len(there) < count
+    ]
+
+
 def find(those: Iterable[Candidate], commit: CommitId, silent: Sequence[str] = ()) -> Candidate:
     """The one that holds this state.
 

@@ -9,7 +9,7 @@ from typing import Any
 from elastic.checkpoint.catalog import Candidate, Holder, candidates
 from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.reader import take_inventory
-from elastic.checkpoint.source import Source
+from elastic.checkpoint.source import Source, troubles_of
 from elastic.commands.checkpoints import Where
 from elastic.control.values import CommitId
 from elastic.errors import RefusedError
@@ -72,13 +72,12 @@ def looked_up(run: str, where: Where) -> Iterator[Held]:
             sources.append(source)
             forks, quarantined = vault.forks(), vault.quarantined()
         inventory = take_inventory(sources, where.timeout)
-        troubles = [trouble for source in sources for trouble in getattr(source, "troubles", ())]
         yield Held(
             run=run,
             holders=inventory.holders,
             candidates=candidates(inventory.holders, run, forks, quarantined),
             quarantined=quarantined,
-            silent=(*inventory.silent, *troubles),
+            silent=(*inventory.silent, *troubles_of(sources)),
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.checkpoint.catalog import Candidate, Ending, Holder, Start, candidates, find, next_candidate
+from elastic.checkpoint.catalog import Candidate, Ending, Holder, Start, candidates, find, lacking, next_candidate
 from elastic.checkpoint.manifest import Fork, Manifest
 from elastic.checkpoint.source import Tier
 from elastic.control.values import CommitId
@@ -138,3 +138,17 @@ def test_lost_workers_condemn_no_checkpoint():
 def test_a_candidate_has_the_manifest_of_each_shard():
     (found,) = candidates([holder(FAR, 3, shard=1, shards=2), holder(PEER, 3, shard=0, shards=2)], "r")
     assert [one.shard for one in found.manifests] == [0, 1]
+
+
+def test_steps_of_earlier_lives_that_lack_a_shard_are_told():
+    found = [
+        holder(MEMORY, 3, 0, 2),
+        holder(MEMORY, 4, 0, 2),
+        holder(PEER, 4, 1, 2),
+        holder(MEMORY, 5, 1, 2, made=(2, 1)),
+        holder(MEMORY, 6, 1, 2, run="other"),
+        holder(MEMORY, 9, 1, 2),
+    ]
+    forks = [Fork(incarnation=1, generation=2, step=8)]
+    assert lacking(found, "r", forks, before=2) == ["step 3 lacks shard 1 of 2, which nobody who answers holds"]
+    assert len(lacking(found, "r", forks, before=3)) == 2
