@@ -16,7 +16,7 @@ from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import Inventory, take_inventory
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
-from elastic.checkpoint.source import Source, Tier
+from elastic.checkpoint.source import Source, Tier, troubles_of
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.control import events as ev
@@ -52,8 +52,7 @@ class Seen:
     Attributes:
         forks: where history began anew. starts: those that failed, of the last lives.
         silent: a sentence for each tier that gave no answer. is_durable_heard: the persistent tier, if any, gave one.
-        quarantined: a sentence for each whole step that is left out. unusable: for each durable step that is there
-            and cannot be read.
+        quarantined: a sentence for each whole step that is left out. unread: for each durable one that cannot be read.
     """
 
     candidates: tuple[Candidate, ...]
@@ -63,7 +62,7 @@ class Seen:
     silent: tuple[str, ...]
     is_durable_heard: bool
     quarantined: tuple[str, ...]
-    unusable: tuple[str, ...]
+    unread: tuple[str, ...]
 
 
 class Tiers:
@@ -177,8 +176,6 @@ class Tiers:
             log.warning("how these lives ended: %s", story)
         for told in seen.quarantined:
             log.warning("left out, being in quarantine: %s", told)
-        for told in seen.unusable:
-            log.warning("left out: %s", told)
         self._found = choice.candidate
         if choice.candidate is not None:
             self._announce(choice.candidate)
@@ -189,12 +186,15 @@ class Tiers:
         if choice.bad:
             advice = f"choose one with elastic rewind --to-step ({story})"
             why = f"training failed {_TRIES} times soon after each step: {advice}"
-        elif seen.unusable and not seen.candidates:  # who began anew would void what may be mended, or read elsewhere
-            bad = "; ".join((*seen.unusable, *seen.silent))
-            why = f"what is durable cannot be read: {bad}; mend it, or start the run under another name to begin anew"
         elif seen.quarantined and not seen.candidates:
             bad = "; ".join((*seen.quarantined, *seen.silent))
             why = f"every whole step is in quarantine: start the run under another name to begin anew ({bad})"
+        elif seen.unread and not seen.candidates:
+            bad = "; ".join((*seen.unread, *seen.silent))
+            why = (
+                f"durable steps are there, and none can be read ({bad}): elastic verify looks at them; start the run "
+                "under another name to begin anew"
+            )
         self._emit(ev.RestoreFound(commit=None, reason=why or "no step is whole", error=why))
 
     def _wanted(self, seen: Seen, at_most: int | None, without: Bad) -> list[Candidate]:
@@ -270,7 +270,8 @@ class Tiers:
 
     def _look(self, is_newest_wanted: bool = False) -> Seen:
         enough = functools.partial(self._is_enough, is_newest_wanted)
-        inventory = take_inventory(self._reach.sources(), self._timeout_s, enough=enough)
+        sources = self._reach.sources()
+        inventory = take_inventory(sources, self._timeout_s, enough=enough)
         found = [holder.manifest for holder in inventory.holders]
         recorded = self._records(inventory)
         lives = [*(manifest.commit.incarnation for manifest in found), *recorded.incarnations]
@@ -287,13 +288,13 @@ class Tiers:
             starts=starts,
             incarnation=max([0, *lives, *(fork.incarnation for fork in forks)]),
             silent=inventory.silent,
-            unusable=inventory.troubles,
             is_durable_heard=_is_durable_heard(inventory),
             quarantined=tuple(
                 f"step {one.step}: {reason}"
                 for one, reason in quarantined.items()
                 if any(one.same_state(there.commit) for there in left_out)
             ),
+            unread=tuple(troubles_of(sources)),
         )
 
     def _records(self, inventory: Inventory) -> Recorded:

@@ -42,12 +42,10 @@ class Inventory:
 
     Attributes:
         silent: a sentence for each source that gave no answer, in time or at all. unheard: those sources.
-        troubles: a sentence for each durable step that is there and cannot be used.
     """
 
     holders: tuple[Holder, ...]
     silent: tuple[str, ...] = ()
-    troubles: tuple[str, ...] = ()
     unheard: tuple[Source, ...] = ()
 
 
@@ -128,7 +126,6 @@ def take_inventory(
     return Inventory(
         holders=tuple(holder for number in answered for holder in found[number]),
         silent=tuple(silent[number] for number in sorted(silent)),
-        troubles=tuple(told for number in answered for told in getattr(sources[number], "troubles", ())),
         unheard=tuple(sources[number] for number in sorted(silent)),
     )
 

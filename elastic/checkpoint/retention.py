@@ -26,14 +26,17 @@ def judged(
     forks: Sequence[Fork] = (),
     bad: Collection[str] = (),
     leased: Collection[str] = (),
+    unread: Collection[str] = (),
 ) -> list[Verdict]:
     """Decide about all durable steps of a run, newest first.
 
     A step is *good* if it is visible and not bad. The newest good one is kept whatever the settings say; so are steps
-    that are leased. Without any good step nothing is dropped: what is bad for us may be all its owner has.
+    that are leased, and those that cannot be read, by this release at least. Without any good step nothing is dropped:
+    what is bad for us may be all its owner has.
 
     Args:
         forks: all that are known. bad, leased: names of commits; bad are those in quarantine, or incomplete.
+        unread: names of those whose description is there, and cannot be read.
     """
     newest_first = sorted(records, key=lambda record: record.order, reverse=True)
     good = [record for record in newest_first if record.name not in bad and is_visible(record.commit, forks)]
@@ -44,6 +47,8 @@ def judged(
     def verdict(record: Committed) -> Verdict:
         if record.name in leased:
             return Verdict(record=record, is_kept=True, reason="it is being read or written")
+        if record.name in unread:
+            return Verdict(record=record, is_kept=True, reason="it cannot be read: elastic verify tells why")
         if record.name in wanted:
             return Verdict(record=record, is_kept=True, reason=wanted[record.name])
         if record.name in bad:

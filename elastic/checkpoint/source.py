@@ -1,6 +1,6 @@
 """Pure. Where the bytes of a shard can be read: this node's memory, a peer, a disk, the persistent store."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -18,6 +18,8 @@ class Tier(IntEnum):
 
 class Source(Protocol):
     """One place that holds shards of one run. Attribute `where`: for people and reports, e.g. a node or a URL.
+
+    One that knows of steps which are there, and cannot be used, has an attribute `troubles`, see `troubles_of`.
 
     Calls block, each at most as long as the source's own deadline allows.
     """
@@ -44,3 +46,8 @@ class Source(Protocol):
             MissingError: the shard is not here (any more).
             StoreError: the source cannot be asked now.
         """
+
+
+def troubles_of(sources: Iterable[Source]) -> list[str]:
+    """What the last `manifests` of each found and could not use, a sentence each."""
+    return [trouble for source in sources for trouble in getattr(source, "troubles", ())]

@@ -212,27 +212,21 @@ class Vault:
 
     def commits(self, *, also_void: bool = False) -> list[Committed]:
         """Durable steps, newest first: those on the newest line of history, or all. What cannot be read is left out."""
-        found = [record for name in self._names("commits") if (record := self._committed(name)) is not None]
-        forks = [] if also_void else self.forks()
-        visible = [record for record in found if is_visible(record.commit, forks)]
-        return sorted(visible, key=lambda record: record.order, reverse=True)
+        return self.looked(also_void=also_void)[0]
 
-    def unreadable(self) -> list[str]:
-        """A sentence for each durable step on the newest line of history whose COMMIT cannot be read.
-
-        It is damaged, or another release of this library has written it: the step may be as good as ever.
-        """
-        forks, found = self.forks(), list[str]()
+    def looked(self, *, also_void: bool = False) -> tuple[list[Committed], dict[CommitId, str]]:
+        """`commits`; and of those whose COMMIT is there, and cannot be read, why: a sentence each."""
+        found, unread, forks = list[Committed](), dict[CommitId, str](), [] if also_void else self.forks()
         for name in self._names("commits"):
             commit = parse_name(name)
-            if commit is not None and name not in self._commits and is_visible(commit, forks):
+            if commit is None or not is_visible(commit, forks):
+                continue
+            with contextlib.suppress(MissingError):  # deleted meanwhile
                 try:
-                    Committed.decode(self.store.read(self.keys.commit(name)))
+                    found.append(self._committed(name))
                 except CorruptError as error:
-                    found.append(f"{self.where}: step {commit.step} has a COMMIT that cannot be read: {error}")
-                except MissingError:
-                    continue  # it has been deleted meanwhile
-        return found
+                    unread[commit] = f"{self.where}: the COMMIT of step {commit.step} cannot be used: {error}"
+        return sorted(found, key=lambda record: record.order, reverse=True), unread
 
     def manifest(self, record: Committed, shard: int) -> Manifest:
         """One shard's manifest of a durable step, checked against its COMMIT.
@@ -307,7 +301,10 @@ class Vault:
 
         def is_older(latest: bytes) -> bool:
             name = latest.decode(errors="replace").strip()
-            named = self._committed(name) if parse_name(name) is not None else None
+            try:
+                named = self._committed(name) if parse_name(name) is not None else None
+            except (CorruptError, MissingError):
+                named = None
             return named is None or not is_visible(named.commit, self.forks()) or named.order < newest.order
 
         self.store.advance(self.keys.latest, f"{newest.name}\n".encode(), is_older)
@@ -318,15 +315,13 @@ class Vault:
         except (CorruptError, MissingError, KeyError):
             return "not readable"
 
-    def _committed(self, name: str) -> Committed | None:
+    def _committed(self, name: str) -> Committed:
+        """Raises MissingError, CorruptError."""
         if name in self._commits:  # created once, so it cannot have changed
             return self._commits[name]
-        try:
-            record = Committed.decode(self.store.read(self.keys.commit(name)))
-        except (CorruptError, MissingError):
-            return None
+        record = Committed.decode(self.store.read(self.keys.commit(name)))
         if record.run != self.run or record.name != name:
-            return None
+            raise CorruptError(f"it is that of step {record.commit.step} of run {record.run}")
         self._commits[name] = record
         return record
 

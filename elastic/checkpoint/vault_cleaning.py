@@ -117,17 +117,20 @@ def _without_commit(vault: Vault, before_s: float) -> list[str]:
 def _verdicts(vault: Vault, keep: Keep) -> list[Verdict]:
     records = vault.commits(also_void=True)
     bad = {name_of(commit) for commit in vault.quarantined()}
-    complete = 0
+    complete, unread = 0, set[str]()
     for record in [record for record in vault.commits() if record.name not in bad]:
         if complete == keep.last:
             break
         try:
             vault.check_complete(record)
             complete += 1
-        except (MissingError, CorruptError):  # the next older one takes its place among those that are kept
+        except CorruptError:
+            unread.add(record.name)
+            bad.add(record.name)
+        except MissingError:  # the next older one takes its place among those that are kept
             bad.add(record.name)
     leased = {record.name for record in records if vault.leases.is_taken(record.name, is_durable=True)}
-    return judged(records, keep, forks=vault.forks(), bad=bad, leased=leased)
+    return judged(records, keep, forks=vault.forks(), bad=bad, leased=leased, unread=unread)
 
 
 def _is_cleared(vault: Vault, name: str, left: Collection[str], is_dry: bool) -> bool:

@@ -39,12 +39,12 @@ class VaultSource:
         self._lock = threading.Lock()
 
     def manifests(self, step: int | None = None) -> Sequence[Manifest]:
-        records = self._vault.commits()
+        records, unread = self._vault.looked()
         records = records[: self._newest] if step is None else [one for one in records if one.commit.step == step]
         wanted = [(record, shard) for record in records for shard in range(record.shards)]
         found = self._vault.all_of(self._manifest, wanted, f"{self.where}: manifests")
-        unread = self._vault.unreadable() if step is None else ()
-        self.troubles = [*(trouble for trouble in found if isinstance(trouble, str)), *unread]
+        wrong = [trouble for trouble in found if isinstance(trouble, str)]
+        self.troubles = [*(told for one, told in unread.items() if step in (None, one.step)), *wrong]
         return [manifest for manifest in found if isinstance(manifest, Manifest)]
 
     def read(self, key: ShardKey, begin: int, end: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 from elastic.checkpoint.catalog import Candidate, Holder, candidates
 from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.reader import take_inventory
-from elastic.checkpoint.source import Source
+from elastic.checkpoint.source import Source, troubles_of
 from elastic.commands.checkpoints import Where
 from elastic.control.values import CommitId
 from elastic.errors import RefusedError
@@ -77,7 +77,7 @@ def looked_up(run: str, where: Where) -> Iterator[Held]:
             holders=inventory.holders,
             candidates=candidates(inventory.holders, run, forks, quarantined),
             quarantined=quarantined,
-            silent=(*inventory.silent, *inventory.troubles),
+            silent=(*inventory.silent, *troubles_of(sources)),
         )
 
 

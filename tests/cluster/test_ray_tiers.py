@@ -60,7 +60,7 @@ class Keeper:
 
 def seen(*those: Candidate) -> Seen:
     """By a look at tiers that all answer."""
-    nothing: dict[str, Any] = dict.fromkeys(("forks", "starts", "silent", "quarantined", "unusable"), ())
+    nothing: dict[str, Any] = dict.fromkeys(("forks", "starts", "silent", "quarantined", "unread"), ())
     return Seen(candidates=those, incarnation=1, is_durable_heard=True, **nothing)
 
 

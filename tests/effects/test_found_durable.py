@@ -1,9 +1,11 @@
-"""Effect. C7, C8: a durable step that was found for a restore stays until it is loaded, whoever collects."""
+"""Effect. C7, C8: what is durable stays: until it is loaded, whoever collects, and where nobody can read it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from elastic.checkpoint import seal
 from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import SKEW_S, BusyError
 from elastic.checkpoint.store import MissingError
@@ -98,3 +100,58 @@ def test_a_claim_lasts_as_long_as_somebody_waits_for_workers(tmp_path: Path) -> 
     with vault.leases.clearing(new.name, is_durable=True), pytest.raises(BusyError):
         Claim(vault, new.commit, PAUSE_S)
     assert not vault.leases.is_taken(new.name, is_durable=True)
+
+
+def of_another_version(data: bytes) -> bytes:
+    body = seal.opened(data, 1, "it")
+    return seal.sealed(body, 2)
+
+
+def with_a_bit_flipped(data: bytes) -> bytes:
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def damaged(vault: Vault, kind: str, step: int, damage: Callable[[bytes], bytes]) -> None:
+    """What the COMMIT, or the first manifest, of a step is from now on."""
+    folder = vault.keys.folder(kind)
+    where = [item.key for item in vault.store.list(folder) if f"{step:010d}-" in item.key]
+    key = next(key for key in where if kind == "commits" or "/manifest-" in key)
+    vault.store.put(key, damage(vault.store.read(key)))
+
+
+DAMAGES = [("commits", of_another_version), ("commits", with_a_bit_flipped), ("steps", with_a_bit_flipped)]
+
+
+@pytest.mark.parametrize(("kind", "damage"), DAMAGES)
+def test_c08_nothing_is_begun_over_a_step_that_cannot_be_read(tmp_path: Path, vault: Vault, kind, damage) -> None:
+    for step in (10, 20, 30):
+        damaged(vault, kind, step, damage)
+    before = [item.key for item in vault.store.list("")]
+    life = Life(tmp_path)
+    found = life.found()
+    assert found.commit is None
+    assert "step 30" in found.error and "another name" in found.error and "elastic verify" in found.error
+    life.tiers.close(keep=True)
+    collected(open_vault(str(tmp_path / "store"), RUN), Keep(last=1))
+    there = {item.key for item in vault.store.list("")}
+    assert {key for key in before if "/steps/" in key or "/commits/" in key} <= there
+
+
+@pytest.mark.parametrize(("kind", "damage"), DAMAGES)
+def test_c08_a_step_that_cannot_be_read_is_not_collected_as_old(tmp_path: Path, vault: Vault, kind, damage) -> None:
+    damaged(vault, kind, 30, damage)
+    life = Life(tmp_path)
+    found = life.found()
+    assert found.commit is not None and found.commit.step == 20, "an older step that is whole is taken"
+    life.tiers.close(keep=True)
+    anew = open_vault(str(tmp_path / "store"), RUN)
+    before = {item.key for item in vault.store.list("") if "0000000030-" in item.key and "/leases/" not in item.key}
+    collected(anew, Keep(last=1))
+    assert before <= {item.key for item in vault.store.list("")}
+
+
+def test_a_damaged_commit_is_told(vault: Vault) -> None:
+    damaged(vault, "commits", 30, of_another_version)
+    (told,) = open_vault(vault.store.url, RUN).looked()[1].values()
+    assert "the COMMIT of step 30 cannot be used" in told and "not of version 1" in told

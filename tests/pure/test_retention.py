@@ -50,6 +50,16 @@ def test_what_is_bad_makes_no_room_for_itself():
     assert kept(TEN, Keep(last=2), bad=bad) == [80, 70]
 
 
+def test_what_cannot_be_read_stays_also_where_it_is_void():
+    unread, forks = [TEN[0].name, TEN[-1].name], [Fork(incarnation=2, generation=1, step=50)]
+    verdicts = judged(TEN, Keep(last=1), forks=forks, bad=unread, unread=unread)
+    assert {v.record.commit.step: v.reason for v in verdicts if v.is_kept} == {
+        100: "it cannot be read: elastic verify tells why",
+        50: "the newest good step",
+        10: "it cannot be read: elastic verify tells why",
+    }
+
+
 def test_void_steps_go_and_do_not_count():
     forks = [Fork(incarnation=2, generation=1, step=50)]
     records = [*TEN, record(60, incarnation=2)]
