@@ -76,6 +76,8 @@ class Policies(World):
     # --- what the controller is told ---
 
     def control(self, event: ev.Event) -> None:
+        if isinstance(event, ev.Tick) and self.is_shared:
+            self.hear_empty_nodes()
         busy = self.now_s < FAULTS_END_S and self.ws.phase is not Phase.ENDED
         if busy and self.odd.random() < self.jump:
             self.jumps += 1
@@ -93,6 +95,13 @@ class Policies(World):
         super().control(event)
         if isinstance(event, ev.Tick):
             self.assert_nothing_is_overdue()
+
+    def hear_empty_nodes(self) -> None:
+        """A host monitor outlives the workers of its node: the next ones may be placed there."""
+        crowded = {self.nodes[name] for name, worker in self.workers.items() if worker.is_alive}
+        for node in sorted(set(self.nodes.values()) - crowded):
+            self.heard.append(ev.HostBeat(node=node))
+            super().control(self.heard[-1])
 
     def junk(self) -> list[Any]:
         """What nobody can send."""
