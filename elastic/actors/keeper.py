@@ -383,8 +383,8 @@ class Keeper:
 
         def ended(answer: PullAnswer) -> None:
             self._held(order.node, answer.holding, hand)
-            if answer.reason:
-                failed(answer.reason, answer.is_full)
+            if reason := answer.why_no_copy(order.key):
+                failed(reason, answer.is_full)
 
         def failed(reason: str, is_full: bool = False) -> None:
             log.warning("checkpoints: %s", reason)
