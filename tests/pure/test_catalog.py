@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elastic.checkpoint.catalog import Candidate, Ending, Holder, Start, candidates, find, lacking, next_candidate
 from elastic.checkpoint.manifest import Fork, Manifest
-from elastic.checkpoint.source import Tier
+from elastic.checkpoint.source import Tier, troubles_of
 from elastic.control.values import CommitId
 from elastic.errors import RefusedError
 
@@ -152,3 +152,9 @@ def test_steps_of_earlier_lives_that_lack_a_shard_are_told():
     forks = [Fork(incarnation=1, generation=2, step=8)]
     assert lacking(found, "r", forks, before=2) == ["step 3 lacks shard 1 of 2, which nobody who answers holds"]
     assert len(lacking(found, "r", forks, before=3)) == 2
+
+
+def test_what_sources_could_not_use_is_told_of_those_that_know():
+    far = Place(Tier.PERSISTENT)
+    far.troubles = ["the COMMIT of step 3 cannot be used"]
+    assert troubles_of([MEMORY, far]) == ["the COMMIT of step 3 cannot be used"]
