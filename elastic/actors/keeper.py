@@ -95,7 +95,6 @@ class Keeper:
         self._ladder = Ladder(self._copies.first, checkpoint.persistent is not None)
         self._hands: dict[str, Hand] = {}
         self._homes: dict[int, frozenset[str]] = {}
-        self._newest: int | None = None  # step that is staged
         self._urgent: dict[str, tuple[int, str]] = {}  # by node: what it has staged, and why that goes down at once
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._calls = Calls(self._inbox.put)
@@ -226,7 +225,7 @@ class Keeper:
         self._choose_peers()
         self._heed(rungs.Beat())
         if (
-            self._homes and not self._ladder.is_uploading and self._uploads.is_due(self._newest)
+            self._homes and not self._ladder.is_uploading and self._uploads.is_due(self._ladder.newest)
         ):  # before it trains, this life cannot commit
             self._heed(rungs.UploadDue())
 
@@ -338,11 +337,9 @@ class Keeper:
         if not hand.is_up:
             hand.is_up, hand.is_coming = True, False
             self._heed(rungs.NodeUp(node=node, domain=hand.domain))
-        steps = [key.commit.step for key in holding.slots]
-        self._newest = max(steps, default=self._newest)
         self._heed(rungs.Held(node=node, holding=holding))
         step, urgent = self._urgent.get(node, (-1, ""))
-        if urgent and step in steps:  # only now the ladder knows of it
+        if urgent and step in {key.commit.step for key in holding.slots}:  # only now the ladder knows of it
             del self._urgent[node]
             self._heed(rungs.RedundancyLost(reason=urgent))
         self._prefetcher.heard(node, hand.actor, holding)
@@ -383,8 +380,8 @@ class Keeper:
 
         def ended(answer: PullAnswer) -> None:
             self._held(order.node, answer.holding, hand)
-            if answer.reason:
-                failed(answer.reason, answer.is_full)
+            if reason := answer.why_no_copy(order.key):
+                failed(reason, answer.is_full)
 
         def failed(reason: str, is_full: bool = False) -> None:
             log.warning("checkpoints: %s", reason)

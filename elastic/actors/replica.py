@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.equipment import Equipment, equipment_for
@@ -63,6 +63,12 @@ class PullAnswer:
     is_full: bool = False
     seconds: float = 0.0
     nbytes: int = 0
+
+    def why_no_copy(self, key: ShardKey) -> str:
+        """Empty if there is one."""
+        if self.reason or any(one.is_same(key) for one in self.holding.copies):
+            return self.reason
+        return f"it was to pull shard {key.shard} of {key.shards} of step {key.commit.step}, and holds no copy of it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,5 +391,10 @@ def _look_at(disk: Disk) -> None:
 
 
 def _put(array: Any) -> tuple[Any, Any]:
-    reference = ray.put(array)
-    return reference, ray.get(reference, timeout=_MAP_S)
+    try:
+        reference = ray.put(array)
+        return reference, ray.get(reference, timeout=_MAP_S)
+    except (ObjectStoreFullError, OutOfDiskError) as error:
+        raise NoRoomError(f"Ray's object store has no room for {len(array) >> 20} MiB: give it more memory") from error
+    except RayError as error:
+        raise StoreError(f"Ray's object store took no copy: {type(error).__name__}: {error}") from error

@@ -62,7 +62,7 @@ class Seen:
     silent: tuple[str, ...]
     is_durable_heard: bool
     quarantined: tuple[str, ...]
-    unread: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 class Tiers:

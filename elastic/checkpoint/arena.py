@@ -13,6 +13,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import stat
 import struct
 import threading
@@ -32,6 +33,7 @@ from elastic.policies.sizing import SLOTS
 PAGE_BYTES = 4096
 _MANIFEST_BYTES = 1 << 20  # about; the file grows where one is longer
 _MAGIC = b"elastic2"
+_ANY_MAGIC = re.compile(rb"elastic[0-9]")
 _FIELDS = struct.Struct("<8sIQQIq")
 _SUM = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _SUM.size
@@ -78,6 +80,11 @@ class Header:
         if magic != _MAGIC or crc != google_crc32c.value(fields) or state not in set(SlotState):
             return None
         return Header(SlotState(state), *rest)
+
+
+def is_of_another_version(data: bytes) -> bool:
+    """Whether the first bytes of a slot are those of a release whose header is another."""
+    return not data.startswith(_MAGIC) and _ANY_MAGIC.match(data) is not None
 
 
 def arena_prefix(run: str) -> str:
@@ -348,7 +355,7 @@ class Arena:
         with opened(path) as fd:
             if fd is None or (path.name.startswith(self._life) and not try_lock(fd, fcntl.LOCK_EX)):
                 return 0
-            return os.fstat(fd).st_size + _MANIFEST_BYTES
+            return 0 if is_of_another_version(os.pread(fd, HEADER_BYTES, 0)) else os.fstat(fd).st_size + _MANIFEST_BYTES
 
     def _new_slot(self, payload_bytes: int) -> Slot:
         self._made += 1

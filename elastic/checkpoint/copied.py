@@ -32,6 +32,16 @@ class Part:
     array: Any
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """How a pull went; where: who gave the last part."""
+
+    where: str
+    nbytes: int
+    seconds: float
+    retries: int
+
+
 class Copied:
     """A shard whose parts come, verified, until it is whole or given up. Any thread may call.
 
@@ -113,3 +123,9 @@ class Copied:
 
     def _missing(self) -> MissingError:
         return MissingError(f"{self.manifest.name}, did not come in full: {self._failure}")
+
+
+def cuts(manifest: Manifest, at: int, part_bytes: int) -> list[tuple[int, int]]:
+    """(begin, end) of the parts from `at` on: whole chunks each."""
+    step = max(1, part_bytes // manifest.chunk_bytes) * manifest.chunk_bytes
+    return [(begin, min(begin + step, manifest.nbytes)) for begin in range(at, manifest.nbytes, step)]

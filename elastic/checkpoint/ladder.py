@@ -66,6 +66,11 @@ class Ladder:
         return None if step is None else self._now.rung(step)
 
     @property
+    def newest(self) -> int | None:
+        """The newest step that history has not left behind, as far as any node holds something of it."""
+        return next((step.commit.step for step in self._now.newest_first() if self._now.has_any(step)), None)
+
+    @property
     def is_uploading(self) -> bool:
         """Whether a step is on its way to the persistent tier."""
         return any(step.is_uploading for step in self._now.steps.values())

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import logging
 import mmap
 import os
@@ -14,8 +15,18 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Header, SlotState, arena_prefix, opened, try_lock
+from elastic.checkpoint.arena import (
+    HEADER_BYTES,
+    PAGE_BYTES,
+    Header,
+    SlotState,
+    arena_prefix,
+    is_of_another_version,
+    opened,
+    try_lock,
+)
 from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.seal import OtherVersionError
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError
 from elastic.errors import CorruptError
@@ -89,7 +100,7 @@ def reclaim(directory: Path, run: str, kept: int = KEPT, *, is_dry: bool = False
     """Take away what nobody needs of workers that are gone; returns the paths.
 
     That is: slots that were never sealed, or torn, and sealed ones of which this node holds `kept` newer steps of the
-    same shard. What has an owner, or a reader, is left alone.
+    same shard. What has an owner, or a reader, is left alone, and so is what another release has sealed: told once.
 
     Args:
         is_dry: only look.
@@ -101,11 +112,39 @@ def reclaim(directory: Path, run: str, kept: int = KEPT, *, is_dry: bool = False
             if fd is None or not try_lock(fd, fcntl.LOCK_EX):
                 continue
             manifest = manifests.read(fd, path)
+            if manifest is None and _is_of_another_release(fd):
+                _tell_of_another_release(path)
+                continue
             if manifest is None or len(_newer(manifest, sealed)) >= kept:
                 if not is_dry:
                     _unlink(path)
                 gone.append(path)
     return gone
+
+
+def _is_of_another_release(fd: int) -> bool:
+    """Whether a slot is neither torn nor of ours: its header is of another format, or what was sealed with it is."""
+    data = os.pread(fd, HEADER_BYTES, 0)
+    header = Header.decode(data)
+    if header is None or header.state is not SlotState.SEALED:
+        return is_of_another_version(data)
+    line = os.pread(fd, header.manifest_bytes, PAGE_BYTES + header.capacity)
+    try:
+        Manifest.decode(line)
+    except OtherVersionError:
+        return google_crc32c.value(line) == header.manifest_crc
+    except CorruptError:
+        pass
+    return False
+
+
+@functools.cache
+def _tell_of_another_release(path: Path) -> None:
+    log.warning(
+        "slot %s was written by another release, and stays: go on with the release that wrote it, or delete the file "
+        "if nobody wants what is in it",
+        path,
+    )
 
 
 def _unlink(path: Path) -> None:

@@ -15,13 +15,12 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from elastic.checkpoint import summing
-from elastic.checkpoint.copied import MIN_BYTES_PER_S, Copied, Part, patience_s
+from elastic.checkpoint.copied import MIN_BYTES_PER_S, ComingError, Copied, Part, Pulled, cuts, patience_s
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.rungs import Copy, Holding, copy_of, step_id
@@ -45,16 +44,6 @@ class Peer(Protocol):
 
     def fetch(self, key: ShardKey, begin: int, end: int, timeout_s: float) -> Any:
         """Bytes [begin, end) of its payload, (end - begin,) uint8, unverified. Raises: MissingError, StoreError."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
-    """How a pull went; where: who gave the last part."""
-
-    where: str
-    nbytes: int
-    seconds: float
-    retries: int
 
 
 class Node:
@@ -223,6 +212,14 @@ class Node:
             copied.is_begun = True
         return self._pull(key, peers, copied, self._part_bytes // max(1, at_once))
 
+    def give_up(self, keys: Iterable[ShardKey]) -> None:
+        """Of these, nobody will fill what is not begun by now."""
+        with self._lock:
+            for key in keys:
+                copied = self._shelf.get(copy_of(key))
+                if copied is not None and not copied.is_begun:
+                    self._let_go(copied, "nobody brings it")
+
     @contextlib.contextmanager
     def lent(self, key: ShardKey) -> Iterator[tuple[Manifest, Callable[[int, int], Any]]]:
         """A shard that stays as long as the context, however slow its reader is: (manifest, read(begin, end)).
@@ -247,7 +244,7 @@ class Node:
             return
         try:
             own = Copied(manifest)
-            for begin, end in _cuts(manifest, 0, self._part_bytes):
+            for begin, end in cuts(manifest, 0, self._part_bytes):
                 own.add(self._keep(begin, slot[begin:end]))
             del slot
             yield manifest, own.read
@@ -306,12 +303,12 @@ class Node:
             begin, end = cut
             return peer.fetch(manifest.key, begin, end, FIRST_BYTE_S + (end - begin) / MIN_BYTES_PER_S)
 
-        cuts = _cuts(manifest, copied.arrived_bytes, part_bytes)
+        wanted = cuts(manifest, copied.arrived_bytes, part_bytes)
         with ThreadPoolExecutor(1, thread_name_prefix="elastic-pull") as ahead:
-            coming = [ahead.submit(fetch, cut) for cut in cuts[:1]]
-            for number, (begin, end) in enumerate(cuts):
+            coming = [ahead.submit(fetch, cut) for cut in wanted[:1]]
+            for number, (begin, end) in enumerate(wanted):
                 data = coming.pop().result()
-                coming = [ahead.submit(fetch, cut) for cut in cuts[number + 1 : number + 2]]
+                coming = [ahead.submit(fetch, cut) for cut in wanted[number + 1 : number + 2]]
                 self._verify(manifest, begin, end, data)
                 yield self._keep(begin, data)
 
@@ -333,6 +330,8 @@ class Node:
     def _stays(self, key: ShardKey) -> bool:
         """Whether it was brought for a restore, whole by now: from here on it counts as a copy.
 
+        What is expected, and nobody fills, is not waited for: it goes.
+
         Raises:
             ComingError: it has been on its way for longer than it should take.
         """
@@ -340,8 +339,15 @@ class Node:
             copied = self._shelf.get(copy_of(key))
             if copied is None or not copied.is_passing:
                 return False
+            if not copied.is_begun:
+                self._let_go(copied, "it is taken as a copy instead")
+                return False
             copied.is_passing = False
-        return copied.wait(patience_s(copied.manifest.nbytes))
+        try:
+            return copied.wait(patience_s(copied.manifest.nbytes))
+        except ComingError:
+            copied.is_passing = True  # no copy yet: whoever asks again waits again
+            raise
 
     def _let_go(self, copied: Copied, reason: str) -> None:
         with self._lock:
@@ -388,12 +394,6 @@ class Node:
 
 def _slice(array: Any, begin: int, end: int) -> Any:
     return array[begin:end]
-
-
-def _cuts(manifest: Manifest, at: int, part_bytes: int) -> list[tuple[int, int]]:
-    """(begin, end) of the parts from `at` on: whole chunks each."""
-    step = max(1, part_bytes // manifest.chunk_bytes) * manifest.chunk_bytes
-    return [(begin, min(begin + step, manifest.nbytes)) for begin in range(at, manifest.nbytes, step)]
 
 
 def _name(key: ShardKey) -> str:

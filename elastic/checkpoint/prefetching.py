@@ -50,20 +50,27 @@ def prefetch(node: Node, incoming: Sequence[Incoming], tier: Callable[[], Tier])
             yield opened[0]
 
     def fill(one: Incoming) -> None:
-        try:
-            node.fill(one.key, peers(one), min(AT_ONCE, len(incoming)))
-        except ElasticError as error:
-            log.warning("not prefetched: %s", error)
+        node.fill(one.key, peers(one), min(AT_ONCE, len(incoming)))
 
     def work() -> None:
         try:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="elastic-prefetch") as crew:
-                list(crew.map(fill, incoming))
-            for one in opened:
-                one.close()
-        except ElasticError as error:
-            log.warning("a lease on what was prefetched ends by itself: %s", error)
+                filling = [crew.submit(fill, one) for one in incoming]
+            for one in filling:  # whatever it is, the others are prefetched
+                if (failure := one.exception()) is not None:
+                    log.warning("not prefetched: %s", failure)
+        finally:
+            node.give_up(one.key for one in incoming)
+            _close(opened)
 
     thread = threading.Thread(target=work, name="elastic-prefetch", daemon=True)
     thread.start()
     return thread
+
+
+def _close(opened: Sequence[Tier]) -> None:
+    try:
+        for one in opened:
+            one.close()
+    except ElasticError as error:
+        log.warning("a lease on what was prefetched ends by itself: %s", error)

@@ -9,6 +9,10 @@ import google_crc32c
 from elastic.errors import CorruptError
 
 
+class OtherVersionError(CorruptError):
+    """It is what was written, by a release whose format is another."""
+
+
 def sealed(body: Mapping[str, Any], version: int) -> bytes:
     """A body as one line, with the version of its format."""
     text = json.dumps({"version": version, **body}, separators=(",", ":"), sort_keys=True)
@@ -19,7 +23,7 @@ def opened(data: bytes, version: int, what: str) -> dict[str, Any]:
     """Read `sealed`'s line; `what` names it in errors.
 
     Raises:
-        CorruptError: it is not what was written, or of another version.
+        CorruptError: it is not what was written. OtherVersionError: it is of another version.
     """
     try:
         outer = json.loads(bytes(data))
@@ -31,5 +35,5 @@ def opened(data: bytes, version: int, what: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
     if found != version:
-        raise CorruptError(f"{what} is not of version {version}: read it with the release that wrote it")
+        raise OtherVersionError(f"{what} is not of version {version}: read it with the release that wrote it")
     return body

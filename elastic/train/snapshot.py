@@ -97,7 +97,11 @@ class NoSnapshots:
         """
 
     def flush(self) -> None:
-        """Wait until what is stable is sealed."""
+        """Wait until what is stable is sealed.
+
+        Raises:
+            StateError: it is not, and not for lack of memory.
+        """
 
     def close(self) -> None:
         """The worker leaves: what is sealed stays on the node."""
@@ -173,8 +177,7 @@ class Snapshots(NoSnapshots):
 
     def at_door(self) -> None:
         step, self._wanted = self._wanted, None
-        if self._error is not None:
-            raise StateError(f"a snapshot failed: {type(self._error).__name__}: {self._error}") from self._error
+        self._raise_failure()
         if step is None or self.is_off or not self._is_stager:
             return
         with self._replica.page.during(Flying.SLOW, "taking a snapshot"):
@@ -185,7 +188,7 @@ class Snapshots(NoSnapshots):
             try:
                 snapshot = self._begin(step.commit, step.replicas)
                 if snapshot is None and (step.wants_pause or step.number == self._replica.last_number):
-                    self.flush()  # nothing comes after it: rather wait for a slot than leave it out
+                    self._settle()  # nothing comes after it: rather wait for a slot than leave it out
                     snapshot = self._begin(step.commit, step.replicas)
                 if step.number == self._replica.last_number:
                     snapshot = snapshot or self._begin_soon(step.commit, step.replicas)
@@ -233,10 +236,10 @@ class Snapshots(NoSnapshots):
                 self.stable(commit)
             else:
                 self.drop()
-            self.flush()
+            self._settle()
             if self._sealed is None or not self._sealed.same_state(commit):
                 self._stage_at_rest(commit, replicas)
-            self.flush()
+            self._settle()
 
     def _stage_at_rest(self, commit: CommitId, replicas: int) -> None:
         self._copying = None
@@ -250,13 +253,23 @@ class Snapshots(NoSnapshots):
             self._start(lambda: self._seal(snapshot))
 
     def flush(self) -> None:
-        if self._last_thread is not None:
-            self._last_thread.join(self._timeout_s)
+        self._settle()
+        self._raise_failure()
+        if self._last_thread is not None and self._last_thread.is_alive():
+            raise StateError(f"the last snapshot is not sealed within Limits.door_timeout_s={self._timeout_s}")
 
     def close(self) -> None:
         self.drop()
-        self.flush()
+        self._settle()
         self._arena.close()
+
+    def _settle(self) -> None:
+        if self._last_thread is not None:
+            self._last_thread.join(self._timeout_s)
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            raise StateError(f"a snapshot failed: {type(self._error).__name__}: {self._error}") from self._error
 
     # --- at the door ---
 
@@ -341,7 +354,7 @@ class Snapshots(NoSnapshots):
             act()
         except NoRoomError as error:
             self._give_up(error)
-        except Exception as error:  # the training thread raises it at the next door
+        except Exception as error:  # the training thread raises it at the next door, or at the end
             self._error = error
 
     @property

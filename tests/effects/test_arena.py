@@ -11,8 +11,8 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from elastic.checkpoint import memory
-from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Arena, Slot, free_bytes, needed_bytes
+from elastic.checkpoint import memory, seal
+from elastic.checkpoint.arena import HEADER_BYTES, PAGE_BYTES, Arena, Header, Slot, SlotState, free_bytes, needed_bytes
 from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_count
 from elastic.checkpoint.store import MissingError
 from elastic.control.values import CommitId
@@ -552,3 +552,50 @@ def test_whatever_else_bears_the_name_of_a_slot_is_neither_read_nor_waited_for(a
     assert steps_in(tmp_path) == [3]
     memory.remove(tmp_path, RUN)
     assert steps_in(tmp_path) == []
+
+
+def with_another_header(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(b"elastic3" + data[8:])
+
+
+def with_another_manifest(path: Path) -> None:
+    slot = Slot(path.with_suffix(".new"), NBYTES)
+    manifest = memory.Manifests()
+    with memory.opened(path) as fd:
+        assert fd is not None
+        known = manifest.read(fd, path)
+    assert known is not None
+    body = seal.opened(known.encode(), 1, "it")
+    line = seal.sealed(body, 2)
+    slot.write_manifest(line)
+    slot.stamp(Header(SlotState.SEALED, slot.capacity, len(line), google_crc32c.value(line), known.commit.step))
+    slot.close()
+    path.with_suffix(".new").rename(path)
+
+
+@pytest.mark.parametrize("change", [with_another_header, with_another_manifest])
+def test_what_another_release_has_sealed_stays_and_is_told_once(tmp_path, caplog, change):
+    arena = Arena(tmp_path, RUN, 1, "w0")
+    for step in (1, 2):
+        stage(arena, step)
+    arena.close()
+    old, mine = (one.path for one in reversed(memory.scan(tmp_path, RUN)))
+    change(old)
+    caplog.clear()
+    for _ in range(3):
+        assert old not in memory.reclaim(tmp_path, RUN, kept=0)
+    assert old.exists() and not mine.exists()
+    told = [line for line in caplog.messages if "another release" in line]
+    assert len(told) == 1 and str(old) in told[0]
+
+
+@pytest.mark.parametrize("damage", [b"elastic2", b"\0" * 8, b"elastic!"])
+def test_what_is_torn_goes(tmp_path, damage):
+    arena = Arena(tmp_path, RUN, 1, "w0")
+    stage(arena, 1)
+    arena.close()
+    (one,) = memory.scan(tmp_path, RUN)
+    data = one.path.read_bytes()
+    one.path.write_bytes(damage + bytes(HEADER_BYTES - 8) + data[HEADER_BYTES:])
+    assert one.path in memory.reclaim(tmp_path, RUN)

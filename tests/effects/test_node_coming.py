@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
+from ray.exceptions import ObjectStoreFullError, RaySystemError
 
+from elastic.actors import replica
 from elastic.checkpoint.copied import ComingError
 from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.prefetching import Incoming, prefetch
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.errors import NoRoomError
 from tests.effects.helpers import LONG_S
@@ -226,3 +230,80 @@ def test_a_copy_that_is_asked_for_while_it_comes_for_a_restore_is_taken_once():
     assert told[0].nbytes == 0 and sorted(peer.begins) == [0, PART, 2 * PART, 3 * PART]
     b.expect([])
     assert b.holding().copies == {key(1)}, "it counts as a copy from now on"
+
+
+def test_what_is_expected_and_nobody_fills_holds_no_pull_up():
+    a, b, peer = expected(1)
+    assert b.pull(key(1), [peer]).nbytes == NBYTES
+    assert b.holding().copies == {key(1)} and b.holding().nbytes == NBYTES
+    assert np.array_equal(b.read(key(1), 0, NBYTES), a.read(key(1), 0, NBYTES))
+
+
+def test_a_pull_that_has_waited_in_vain_can_be_asked_for_again(monkeypatch: pytest.MonkeyPatch):
+    a, b, peer = expected(1)
+    slow = Gated(a)
+    with beside(lambda: b.fill(key(1), [slow])):
+        wait_until(lambda: all(copied.is_begun for copied in b._shelf.values()))
+        monkeypatch.setattr("elastic.checkpoint.node.patience_s", lambda end: 0.01)
+        for _ in range(2):
+            with pytest.raises(ComingError):
+                b.pull(key(1), [peer])
+            assert b.holding().copies == set()
+        monkeypatch.undo()
+        slow.let(10)
+    b.pull(key(1), [peer])
+    assert b.holding().copies == {key(1)}
+
+
+@pytest.mark.parametrize("failure", [NoRoomError("full"), KeyError("whatever it is")])
+def test_a_shard_that_cannot_be_put_costs_no_other_its_prefetch(monkeypatch: pytest.MonkeyPatch, failure: Exception):
+    a, b, peer = expected(1, shards=3)
+    put, closed = b._put, []
+
+    class Durable(PeerOf):
+        def close(self) -> None:
+            closed.append(True)
+
+    def fails_once(data: Any) -> Any:
+        monkeypatch.setattr(b, "_put", put)
+        raise failure
+
+    monkeypatch.setattr(b, "_put", fails_once)
+    coming = [Incoming(key=key(1, shard, 3), peers=[], is_durable=True) for shard in range(3)]
+    prefetch(b, coming, lambda: Durable(a)).join(LONG_S)
+    assert len(b.manifests()) == 2 and closed == [True]
+
+
+def test_what_nobody_begins_to_prefetch_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    _, b, peer = expected(1, shards=2)
+    monkeypatch.setattr("elastic.checkpoint.prefetching.AT_ONCE", 1)
+
+    def no_thread(*args: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", no_thread)
+    failed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    coming = [Incoming(key=key(1, shard, 2), peers=[peer], is_durable=False) for shard in range(2)]
+    prefetch(b, coming, lambda: None).join(LONG_S)  # type: ignore[arg-type, return-value]
+    assert len(failed) == 1 and b.manifests() == [] and b.holding().nbytes == 0
+
+
+def test_a_full_object_store_is_no_room(monkeypatch: pytest.MonkeyPatch):
+    for error, kind in ((ObjectStoreFullError("full"), NoRoomError), (RaySystemError("gone"), StoreError)):
+
+        def fails(array: Any, error: Exception = error) -> Any:
+            raise error
+
+        monkeypatch.setattr(ray, "put", fails)
+        with pytest.raises(kind):
+            replica._put(np.zeros(8, dtype=np.uint8))
+
+
+def test_an_answer_without_a_copy_is_no_success():
+    a, b, peer = expected(1)
+    answer = replica.PullAnswer(holding=b.holding())
+    assert "holds no copy" in answer.why_no_copy(key(1))
+    b.pull(key(1), [peer])
+    assert replica.PullAnswer(holding=b.holding()).why_no_copy(key(1)) == ""
+    assert replica.PullAnswer(holding=b.holding(), reason="busy").why_no_copy(key(1)) == "busy"

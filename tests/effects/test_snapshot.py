@@ -478,6 +478,32 @@ def test_c15_c17_a_snapshot_that_fails_for_another_reason_ends_the_run(book: Boo
     assert "a snapshot failed: ValueError: a bug" in raised(ended, "StateError")
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_c15_a_seal_that_fails_at_the_last_step_is_no_success(book: Book, monkeypatch: Any, is_slow: bool) -> None:
+    """Nor is one that takes for ever: nobody waits for it after that."""
+    seal, let_go = snapshot.Snapshots._seal, threading.Event()
+
+    def broken(self: Any, one: Any) -> None:
+        if one.manifest.commit.step < STEPS - 1:
+            seal(self, one)
+        elif is_slow:
+            self._timeout_s = 0.1
+            let_go.wait(LONG_S)
+        else:
+            raise ValueError("a bug")
+
+    def train_fn(session: Any) -> None:
+        try:
+            trained(book.note)(session)
+        finally:
+            let_go.set()
+
+    monkeypatch.setattr(snapshot.Snapshots, "_seal", broken)
+    ended = book.solo().run(train_fn)
+    wanted = "not sealed within Limits.door_timeout_s" if is_slow else "a snapshot failed: ValueError: a bug"
+    assert wanted in raised(ended, "StateError")
+
+
 def test_a_copy_that_fails_is_raised_where_it_is_waited_for() -> None:
     class Broken:
         nbytes = 0

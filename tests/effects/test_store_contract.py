@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError
+from elastic.checkpoint.stores.url import UrlStore
 from elastic.errors import SettingError
 from tests.effects.store_parts import FAKE, STORES, opened_store
 
@@ -152,3 +153,29 @@ def test_nothing_is_left_over_to_sweep(store):
     store.create("run/a", b"1")
     assert store.sweep("run/", 4e9) == 0
     assert keys(store) == ["run/a"]
+
+
+class ClientError(Exception):
+    """As botocore's: it is no OSError, nor any other error that Python has a name for."""
+
+
+@pytest.mark.parametrize(
+    ("method", "act"),
+    [
+        ("exists", lambda store: store.create("run/a", b"x")),
+        ("pipe_file", lambda store: store.put("run/a", b"x")),
+        ("cat_file", lambda store: store.read("run/a")),
+        ("find", lambda store: list(store.list("run/"))),
+        ("rm_file", lambda store: store.delete("run/a")),
+    ],
+)
+def test_c15_whatever_a_client_of_fsspec_raises_is_an_error_of_the_store(tmp_path, monkeypatch, method, act):
+    def fails(*args, **more):
+        raise ClientError("SlowDown")
+
+    store = UrlStore(f"memory://{tmp_path.name}/root")
+    store.put("run/a", b"y")
+    monkeypatch.setattr(store._fs, method, fails)
+    with pytest.raises(StoreError, match="memory://.*: ClientError") as raised:
+        act(store)
+    assert isinstance(raised.value.__cause__, ClientError)

@@ -15,7 +15,7 @@ import pytest
 
 from elastic.actors import replica, upload_keeper
 from elastic.actors.equipment import Equipment
-from elastic.actors.keeper import Keeper
+from elastic.actors.keeper import Hand, Keeper
 from elastic.actors.replica import CheckpointReplica, UploadAnswer
 from elastic.actors.upload_keeper import UploadKeeper
 from elastic.checkpoint import rungs
@@ -220,3 +220,28 @@ def test_what_a_keeper_was_told_before_it_is_closed_is_done(monkeypatch, tmp_pat
     busy.set()
     closing.result()
     assert done == ["left"] and not keeper._thread.is_alive()
+
+
+def test_an_upload_is_due_by_the_newest_step_on_any_node_whoever_was_heard_last(monkeypatch, tmp_path: Path) -> None:
+    """Else each answer of a node with older slots would look like a step back, after which it is due at once."""
+    asked, crashed = list[int | None](), list[str]()
+    monkeypatch.setattr("ray.nodes", lambda: [])
+    settings = RunSettings(run="night", checkpoint=Checkpoint(memory=str(tmp_path), persistent=str(tmp_path)))
+    keeper = Keeper(settings, lambda told: None, lambda error: crashed.append(repr(error)), beat_s=3600.0)
+
+    def act() -> None:
+        monkeypatch.setattr(keeper._uploads, "is_due", asked.append)
+        keeper._homes = {0: frozenset("ab")}
+        for number, (node, steps) in enumerate((("a", (90, 100)), ("b", (40,)))):
+            slots = frozenset(key(step) for step in steps)
+            held = rungs.Holding(
+                life="1", number=number, slots=slots, pinned=frozenset(), copies=frozenset(), disk=frozenset()
+            )
+            hand = Hand(None, None, time.monotonic(), life="1", is_coming=False)  # type: ignore[arg-type]
+            keeper._hear(node, hand, held)
+        keeper._beat()
+
+    keeper._inbox.put(act)
+    eventually(lambda: asked or crashed, "it has looked whether an upload is due")
+    keeper.close(keep=True)
+    assert asked == [100] and not crashed

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elastic.checkpoint.catalog import Candidate, Ending, Holder, Start, candidates, find, next_candidate
 from elastic.checkpoint.manifest import Fork, Manifest
-from elastic.checkpoint.source import Tier
+from elastic.checkpoint.source import Tier, troubles_of
 from elastic.control.values import CommitId
 from elastic.errors import RefusedError
 
@@ -138,3 +138,9 @@ def test_lost_workers_condemn_no_checkpoint():
 def test_a_candidate_has_the_manifest_of_each_shard():
     (found,) = candidates([holder(FAR, 3, shard=1, shards=2), holder(PEER, 3, shard=0, shards=2)], "r")
     assert [one.shard for one in found.manifests] == [0, 1]
+
+
+def test_what_sources_could_not_use_is_told_of_those_that_know():
+    far = Place(Tier.PERSISTENT)
+    far.troubles = ["the COMMIT of step 3 cannot be used"]
+    assert troubles_of([MEMORY, far]) == ["the COMMIT of step 3 cannot be used"]

@@ -6,7 +6,7 @@ import pytest
 
 from elastic.checkpoint import rungs
 from elastic.checkpoint.ladder import Ladder
-from elastic.checkpoint.manifest import ShardKey
+from elastic.checkpoint.manifest import Fork, ShardKey
 from elastic.checkpoint.rungs import Rung
 from elastic.checkpoint.standing import TRIES
 from elastic.control.values import CommitId
@@ -521,3 +521,16 @@ def test_a_persistent_tier_that_fails_is_told_of_once_and_when_a_step_is_durable
     assert nodes.take(rungs.Degraded) == [], "its COMMIT may fail yet"
     nodes.tell(rungs.Committed(commit=key(3).commit, shards=1))
     assert [(told.rung, told.reason) for told in nodes.take(rungs.Degraded)] == [("durable", "")]
+
+
+def test_the_newest_step_is_the_newest_on_any_node_whoever_was_heard_last():
+    nodes = Nodes("ab")
+    assert nodes.ladder.newest is None
+    nodes.stage("a", key(40), key(100))
+    nodes.stage("b", key(40))
+    assert nodes.ladder.newest == 100
+    nodes.tell(rungs.Forked(forks=(Fork(incarnation=1, generation=2, step=40),)))
+    assert nodes.ladder.newest == 40, "history went back"
+    nodes.stage("a", key(41, generation=2))
+    nodes.hold("b")
+    assert nodes.ladder.newest == 41

@@ -104,7 +104,9 @@ class UrlStore:
     def _told(self, verb: str, key: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, RuntimeError, ValueError) as error:
+        except StoreError:
+            raise
+        except Exception as error:  # an implementation raises what its client does, such as botocore's, of any class
             raise StoreError(f"{self.url}: cannot {verb} {key}: {type(error).__name__}; see its cause") from error
 
 
