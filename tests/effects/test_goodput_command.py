@@ -149,7 +149,7 @@ def test_the_events_of_another_trainer(tmp_path):
         (["{folder}"], RefusedError, "holds no journal.jsonl"),
         (["{folder}/empty.jsonl"], RefusedError, "docs/goodput.md"),
         (["{folder}/nigth"], SystemExit, "no run can have that name"),
-        (["nigth", "--address", "127.0.0.1:1"], RefusedError, "nor runs/nigth with a journal.jsonl here, and no Ray"),
+        (["nigth", "--address", "127.0.0.1:1"], RefusedError, "nor runs/nigth with a journal.jsonl here, and no "),
         (["file://{folder}/tier/night"], RefusedError, "holds no journal of a run night"),
         (["{folder}/run", "--json", "--csv"], SystemExit, "exclude each other"),
         (["{folder}/run", "--between", "5", "1"], SystemExit, "B must come after A"),
