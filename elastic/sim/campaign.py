@@ -38,7 +38,7 @@ _LUXURIES = ("before", "bad", "refuse", "rewind", "upload_s", "outage", "node_lo
 FAULTS = (
     "crash", "hang", "mute", "lose_call", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor",
     "lose_beat", "partition", "jump", "notice", "corrupt", "announce", "run_out", "xid", "slow", "pause", "tune",
-    "raise_", "depart", "rack", "split",
+    "raise_", "depart", "rack", "split", "linger",
 )  # fmt: skip
 _DECIDING = ("Ladder", "Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware", "Redealing")
 
@@ -67,7 +67,7 @@ class Played:
     Attributes:
         law: that was broken, empty if none was. what: one sentence about it. story: the last events and commands.
         ending: of the run. faults: kinds that struck. generations, events, seconds: how much happened (virtual time).
-        kinds: names of the events that came.
+        kinds, given: names of the events that came, and of the commands that were given.
         digest: of all events and commands; equal for equal histories.
     """
 
@@ -80,6 +80,7 @@ class Played:
     generations: int = 0
     events: int = 0
     kinds: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     seconds: float = 0.0
     digest: str = ""
 
@@ -149,6 +150,8 @@ def _unrest(seed: int, often: float) -> dict[str, Any]:
     return {
         "policy": rng.choice(_DECIDING),
         **{fault: often * rate * rng.choice((0, 0, 0, 0, 1)) for fault, rate in rates.items()},
+        "linger": rng.choice((0.0, 0.0, 0.02)),
+        "says_at_door": True,
     }
 
 
@@ -244,6 +247,7 @@ def play(case: Case) -> Played:
         generations=state.generation,
         events=world.ws.taken,
         kinds=tuple(sorted(kind.__name__ for kind in world.ws.kinds)),
+        given=tuple(sorted(kind.__name__ for kind in world.ws.given)),
         seconds=world.now_s,
         digest=world.ws.history.hexdigest(),
     )

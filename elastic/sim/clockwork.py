@@ -44,6 +44,7 @@ class Clockwork(ABC):
     Attributes:
         rng: what everything is drawn from. now_s: virtual seconds since the start.
         faults: kinds that have struck so far. mind: what the controller lives in.
+        struck: workers, and nodes, that something has befallen for which they may be given up.
         rates: the values of the plan by their names, since all ask for them all the time.
         stalled_until_s: the controller stands still until then. clock_error_s: of the controller's clock.
     """
@@ -58,6 +59,7 @@ class Clockwork(ABC):
         self.sent = 0
         self.last_s: dict[tuple[str, str], float] = defaultdict(float)
         self.faults: set[str] = set()
+        self.struck: set[str] = set()
         self.stalled_until_s = 0.0
         self.clock_error_s = 0.0
 

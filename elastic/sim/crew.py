@@ -16,22 +16,20 @@ from elastic.control.integrity import outvoted
 from elastic.control.state import Standing
 from elastic.control.values import CommitId, Member, StepReport, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict, has_lease, react
-from elastic.sim.clockwork import Clockwork
+from elastic.sim.door import Door
 from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker
 from elastic.sim.samples import Samples, data_of
 
-OVERDUE_S = 5.0
 REST = 5  # times as long between two moves of a worker that waits to be told something
 OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
 
 
-class Crew(Clockwork):
+class Crew(Door):
     """What workers do, and what they are told.
 
     Attributes:
         data: how the run's data is cut, as workers tell. samples: what steps are made of.
-        workers: by name, those that have been there.
         reductions: by (generation, step), who has contributed. pauses: in which a pause was asked for.
         answered: (worker, generation) that has answered a freeze. parents: by reduction, what it began from.
         stable: lineages of the steps that can not be lost any more.
@@ -48,7 +46,6 @@ class Crew(Clockwork):
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, plan)
         self.samples = Samples(data_of(seed))
-        self.workers: dict[str, SimWorker] = {}
         self.reductions: dict[Any, set[str]] = defaultdict(set)
         self.pauses: set[Any] = set()
         self.answered: set[tuple[str, int]] = set()
@@ -65,7 +62,7 @@ class Crew(Clockwork):
         """Whether a fault keeps this worker from moving now."""
 
     def clear_generations(self) -> None:
-        """Generations are numbered from one again, and nobody is left of the old ones."""
+        super().clear_generations()
         for of_generations in (self.reductions, self.pauses, self.answered, self.parents, self.votes):
             of_generations.clear()
 
@@ -141,7 +138,7 @@ class Crew(Clockwork):
         state = worker.state
         self.answered.add((worker.name, state.generation))
         held: dict[str, Any] = {"commit": state.commit, "healed": state.healed, "prepared": state.prepared}
-        held["outvoted"] = state.outvoted
+        held |= {"outvoted": state.outvoted, "missed": worker.missing}
         self.tell(worker, ev.FreezeAnswered, generation=state.generation, **held)
 
     # --- what a worker does by itself ---
@@ -171,9 +168,6 @@ class Crew(Clockwork):
     def is_at_rest(self, worker: SimWorker) -> bool:
         return worker.state.stage in _AT_REST and worker.applying is None
 
-    def is_late(self, worker: SimWorker) -> bool:
-        return self.now_s - worker.since_s > OVERDUE_S
-
     def arrive(self, worker: SimWorker) -> None:
         self.signal(worker, Signal.ARRIVE)
         gpus = {"gpus": ("0",)} if self.plan.xid else {}
@@ -181,11 +175,8 @@ class Crew(Clockwork):
         self.tell(worker, ev.WorkerParked, host="h", port=1, pid=1, layout="l", plan=plan, **gpus)
 
     def is_there(self, other: SimWorker, view: View) -> bool:
-        return other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT
-
-    def are_in_touch(self, one: SimWorker, other: SimWorker) -> bool:
-        """Whether the network between their hosts lets anything through; the driver may reach both all the same."""
-        return True
+        is_in = other.is_alive and other.state.generation == view.generation and other.state.stage not in OUT
+        return is_in and (other.at_door == view.generation or not self.plan.says_at_door)
 
     def has_heard(self, worker: SimWorker, members: tuple[Member, ...]) -> bool:
         return all(self.are_in_touch(worker, self.workers[one.worker]) for one in members)
@@ -194,9 +185,11 @@ class Crew(Clockwork):
         """The group connects once all are there; those behind receive what the donors hold."""
         view = worker.view
         assert view is not None
+        if self.plan.says_at_door and not self.is_at_door(worker, view):
+            return
         group = [self.workers[member.worker] for member in view.members]
         is_complete = all(self.is_there(other, view) and self.are_in_touch(worker, other) for other in group)
-        if self.breaks() or (not is_complete and self.is_late(worker)):
+        if self.breaks() or (not is_complete and self.is_late_to_form(worker)):
             self.signal(worker, Signal.BREAK)
             self.tell(worker, ev.FormingFailed, generation=view.generation, error="refused")
         elif is_complete:
@@ -206,7 +199,7 @@ class Crew(Clockwork):
                 must(is_it, Law.NEVER_WRONG, lambda: f"{held} gives something else than {view.resume}")  # noqa: B023
             if view.behind and self.finds_corruption(worker, ("forming", view.generation), view.donors):
                 return
-            donor = self.workers[view.members[view.donors[0]].worker]
+            worker.missing, donor = (), self.workers[view.members[view.donors[0]].worker]
             worker.bits, worker.is_tainted, worker.consumed = donor.bits, donor.is_tainted, donor.consumed
             self.signal(worker, Signal.FORMED, commit=view.resume)
             if worker.pending is not None and worker.pending.step < view.resume.step:

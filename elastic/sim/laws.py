@@ -20,6 +20,7 @@ class Law(Enum):
     ADDS_UP = "the ledger adds up"
     SURVIVES = "who survives is not replaced"
     GOES_ON = "training goes on without the control plane"
+    APART = "who missed each other are parted"
 
 
 class Violation(AssertionError):

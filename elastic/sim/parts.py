@@ -36,6 +36,8 @@ class Plan:
             errs; slow: that one computes slowly; pause, tune: that a user asks for that; raise_: that train_fn raises;
             depart: that a worker leaves by itself; rack: that the driver is cut off from some nodes; split: that
             some hosts are cut off from the others, and none from the driver. These too are chances per tick.
+        says_at_door: workers say that they have come to the door, and whom they have missed there. Histories that were
+            kept before they did play as they were. linger: chance per forming that user code keeps one from the door.
         policy: who decides: one of POLICIES.
     """
 
@@ -74,6 +76,8 @@ class Plan:
     depart: float = 0.0
     rack: float = 0.0
     split: float = 0.0
+    linger: float = 0.0
+    says_at_door: bool = False
     policy: str = "Ladder"
 
 
@@ -86,6 +90,8 @@ class SimWorker:
         bits: of its state; 0 where nothing has gone wrong. is_tainted: something has, since the last vote on them.
         consumed: samples of all steps that are in it.
         turn: number of its next move; one with another number has been overtaken.
+        at_door: the last generation that it has begun to form. busy_until_s: user code keeps it from the door until
+            then. missing: whom it waits for, or has last waited for, to form that.
     """
 
     name: str
@@ -106,6 +112,9 @@ class SimWorker:
     bits: int = 0
     is_tainted: bool = False
     consumed: int = 0
+    at_door: int = 0
+    busy_until_s: float = -math.inf
+    missing: tuple[str, ...] = ()
     pause_generation: int = 0
     wants_pause: bool = False
     applying: CommitId | None = None
@@ -126,11 +135,13 @@ FLYING = {
 
 def reading_of(worker: SimWorker, now_s: float) -> Reading:
     """What a host monitor sees of a worker."""
+    is_busy = now_s < worker.busy_until_s
+    phase = Flying.REDUCING if worker.contributed else FLYING.get(worker.state.stage, Flying.AT_DOOR)
     return Reading(
         worker=worker.name,
-        generation=worker.state.generation,
+        generation=worker.at_door if is_busy else worker.state.generation,
         step=worker.state.commit.step + 1,
-        phase=Flying.REDUCING if worker.contributed else FLYING.get(worker.state.stage, Flying.AT_DOOR),
+        phase=Flying.OUTSIDE if is_busy else phase,
         micro_batch=-1,
         commits=10,
         still_s=worker.clock_rate * (now_s - worker.moved_s),

@@ -157,6 +157,7 @@ class Restores(World):
             worker.bits, worker.is_tainted = 0, False
             answer = ev.Restored, {"commit": commit}
         else:
+            self.struck.add(worker.name)
             kept = worker.state.commit if worker.state.healed else None
             answer = ev.RestoreRefused, {"commit": commit, "reason": "bad bytes", "kept": kept}
         self.answers[worker.name] = command.number, answer

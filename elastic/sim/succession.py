@@ -47,7 +47,6 @@ class Succession(World):
 
     def __init__(self, *arguments: Any, deaths_s: tuple[float, ...] = (), **options: Any) -> None:
         self.life, self.is_headless, self.speaking = 1, False, 1
-        self.places: dict[str, tuple[int, int]] = {}
         self.kept: dict[str, list[CommitId]] = defaultdict(list)
         self.facts: dict[str, list[tuple[Any, dict[str, Any]]]] = defaultdict(list)
         self.left: set[str] = set()
@@ -236,9 +235,7 @@ class Succession(World):
     # --- what workers say and hear ---
 
     def carry_out(self, command: cmd.Command) -> None:
-        if isinstance(command, cmd.StartWorker):
-            self.places[command.worker] = (command.gang, command.shard)
-        elif isinstance(command, cmd.Form) and self.is_anew:
+        if isinstance(command, cmd.Form) and self.is_anew:
             self.begun_anew(command.view)
         super().carry_out(command)
 

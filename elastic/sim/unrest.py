@@ -14,12 +14,13 @@ from elastic.control.outcome import Ending
 from elastic.control.tuning import Tuning
 from elastic.control.values import CommitId, Member, StepReport, View
 from elastic.control.xid import Severity
+from elastic.sim.laws import Law, must
 from elastic.sim.parts import SimWorker
 from elastic.sim.world import World
 
 _LEAVES_S = (2.0, 15.0)  # after its notice
 _PAUSE_S = (1.0, 8.0)
-_SPLIT_S = (1.0, 20.0)
+_SPLIT_S = (1.0, 30.0)
 _SLOW_S = (5.0, 20.0)
 _RESET_S = (0.5, 3.0)
 _COMES_S = (2.0, 10.0)
@@ -62,6 +63,7 @@ class Unrest(World):
         worker = self.one_of_them()
         if worker is not None:
             node = self.node_of(worker.name)
+            self.struck.add(node)
             self.control(ev.NodeNotice(node=node, reason="maintenance"))
             self.later(self.rng.uniform(*_LEAVES_S), self.take_away, node)
 
@@ -84,6 +86,7 @@ class Unrest(World):
             return
         severity, node = self.rng.choice(tuple(Severity)), self.node_of(worker.name)
         told: dict[str, Any] = {"kind": FindingKind.XID, "severity": severity, "detail": f"Xid: {severity.value}"}
+        self.struck.add(node)
         self.control(ev.HardwareFinding(node=node, device=GPU, workers=(worker.name,), **told))
         if severity is Severity.NODE_MUST_GO:
             self.renew(node)
@@ -94,6 +97,7 @@ class Unrest(World):
         """A worker computes slowly for a while; its profiler may see that, too."""
         worker = self.one_of_them()
         if worker is not None:
+            self.struck.add(worker.name)
             self.slow_until_s[worker.name] = self.now_s + self.rng.uniform(*_SLOW_S)
             if self.rng.random() < 0.5:
                 self.tell(worker, ev.GpuSlow, share=_SHARE)
@@ -105,6 +109,8 @@ class Unrest(World):
             self.later(self.rng.uniform(*_RESET_S), self.control, done)
             return
         if isinstance(command, cmd.Form):
+            if command.view.generation not in self.views:
+                self.check_parted(command.view)
             self.views[command.view.generation] = command.view
         super().carry_out(command)
 
@@ -129,6 +135,7 @@ class Unrest(World):
         """Some hosts reach the others no more, nor are they reached, for a while; the driver reaches all of them."""
         hosts = sorted({self.node_of(one.name) for one in self.workers.values() if one.is_alive})
         side = frozenset(host for host in hosts if self.rng.random() < 0.5)
+        self.struck |= self.workers.keys()  # whichever side is the smaller one
         self.sides = [*self.sides, (self.now_s + self.rng.uniform(*_SPLIT_S), side)]
 
     def has_heard(self, worker: SimWorker, members: tuple[Member, ...]) -> bool:
@@ -140,6 +147,23 @@ class Unrest(World):
         self.sides = [(until_s, side) for until_s, side in self.sides if until_s > self.now_s]
         hosts = self.node_of(one.name), self.node_of(other.name)
         return all((hosts[0] in side) is (hosts[1] in side) for _, side in self.sides)
+
+    def check_parted(self, view: View) -> None:
+        """After a forming in vain, who missed each other are not put together again if one side can go on alone."""
+        if view.restored or view.bootstrap or self.ws.state.formed_in_vain != view.generation - 1:
+            return
+        gangs = [view.gang(replica) for replica in range(view.replicas)]
+        holding = [gang for gang in gangs if all(view.rank_of(one.worker) in view.donors for one in gang)]
+        for gang in holding:
+            side = [other for other in holding if not self.have_missed(gang, other)]
+            is_one = not any(self.have_missed(one, other) for one in side for other in side)
+            is_enough = is_one and self.plan.replicas[0] <= len(side) < len(holding)
+            must(not is_enough, Law.APART, lambda: f"{view.members}: {side} could go on alone")  # noqa: B023
+
+    def have_missed(self, one: tuple[Member, ...], other: tuple[Member, ...]) -> bool:
+        """Whether somebody of one replica has waited for somebody of the other."""
+        names = {member.worker for member in (*one, *other)}
+        return any(not names.isdisjoint(self.workers[name].missing) for name in names)
 
     # --- users ---
 
@@ -156,6 +180,7 @@ class Unrest(World):
         """A mistake in train_fn ends the process that meets it, and the run if somebody hears of it."""
         worker = self.one_of_them()
         if worker is not None and worker.state.generation > 0:
+            self.struck.add(worker.name)
             self.tell(worker, ev.TrainFnRaised, summary="ValueError: oh", traceback="")
             worker.is_alive = False
             self.later(self.rng.uniform(*_LEAVES_S), self.control, ev.WorkerDead(worker=worker.name, proof="gone"))
@@ -164,6 +189,7 @@ class Unrest(World):
         """A worker leaves by itself."""
         worker = self.one_of_them()
         if worker is not None:
+            self.struck.add(worker.name)
             self.tell(worker, ev.WorkerDeparted, reason="SystemExit")
             worker.is_alive = False
             self.later(self.rng.uniform(*_LEAVES_S), self.control, ev.WorkerDead(worker=worker.name, proof="gone"))

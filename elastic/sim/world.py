@@ -13,10 +13,11 @@ from elastic.control.outcome import Ending
 from elastic.control.state import OVER, Phase
 from elastic.control.values import Fork
 from elastic.sim.clockwork import LIMITS, SENSING, SLOWEST_S, TICK_S
-from elastic.sim.crew import REST, Crew
+from elastic.sim.crew import REST
 from elastic.sim.laws import Law, must
 from elastic.sim.orders import Orders
 from elastic.sim.parts import Plan, SimWorker, reading_of
+from elastic.sim.whereabouts import Whereabouts
 
 WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
 _ROUNDING_S = 1e-9  # of sums of times: what waits for a moment is not put off at it, past what came after
@@ -31,14 +32,13 @@ HARMLESS = UNFELT | {"stall", "outage"}  # nobody may be killed for these
 _ONCE = (ev.Tick, ev.HostBeat, ev.RunStarted, ev.RunTakenOver, ev.RestoreFound, ev.Restored, ev.RestoreRefused)
 
 
-class World(Crew):
+class World(Whereabouts):
     """One run from its start to its end.
 
     Attributes:
         width: workers of a replica.
         doomed: workers that were to be killed for the controller; fenced: that were. named: those that were outvoted.
         replaced: those who have trained, held the state, and were told to leave before the run had ended.
-        placed: by worker, its node. renewed: by place of a node, how often another machine has come there.
         unheard_until_s: by node, until when its host monitor is down; beaten_s: when it was last heard.
     """
 
@@ -50,8 +50,6 @@ class World(Crew):
         self.replaced: list[str] = []
         self.named: set[str] = set()
         self.doomed: set[str] = set()
-        self.placed: dict[str, str] = {}
-        self.renewed: dict[int, int] = {}
         self.unheard_until_s: dict[str, float] = {}
         self.beaten_s: dict[str, float] = {}
         self.orders = Orders()
@@ -140,23 +138,17 @@ class World(Crew):
 
     def carry_out(self, command: cmd.Command) -> None:
         if isinstance(command, cmd.StartWorker):
+            self.places[command.worker] = (command.gang, command.shard)
             self.place(command)
             self.later(self.rng.uniform(0.1, 4.0), self.come_up, command.worker)
-        elif isinstance(command, cmd.ProveDead | cmd.Fence):
-            is_fence = isinstance(command, cmd.Fence)
-            self.doomed |= {command.worker} if is_fence else set()
-            self.hunt(self.workers[command.worker], is_fence)
+        elif isinstance(command, cmd.ProveDead):
+            self.hunt(self.workers[command.worker], False)
+        elif isinstance(command, cmd.Fence):
+            self.doomed.add(command.worker)
+            self.check_survives(self.workers[command.worker], command.reason)
+            self.hunt(self.workers[command.worker], True)
         elif isinstance(command, cmd.Form):
-            if command.view.bootstrap and command.view.generation > 1:
-                self.start_over()
-            members = [member.worker for member in command.view.members]
-            is_clean = not self.named & set(members)
-            must(is_clean, Law.NEVER_WRONG, lambda: "a corrupt worker belongs to a generation again")
-            for name in self.named - self.doomed:
-                record = self.ws.state.workers.get(name)
-                is_over = record is None or record.standing in OVER
-                must(is_over, Law.NEVER_WRONG, lambda: f"{name} is corrupt, and nobody has told it to die")  # noqa: B023
-            self.order(members, command)
+            self.order_to_form(command)
         elif isinstance(command, cmd.Pause):
             self.order([command.worker], command)
         elif isinstance(command, cmd.Dismiss):
@@ -166,38 +158,34 @@ class World(Crew):
         elif not isinstance(command, cmd.EndRun | cmd.Save):  # nothing waits for what is saved, nor for its being lost
             self.order(command.workers, command)  # type: ignore[attr-defined]
 
+    def order_to_form(self, command: cmd.Form) -> None:
+        if command.view.bootstrap and command.view.generation > 1:
+            self.start_over()
+        members = [member.worker for member in command.view.members]
+        is_clean = not self.named & set(members)
+        must(is_clean, Law.NEVER_WRONG, lambda: "a corrupt worker belongs to a generation again")
+        for name in self.named - self.doomed:
+            record = self.ws.state.workers.get(name)
+            is_over = record is None or record.standing in OVER
+            must(is_over, Law.NEVER_WRONG, lambda: f"{name} is corrupt, and nobody has told it to die")  # noqa: B023
+        self.order(members, command)
+
     def dismiss(self, command: cmd.Dismiss) -> None:
         if self.ws.phase not in (Phase.FINISHING, Phase.ENDED):
             there = [self.workers[name] for name in command.workers if name in self.workers]
+            for one in there:
+                self.check_survives(one, command.reason)
             self.replaced += [one.name for one in there if one.state.healed and one.name in self.trained]
         self.order(command.workers, command)
 
     def order(self, names: Any, command: cmd.Command) -> None:
         for worker in (self.workers[name] for name in names if name in self.workers):
-            if not self.chance("lose_order"):
+            if self.chance("lose_order"):
+                self.struck.add(worker.name)
+            else:
                 self.send(("to", worker.name), self.plan.in_order, self.obey, worker, command)
             if self.plan.duplicate and self.chance("duplicate"):
                 self.send(("again", worker.name), False, self.obey, worker, command)
-
-    def place(self, wish: cmd.StartWorker) -> None:
-        """On the node with the fewest workers, of those it may be on; a node of its own where nodes are not shared."""
-        if self.plan.per_node == 1:
-            return
-        nodes = -(-(self.plan.replicas[1] + self.plan.spares + 1) // self.plan.per_node)
-        there = [self.placed[name] for name, one in self.workers.items() if one.is_alive and name in self.placed]
-        names = [name for name in map(self.name_of, range(nodes)) if name not in wish.avoid]
-        self.placed[wish.worker] = min(names, key=there.count, default=self.name_of(0))
-
-    def name_of(self, place: int) -> str:
-        """Of the node that is there now."""
-        life = self.renewed.get(place, 0)
-        return f"node-{place}" if not life else f"node-{place}-{life}"
-
-    def renew(self, node: str) -> None:
-        """A machine is gone for good; where nodes are shared, another one takes its place."""
-        place = int(node.split("-")[1]) if node in self.placed.values() else -1
-        if self.name_of(place) == node:
-            self.renewed[place] = self.renewed.get(place, 0) + 1
 
     def come_up(self, name: str) -> None:
         worker = self.workers[name] = SimWorker(name=name)
@@ -209,9 +197,6 @@ class World(Crew):
     def shard(self, worker: SimWorker) -> int:
         """Its place in its replica."""
         return 0
-
-    def node_of(self, name: str) -> str:
-        return self.placed.get(name, f"node-{name}")
 
     def think_s(self) -> float:
         return self.rng.uniform(0.02, 0.06) if self.plan.quick else self.delay_s()
@@ -260,11 +245,13 @@ class World(Crew):
         if self.chance("crash", moves):
             self.crash(worker)
         elif trains and self.chance("hang", moves):
+            self.struck.add(worker.name)
             worker.is_hung, worker.is_stopped = True, self.rng.random() < 0.5
             self.later(GONE_LATE_S, self.crash, worker)
         elif trains and self.now_s > worker.muted_until_s and self.chance("mute", moves):
             self.cut(worker)
         elif self.chance("notice", moves):
+            self.struck.add(worker.name)
             self.tell(worker, ev.WorkerNotice, reason="SIGTERM")
             self.later(self.rng.uniform(0.5, 5.0), self.crash, worker)
         return not worker.is_alive or worker.is_hung
@@ -295,6 +282,7 @@ class World(Crew):
         """
         until_s, ways = self.now_s + self.rng.uniform(1.0, 40.0), self.rng.choice(WAYS)
         for one in workers:
+            self.struck.add(one.name)
             if not self.is_cut(one, "in"):
                 one.muted_at_s = self.now_s
             before = one.cut_ways if self.now_s < one.muted_until_s else ()
@@ -302,6 +290,7 @@ class World(Crew):
 
     def crash(self, worker: SimWorker) -> None:
         if worker.is_alive:
+            self.struck.add(worker.name)
             worker.is_alive, worker.has_last_words = False, self.rng.random() < 0.5
             gone = (ev.WorkerDead(worker=worker.name, proof="gone"), ev.WorkerLost(worker=worker.name, evidence="gone"))
             for news in self.rng.choice((gone, gone[:1], gone[1:])):

@@ -230,6 +230,12 @@ MUTANTS = (
         old="        if worker.standing is Standing.GONE and ",
         new="        if False and ",
     ),
+    Mutant(
+        name="survivors who missed each other are kept together",
+        file="control/parting.py",
+        old="    staying = together(survivors, missed) if missed else survivors\n",
+        new="    staying = survivors\n",
+    ),
 )
 
 

@@ -258,6 +258,7 @@ def test_who_has_trained_and_is_told_to_leave_for_nothing_breaks_a_law():
     world.judge()
     assert world.replaced == []
     world = trained(World(1, Plan(replicas=(2, 2), steps=500)))
+    world.struck.add("w0")  # or it would be told here
     world.carry_out(cmd.Dismiss(workers=("w0", "w9"), reason="to see"))
     assert world.replaced == ["w0"]
     world = World(1, Plan(replicas=(2, 2), steps=6)).play()
@@ -302,8 +303,8 @@ def test_a_driver_that_finds_nobody_where_somebody_has_trained_breaks_a_law(widt
 
 
 def quiet(case: campaign.Case) -> campaign.Case:
-    """Without what befalls machines, GPUs and users."""
-    unrest: dict[str, Any] = {**dict.fromkeys(ACTS, 0.0), "policy": "Ladder"}
+    """Without what befalls machines, GPUs and users, and nobody tells of the door."""
+    unrest: dict[str, Any] = {**dict.fromkeys(ACTS, 0.0), "policy": "Ladder", "linger": 0.0, "says_at_door": False}
     return replace(case, plan=replace(case.plan, **unrest))
 
 
