@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from elastic.checkpoint.copied import MIN_BYTES_PER_S, ComingError, patience_s
 from elastic.checkpoint.manifest import Manifest, ShardKey
-from elastic.checkpoint.node import FIRST_BYTE_S
+from elastic.checkpoint.pulling import FIRST_BYTE_S
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.control import events as ev

@@ -25,8 +25,9 @@ from elastic.actors.peer_source import PeerSource, actor_name, namespace, replic
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.memory import reclaim
-from elastic.checkpoint.node import PART_BYTES, Node
+from elastic.checkpoint.node import Node
 from elastic.checkpoint.prefetching import Incoming, prefetch
+from elastic.checkpoint.pulling import PART_BYTES
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault

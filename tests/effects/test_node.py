@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic.checkpoint import node as module
+from elastic.checkpoint import pulling
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.node import Node
 from elastic.checkpoint.store import MissingError, StoreError
@@ -133,7 +133,7 @@ def test_c18_what_does_not_fit_is_refused_before_a_byte_is_asked_for():
 
 def test_a_slow_peer_is_given_up_by_name(monkeypatch):
     """C16: the deadline of a part follows from its size."""
-    monkeypatch.setattr(module, "FIRST_BYTE_S", 0.05)
+    monkeypatch.setattr(pulling, "FIRST_BYTE_S", 0.05)
     (a, memory), (b, _) = node("a"), node("b")
     memory.seal(key(1))
     peer, asked = PeerOf(a), []
