@@ -44,6 +44,8 @@ class PeerSource:
         actor: its handle. node: its node's id. tier: MEMORY where the reader is on that node.
     """
 
+    gives_stored = True  # Ray has the answer in this node's store, and an array there keeps its bytes
+
     def __init__(self, actor: Any, node: str, tier: Tier = Tier.PEER) -> None:
         self._actor, self.node, self.tier = actor, node, tier
         self.where = f"node {node[:12]}"

@@ -42,7 +42,7 @@ from elastic.train.logs import lines_of
 
 log = logging.getLogger("elastic")
 
-_PARTS = 16  # so that two parts on their way stay below what the budget leaves free
+_PARTS = 16  # so that parts on their way, on the node that gives them, stay below what the budget leaves free
 _LEASE_LOOK_S = 0.5
 _TURN_S = 1800.0  # the store has deadlines of its own, which follow from sizes
 _NEXT_S = 5.0  # within which an upload that waited for a thread has begun

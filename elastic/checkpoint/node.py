@@ -244,7 +244,7 @@ class Node:
                 try:
                     copied = copied or self._begun(manifest_of(peer, key))
                     for begin, data in verified(peer, copied.manifest, copied.arrived_bytes, part_bytes):
-                        copied.add(self._keep(begin, data))
+                        copied.add(_part(begin, data, data) if peer.gives_stored else self._keep(begin, data))
                     seconds, nbytes = time.monotonic() - began_s, copied.manifest.nbytes
                     return Pulled(where=peer.where, nbytes=nbytes, seconds=seconds, retries=len(reasons))
                 except (StoreError, CorruptError, OSError) as error:  # its machine may be out of files, or of memory
@@ -273,8 +273,7 @@ class Node:
             return begun
 
     def _keep(self, begin: int, data: Any) -> Part:
-        keeper, array = self._put(data)
-        return Part(begin, begin + len(data), keeper, array)
+        return _part(begin, *self._put(data))
 
     def _passing(self) -> list[Copied]:
         """What is here for a restore alone."""
@@ -343,6 +342,10 @@ class Node:
 
     def _missing(self, key: ShardKey) -> MissingError:
         return MissingError(f"node {self.name} holds no {shard_name(key)}")
+
+
+def _part(begin: int, keeper: Any, array: Any) -> Part:
+    return Part(begin, begin + len(array), keeper, array)
 
 
 def _slice(array: Any, begin: int, end: int) -> Any:

@@ -1,7 +1,9 @@
-"""Effect. How the parts of a shard are taken from a peer: each chunk verified, while the next part is on its way."""
+"""Effect. How the parts of a shard are taken from a peer: each chunk verified, the next parts on their way."""
 
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any, Protocol
 
 from elastic.checkpoint import summing
@@ -10,13 +12,20 @@ from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.errors import CorruptError
 
 PART_BYTES = 64 << 20
+AT_ONCE = 3  # parts: while one is verified here, another is sent, and a third is put into the store there
 FIRST_BYTE_S = 10.0
 
 
 class Peer(Protocol):
-    """Another node, asked for what it holds. Attribute `where`: for people."""
+    """Another node, asked for what it holds.
+
+    Attributes:
+        where: for people.
+        gives_stored: whether what it gives lies where copies live already, for as long as the array does.
+    """
 
     where: str
+    gives_stored: bool
 
     def manifest(self, key: ShardKey, timeout_s: float) -> Manifest:
         """Of one shard. Raises: MissingError, StoreError, CorruptError."""
@@ -38,24 +47,25 @@ def manifest_of(peer: Peer, key: ShardKey) -> Manifest:
 
 
 def verified(peer: Peer, manifest: Manifest, at: int, part_bytes: int) -> Iterator[tuple[int, Any]]:
-    """(begin, bytes) of each part of the payload from `at` on, in order; the next one is fetched meanwhile.
+    """(begin, bytes) of each part of the payload from `at` on, in order; the next ones are fetched meanwhile.
 
     Raises:
         CorruptError: what came is not what was summed. MissingError, StoreError: see `Peer.fetch`.
     """
 
-    def fetch(cut: tuple[int, int]) -> Any:
-        begin, end = cut
-        return peer.fetch(manifest.key, begin, end, FIRST_BYTE_S + (end - begin) / MIN_BYTES_PER_S)
+    def fetch(begin: int, end: int) -> Any:
+        # All that are on their way share what the peer gives in a second.
+        return peer.fetch(manifest.key, begin, end, FIRST_BYTE_S + AT_ONCE * (end - begin) / MIN_BYTES_PER_S)
 
-    wanted = cuts(manifest, at, part_bytes)
-    with ThreadPoolExecutor(1, thread_name_prefix="elastic-pull") as ahead:
-        coming = [ahead.submit(fetch, cut) for cut in wanted[:1]]
-        for number, (begin, end) in enumerate(wanted):
-            data = coming.pop().result()
-            coming = [ahead.submit(fetch, cut) for cut in wanted[number + 1 : number + 2]]
+    wanted = iter(cuts(manifest, at, part_bytes))
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="elastic-pull") as ahead:
+        coming = deque((cut, ahead.submit(fetch, *cut)) for cut in islice(wanted, AT_ONCE))
+        while coming:
+            (begin, end), fetched = coming.popleft()
+            data = fetched.result()
             _verify(manifest, begin, end, data)
             yield begin, data
+            coming.extend((cut, ahead.submit(fetch, *cut)) for cut in islice(wanted, 1))
 
 
 def shard_name(key: ShardKey) -> str:

@@ -24,6 +24,7 @@ class VaultSource:
     """
 
     tier = Tier.PERSISTENT
+    gives_stored = False
 
     def __init__(self, vault: Vault, *, newest: int | None = None, known: Sequence[Manifest] = ()) -> None:
         """
