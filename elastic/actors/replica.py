@@ -1,9 +1,8 @@
 """Effect. The checkpoint replica: an actor on a node; it serves the node's shards and keeps copies of other nodes'.
 
-It pulls: workers take no part, so they may die at any time without breaking a transfer. Copies are objects in Ray's
-store that this actor has put there and therefore owns, so they outlive the node that they came from, and they are held
-mapped, so Ray does not spill them. A restarted actor begins with what is in its node's slots; its driver has it pull
-the rest again.
+It pulls: workers take no part, so they may die at any time without breaking a transfer. Copies lie in Ray's store of
+this node, mapped by this actor: Ray neither spills nor frees them, and they outlive the node that they came from. A
+restarted actor begins with what is in its node's slots; its driver has it pull the rest again.
 """
 
 import contextlib
