@@ -12,7 +12,7 @@ from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.errors import CorruptError
 
 PART_BYTES = 64 << 20
-AT_ONCE = 3  # parts: while one is verified here, another is sent, and a third is put into the store there
+AT_ONCE = 2  # parts: one is put into the store there, or verified here, while another is sent
 FIRST_BYTE_S = 10.0
 
 
