@@ -88,11 +88,22 @@ class Sensed:
 
 @dataclass(slots=True)
 class Struck:
-    """An injected fault. until_s: when it is undone; `entry`: the incident that stands for it, if no other does."""
+    """An injected fault.
+
+    Attributes:
+        until_s: when it is undone. entry: the incident that stands for it, if no other does.
+        is_sensed: a host monitor has seen it.
+    """
 
     what: Injected
     until_s: float
     entry: int
+    is_sensed: bool = False
+
+    @property
+    def hurts_until_s(self) -> float:
+        """How long it makes steps slow by itself; of a notice, what counts is what comes of it."""
+        return self.what.at_s if self.what.kind == "notice" else self.until_s
 
 
 @dataclass(slots=True)
@@ -254,8 +265,10 @@ class Book:
         entry, what = self.entries[struck.entry], struck.what
         is_then = what.at_s - _EARLY_S <= seen.at_s <= struck.until_s + _SEEN_S
         is_it = seen.kind in _SEEN_AS.get(what.kind, ()) and what.target in seen.where
-        if is_then and is_it and seen.detail not in entry.evidence:
-            entry.evidence = (*entry.evidence, seen.detail)
+        if is_then and is_it:
+            struck.is_sensed = True
+            if seen.detail not in entry.evidence:
+                entry.evidence = (*entry.evidence, seen.detail)
 
     # --- checkpoints ---
 

@@ -257,7 +257,7 @@ class Judge:
         """The incident that made a step slow: an injected fault, a straggler, or one that only shows in the step."""
         book, end_s = self._book, stretch.ends_s[place]
         begin_s = end_s - core_s
-        felt = [one for one in book.struck if one.what.at_s <= end_s and begin_s <= one.until_s + _FELT_S]
+        felt = [one for one in book.struck if one.what.at_s <= end_s and begin_s <= one.hurts_until_s + _FELT_S]
         if felt:  # of several, the one that struck in this step, or before it as late as can be
             return max(felt, key=lambda one: (one.what.at_s >= begin_s, one.what.at_s)).entry
         if kind == SLOW_STEPS:
