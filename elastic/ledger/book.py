@@ -121,6 +121,7 @@ class Book:
         short_by: the incident since which replicas are missing. cause: the one that what goes on now follows from.
         inferred: incidents that no line tells of, by what shows them.
         groups: cause and short_by of each generation, by (incarnation, generation), for steps that are told late.
+        openers: the first step of each generation that is told of.
         noted: by step, the seconds that training has waited for something, by worker and what it was. notes: how many.
     """
 
@@ -139,6 +140,7 @@ class Book:
     loaded: list[tuple[float, int]] = field(default_factory=list)
     inferred: dict[tuple[str, float, float], int] = field(default_factory=dict)
     groups: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
+    openers: dict[tuple[int, int], int] = field(default_factory=dict)
     noted: dict[int, dict[tuple[str, str], float]] = field(default_factory=dict)
     notes: int = 0
     waiting: list[tuple[Entry, float]] = field(default_factory=list)
@@ -284,6 +286,8 @@ class Book:
         if self._is_known(step.number):
             return
         self._resume(step)
+        group = (step.incarnation, step.generation)
+        self.openers[group] = min(step.number, self.openers.get(group, step.number))
         self.size(step.replicas)
         last = self.stretches[-1] if self.stretches else None
         if last is None or step.committed_s >= last.end_s:

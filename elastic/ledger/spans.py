@@ -261,6 +261,9 @@ class Judge:
         if felt:  # of several, the one that struck in this step, or before it as late as can be
             return max(felt, key=lambda one: (one.what.at_s >= begin_s, one.what.at_s)).entry
         if kind == SLOW_STEPS:
+            group = (stretch.incarnation, stretch.generation)
+            if stretch.cause is not None and book.openers[group] == stretch.first + place:
+                return stretch.cause  # until that step is committed, all is its cost
             for entry in book.entries:
                 if entry.kind == _STRAGGLER and self._is_of(stretch, entry.opened_s):
                     return entry.number

@@ -73,7 +73,7 @@ COMPARED: Mapping[FaultKind, Compared] = {
 LASTING = ("slow", "stop", "partition", "packets", "disk_full", "storage_errors")
 LATE_S, APART_S, APART = 0.3, 0.2, 0.1
 FELT_S = 1.0  # for so long after its end, what is slow is a fault's
-_SLOW, _SLOW_S, _IN_A_ROW = 1.5, 0.05, 16  # of docs/goodput.md
+_SLOW, _SLOW_S, _DRAG, _IN_A_ROW = 1.5, 0.05, 1.1, 16  # of docs/goodput.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,15 @@ class Clocks:
 
     def lost_s(self, begin_s: float, end_s: float) -> float:
         """What the steps of a time took beyond the usual."""
-        over_s = [(gap.took_s - self.expected_s(gap), self.expected_s(gap)) for gap in self.around(begin_s, end_s)]
-        return sum(extra_s for extra_s, usual in over_s if extra_s > max((_SLOW - 1) * usual, _SLOW_S))
+        return sum(gap.took_s - self.expected_s(gap) for gap in self.around(begin_s, end_s) if self._is_slow(gap))
+
+    def _is_slow(self, gap: _Gap) -> bool:
+        """By much; or by a little, as the steps around it are, too."""
+        usual, place = self.expected_s(gap), self._gaps.index(gap)
+        near = self._gaps[max(0, place - _IN_A_ROW // 2) : place + _IN_A_ROW // 2]
+        together_s = median(one.took_s for one in near if one.size == gap.size)
+        alone_s = max(_SLOW * usual, usual + _SLOW_S)
+        return gap.took_s > (min(_DRAG * usual, alone_s) if together_s > _DRAG * usual else alone_s)
 
     def ceased_s(self, at_s: float) -> float:
         """Since when a step was overdue at this moment, as those take who were at it; the moment itself if none was."""

@@ -27,10 +27,10 @@ SCHEDULE = """
     15 kill_monitor leader
     19 kill_supervisor
     22 bit_flip leader
-    24 storage_errors leader for=1
-    27 xid leader with=79,kmsg={folder}/kmsg
-    30 notice rank:1 for=4
-    38 stop rank:1
+    24 storage_errors leader for=4
+    30 xid leader with=79,kmsg={folder}/kmsg
+    33 notice rank:1 for=4
+    41 stop rank:1
 """
 FULL = "2 disk_full leader for=1 with={folder}"
 LAST = "2 node_down rank:1; 14 raise leader"
@@ -80,7 +80,7 @@ def test_what_a_few_faults_cost_is_what_the_workers_clocks_say(hosts: Any, tmp_p
 @pytest.mark.slow
 def test_each_fault_of_a_run_is_an_incident_of_its_class_at_its_time_with_its_cost(hosts: Any, tmp_path: Path) -> None:
     (tmp_path / "kmsg").touch()
-    train(tmp_path, SCHEDULE.format(folder=tmp_path), steps=450)
+    train(tmp_path, SCHEDULE.format(folder=tmp_path), steps=500)
     assert_told(tmp_path, kinds_of(SCHEDULE))
 
 

@@ -45,3 +45,54 @@ def test_steps_that_are_slow_long_after_somebody_has_left_are_not_the_notice_s()
     account = departs(journal.sleep(0.1)).steps(4).steps(4, 4 * STEP_S).steps(4).account()
     assert only(account, "planned departure").cost_s == near(1.1)
     assert only(account, "slow steps").wall_seconds == {Category.STRAGGLER_DRAG: near(12 * STEP_S)}
+
+
+def test_a_joiner_that_is_let_in_before_the_step_after_a_failure_is_told_is_no_cost_of_the_failure():
+    """Steps are told a few at a time; that all have stopped as was planned says that one was committed."""
+    journal = started(replicas=3)
+    journal.sleep(0.1).incident("worker_lost")
+    opened_s = journal.at_s
+    journal.phase("freezing").sleep(0.2).form(2, took_s=0.5)
+    journal.sleep(STEP_S)
+    resumed_s = journal.at_s
+    join(journal, step=20)
+    journal.told(20, resumed_s - STEP_S, resumed_s, 2)
+    journal.step = 20
+    resolved = {"opened_at_s": opened_s, "resumed_s": resumed_s}
+    journal.incident("worker_lost", "IncidentResolved", **resolved)
+    account = journal.steps(4).account()
+    assert only(account, "worker lost").cost_s == near(0.1 + 0.2 + 0.5)
+    joined = only(account, "planned stop")
+    assert (joined.cost_s, joined.evidence) == (near(2.0), ("w9 can join",))
+
+
+def join(journal: Journal, step: int) -> None:
+    commit = {"incarnation": 1, "generation": journal.generation, "attempt": 1, "step": step, "lineage": "a"}
+    journal.write(command="Pause", worker="w0", generation=journal.generation, reason="w9 can join")
+    journal.write(event="FreezeAnswered", worker="w0", generation=journal.generation, commit=commit)
+    journal.form(3, took_s=2.0)
+
+
+def test_a_failure_that_goes_on_when_all_were_to_stop_is_still_that_failure():
+    journal = started(replicas=3)
+    journal.sleep(0.1).incident("worker_lost")
+    opened_s = journal.at_s
+    journal.phase("freezing").sleep(0.2).form(2, took_s=0.5)
+    journal.incident("worker_lost", "IncidentDecided", opened_at_s=opened_s, culprits=["w1", "w2"])
+    join(journal, step=20)
+    account = journal.steps(4).account()
+    assert "planned stop" not in [one.kind for one in account.incidents]
+    assert only(account, "worker lost").cost_s == near(0.1 + 0.2 + 0.5 + 2.0)
+
+
+def test_a_slow_first_step_after_a_failure_is_of_its_cost_and_the_next_one_is_not():
+    """The incident lasts until that step is committed."""
+    journal = started()
+    journal.sleep(0.1).incident("worker_lost")
+    opened_s = journal.at_s
+    journal.phase("freezing").form(2, took_s=1.0).steps(1, 2 * STEP_S)
+    resolved = {"opened_at_s": opened_s, "resumed_s": journal.at_s}
+    journal.incident("worker_lost", "IncidentResolved", **resolved)
+    account = journal.steps(1, 3 * STEP_S).steps(20).account()
+    assert only(account, "worker lost").cost_s == near(0.1 + 1.0 + STEP_S)
+    assert only(account, "slow steps").cost_s == near(2 * STEP_S)
