@@ -160,11 +160,12 @@ def ends_s(line: Line, incident: Incident) -> float:
     return max(incident.resumed_s or at_s, at_s + lasts_s + FELT_S)
 
 
-def compare(committed: Iterable[Line], found: Iterable[tuple[Line, Incident]]) -> None:
+def compare(committed: Iterable[Line], found: Iterable[tuple[Line, Incident]], joins: Iterable[Incident] = ()) -> None:
     """Faults and their incidents: class, time and cost.
 
     Where one struck before the step ended in which the one before was felt last, no clock tells what each of them cost:
-    both are compared together. A schedule leaves them room; a machine that is busy may not.
+    both are compared together. A schedule leaves them room; a machine that is busy may not. So it is with a joiner
+    that is let in at once (`joins`).
     """
     clocks, together = Clocks(committed), list[tuple[float, float, dict[int, tuple[str, Incident]]]]()
     for line, incident in sorted(found, key=lambda one: float(one[0]["at_s"])):
@@ -175,6 +176,9 @@ def compare(committed: Iterable[Line], found: Iterable[tuple[Line, Incident]]) -
             at_s, end_s, this = begin_s, max(last_s, end_s), others | this
         together.append((at_s, end_s, this))
     for begin_s, end_s, these in together:
+        for join in joins:
+            if begin_s <= join.began_s <= end_s and join.resumed_s:
+                end_s, these[join.number] = max(end_s, join.resumed_s), ("a joiner", join)
         kinds, cost_s = " and ".join(kind for kind, _ in these.values()), sum(one.cost_s for _, one in these.values())
         assert_close(cost_s, clocks.lost_s(begin_s, end_s), kinds)
 
