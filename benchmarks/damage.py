@@ -140,6 +140,8 @@ class PeerNode(PeerSource):
         lines: manifests as they come over the wire, by `_name`; all others come as they are.
     """
 
+    gives_stored = False
+
     def __init__(self, node: Node, lines: Mapping[str, bytes] = MappingProxyType({})) -> None:
         super().__init__(None, node.name)
         self._held, self._lines = node, lines

@@ -13,12 +13,16 @@ import uuid
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
+from tests.chaos.ledger_checks import booked
+
 TESTS = Path(__file__).parent
 FOLDER_MARKS = ("pure", "effects", "cluster", "chaos")
+RUNNING = ("cluster", "chaos")  # the tests that train
 GRACE_S = 10.0
 POLL_S = 0.05
 JOURNAL_LINES, JOURNAL_COLUMNS = 40, 400
@@ -177,6 +181,17 @@ def end(process: Process) -> None:
     read = read_process(Path("/proc") / str(process.pid))
     if read is not None and read[0].identity == process.identity:
         os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Of each run of a test, whoever drove it and however it ended, the ledger adds up, and nothing is unknown."""
+    done = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if folder is not None and any(item.get_closest_marker(name) for name in RUNNING):
+        for journal in sorted(folder.rglob("journal.jsonl")):
+            booked(journal)
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,7 @@ Workers on a node that is being checked stand at the door unannounced; a node th
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from elastic.actors.fleet import Emit
@@ -64,6 +64,11 @@ class Admission:
         if isinstance(event, ev.HardwareFinding) and event.severity is Severity.NODE_MUST_GO:
             self._shunned.add(event.node)
 
+    @property
+    def shunned(self) -> frozenset[str]:
+        """Nodes that get no new workers."""
+        return frozenset(self._shunned)
+
     def labels(self, wanted: Mapping[str, str] | None, avoid: frozenset[str], node: str) -> dict[str, str]:
         """For the next placement: what the user wants, and `node`, or none of those to be avoided or left out."""
         shunned = self._shunned | avoid
@@ -71,6 +76,13 @@ class Admission:
         if node:
             return {**(wanted or {}), _NODE_ID: node}
         return {**(wanted or {}), **({_NODE_ID: f"!in({','.join(sorted(shunned))})"} if shunned else {})}
+
+    def labels_among(
+        self, wanted: Mapping[str, str] | None, avoid: frozenset[str], nodes: Collection[str]
+    ) -> dict[str, str]:
+        """For a placement on one of these nodes; empty if it can be on none of them."""
+        fit = sorted(set(nodes) - self._shunned - avoid)
+        return {**(wanted or {}), _NODE_ID: f"in({','.join(fit)})"} if fit else {}
 
     def recheck(self) -> None:
         """Nodes that have failed, from time to time."""

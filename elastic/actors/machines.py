@@ -21,7 +21,7 @@ from elastic.kube.client import KubeClient, connect
 from elastic.kube.errors import KubeError, Why
 from elastic.kube.marks import key_of
 from elastic.kube.objects import Machine
-from elastic.kube.pods import GROUP
+from elastic.kube.pods import GROUP, SPARES
 from elastic.kube.reconcile import (
     Cordon,
     Memory,
@@ -36,7 +36,7 @@ from elastic.kube.reconcile import (
     given_back,
     reconcile,
 )
-from elastic.kube.shape import nodes_for, slots_per_node
+from elastic.kube.shape import most_nodes
 from elastic.settings import KubeRay, RunSettings
 
 log = logging.getLogger("elastic")
@@ -62,7 +62,7 @@ class Machines:
     """See the module.
 
     Args:
-        cluster: RayCluster whose worker group is looked after.
+        cluster: RayCluster whose groups of workers and spares are looked after.
         emit: takes NodeNotice and NodesMissing.
         addresses: of Ray's live nodes, by id.
         taken: Ray nodes on which somebody has processors; asked for where other runs may be.
@@ -82,7 +82,10 @@ class Machines:
         self._client, self._cluster, self._run, self._limits = client, cluster, settings.run, settings.limits
         self._emit, self._addresses, self._look_s = emit, addresses or ray_addresses, look_s
         self._taken, self._is_shared = taken or taken_nodes, kuberay.interactive
-        self._replicas = None if kuberay.autoscale else _wanted(settings, kuberay)
+        self._replicas: int | None = None
+        self._spares = 0
+        if not kuberay.autoscale:
+            self._replicas, self._spares = most_nodes(settings.scaling, kuberay)
         self._state: RunState | None = None
         self._memory = Memory()
         self._may_touch_nodes = kuberay.node_rights
@@ -125,6 +128,7 @@ class Machines:
                 busy=taken.union(one.node for one in alive),
                 addresses=self._addresses(),
                 replicas=self._replicas,
+                spares=self._spares,
                 is_settled=bool(alive) and all(one.standing is not Standing.REQUESTED for one in alive),
                 is_shared=self._is_shared,
             )
@@ -165,8 +169,10 @@ class Machines:
                 log.warning("machines: %s; by hand: %s", error, by_hand)
 
     def _seen(self) -> Seen:
-        group, pods = self._client.group(self._cluster, GROUP), self._client.pods(self._cluster)
-        return Seen(group=group, pods=pods, machines=self._nodes())
+        groups, pods = self._client.groups(self._cluster), self._client.pods(self._cluster)
+        if GROUP not in groups:
+            raise KubeError(f"RayCluster {self._cluster} has no worker group {GROUP}", why=Why.MISSING, status=404)
+        return Seen(group=groups[GROUP], spares=groups.get(SPARES), pods=pods, machines=self._nodes())
 
     def _nodes(self) -> Mapping[str, Machine]:
         """Those of the cluster as they were seen last; none while nobody may, which is asked again now and then."""
@@ -201,9 +207,9 @@ class Machines:
                 self._nodes_due_s = 0.0
             case Replace():
                 log.warning("machines: replaced: %s", ", ".join(sorted(order.pods)))
-                self._client.replace_pods(self._cluster, GROUP, order.pods)
+                self._client.replace_pods(self._cluster, order.group, order.pods)
             case Scale():
-                self._client.scale(self._cluster, GROUP, order.replicas, order.leave, order.of)
+                self._client.scale(self._cluster, order.group, order.replicas, order.leave, order.of)
             case Warn():
                 self._emit(ev.NodeNotice(node=order.node, reason=order.reason))
             case Missing():
@@ -237,8 +243,3 @@ def ray_addresses() -> dict[str, str]:
 
     nodes: list[dict[str, Any]] = ray.nodes()
     return {one["NodeID"]: one["NodeManagerAddress"] for one in nodes if one["Alive"]}
-
-
-def _wanted(settings: RunSettings, kuberay: KubeRay) -> int:
-    scaling = settings.scaling
-    return nodes_for(scaling, scaling.bounds[1] + scaling.spares, slots_per_node(scaling, kuberay))

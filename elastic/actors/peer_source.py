@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from elastic.checkpoint.copied import MIN_BYTES_PER_S, ComingError, patience_s
 from elastic.checkpoint.manifest import Manifest, ShardKey
-from elastic.checkpoint.node import FIRST_BYTE_S
+from elastic.checkpoint.pulling import FIRST_BYTE_S
 from elastic.checkpoint.source import Tier
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.control import events as ev
@@ -43,6 +43,8 @@ class PeerSource:
     Args:
         actor: its handle. node: its node's id. tier: MEMORY where the reader is on that node.
     """
+
+    gives_stored = True  # Ray has the answer in this node's store, and an array there keeps its bytes
 
     def __init__(self, actor: Any, node: str, tier: Tier = Tier.PEER) -> None:
         self._actor, self.node, self.tier = actor, node, tier

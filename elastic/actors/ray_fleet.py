@@ -7,6 +7,7 @@ nothing outlives its purpose, a worker that has not heard a driver for its orpha
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,13 @@ class RayFleet:
     # --- what the driver says ---
 
     def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
-        labels = self._monitors.admission.labels(self._settings.scaling.label_selector, avoid, node)
-        hand = Hand(self._slots.reserve(gang, labels), None, gang, shard, born=self._incarnation)
+        admission, wanted = self._monitors.admission, self._settings.scaling.label_selector
+        labels, places = (
+            admission.labels(wanted, avoid, node),
+            self._staff.stand_ins.places(self._workers(are_well=True)),
+        )
+        first = {} if node else admission.labels_among(wanted, avoid, places)
+        hand = Hand(self._slots.reserve(gang, labels, first), None, gang, shard, born=self._incarnation)
         hand.is_manned = is_new = not self._staff.stand_ins.has_ready
         with self._lock:
             self._hands[worker] = hand
@@ -279,11 +285,14 @@ class RayFleet:
                 self._put_under_watch(worker)
 
     def _has_workers(self, node: str) -> bool:
-        return node in self._nodes()
+        return node in self._workers()
 
-    def _nodes(self) -> frozenset[str]:
-        """Those with workers."""
-        return frozenset(hand.node for hand in list(self._hands.values()) if hand.node and not hand.is_over)
+    def _workers(self, are_well: bool = False) -> Counter[str]:
+        """How many there are on each node; or of them those that nobody takes for lost."""
+        there = (hand for hand in list(self._hands.values()) if hand.node and not hand.is_over)
+        return Counter(
+            one.node for one in there if not are_well or not (one.is_fenced or (one.pid and not one.is_heard))
+        )
 
     def _listen(self, worker: str) -> None:
         hand = self._hands[worker]
@@ -349,7 +358,7 @@ class RayFleet:
             self._expire_fences()
             self._reign.look_now_and_then()
             if min(self._told) >= 0 and self._told[0] > 0:  # not while the run's first workers start
-                self._staff.stand_ins.keep(self._nodes())
+                self._staff.stand_ins.keep(self._workers(), self._monitors.admission.shunned)
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in unplaced:
@@ -358,6 +367,7 @@ class RayFleet:
     def _look_for(self, worker: str, hand: Hand) -> None:
         """Tell where its slot is, if that is known, and news."""
         node = "" if hand.group is None else place_of(hand.group, self._slots.bundle_of(hand.shard))
+        hand.group = self._slots.settle(hand.gang, is_placed=bool(node)) or hand.group
         if node and node != hand.node:
             hand.node = node
             self._monitors.need(node)

@@ -1,9 +1,8 @@
 """Effect. The checkpoint replica: an actor on a node; it serves the node's shards and keeps copies of other nodes'.
 
-It pulls: workers take no part, so they may die at any time without breaking a transfer. Copies are objects in Ray's
-store that this actor has put there and therefore owns, so they outlive the node that they came from, and they are held
-mapped, so Ray does not spill them. A restarted actor begins with what is in its node's slots; its driver has it pull
-the rest again.
+It pulls: workers take no part, so they may die at any time without breaking a transfer. Copies lie in Ray's store of
+this node, mapped by this actor: Ray neither spills nor frees them, and they outlive the node that they came from. A
+restarted actor begins with what is in its node's slots; its driver has it pull the rest again.
 """
 
 import contextlib
@@ -25,8 +24,9 @@ from elastic.actors.peer_source import PeerSource, actor_name, namespace, replic
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.memory import reclaim
-from elastic.checkpoint.node import PART_BYTES, Node
+from elastic.checkpoint.node import Node
 from elastic.checkpoint.prefetching import Incoming, prefetch
+from elastic.checkpoint.pulling import PART_BYTES
 from elastic.checkpoint.rungs import Holding
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault
@@ -41,7 +41,7 @@ from elastic.train.logs import lines_of
 
 log = logging.getLogger("elastic")
 
-_PARTS = 16  # so that two parts on their way stay below what the budget leaves free
+_PARTS = 16  # so that parts on their way, on the node that gives them, stay below what the budget leaves free
 _LEASE_LOOK_S = 0.5
 _TURN_S = 1800.0  # the store has deadlines of its own, which follow from sizes
 _NEXT_S = 5.0  # within which an upload that waited for a thread has begun

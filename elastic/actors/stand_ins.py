@@ -1,4 +1,4 @@
-"""Effect. The stand-ins of a run: on each node with workers, processes that can become a worker at once.
+"""Effect. The stand-ins of a run: where its workers are, or may come, processes that can become a worker at once.
 
 Most of what a replacement takes is the start of a process and its imports, on cores that the survivors' steps want. A
 stand-in has both behind it. It holds no slot: who takes it gives it the slot, and the accelerators, of the worker.
@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from elastic.actors.host_monitors import Then
 from elastic.actors.peer_source import namespace
 from elastic.actors.worker_actor import stand_in_name, start_worker_actor
+from elastic.control.standing_by import ready_places, room_of, stand_ins_by_node
 from elastic.settings import RunSettings
 
 log = logging.getLogger("elastic")
@@ -27,6 +28,7 @@ _AGAIN_S = 30.0  # until a node on which one has failed gets another
 _ASK_S = 30.0
 _LINGER_S = 60.0  # on a node whose workers have gone: their replacements may come there
 _LOOK_S = 1.0
+_SURVEY_S = 10.0  # nodes come and go seldom, and Ray needs a while to list thousands
 _AT_ONCE = 16  # Ray needs milliseconds for each
 
 
@@ -55,32 +57,64 @@ class StandIns:
         self._all: list[StandIn] = []
         self._failed_s: dict[str, float] = {}
         self._needed_s: dict[str, float] = {}
-        self._number, self._look_s = 0, 0.0
+        self._number, self._look_s, self._survey_s = 0, 0.0, 0.0
+        self._room: dict[str, int] = {}
         self._lock = threading.RLock()
 
-    def keep(self, nodes: Collection[str]) -> None:
-        """Have `Scaling.stand_ins` on each of these nodes, and none elsewhere; ask those that are there.
+    def keep(self, workers: Mapping[str, int], shunned: Collection[str] = ()) -> None:
+        """Have as many on each node as `stand_ins_by_node` says; ask those that are there.
 
         Called often; does something once a second.
+
+        Args:
+            workers: the run's, by node. shunned: nodes that get no new workers.
         """
         now_s = self._clock()
         if now_s < self._look_s:
             return
         self._look_s = now_s + _LOOK_S
+        self._survey(now_s, shunned)
         with self._lock:
-            self._needed_s |= dict.fromkeys(nodes, now_s)
+            wanted = stand_ins_by_node(workers, self._room, self._settings.scaling)
+            self._needed_s |= dict.fromkeys(wanted, now_s)
             for one in [one for one in self._all if now_s - self._needed_s[one.node] > _LINGER_S]:
                 self._drop(one)
-            for node in self._wanting(nodes, now_s)[:_AT_ONCE]:
+            for node in self._wanting(workers, wanted, now_s):
                 self._start(node)
             for one in self._all:
                 if one.due_s is not None and now_s >= one.due_s:
                     self._ask(one)
 
-    def _wanting(self, nodes: Collection[str], now_s: float) -> list[str]:
+    def _survey(self, now_s: float, shunned: Collection[str]) -> None:
+        if not self._settings.scaling.stand_ins or now_s < self._survey_s:
+            return
+        self._survey_s = now_s + _SURVEY_S
+        try:
+            nodes = {one["NodeID"]: (one["Resources"], one["Labels"]) for one in ray.nodes() if one["Alive"]}
+        except RayError as error:  # Ray's head may be away
+            log.debug("nodes are not known: %s", error)
+        else:
+            self._room = room_of(nodes, self._settings.scaling, shunned)
+
+    def _wanting(self, workers: Collection[str], wanted: Mapping[str, int], now_s: float) -> list[str]:
+        """Where there are too few: beside workers first; elsewhere one at a time, once all the others are ready."""
         there = Counter(one.node for one in self._all)
-        wanted = self._settings.scaling.stand_ins
-        return [node for node in nodes if there[node] < wanted and now_s >= self._failed_s.get(node, 0.0)]
+        fit = [node for node in wanted if now_s >= self._failed_s.get(node, 0.0)]
+        missing = [node for node in fit for _ in range(wanted[node] - there[node])]
+        beside = [node for node in missing if node in workers]
+        if beside or not all(one.is_ready for one in self._all):
+            return beside[:_AT_ONCE]
+        return missing[:1]
+
+    def places(self, workers: Mapping[str, int]) -> tuple[str, ...]:
+        """Nodes on which a replica that is lost now would find them ready.
+
+        Args:
+            workers: the run's that are well, by node.
+        """
+        with self._lock:
+            ready = Counter(one.node for one in self._all if one.is_ready)
+            return ready_places(ready, workers, self._room, self._settings.scaling)
 
     @property
     def has_ready(self) -> bool:

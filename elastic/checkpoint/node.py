@@ -1,8 +1,7 @@
 """Effect. What one node holds: its workers' slots, some of them pinned, and a shelf of copies from other nodes.
 
-A copy is taken in parts of a few chunks. Each chunk is verified as it comes, and the next part is on its way meanwhile.
-Others read a copy while it comes, and so pass it on. Room for all of it is set aside before the first byte is asked
-for: what does not fit is refused, never spilled.
+A copy is taken in parts of a few chunks (`pulling.py`). Others read a copy while it comes, and so pass it on. Room for
+all of it is set aside before the first byte is asked for: what does not fit is refused, never spilled.
 
 What is here for a restore alone (`expect`, `fill`) does not count as a copy, and goes where a copy needs its room.
 """
@@ -14,36 +13,20 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from elastic.checkpoint import summing
-from elastic.checkpoint.copied import MIN_BYTES_PER_S, ComingError, Copied, Part, Pulled, cuts, patience_s
+from elastic.checkpoint.copied import ComingError, Copied, Part, Pulled, cuts, patience_s
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.pulling import PART_BYTES, Peer, manifest_of, shard_name, verified
 from elastic.checkpoint.rungs import Copy, Holding, copy_of, step_id
 from elastic.checkpoint.source import Source
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.errors import CorruptError, NoRoomError
 
 log = logging.getLogger("elastic")
-
-PART_BYTES = 64 << 20
-FIRST_BYTE_S = 10.0
-
-
-class Peer(Protocol):
-    """Another node, asked for what it holds. Attribute `where`: for people."""
-
-    where: str
-
-    def manifest(self, key: ShardKey, timeout_s: float) -> Manifest:
-        """Of one shard. Raises: MissingError, StoreError, CorruptError."""
-
-    def fetch(self, key: ShardKey, begin: int, end: int, timeout_s: float) -> Any:
-        """Bytes [begin, end) of its payload, (end - begin,) uint8, unverified. Raises: MissingError, StoreError."""
 
 
 class Node:
@@ -259,9 +242,9 @@ class Node:
         try:
             for peer in peers:
                 try:
-                    copied = copied or self._begun(self._told(peer, key))
-                    for part in self._parts(peer, copied, part_bytes):
-                        copied.add(part)
+                    copied = copied or self._begun(manifest_of(peer, key))
+                    for begin, data in verified(peer, copied.manifest, copied.arrived_bytes, part_bytes):
+                        copied.add(_part(begin, data, data) if peer.gives_stored else self._keep(begin, data))
                     seconds, nbytes = time.monotonic() - began_s, copied.manifest.nbytes
                     return Pulled(where=peer.where, nbytes=nbytes, seconds=seconds, retries=len(reasons))
                 except (StoreError, CorruptError, OSError) as error:  # its machine may be out of files, or of memory
@@ -273,13 +256,7 @@ class Node:
         finally:
             if copied is not None and not copied.is_whole:
                 self._let_go(copied, "; ".join(reasons) or "nobody gave it")
-        raise StoreError(f"node {self.name} could not pull {_name(key)}: {'; '.join(reasons) or 'from nobody'}")
-
-    def _told(self, peer: Peer, key: ShardKey) -> Manifest:
-        manifest = peer.manifest(key, FIRST_BYTE_S)
-        if not manifest.key.is_same(key):
-            raise CorruptError(f"{peer.where} was asked for {_name(key)} and told of {_name(manifest.key)}")
-        return manifest
+        raise StoreError(f"node {self.name} could not pull {shard_name(key)}: {'; '.join(reasons) or 'from nobody'}")
 
     def _begun(self, manifest: Manifest) -> Copied:
         """A new copy, on its way. What is here for a restore makes room for it.
@@ -295,33 +272,8 @@ class Node:
             begun = self._shelf[copy_of(manifest.key)] = Copied(manifest)
             return begun
 
-    def _parts(self, peer: Peer, copied: Copied, part_bytes: int) -> Iterator[Part]:
-        """The parts that are missing, verified and kept; the next one is fetched meanwhile."""
-        manifest = copied.manifest
-
-        def fetch(cut: tuple[int, int]) -> Any:
-            begin, end = cut
-            return peer.fetch(manifest.key, begin, end, FIRST_BYTE_S + (end - begin) / MIN_BYTES_PER_S)
-
-        wanted = cuts(manifest, copied.arrived_bytes, part_bytes)
-        with ThreadPoolExecutor(1, thread_name_prefix="elastic-pull") as ahead:
-            coming = [ahead.submit(fetch, cut) for cut in wanted[:1]]
-            for number, (begin, end) in enumerate(wanted):
-                data = coming.pop().result()
-                coming = [ahead.submit(fetch, cut) for cut in wanted[number + 1 : number + 2]]
-                self._verify(manifest, begin, end, data)
-                yield self._keep(begin, data)
-
-    def _verify(self, manifest: Manifest, begin: int, end: int, data: Any) -> None:
-        if len(data) != end - begin:
-            raise CorruptError(f"{manifest.name}: {len(data)} bytes came for [{begin}, {end})")
-        for number in range(begin // manifest.chunk_bytes, -(-end // manifest.chunk_bytes)):
-            at, to = manifest.chunk(number)
-            manifest.verify(number, data[at - begin : to - begin], summing.value)
-
     def _keep(self, begin: int, data: Any) -> Part:
-        keeper, array = self._put(data)
-        return Part(begin, begin + len(data), keeper, array)
+        return _part(begin, *self._put(data))
 
     def _passing(self) -> list[Copied]:
         """What is here for a restore alone."""
@@ -389,12 +341,12 @@ class Node:
         return self.disk.known(step) if self.disk is not None else []
 
     def _missing(self, key: ShardKey) -> MissingError:
-        return MissingError(f"node {self.name} holds no {_name(key)}")
+        return MissingError(f"node {self.name} holds no {shard_name(key)}")
+
+
+def _part(begin: int, keeper: Any, array: Any) -> Part:
+    return Part(begin, begin + len(array), keeper, array)
 
 
 def _slice(array: Any, begin: int, end: int) -> Any:
     return array[begin:end]
-
-
-def _name(key: ShardKey) -> str:
-    return f"shard {key.shard} of {key.shards} of step {key.commit.step}"

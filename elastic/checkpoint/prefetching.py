@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from elastic.checkpoint.manifest import ShardKey
-from elastic.checkpoint.node import Node, Peer
+from elastic.checkpoint.node import Node
+from elastic.checkpoint.pulling import Peer
 from elastic.errors import ElasticError
 
 log = logging.getLogger("elastic")

@@ -16,7 +16,7 @@ from elastic.errors import CorruptError
 
 
 class VaultSource:
-    """See `elastic.checkpoint.source.Source`, and `elastic.checkpoint.node.Peer`.
+    """See `elastic.checkpoint.source.Source`, and `elastic.checkpoint.pulling.Peer`.
 
     Reading a step takes a lease on it, which `close` gives up.
 
@@ -24,6 +24,7 @@ class VaultSource:
     """
 
     tier = Tier.PERSISTENT
+    gives_stored = False
 
     def __init__(self, vault: Vault, *, newest: int | None = None, known: Sequence[Manifest] = ()) -> None:
         """

@@ -201,13 +201,14 @@ class Turn:
         self.do(StartWorker(worker=name, gang=gang, shard=shard, avoid=avoid, node=node, reason=reason))
 
     def suspect(self, name: str, evidence: str) -> None:
-        self.set_worker(name, standing=Standing.SUSPECT)
-        self.doubt(name, evidence)
+        self.doubt(name, evidence, standing=Standing.SUSPECT)
 
-    def doubt(self, name: str, reason: str) -> None:
-        """Look for proof that it is dead, without taking it for dead."""
-        if not self.worker(name).doubted:
-            self.set_worker(name, doubted=True)
+    def doubt(self, name: str, reason: str, **changes: Any) -> None:
+        """Look for proof that it is dead, without taking it for dead; what else changes of it changes at once."""
+        is_news = not self.worker(name).doubted
+        if is_news or changes:
+            self.set_worker(name, doubted=True, **changes)
+        if is_news:
             self.do(ProveDead(worker=name, reason=reason))
 
     def fence(self, name: str, reason: str) -> None:
@@ -304,11 +305,15 @@ class Turn:
             culprits = (*culprits, culprit)
             said += [finding] if (finding := self.worker(culprit).finding) and finding != evidence else []
         found = self.worker(culprit).severity if culprit else None
-        incident = replace(incident, severity=worst(incident.severity, found))
-        evidence_so_far = (*incident.evidence, *said)[: max(_MAX_EVIDENCE, len(incident.evidence))]
-        kind = max(incident.kind, kind, key=_SPECIFIC.index)
-        among = tuple(dict.fromkeys((*incident.suspects, *suspects)))
-        self._set_incident(replace(incident, kind=kind, culprits=culprits, suspects=among, evidence=evidence_so_far))
+        told = changed(
+            incident,
+            kind=max(incident.kind, kind, key=_SPECIFIC.index),
+            severity=worst(incident.severity, found),
+            culprits=culprits,
+            suspects=tuple(dict.fromkeys((*incident.suspects, *suspects))),
+            evidence=(*incident.evidence, *said)[: max(_MAX_EVIDENCE, len(incident.evidence))],
+        )
+        self._set_incident(told)
 
     def classify_incident(self) -> None:
         """What all signals together say, before it is decided."""

@@ -23,7 +23,7 @@ from elastic.kube.objects import (
     JobStatus,
     Machine,
     Pod,
-    group_state,
+    group_states,
     job_status,
     machine_of,
     pod_of,
@@ -174,10 +174,10 @@ class KubeClient:
 
     # --- RayClusters ---
 
-    def group(self, cluster: str, group: str) -> GroupState:
-        """Raises: KubeError: MISSING too where the cluster has no such group."""
+    def groups(self, cluster: str) -> dict[str, GroupState]:
+        """Its worker groups by name. Raises: KubeError."""
         with told_apart(f"read RayCluster {cluster}"):
-            return _group(self._get("rayclusters", cluster), group)[1]
+            return group_states(self._get("rayclusters", cluster))
 
     def scale(
         self, cluster: str, group: str, replicas: int, leave: frozenset[str] = frozenset(), of: int | None = None
@@ -379,9 +379,9 @@ def _again(once: Callable[[], _T]) -> _T:
 
 
 def _group(one: Mapping[str, Any], group: str) -> tuple[int, GroupState]:
-    try:
-        return group_state(one, group)
-    except KeyError:  # a field is missing, not the group
-        raise
-    except LookupError as error:
-        raise KubeError(str(error), why=Why.MISSING, status=404) from error
+    """Where a group stands in the list, and how it is."""
+    found = group_states(one)
+    if group not in found:
+        name = one["metadata"]["name"]
+        raise KubeError(f"RayCluster {name} has no worker group {group}", why=Why.MISSING, status=404)
+    return list(found).index(group), found[group]

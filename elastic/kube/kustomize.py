@@ -55,9 +55,10 @@ def json_patch(old: Any, new: Any, path: str = "") -> list[Object]:
             where = f"{path}/{_escaped(key)}"
             steps += json_patch(old[key], value, where) if key in old else [_set("add", where, value)]
         return steps
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = enumerate(zip(old, new, strict=True))
-        return [step for number, (one, other) in pairs for step in json_patch(one, other, f"{path}/{number}")]
+    if isinstance(old, list) and isinstance(new, list) and 0 < len(old) <= len(new):
+        pairs = enumerate(zip(old, new, strict=False))
+        steps = [step for number, (one, other) in pairs for step in json_patch(one, other, f"{path}/{number}")]
+        return steps + [_set("add", f"{path}/-", value) for value in new[len(old) :]]
     return [_set("replace", path, new)]
 
 

@@ -159,7 +159,7 @@ def _object(api: str, kind: str, name: str, config: RunConfig, **rest: Any) -> O
 
 def _budget(config: RunConfig, plan: Shape) -> dict[str, Object]:
     """Evictions leave the minimum, but may always take one machine: else a drain would wait for ever."""
-    low = min(plan.low, plan.high - 1)
+    low = min(plan.low, plan.high + plan.spares - 1)
     if not low:
         return {}
     # A whole number of pods: for pods of a custom kind nothing else is allowed.

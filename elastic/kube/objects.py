@@ -105,20 +105,19 @@ def job_status(one: Mapping[str, Any]) -> JobStatus:
     )
 
 
-def group_state(one: Mapping[str, Any], group: str) -> tuple[int, GroupState]:
-    """Where a group stands in the list, and how it is. Raises: LookupError: there is no such group."""
-    for number, spec in enumerate(one["spec"].get("workerGroupSpecs") or []):
-        if spec.get("groupName") == group:
-            leaving = (spec.get("scaleStrategy") or {}).get("workersToDelete") or ()
-            return number, GroupState(
-                name=group,
-                replicas=int(spec.get("replicas") or 0),
-                low=int(spec.get("minReplicas") or 0),
-                high=int(spec.get("maxReplicas", 2**31 - 1)),
-                leaving=tuple(leaving),
-            )
-    name = one["metadata"]["name"]
-    raise LookupError(f"RayCluster {name} has no worker group {group}")
+def group_states(one: Mapping[str, Any]) -> dict[str, GroupState]:
+    """The worker groups of a RayCluster by name, in its order."""
+    found = {}
+    for spec in one["spec"].get("workerGroupSpecs") or []:
+        name = str(spec["groupName"])
+        found[name] = GroupState(
+            name=name,
+            replicas=int(spec.get("replicas") or 0),
+            low=int(spec.get("minReplicas") or 0),
+            high=int(spec.get("maxReplicas", 2**31 - 1)),
+            leaving=tuple((spec.get("scaleStrategy") or {}).get("workersToDelete") or ()),
+        )
+    return found
 
 
 def pod_of(one: Mapping[str, Any]) -> Pod:

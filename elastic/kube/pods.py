@@ -9,14 +9,14 @@ from elastic.settings import KubeRay
 Object = dict[str, Any]
 
 CONFIG_PATH = "/etc/elastic/run.yaml"
-GROUP = "workers"
+GROUP, SPARES = "workers", "spares"  # groups whose nodes take workers; the second one only where spares have a pool
 _USER = 1000  # of the image
 _HOOK_S, _LONGEST_HOOK_S = 5, 15  # the preStop hook: an interpreter that imports Ray; between, a quarter of the grace
 _END_S = 5  # of a raylet, once its node is drained
 _ON_DEMAND_GRACE_S = 60  # of pods that are on no spot machine
 _IDLE_DRAIN_S = 5  # of raylets that no worker is on
 _DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # how long a raylet that is told to end leaves those that it runs
-_SPOT = "cloud.google.com/gke-spot"
+_SPOT, _POOL = "cloud.google.com/gke-spot", "cloud.google.com/gke-nodepool"
 # A node that is gone is found out about in 3 s, not in a minute (docs/faults.md).
 _HEALTH_CHECKS = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -55,8 +55,11 @@ def cluster_spec(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -
     }
     spec["workerGroupSpecs"] = [
         _group("supervisor", SUPERVISOR, 1, 1, _supervisor(config, kuberay, image)),
-        _group(GROUP, TRAINER, plan.low, plan.high, _trainer(config, kuberay, plan, image)),
+        _group(GROUP, TRAINER, plan.low, plan.high, _trainer(config, kuberay, plan, image, _of_workers(kuberay))),
     ]
+    if plan.spares:
+        pod = _trainer(config, kuberay, plan, image, _of_spares(kuberay))
+        spec["workerGroupSpecs"].append(_group(SPARES, TRAINER, 0, plan.spares, pod))
     return spec
 
 
@@ -128,7 +131,7 @@ def _supervisor(config: RunConfig, kuberay: KubeRay, image: str) -> Object:
     return _pod(config, kuberay, SUPERVISOR, container, [], _on_demand(kuberay))
 
 
-def _trainer(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -> Object:
+def _trainer(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str, place: Object) -> Object:
     resources = {"cpu": str(kuberay.cpus_per_node), "memory": f"{kuberay.memory_gib_per_node}Gi"}
     if kuberay.gpus_per_node:
         resources["nvidia.com/gpu"] = str(kuberay.gpus_per_node)
@@ -150,7 +153,7 @@ def _trainer(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -> Ob
         "resources": _amounts(resources),
         "volumeMounts": mounts,
     }
-    return _pod(config, kuberay, TRAINER, container, volumes, _of_pool(kuberay))
+    return _pod(config, kuberay, TRAINER, container, volumes, place)
 
 
 def _hook(kuberay: KubeRay) -> str:
@@ -179,25 +182,39 @@ def _amounts(amounts: dict[str, str]) -> Object:
 
 def _on_demand(kuberay: KubeRay) -> Object:
     """For who must not be taken away: any machine but spot ones, of the pool that is named."""
-    never = {"key": _SPOT, "operator": "DoesNotExist"}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [never]}]}
-    place: Object = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    place = _only_where({"key": _SPOT, "operator": "DoesNotExist"})
     if kuberay.cpu_pool:
-        place["nodeSelector"] = {"cloud.google.com/gke-nodepool": kuberay.cpu_pool}
+        place["nodeSelector"] = {_POOL: kuberay.cpu_pool}
     return place
 
 
-def _of_pool(kuberay: KubeRay) -> Object:
-    selector, tolerations = {}, []
+def _of_workers(kuberay: KubeRay) -> Object:
+    place = _with_gpus(kuberay, {_SPOT: "true"} if kuberay.spot else {}, kuberay.spot)
+    if kuberay.spare_pool:  # else they would take the place of spares, which have no other
+        place |= _only_where({"key": _POOL, "operator": "NotIn", "values": [kuberay.spare_pool]})
+    return place
+
+
+def _of_spares(kuberay: KubeRay) -> Object:
+    """On demand or not, as the pool is."""
+    return _with_gpus(kuberay, {_POOL: kuberay.spare_pool}, may_be_spot=True)
+
+
+def _with_gpus(kuberay: KubeRay, selector: dict[str, str], may_be_spot: bool) -> Object:
+    tolerations = []
     if kuberay.accelerator:
-        selector["cloud.google.com/gke-accelerator"] = kuberay.accelerator
+        selector = {"cloud.google.com/gke-accelerator": kuberay.accelerator} | selector
     if kuberay.gpus_per_node:
         tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
-    if kuberay.spot:
-        selector[_SPOT] = "true"
+    if may_be_spot:
         tolerations.append({"key": _SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"})
     place: Object = {"nodeSelector": selector} if selector else {}
     return place | ({"tolerations": tolerations} if tolerations else {})
+
+
+def _only_where(rule: Object) -> Object:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
 def _pod(

@@ -33,6 +33,7 @@ class Wish:
         busy: Ray nodes on which workers still are, of whatever run.
         addresses: of Ray nodes that are alive.
         replicas: machines that the group should have; None: somebody else, such as the autoscaler, sees to that.
+        spares: machines that the spares' own group should have at least; 0: whoever else sees to that.
         is_settled: no worker waits for a place, so that machines without one are too many.
         is_shared: other runs may wait for machines of the group, so that none is too many.
     """
@@ -42,17 +43,29 @@ class Wish:
     busy: frozenset[str] = frozenset()
     addresses: Mapping[str, str] = field(default_factory=dict)
     replicas: int | None = None
+    spares: int = 0
     is_settled: bool = True
     is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What Kubernetes has: the group, its pods, and machines by name (empty where they may not be looked at)."""
+    """What Kubernetes has.
+
+    Attributes:
+        group: the workers'. spares: the spares' own, if they have one. pods: of all groups.
+        machines: by name; empty where they may not be looked at.
+    """
 
     group: GroupState
     pods: tuple[Pod, ...]
     machines: Mapping[str, Machine] = field(default_factory=dict)
+    spares: GroupState | None = None
+
+    @property
+    def groups(self) -> tuple[GroupState, ...]:
+        """All whose nodes take workers."""
+        return (self.group,) if self.spares is None else (self.group, self.spares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +85,17 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Delete pods; the operator starts others, elsewhere."""
+    """Delete pods of a group; the operator starts others of it, elsewhere."""
 
+    group: str
     pods: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Give the group, which had `of` machines, so many; `leave`: pods that go first, where there are too many."""
+    """Give a group, which had `of` machines, so many; `leave`: pods that go first, where there are too many."""
 
+    group: str
     replicas: int
     of: int
     leave: frozenset[str] = frozenset()
@@ -133,11 +148,11 @@ def reconcile(
     memory = replace(memory, pods=_remembered(memory.pods, at))
     orders += _quarantined(run, wish, seen, memory.pods, now_s)
     orders += _released(run, wish, seen, at, memory.pods, now_s)
-    gone = _replaced(wish, seen, at, memory.pods)
-    if gone:
-        orders.append(Replace(pods=gone))
+    orders += _replaced(wish, seen, at, memory.pods)
     if wish.replicas is not None:
         orders += _sized(wish, wish.replicas, seen, at)
+    if seen.spares is not None:  # one that no worker is on is what they are for, and none too many
+        orders += _grown(seen.spares, wish.spares)
     warnings = [one for one in _warnings(seen, at) if one.node not in memory.warned]
     memory = replace(memory, warned=memory.warned | {one.node for one in warnings})
     short, memory = _shortage(wish, seen, memory, now_s, patience_s)
@@ -156,13 +171,22 @@ def _remembered(before: Mapping[str, Pod], at: Mapping[str, Pod]) -> dict[str, P
     return dict(gone[-_GONE_NODES:]) | dict(at)
 
 
-def _replaced(wish: Wish, seen: Seen, at: Mapping[str, Pod], known: Mapping[str, Pod]) -> frozenset[str]:
-    """Pods on bad machines that no worker is on any more, and that nobody has named yet."""
+def _replaced(wish: Wish, seen: Seen, at: Mapping[str, Pod], known: Mapping[str, Pod]) -> list[Order]:
+    """Pods on bad machines that no worker is on any more, and that nobody has named yet, each in the group it is in."""
     used = {pod.name for node, pod in at.items() if node in wish.busy}
     bad = {node for node, until_s in wish.quarantine.items() if isinf(until_s)} | wish.unhealthy
     names = {known[node].name for node in bad if node in known and node not in wish.busy}
-    there = {pod.name for pod in seen.pods if not pod.is_leaving}
-    return frozenset(names & there - used - set(seen.group.leaving))
+    orders: list[Order] = []
+    for group in seen.groups:
+        there = {pod.name for pod in seen.pods if pod.group == group.name and not pod.is_leaving}
+        if gone := names & there - used - set(group.leaving):
+            orders.append(Replace(group=group.name, pods=frozenset(gone)))
+    return orders
+
+
+def _grown(group: GroupState, replicas: int) -> list[Order]:
+    wanted = min(max(replicas, group.low), group.high)
+    return [Scale(group=group.name, replicas=wanted, of=group.replicas)] if wanted > group.replicas else []
 
 
 def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list[Order]:
@@ -170,7 +194,7 @@ def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list
     group = seen.group
     wanted = min(max(replicas, group.low), group.high)
     if wanted >= group.replicas or not wish.is_settled or wish.is_shared:
-        return [Scale(replicas=wanted, of=group.replicas)] if wanted > group.replicas else []
+        return _grown(group, replicas)
     used = {pod.name for node, pod in at.items() if node in wish.busy}
     theirs = [pod for pod in seen.pods if pod.group == group.name]
     # Those that do not run yet first; those that others have named are gone already.
@@ -180,7 +204,8 @@ def _sized(wish: Wish, replicas: int, seen: Seen, at: Mapping[str, Pod]) -> list
     left = max(wanted, group.replicas - unmade - len(leave))
     if left >= group.replicas:
         return []
-    return [Scale(replicas=left, of=group.replicas, leave=frozenset(pod.name for pod in leave))]
+    names = frozenset(pod.name for pod in leave)
+    return [Scale(group=group.name, replicas=left, of=group.replicas, leave=names)]
 
 
 def _quarantined(run: str, wish: Wish, seen: Seen, known: Mapping[str, Pod], now_s: float) -> list[Order]:
@@ -228,18 +253,19 @@ def _warnings(seen: Seen, at: Mapping[str, Pod]) -> list[Warn]:
 def _shortage(wish: Wish, seen: Seen, memory: Memory, now_s: float, patience_s: float) -> tuple[list[Order], Memory]:
     """Machines that were asked for and are no nodes of Ray: told of after some time, and when it is over."""
     alive = set(wish.addresses.values())
-    theirs = [pod for pod in seen.pods if pod.group == seen.group.name]
-    there = sum(pod.is_running and not pod.is_leaving and pod.address in alive for pod in theirs)
-    missing = max(0, seen.group.replicas - there)
+    missing, wanted, there, running = 0, 0, 0, 0
+    for group in seen.groups:
+        theirs = [pod for pod in seen.pods if pod.group == group.name]
+        joined = sum(pod.is_running and not pod.is_leaving and pod.address in alive for pod in theirs)
+        missing += max(0, group.replicas - joined)
+        wanted, there = wanted + group.replicas, there + joined
+        running += sum(pod.is_running for pod in theirs)
     if not missing:
         back: list[Order] = [Missing(count=0, reason="all machines are there")] if memory.told else []
         return back, replace(memory, short_since_s=None, told=0)
     since_s = now_s if memory.short_since_s is None else memory.short_since_s
     if now_s - since_s <= patience_s or missing == memory.told:
         return [], replace(memory, short_since_s=since_s)
-    running = sum(pod.is_running for pod in theirs)
-    reason = (
-        f"{there} of {seen.group.replicas} machines of {seen.group.name} have joined, for {now_s - since_s:.0f} s: "
-        f"{running} pods run"
-    )
+    names = " and ".join(group.name for group in seen.groups)
+    reason = f"{there} of {wanted} machines of {names} have joined, for {now_s - since_s:.0f} s: {running} pods run"
     return [Missing(count=missing, reason=reason)], replace(memory, short_since_s=since_s, told=missing)

@@ -22,11 +22,13 @@ class Shape:
     """Machines of the worker group, and volumes in the memory of each.
 
     Attributes:
-        low, high: nodes, spares included in `high`. shm_gib: /dev/shm. ramdisk_gib: None without one.
+        low, high: nodes of the workers' group, spares included in `high` unless they have a group of their own.
+        spares: nodes of that one, 0 without it. shm_gib: /dev/shm. ramdisk_gib: None without one.
     """
 
     low: int
     high: int
+    spares: int
     shm_gib: int
     ramdisk_gib: int | None
 
@@ -38,7 +40,13 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
         SettingError: a replica, or its snapshots, fit on no machine of the pool, or lie where no pod has a volume.
     """
     scaling = _on_gpus(config.scaling, kuberay)
-    (low, high), slots = scaling.bounds, slots_per_node(scaling, kuberay)
+    slots = slots_per_node(scaling, kuberay)
+    if kuberay.spare_pool and not scaling.spares:
+        raise SettingError(
+            f"KubeRay.spare_pool={kuberay.spare_pool!r} is for spares, and Scaling.spares=0 asks for none: give "
+            "Scaling.spares, or leave the pool out"
+        )
+    high, spares = most_nodes(scaling, kuberay)
     ramdisk_gib = None
     if kuberay.params is not None and config.checkpoint is not None:
         # One worker holds one shard; those of a node keep their snapshots side by side.
@@ -63,8 +71,9 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
             "it, or Scaling.workers_per_replica, or lower Checkpoint.peers"
         )
     return Shape(
-        low=nodes_for(scaling, low, slots),
-        high=nodes_for(scaling, high + scaling.spares, slots),
+        low=nodes_for(scaling, scaling.bounds[0], slots),
+        high=high,
+        spares=spares,
         shm_gib=shm_gib,
         ramdisk_gib=ramdisk_gib,
     )
@@ -100,6 +109,14 @@ def slots_per_node(scaling: Scaling, kuberay: KubeRay) -> int:
             f"{kuberay.gpus_per_node}, cpus_per_node={kuberay.cpus_per_node} has room for {slots}"
         )
     return slots
+
+
+def most_nodes(scaling: Scaling, kuberay: KubeRay) -> tuple[int, int]:
+    """Machines of the workers' group, and of the spares' own, at the largest size. Raises: SettingError: see above."""
+    slots, most, spares = slots_per_node(scaling, kuberay), scaling.bounds[1], scaling.spares
+    if not kuberay.spare_pool:
+        return nodes_for(scaling, most + spares, slots), 0
+    return nodes_for(scaling, most, slots), nodes_for(scaling, spares, slots) if spares else 0
 
 
 def nodes_for(scaling: Scaling, replicas: int, slots: int) -> int:

@@ -88,11 +88,22 @@ class Sensed:
 
 @dataclass(slots=True)
 class Struck:
-    """An injected fault. until_s: when it is undone; `entry`: the incident that stands for it, if no other does."""
+    """An injected fault.
+
+    Attributes:
+        until_s: when it is undone. entry: the incident that stands for it, if no other does.
+        is_sensed: a host monitor has seen it.
+    """
 
     what: Injected
     until_s: float
     entry: int
+    is_sensed: bool = False
+
+    @property
+    def hurts_until_s(self) -> float:
+        """How long it makes steps slow by itself; of a notice, what counts is what comes of it."""
+        return self.what.at_s if self.what.kind == "notice" else self.until_s
 
 
 @dataclass(slots=True)
@@ -110,6 +121,7 @@ class Book:
         short_by: the incident since which replicas are missing. cause: the one that what goes on now follows from.
         inferred: incidents that no line tells of, by what shows them.
         groups: cause and short_by of each generation, by (incarnation, generation), for steps that are told late.
+        openers: the first step of each generation that is told of.
         noted: by step, the seconds that training has waited for something, by worker and what it was. notes: how many.
     """
 
@@ -128,6 +140,7 @@ class Book:
     loaded: list[tuple[float, int]] = field(default_factory=list)
     inferred: dict[tuple[str, float, float], int] = field(default_factory=dict)
     groups: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
+    openers: dict[tuple[int, int], int] = field(default_factory=dict)
     noted: dict[int, dict[tuple[str, str], float]] = field(default_factory=dict)
     notes: int = 0
     waiting: list[tuple[Entry, float]] = field(default_factory=list)
@@ -254,8 +267,10 @@ class Book:
         entry, what = self.entries[struck.entry], struck.what
         is_then = what.at_s - _EARLY_S <= seen.at_s <= struck.until_s + _SEEN_S
         is_it = seen.kind in _SEEN_AS.get(what.kind, ()) and what.target in seen.where
-        if is_then and is_it and seen.detail not in entry.evidence:
-            entry.evidence = (*entry.evidence, seen.detail)
+        if is_then and is_it:
+            struck.is_sensed = True
+            if seen.detail not in entry.evidence:
+                entry.evidence = (*entry.evidence, seen.detail)
 
     # --- checkpoints ---
 
@@ -271,6 +286,8 @@ class Book:
         if self._is_known(step.number):
             return
         self._resume(step)
+        group = (step.incarnation, step.generation)
+        self.openers[group] = min(step.number, self.openers.get(group, step.number))
         self.size(step.replicas)
         last = self.stretches[-1] if self.stretches else None
         if last is None or step.committed_s >= last.end_s:

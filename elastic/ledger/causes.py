@@ -13,12 +13,16 @@ _ONLY = {
     "notice": ("planned departure", "worker lost", "node lost"),
     "raise": (RAISED,),
 }
+_DEPARTURE = "planned departure"
+_DEPARTING = ("notice", "xid")  # after which a worker leaves of its own accord; the others are no notice
+_SENSED_ONLY = ("xid",)  # a line of a log: it harms nobody but by who reads it
 
 
 def linked(book: Book) -> dict[int, int]:
     """For injected faults that the controller has noticed, the incident that they became, or were a part of."""
     found = [one for one in book.entries if one.its_number is not None or one.kind == RAISED]
-    latest_first = sorted(book.struck, key=lambda one: one.what.at_s, reverse=True)
+    felt = [one for one in book.struck if one.what.kind not in _SENSED_ONLY or one.is_sensed]
+    latest_first = sorted(felt, key=lambda one: one.what.at_s, reverse=True)
     links: dict[int, int] = {}
     for entry in found:  # of several that struck before it opened, the latest for each of its culprits
         unexplained = set(entry.culprits)
@@ -43,7 +47,9 @@ def _hit(book: Book, struck: Struck, entry: Entry) -> set[str]:
 def _has_opened(struck: Struck, entry: Entry) -> bool:
     """Whether an incident may have been opened by this fault: by its time and its class."""
     is_then = struck.what.at_s - _EARLY_S <= entry.opened_s <= struck.until_s + _LINK_S
-    return is_then and entry.kind in _ONLY.get(struck.what.kind, (entry.kind,))
+    kind = struck.what.kind
+    is_of_its_class = entry.kind in _ONLY.get(kind, (entry.kind,))
+    return is_then and is_of_its_class and (kind in _DEPARTING or entry.kind != _DEPARTURE)
 
 
 def _has_joined(book: Book, struck: Struck, entry: Entry) -> bool:

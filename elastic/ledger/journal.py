@@ -42,12 +42,12 @@ class JournalReader:
         self._is_first = False  # somebody in the group has never computed a step
         self._cause: int | None = None  # what all of a new life follows from, until it trains
         self._incidents: dict[int, Entry] = {}  # of this life, by its numbers
+        self._open, self._before = dict[int, Entry](), set[int]()  # may go on; those that this generation followed
         self._noticed_s: dict[str, float] = {}  # by worker and node that will be lost
         self._planned: Entry | None = None
         self._raised: Entry | None = None
         self._faults: set[str] = set()  # of this life, by name
-        self._reason = ""
-        self._has_begun = False
+        self._reason, self._has_begun = "", False
         self._opened_s: float | None = None
         self._acts: dict[tuple[str, str], Callable[[Line, float], None]] = {
             ("life", "Begun"): self._begun,
@@ -60,6 +60,7 @@ class JournalReader:
             ("event", "Restored"): self._restored,
             ("event", "RestoreFound"): self._found,
             ("event", "Formed"): self._formed,
+            ("event", "FreezeAnswered"): self._frozen,
             ("event", "StepStable"): self._stable,
             ("event", "LoopEnded"): self._loop_ended,
             ("event", "FaultInjected"): self._injected,
@@ -107,8 +108,8 @@ class JournalReader:
     def _begin(self, at_s: float, incarnation: int, workers: int, width: int) -> None:
         self._book.begin_life(at_s, incarnation, workers, width)
         self._cause = self._book.cause
-        self._incidents, self._planned, self._book.short_by = {}, None, None
-        self._raised, self._faults = None, set()
+        self._incidents, self._open, self._before = {}, {}, set()
+        self._raised, self._faults, self._planned, self._book.short_by = None, set(), None, None
         self._noticed_s.clear()
 
     def _started(self, line: Line, at_s: float) -> None:
@@ -164,6 +165,12 @@ class JournalReader:
     def _pause(self, line: Line, at_s: float) -> None:
         self._reason = str(line.get("reason", ""))
 
+    def _frozen(self, line: Line, at_s: float) -> None:
+        """All stop as was planned, behind a step of this generation: what it followed is over, told or not."""
+        commit = line["commit"]
+        if self._reason and (commit["incarnation"], commit["generation"]) == self._group:
+            self._open = {number: one for number, one in self._open.items() if number not in self._before}
+
     def _form(self, line: Line, at_s: float) -> None:
         view = line["view"]
         group = (view["incarnation"], view["generation"])
@@ -206,6 +213,7 @@ class JournalReader:
             if self._planned is not None:
                 book.await_step(self._planned, at_s)
             book.cause, self._cause, self._planned, self._reason = cause, None, None, ""
+            self._before = set(self._open)
             book.mark(at_s, None, cause, is_new=self._is_first)
         elif phase in ("finishing", "ended"):
             if self._raised is not None:
@@ -257,7 +265,7 @@ class JournalReader:
 
     def _unresolved(self) -> Entry | None:
         """The newest failure after which no step was committed yet."""
-        return next((one for one in reversed(self._incidents.values()) if one.resumed_s is None), None)
+        return next((one for one in reversed(self._open.values()) if one.resumed_s is None), None)
 
     def _current(self, at_s: float) -> int:
         """What is to blame for what happens now: a failure, the beginning of a life, or something planned."""
@@ -281,6 +289,8 @@ class JournalReader:
             entry = self._book.open(kind.value, told["opened_at_s"])
             entry.its_number = told["number"]
             self._incidents[told["number"]] = entry
+        self._open[told["number"]] = entry
+        self._before.discard(told["number"])
         entry.kind, entry.is_planned = kind.value, kind is IncidentClass.DEPARTURE
         entry.culprits, entry.evidence = tuple(told["culprits"]), tuple(told["evidence"])
         if entry.is_planned:  # the controller opens it when all have stopped; its first signal was the notice

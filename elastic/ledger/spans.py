@@ -257,10 +257,13 @@ class Judge:
         """The incident that made a step slow: an injected fault, a straggler, or one that only shows in the step."""
         book, end_s = self._book, stretch.ends_s[place]
         begin_s = end_s - core_s
-        felt = [one for one in book.struck if one.what.at_s <= end_s and begin_s <= one.until_s + _FELT_S]
+        felt = [one for one in book.struck if one.what.at_s <= end_s and begin_s <= one.hurts_until_s + _FELT_S]
         if felt:  # of several, the one that struck in this step, or before it as late as can be
             return max(felt, key=lambda one: (one.what.at_s >= begin_s, one.what.at_s)).entry
         if kind == SLOW_STEPS:
+            group = (stretch.incarnation, stretch.generation)
+            if stretch.cause is not None and book.openers[group] == stretch.first + place:
+                return stretch.cause  # until that step is committed, all is its cost
             for entry in book.entries:
                 if entry.kind == _STRAGGLER and self._is_of(stretch, entry.opened_s):
                     return entry.number

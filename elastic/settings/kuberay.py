@@ -41,6 +41,9 @@ class KubeRay:
         head_cpus: that the head asks for; the supervisor asks for half. (CPUs; default 4: driver, dashboard, Ray's own)
         head_memory_gib: the same, of memory. (GiB; default 16: an actor table of thousands of workers)
         cpu_pool: node pool of head and supervisor, on demand. (text; default none: any node will do)
+        spare_pool: node pool of a worker group of their own for `scaling.spares`, such as one on demand where workers
+            are on spot machines; no other pod of workers goes there. (text; default none: spares are more machines of
+            the workers' group)
         autoscale: Ray's autoscaler asks for nodes and gives idle ones back; else elastic sets the size of the group.
             (yes or no; default yes: nobody pays for nodes that wait)
         node_rights: the head may read nodes, cordon and taint them. (yes or no; default yes: bad machines are kept out,
@@ -76,6 +79,7 @@ class KubeRay:
     head_cpus: int = 4
     head_memory_gib: int = 16
     cpu_pool: str = ""
+    spare_pool: str = ""
     autoscale: bool = True
     node_rights: bool = True
     service_account: str = ""

@@ -17,8 +17,9 @@ class Scaling:
         spares: replicas parked at the door of their first step, ready to replace a lost one. (replicas; default 0: a
             spare keeps resources that somebody pays for)
         stand_ins: processes on each node with workers that have imported all that a worker needs, and become one when
-            a worker there is lost; each takes the host memory of these imports, and no slot. (processes per node;
-            default 1: of the workers of a node, seldom more than one is lost at a time)
+            a worker there is lost; each takes the host memory of these imports, and no slot. Unless 0, there are some
+            on a node with room and no workers, too. (processes per node; default 1: of the workers of a node, seldom
+            more than one is lost at a time)
         workers_per_replica: workers that hold one copy of the model together, each a shard of it. (workers; default 1:
             plain data parallelism)
         num_nodes_per_dp: nodes of a replica, each with as many of its workers, in the order of their shards. (nodes;

@@ -34,6 +34,7 @@ from elastic.train.reviving import revive
 from elastic.train.sharded import is_gathering, use_sums
 from elastic.train.step import SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
+from elastic.train.warming import undone
 from elastic.train.watch import DIGEST_STEPS
 from elastic.train.world import World, open_world
 
@@ -222,6 +223,20 @@ class Session(DataDoor):
         Until `Limits.door_timeout_s` it is left alone; then `reason` is part of the incident.
         """
         with self._page.during(Flying.SLOW, reason):
+            yield
+
+    @contextmanager
+    def warming_up(self) -> Iterator[None]:
+        """Run the prepared model once before `steps`: a joiner compiles then, and nobody waits for it.
+
+        Gradients are dropped afterwards; buffers and torch's random numbers are as before.
+
+        Raises:
+            StepMisuseError: before `prepare`, or after the loop began, when others wait.
+        """
+        if self._replica.model is None or self._has_arrived:
+            raise StepMisuseError("session.warming_up: use it between session.prepare and session.steps")
+        with self._page.during(Flying.SLOW, "warming up"), undone(self._replica.model):
             yield
 
     def note(self, what: str, step: int = -1, seconds: float = 0.0, detail: str = "") -> None:

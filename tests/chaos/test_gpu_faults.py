@@ -20,6 +20,7 @@ from elastic.settings import Chaos, Health
 from elastic.train.flight import page_path
 from elastic.train.surroundings import Surroundings
 from tests.chaos.group import LONG_S, STEPS, Story, Training, assert_promises, run
+from tests.chaos.injected import compare, told
 from tests.chaos.ledger_checks import booked
 from tests.chaos.saboteur import train
 from tests.effects.nvml_standin import STATE, Standin, compiled, install, install_smi
@@ -140,7 +141,7 @@ def test_an_injected_error_of_a_gpu_is_the_incident_that_the_sensor_has_opened(
     schedule = f"3 xid worker:w1 with=94,nvml={os.environ[STATE]},gpu=0"
     training, done = Training(chaos=Chaos(enable_fault_injection=True, schedule=schedule)), []
     breaking = breaks(standin, lambda standin: None, done)
-    run(tmp_path / "run", during=breaking, pause_s=0.02, steps=200, training=training)
+    story = run(tmp_path / "run", during=breaking, pause_s=0.02, steps=200, training=training)
     account = booked(tmp_path / "run" / "run" / "journal.jsonl")
     (incident,) = [one for one in account.incidents if one.injected]
     (struck,) = incident.injected
@@ -148,3 +149,4 @@ def test_an_injected_error_of_a_gpu_is_the_incident_that_the_sensor_has_opened(
     assert (incident.kind, incident.culprits) == (IncidentClass.GPU_FAULT.value, ("w1",))
     assert done[0].detail in incident.evidence and "XID 94" in done[0].detail
     assert struck.proof not in incident.evidence
+    compare(story.of("committed"), told(story.journal, account))

@@ -11,8 +11,8 @@ from benchmarks.hosts import why_not
 from benchmarks.rows import Fault
 from benchmarks.stage import Stage
 from tests.chaos.group import read
+from tests.chaos.injected import compare
 from tests.chaos.ledger_checks import booked
-from tests.chaos.test_ledger import LATE_S, assert_close, measured_s
 from tests.chaos.test_partition import assert_one_line_of_training, play
 
 Line = dict[str, Any]
@@ -38,13 +38,9 @@ def test_a_host_that_the_run_cuts_off_itself_is_in_the_ledger_once(
     struck = next(line for line in journal if line.get("event") == "FaultInjected")
     (incident,) = [one for one in account.incidents if one.injected]
     assert [one.at_s for one in incident.injected] == [struck["at_s"]]
-    assert incident.kind in {"host silent", "node lost", "collective broken", "worker unresponsive", "worker hung"}
-    assert abs(incident.began_s - struck["at_s"]) <= LATE_S
     committed = [line for line in read(tmp_path.rglob("steps/*.jsonl")) if line["event"] == "committed"]
-    end_s = max(incident.resumed_s or 0.0, struck["at_s"] + cut_s)  # what is slow while it lasts is its cost, too
-    cost_s = measured_s(committed, struck["at_s"], end_s)
-    assert_close(incident.cost_s, cost_s, "partition")
-    assert cost_s > 1.0, "it was not felt"
+    compare(committed, [(struck, incident)])
+    assert incident.cost_s > 1.0, "it was not felt"
 
 
 def injected(stage: Stage) -> Fault:

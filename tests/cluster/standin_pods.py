@@ -89,7 +89,7 @@ def fits(pod: Object, machine: Object) -> bool:
     taints = [one for one in machine["spec"].get("taints") or () if one["effect"] != "PreferNoSchedule"]
     is_kept_away = machine["spec"].get("unschedulable") or not all(_tolerates(spec, taint) for taint in taints)
     wanted = spec.get("nodeSelector", {}).items() <= labels.items()
-    return not is_kept_away and wanted and not any(key in labels for key in _never(spec))
+    return not is_kept_away and wanted and not any(_is_met(rule, labels) for rule in _never(spec))
 
 
 def _tolerates(spec: Object, taint: Mapping[str, str]) -> bool:
@@ -101,9 +101,15 @@ def _tolerates(spec: Object, taint: Mapping[str, str]) -> bool:
     )
 
 
-def _never(spec: Object) -> list[str]:
-    """Labels that the machine of a pod must not have."""
+def _never(spec: Object) -> list[Object]:
+    """What the machine of a pod must not be."""
     place = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
     rules = [rule for term in place.get("nodeSelectorTerms", ()) for rule in term["matchExpressions"]]
-    assert {rule["operator"] for rule in rules} <= {"DoesNotExist"}, f"the stand-in does not play {json.dumps(rules)}"
-    return [rule["key"] for rule in rules]
+    played = {"DoesNotExist", "NotIn"}
+    assert {rule["operator"] for rule in rules} <= played, f"the stand-in does not play {json.dumps(rules)}"
+    return rules
+
+
+def _is_met(rule: Object, labels: Mapping[str, str]) -> bool:
+    found = labels.get(rule["key"])
+    return found is not None and found in rule.get("values", [found])

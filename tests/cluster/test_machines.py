@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from elastic.actors import machines
 from elastic.callbacks import Callback
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import RunState
-from elastic.control.values import Incident
+from elastic.control.values import Incident, IncidentClass
 from elastic.kube.manifests import render
 from elastic.kube.shape import ROLE, TRAINER
 from elastic.settings import KubeRay
@@ -57,22 +58,38 @@ def names() -> Iterator[str]:
 
 
 class World:
-    """A RayCluster of its own with two replicas, and what plays the operator; `pods` is what its group begins with."""
+    """A RayCluster of its own with two replicas, and what plays the operator.
 
-    def __init__(self, kube: Any, hosts: Any, folder: Path, name: str, machines: int, pods: int = 2) -> None:
+    Args:
+        pods: what the workers' group begins with. reserve: machines of the pool for a spare; 0: there is no spare.
+    """
+
+    def __init__(
+        self, kube: Any, hosts: Any, folder: Path, name: str, machines: int, pods: int = 2, reserve: int = 0
+    ) -> None:
         self.kube, self.folder, self.name = kube, folder, name
         scaling = elastic.Scaling(
-            num_dp_replicas=(1, 2), resources_per_worker={"CPU": 1}, label_selector={ROLE: TRAINER}
+            num_dp_replicas=(1, 2),
+            resources_per_worker={"CPU": 1},
+            label_selector={ROLE: TRAINER},
+            spares=1 if reserve else 0,
         )
         kuberay = KubeRay(interactive=True, gpus_per_node=0, cpus_per_node=1, memory_gib_per_node=2, autoscale=False)
+        kuberay = replace(kuberay, spare_pool="reserve" if reserve else "")
         objects = render(RunConfig(name=name, scaling=scaling, kuberay=kuberay), "1")
         groups = objects["raycluster"]["spec"]["workerGroupSpecs"]
         group = next(one for one in groups if one["groupName"] == "workers")
         group |= {"replicas": pods, "maxReplicas": max(pods, group["maxReplicas"])}
         apply(kube, objects.values())
-        self.operator = Operator(kube, SharedAddress(hosts), name, [f"{name}-m{number}" for number in range(machines)])
+        names, played = [f"{name}-m{number}" for number in range(machines)], [one["groupName"] for one in groups[1:]]
+        self.operator = Operator(kube, SharedAddress(hosts), name, names, tuple(played))
+        for number in range(reserve):
+            self.operator.add_machine(f"{name}-r{number}", labels={"cloud.google.com/gke-nodepool": "reserve"})
         self.operator.reconcile()
-        (folder / "run.yaml").write_text(RUN)
+        with_spare = RUN.replace("scaling: {", "scaling: {spares: 1, ").replace(
+            "kuberay: {", "kuberay: {spare_pool: reserve, "
+        )
+        (folder / "run.yaml").write_text(with_spare if reserve else RUN)
 
     def fit(self, *callbacks: Callback, steps: int, policy: Any = None, pause_s: float = 0.01) -> Any:
         """The rest is done quickly once there is a file `enough`."""
@@ -120,6 +137,8 @@ def world_apart(hosts, tmp_path) -> Iterator[World]:
 
 
 def replace_node(incident: Incident, view: ClusterView) -> Remediation:
+    if incident.kind is IncidentClass.STRAGGLER:  # of a busy machine; a worker that is lost is what is played here
+        return Remediation(kind=Kind.CONTINUE, reason="only slow")
     return Remediation(kind=Kind.REPLACE_NODE, reason="by choice")
 
 
@@ -143,6 +162,39 @@ def test_a_bad_machine_is_replaced_and_the_run_has_its_size_again(world):
     assert world.operator.group()["replicas"] == 2
     once = committed_samples(world.folder)
     assert len(once) == 700 * 16 and set(once.values()) == {1}, "no step was lost or made twice"
+
+
+@pytest.mark.parametrize("world", [(1, 2, 2)], indirect=True)
+def test_a_bad_machine_of_the_spares_is_replaced_in_their_group(world):
+    """Only one machine of the workers is there, so that the spare trains."""
+
+    class Watch(Callback):
+        """Kills the worker on the spare once it trains, and ends the run when another spare does."""
+
+        bad = ""
+
+        def on_step(self, report: Any, state: RunState, goodput: float) -> None:
+            spare = [one for one in state.members if world.operator.machine_of(one.node).startswith(f"{world.name}-r")]
+            if report.replicas == 2 and spare and not self.bad:
+                self.bad = world.operator.machine_of(spare[0].node)
+                os.kill(spare[0].pid, signal.SIGKILL)
+            elif report.replicas == 2 and spare and world.operator.machine_of(spare[0].node) != self.bad:
+                (world.folder / "enough").touch()
+
+    watch = Watch()
+    assert world.operator.group("spares")["replicas"] == 0, "the program does not wait for it"
+    result = world.fit(watch, steps=2000, policy=replace_node, pause_s=0.05)
+    assert result.world_sizes[-3:] == [2, 1, 2]
+    spares, workers = world.operator.group("spares"), world.operator.group()
+    assert len(spares["scaleStrategy"]["workersToDelete"]) == 1 and spares["replicas"] == 1
+    assert not (workers.get("scaleStrategy") or {}).get("workersToDelete") and workers["replicas"] == 2
+    bad = world.operator.machine(watch.bad)["spec"]
+    assert bad["unschedulable"] and f"elastic.quarantine/{world.name}" in {taint["key"] for taint in bad["taints"]}
+    (other,) = {f"{world.name}-r0", f"{world.name}-r1"} - {watch.bad}
+    where = {one.group: one.machine for one in world.operator.running.values()}
+    assert where == {"workers": f"{world.name}-m0", "spares": other}
+    once = committed_samples(world.folder)
+    assert len(once) == 2000 * 16 and set(once.values()) == {1}, "no step was lost or made twice"
 
 
 class Away:

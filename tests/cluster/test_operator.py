@@ -87,16 +87,20 @@ def rendered(name: str, folder: Path, run: str = RUN) -> dict[str, Any]:
     return {path.stem: yaml.safe_load(path.read_text()) for path in (folder / "k8s").glob("*.yaml")}
 
 
-def head_environment(objects: dict[str, Any], folder: Path) -> dict[str, str]:
-    """What the template of the head says; its configuration lies below `folder` where the pod would have it."""
-    pod = objects["raycluster"]["spec"]["headGroupSpec"]["template"]
+def head_environment(spec: dict[str, Any], config: dict[str, Any], folder: Path) -> dict[str, str]:
+    """What the template of the head says; its configuration lies below `folder` where the pod would have it.
+
+    Args:
+        spec: of the RayCluster. config: its ConfigMap.
+    """
+    pod = spec["headGroupSpec"]["template"]
     environment = environment_of({"metadata": {"name": "head"}, "spec": pod["spec"]}, "")
-    named = objects["config"]["metadata"]["name"]
+    named = config["metadata"]["name"]
     (volume,) = [one["name"] for one in pod["spec"]["volumes"] if one.get("configMap", {}).get("name") == named]
     (mount,) = [one for one in ray_container(pod["spec"])["volumeMounts"] if one["name"] == volume]
     there = folder / mount["mountPath"].lstrip("/")
     there.mkdir(parents=True)
-    for file, text in objects["config"]["data"].items():
+    for file, text in config["data"].items():
         (there / file).write_text(text)
     return environment | {"ELASTIC_CONFIG": str(folder / environment["ELASTIC_CONFIG"].lstrip("/"))}
 
@@ -192,7 +196,8 @@ class Site:
 
 @contextmanager
 def running(kube: Any, folder: Path, objects: dict[str, Any], machines: int) -> Iterator[Site]:
-    with Hosts((), environment=head_environment(objects, folder)) as hosts:
+    environment = head_environment(objects["raycluster"]["spec"], objects["config"], folder)
+    with Hosts((), environment=environment) as hosts:
         made = Site(kube, hosts, folder, objects, machines)
         try:
             yield made

@@ -80,8 +80,9 @@ def run_until_replaced(folder: Path, saboteur: KillsOnceOneStandsBy, **scaling: 
 
 
 def test_a_stand_in_takes_the_place_of_a_killed_worker(hosts: Any, tmp_path: Path) -> None:
+    """Wherever it stands by: replacements go there."""
     saboteur = KillsOnceOneStandsBy("in-place", tmp_path / "hurry")
-    replacement = run_until_replaced(tmp_path, saboteur, num_dp_replicas=2, label_selector={"pool": "b"})
+    replacement = run_until_replaced(tmp_path, saboteur, num_dp_replicas=2)
     assert replacement["worker"] == "w2"
     assert replacement["pid"] in saboteur.ready, "its process was there before"
     assert stand_ins(saboteur.run) == {}, "nobody stands by for a run that has ended"

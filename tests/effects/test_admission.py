@@ -63,6 +63,10 @@ def test_a_node_that_must_go_for_another_reason_gets_no_more_workers():
     checked.admission.heed(ev.NodeNotice(node="d", reason="drained"))
     assert checked.admission.labels(None, frozenset({"c"}), "") == {"ray.io/node-id": "!in(b,c)"}
     assert checked.admission.labels({"pool": "x"}, frozenset({"c"}), "d") == {"pool": "x", "ray.io/node-id": "d"}
+    among = checked.admission.labels_among
+    assert among({"pool": "x"}, frozenset({"c"}), ["d", "c", "b", "a"]) == {"pool": "x", "ray.io/node-id": "in(a,d)"}
+    assert among({"pool": "x"}, frozenset({"c"}), ["c", "b"]) == {}, "not on those that get no workers"
+    assert checked.admission.shunned == {"b"}
 
 
 def test_a_node_that_was_avoided_is_checked_before_it_has_workers_again():

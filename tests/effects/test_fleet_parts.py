@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RaySystemError
 
 from elastic.actors import draining, slots
 from elastic.actors.answers import Answers
@@ -73,6 +74,76 @@ def test_what_is_released_is_removed_and_asked_for_anew(fake: FakeRay) -> None:
     assert fake.removed == []
     mine.remove_released()
     assert fake.removed == [first] and mine.reserve(0, {}) is not first
+
+
+ON_A = {"ray.io/node-id": "in(a)"}
+
+
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that slots see."""
+    now = [100.0]
+    monkeypatch.setattr(slots.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_replica_that_finds_no_place_where_it_would_be_best_is_placed_anywhere(
+    fake: FakeRay, now_s: list[float]
+) -> None:
+    mine = Slots(Scaling(), "r-")
+    first = mine.reserve(0, {"pool": "b"}, ON_A)
+    assert first.bundle_label_selector == [ON_A]
+    assert mine.settle(0, is_placed=False) is first
+    now_s[0] += 2
+    second = mine.settle(0, is_placed=False)
+    assert second is not None and second.bundle_label_selector == [{"pool": "b"}] and fake.removed == [first]
+    assert mine.settle(0, is_placed=False) is second and mine.reserve(0, {}) is second
+    mine.release(0, first)
+    mine.remove_released()
+    assert fake.removed == [first, second], "whatever group its last worker knew"
+
+
+def test_one_that_has_found_its_place_keeps_it(fake: FakeRay, now_s: list[float]) -> None:
+    mine = Slots(Scaling(), "r-")
+    first = mine.reserve(0, {}, ON_A)
+    assert mine.settle(0, is_placed=True) is first
+    now_s[0] += 2
+    assert mine.settle(0, is_placed=False) is first and fake.removed == []
+    assert mine.settle(1, is_placed=False) is None, "nobody has asked for it"
+
+
+def test_one_that_is_released_while_it_is_asked_for_again_leaves_nothing(
+    fake: FakeRay, now_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = Slots(Scaling(), "r-")
+    first = mine.reserve(0, {}, ON_A)
+    now_s[0] += 2
+
+    def removed(group: Any) -> None:
+        fake.removed.append(group)
+        if group is first and len(fake.removed) == 1:
+            mine.release(0, first)
+
+    monkeypatch.setattr(slots, "remove_placement_group", removed)
+    assert mine.settle(0, is_placed=False) is None
+    mine.remove_released()
+    assert len(fake.asked) == 2 and len({id(group) for group in fake.removed}) == 2
+
+
+def test_while_ray_does_not_answer_a_replica_waits_where_it_is(
+    fake: FakeRay, now_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = Slots(Scaling(), "r-")
+    first = mine.reserve(0, {}, ON_A)
+    now_s[0] += 2
+
+    def away(group: Any) -> None:
+        raise RaySystemError("no answer")
+
+    monkeypatch.setattr(slots, "remove_placement_group", away)
+    assert mine.settle(0, is_placed=False) is first
+    monkeypatch.setattr(slots, "remove_placement_group", fake.removed.append)
+    assert mine.settle(0, is_placed=False) is not first and fake.removed == [first]
 
 
 def call() -> tuple[Any, Future[Any]]:

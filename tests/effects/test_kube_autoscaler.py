@@ -91,7 +91,7 @@ class Beside:
         self._patch(change)
 
     def group(self) -> GroupState:
-        read, group = self.read, self.client.group(CLUSTER, GROUP)
+        read, group = self.read, self.client.groups(CLUSTER)[GROUP]
         self.read = read
         return group
 

@@ -187,7 +187,7 @@ def test_a_server_that_is_not_there_is_an_error_in_time(tmp_path, kube):
 
 def test_a_group_is_scaled_within_its_bounds(kube, client, named):
     cluster = raycluster(kube, named)
-    before = client.group(cluster, "workers")
+    before = client.groups(cluster)["workers"]
     assert (before.low, before.high, before.replicas) == (4, 9, 4)
     assert client.scale(cluster, "workers", 6).replicas == 6
     assert client.scale(cluster, "workers", 99).replicas == 9
@@ -197,14 +197,14 @@ def test_a_group_is_scaled_within_its_bounds(kube, client, named):
     assert (shrunk.replicas, shrunk.leaving) == (5, ("p1", "p2"))
     with pytest.raises(KubeError, match="no worker group other"):
         client.scale(cluster, "other", 1)
-    assert client.group(cluster, "supervisor").replicas == 1, "other groups stay as they were"
+    assert client.groups(cluster)["supervisor"].replicas == 1, "other groups stay as they were"
 
 
 def test_pods_are_replaced_beside_those_that_others_name(kube, client, named):
     cluster = raycluster(kube, named)
     client.replace_pods(cluster, "workers", frozenset({"p1"}))
     client.replace_pods(cluster, "workers", frozenset({"p2", "p1"}))
-    group = client.group(cluster, "workers")
+    group = client.groups(cluster)["workers"]
     assert group.leaving == ("p1", "p2") and group.replicas == 4
 
 
@@ -218,7 +218,7 @@ def test_writers_that_come_at_once_all_succeed(kube, client, named):
         writer.start()
     for writer in writers:
         writer.join()
-    assert client.group(cluster, "workers").leaving == tuple(f"p{number}" for number in range(5))
+    assert client.groups(cluster)["workers"].leaving == tuple(f"p{number}" for number in range(5))
 
 
 def test_pods_are_read_with_their_places(kube, client, named):
@@ -351,7 +351,7 @@ def test_all_that_is_done_about_machines_is_within_the_rights_of_the_head(kube, 
     try:
         in_quarantine = {"n0": inf, "n2": time.time() + 600.0}
         kept.follow(replace(state, care=Care(quarantine=in_quarantine)))
-        group = lambda: client.group("keeper", "workers")  # noqa: E731
+        group = lambda: client.groups("keeper")["workers"]  # noqa: E731
         until(lambda: client.machine("keeper-n2").is_cordoned and group().leaving == ("keeper-n0",), caplog)
         until(lambda: group().replicas == 9, caplog)
         leaving = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}

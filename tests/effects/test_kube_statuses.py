@@ -113,12 +113,12 @@ def test_a_watch_from_too_long_ago_begins_anew(client):
     assert end.state is JobState.SUCCEEDED and told == [JobState.RUNNING, JobState.SUCCEEDED]
 
 
-@pytest.mark.parametrize("call", ["group", "pods", "machines", "quarantine"])
+@pytest.mark.parametrize("call", ["groups", "pods", "machines", "quarantine"])
 def test_a_server_that_answers_a_byte_at_a_time_is_waited_for_no_longer_than_another(client, monkeypatch, call):
     monkeypatch.setattr(Answers, "pause_s", 0.1)
     Answers.said = [(200, {"items": [], "padding": "x" * 300})]
     client._call_s = 0.5
-    calls = {"group": lambda: client.group("c", "workers"), "pods": lambda: client.pods("c")}
+    calls = {"groups": lambda: client.groups("c"), "pods": lambda: client.pods("c")}
     calls |= {"machines": client.machines, "quarantine": lambda: client.quarantine("m", "llama", 1.0)}
     began_s = time.monotonic()
     with pytest.raises(KubeError, match=r"takes longer than 0\.5 s") as caught:
@@ -149,10 +149,10 @@ def test_what_is_refused_ends_the_wait(client):
 
 
 @pytest.mark.parametrize("body", [None, [], {"items": None}, {"items": [{}]}, {"items": [{"metadata": None}]}])
-@pytest.mark.parametrize("call", ["pods", "machines", "job", "group"])
+@pytest.mark.parametrize("call", ["pods", "machines", "job", "groups"])
 def test_an_answer_that_nobody_can_read_is_an_error_like_others(client, call, body):
     Answers.said = [(200, body)]
-    calls = {"pods": lambda: client.pods("c"), "group": lambda: client.group("c", "workers")}
+    calls = {"pods": lambda: client.pods("c"), "groups": lambda: client.groups("c")}
     calls |= {"machines": client.machines, "job": lambda: client.job("j")}
     if call == "job" and isinstance(body, dict):
         assert calls[call]().state is JobState.WAITING, "all of it may be missing"

@@ -17,7 +17,7 @@ from elastic.control.state import Phase, RunState, Standing, WorkerRecord
 from elastic.kube.errors import KubeError, Why
 from elastic.kube.marks import mark
 from elastic.kube.objects import GroupState, Machine, Pod, Taint
-from elastic.settings import KubeRay, Limits, RunSettings
+from elastic.settings import KubeRay, Limits, RunSettings, Scaling
 
 SETTINGS = RunSettings(run="llama", limits=Limits(start_timeout_s=0.2))
 STATE = RunState(settings=SETTINGS)
@@ -28,9 +28,12 @@ LOOK_S, WAIT_S = 0.02, 10.0
 
 @dataclass
 class Server:
-    """Stands in for the client; `fails` maps a method to what it raises."""
+    """Stands in for the client; `fails` maps a method to what it raises, `lacks` names groups that are not there."""
 
     replicas: int = 1
+    spares: int | None = None
+    group: str = "workers"
+    lacks: tuple[str, ...] = ()
     fails: dict[str, Why | Exception] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     taints: tuple[Taint, ...] = ()
@@ -45,13 +48,15 @@ class Server:
             after_s = 10.0 - 1e-3 * len(self.calls)  # what the client says of a time-out is never the same twice
             raise KubeError(f"{name}: {why.value} (Read timed out. (read timeout={after_s}))", why=why, status=0)
 
-    def group(self, cluster: str, group: str) -> GroupState:
-        self._called("group")
-        return GroupState(name=group, replicas=self.replicas, low=0, high=5, leaving=())
+    def groups(self, cluster: str) -> dict[str, GroupState]:
+        self._called("groups")
+        sizes = {"supervisor": 1, "workers": self.replicas} | ({} if self.spares is None else {"spares": self.spares})
+        made = (GroupState(name=name, replicas=size, low=0, high=5, leaving=()) for name, size in sizes.items())
+        return {one.name: one for one in made if one.name not in self.lacks}
 
     def pods(self, cluster: str) -> tuple[Pod, ...]:
         self._called("pods")
-        return (Pod(name="p0", group="workers", address="a0", node="m0", is_running=True, is_leaving=False),)
+        return (Pod(name="p0", group=self.group, address="a0", node="m0", is_running=True, is_leaving=False),)
 
     def machines(self) -> tuple[Machine, ...]:
         time.sleep(self.nodes_s)
@@ -67,11 +72,14 @@ class Server:
         self.taints = ()
 
     def replace_pods(self, cluster: str, group: str, pods: frozenset[str]) -> None:
-        self._called("replace_pods", pods)
+        self._called("replace_pods", group, pods)
 
     def scale(self, cluster: str, group: str, replicas: int, leave: frozenset[str], of: int) -> None:
-        self._called("scale", replicas, leave)
-        self.replicas = replicas
+        self._called("scale", group, replicas, leave)
+        if group == "spares":
+            self.spares = replicas
+        else:
+            self.replicas = replicas
 
     def close(self) -> None:
         self._called("close")
@@ -83,7 +91,7 @@ class Server:
 class Kept:
     """A thread with a server, and what it emits."""
 
-    def __init__(self, server: Server, **kuberay: Any) -> None:
+    def __init__(self, server: Server, run: RunSettings, **kuberay: Any) -> None:
         self.server, self.events = server, []  # type: ignore[var-annotated]
         self.alive = {"n0": "a0"}
         self.taken: frozenset[str] = frozenset()
@@ -91,7 +99,7 @@ class Kept:
         self.machines = Machines(
             server,  # type: ignore[arg-type]
             "c",
-            SETTINGS,
+            run,
             settings,
             self.events.append,
             lambda: dict(self.alive),
@@ -111,7 +119,7 @@ def keep() -> Iterator[Callable[..., Kept]]:
     made: list[Kept] = []
 
     def start(server: Server, state: RunState, **kuberay: Any) -> Kept:
-        made.append(Kept(server, **kuberay))
+        made.append(Kept(server, state.settings, **kuberay))
         made[-1].machines.follow(state)
         return made[-1]
 
@@ -126,7 +134,7 @@ def test_a_bad_machine_is_cordoned_and_its_pod_replaced(keep):
     kept.until(lambda: "replace_pods" in kept.server.names())
     assert [call for call in kept.server.calls if call[0] in ("quarantine", "replace_pods")][:2] == [
         ("quarantine", "m0", inf),
-        ("replace_pods", frozenset({"p0"})),
+        ("replace_pods", "workers", frozenset({"p0"})),
     ]
 
 
@@ -149,15 +157,15 @@ def test_a_bad_machine_that_another_run_is_on_is_replaced_once_that_has_left(kee
 
 def test_a_server_that_is_away_is_asked_again_and_told_of_once(keep, caplog):
     caplog.set_level(logging.WARNING, "elastic")
-    kept = keep(Server(fails={"group": Why.UNREACHABLE}), BAD)
+    kept = keep(Server(fails={"groups": Why.UNREACHABLE}), BAD)
     kept.until(lambda: len(kept.server.calls) > 5)
-    assert kept.server.names() == {"group"}
+    assert kept.server.names() == {"groups"}
     assert len([line for line in caplog.messages if "training goes on" in line]) == 1
     kept.server.fails.clear()
     kept.until(lambda: "replace_pods" in kept.server.names())
 
 
-@pytest.mark.parametrize("call", ["group", "machines", "quarantine"])
+@pytest.mark.parametrize("call", ["groups", "machines", "quarantine"])
 def test_a_mistake_of_ours_costs_remediation_and_not_the_run(keep, caplog, call):
     caplog.set_level(logging.WARNING, "elastic")
     kept = keep(Server(fails={call: TypeError("'NoneType' object is not iterable")}), BAD)
@@ -242,15 +250,40 @@ def test_where_rights_were_not_given_nodes_are_not_even_asked_for_and_it_says_so
 
 def test_the_group_has_the_size_that_the_run_needs_unless_the_autoscaler_sees_to_it(keep):
     alone = keep(Server(replicas=0), STATE, autoscale=False)
-    alone.until(lambda: ("scale", 1, frozenset()) in alone.server.calls)
+    alone.until(lambda: ("scale", "workers", 1, frozenset()) in alone.server.calls)
     unborn = keep(Server(replicas=4), STATE, autoscale=False)
     unborn.until(lambda: len(unborn.server.calls) > 10)
     assert "scale" not in unborn.server.names(), "before there is a worker nobody can say which machines are too many"
     settled = keep(Server(replicas=4), TRAINS, autoscale=False)
-    settled.until(lambda: ("scale", 1, frozenset()) in settled.server.calls)
+    settled.until(lambda: ("scale", "workers", 1, frozenset()) in settled.server.calls)
     beside = keep(Server(replicas=0), STATE)
     beside.until(lambda: len(beside.server.calls) > 10)
     assert "scale" not in beside.server.names()
+
+
+def test_a_bad_spare_is_replaced_in_its_own_group(keep):
+    kept = keep(Server(group="spares", spares=1), BAD)
+    kept.until(lambda: "replace_pods" in kept.server.names())
+    assert ("replace_pods", "spares", frozenset({"p0"})) in kept.server.calls
+
+
+def test_spares_are_asked_for_in_their_group_and_not_among_the_workers(keep):
+    scaling = Scaling(num_dp_replicas=(1, 2), spares=2)
+    state = replace(STATE, settings=replace(SETTINGS, scaling=scaling))
+    kept = keep(Server(spares=0), state, autoscale=False, spare_pool="reserve", cpus_per_node=1)
+    kept.until(lambda: kept.server.spares == 2 and kept.server.replicas == 2)
+    beside = keep(Server(spares=0), state, spare_pool="reserve", cpus_per_node=1)
+    beside.until(lambda: len(beside.server.calls) > 10)
+    assert "scale" not in beside.server.names(), "the autoscaler sees to them"
+
+
+def test_a_cluster_without_the_workers_group_is_told_of_once(keep, caplog):
+    caplog.set_level(logging.WARNING, "elastic")
+    kept = keep(Server(lacks=("workers",)), BAD)
+    kept.until(lambda: len(kept.server.calls) > 6)
+    assert kept.server.names() == {"groups", "pods"}
+    (told,) = [line for line in caplog.messages if "training goes on" in line]
+    assert "RayCluster c has no worker group workers" in told
 
 
 def test_missing_machines_become_an_event_and_so_does_their_coming(keep):

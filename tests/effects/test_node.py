@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elastic.checkpoint import node as module
+from elastic.checkpoint import pulling
 from elastic.checkpoint.manifest import ShardKey
 from elastic.checkpoint.node import Node
 from elastic.checkpoint.store import MissingError, StoreError
@@ -32,14 +32,21 @@ def node(name: str, budget_bytes: int = ROOM) -> tuple[Node, FakeMemory]:
 class PeerOf:
     """Another node, in this process; `spoil(data, begin)` may change what comes."""
 
+    gives_stored = False
+
     def __init__(self, other: Node, spoil: Any = lambda data, begin: data) -> None:
-        self.where, self._other, self._spoil, self.fetched = f"node {other.name}", other, spoil, 0
+        self.where, self._other, self._spoil = f"node {other.name}", other, spoil
+        self._asked: list[int] = []
+
+    @property
+    def fetched(self) -> int:
+        return len(self._asked)
 
     def manifest(self, of: ShardKey, timeout_s: float) -> Any:
         return self._other.manifest(of)
 
     def fetch(self, of: ShardKey, begin: int, end: int, timeout_s: float) -> Any:
-        self.fetched += 1
+        self._asked.append(begin)
         return self._spoil(self._other.read(of, begin, end), begin)
 
 
@@ -59,6 +66,50 @@ def test_a_pulled_copy_outlives_the_slot_it_came_from():
     assert b.holding().nbytes == 0
     with pytest.raises(MissingError, match="node b holds no shard 0 of 1 of step 7"):
         b.manifest(key(7))
+
+
+def test_some_parts_are_on_their_way_at_once_and_no_more():
+    """None comes until so many have been asked for; what is verified, and not kept yet, is one of them."""
+    (a, memory), (b, _) = node("a"), node("b")
+    data, peer = memory.seal(key(1), nbytes=40 * CHUNK_BYTES), PeerOf(a)
+    fetch, news = peer.fetch, threading.Condition()
+    begun, kept, most = 0, [], []
+
+    def wait(of, begin, end, timeout_s):
+        nonlocal begun
+        with news:
+            begun += 1
+            most.append(begun - len(kept))
+            news.notify_all()
+            assert news.wait_for(lambda: begun >= pulling.AT_ONCE, 30)
+        return fetch(of, begin, end, timeout_s)
+
+    def put_one(array):
+        with news:
+            kept.append(len(array))
+        return put(array)
+
+    peer.fetch, b._put = wait, put_one  # type: ignore[method-assign]
+    b.pull(key(1), [peer])
+    assert max(most) == pulling.AT_ONCE and len(most) == 14
+    assert np.array_equal(b.read(key(1), 0, len(data)), data)
+
+
+def test_what_lies_where_copies_live_is_kept_as_it_came_and_verified_all_the_same():
+    def fails(array):
+        raise AssertionError("it was put once more")
+
+    (a, memory), (b, _) = node("a"), node("b")
+    data = memory.seal(key(1))
+    b._put = fails
+    stored, spoilt = PeerOf(a), PeerOf(a, flip)
+    stored.gives_stored = spoilt.gives_stored = True
+    with pytest.raises(StoreError, match="node a: .*chunk"):
+        b.pull(key(1), [spoilt])
+    assert b.pull(key(1), [stored]).nbytes == len(data)
+    assert np.shares_memory(b.read(key(1), 0, PART), a.read(key(1), 0, PART))
+    b.drop(key(1))
+    assert memory.overwrite(key(1)), "somebody keeps what was dropped"
 
 
 def test_a_copy_that_is_here_is_not_pulled_again():
@@ -133,7 +184,7 @@ def test_c18_what_does_not_fit_is_refused_before_a_byte_is_asked_for():
 
 def test_a_slow_peer_is_given_up_by_name(monkeypatch):
     """C16: the deadline of a part follows from its size."""
-    monkeypatch.setattr(module, "FIRST_BYTE_S", 0.05)
+    monkeypatch.setattr(pulling, "FIRST_BYTE_S", 0.05)
     (a, memory), (b, _) = node("a"), node("b")
     memory.seal(key(1))
     peer, asked = PeerOf(a), []
@@ -146,7 +197,7 @@ def test_a_slow_peer_is_given_up_by_name(monkeypatch):
     peer.fetch = hang  # type: ignore[method-assign]
     with pytest.raises(StoreError, match="node a did not answer within 0.05 s"):
         b.pull(key(1), [peer])
-    assert asked == [pytest.approx(0.05, abs=0.01)]
+    assert asked == pulling.AT_ONCE * [pytest.approx(0.05, abs=0.01)]
     assert b.holding().nbytes == 0
 
 

@@ -22,6 +22,8 @@ NBYTES = 4 * CHUNK_BYTES
 class Slots:
     """Another node: its slots, which this process can see."""
 
+    gives_stored = False
+
     def __init__(self, directory: Path) -> None:
         self.where, self._source = "node a", MemorySource(directory, RUN)
 

@@ -55,6 +55,8 @@ class Counting:
 class Seen:
     """A node as others see it: a source for who restores, and a peer for who passes on."""
 
+    gives_stored = False
+
     def __init__(self, node: Node, tier: Tier = Tier.PEER) -> None:
         self.node, self.where, self.tier = node, f"node {node.name}", tier
         self.is_gone = False

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RaySystemError
 
 from elastic.actors import stand_ins, worker_actor
 from elastic.actors.stand_ins import StandIns
@@ -18,7 +18,7 @@ from elastic.actors.worker_actor import WorkerActor, born_of, stand_in_name
 from elastic.settings import Limits, RunSettings, Scaling
 from elastic.train.rehearsal import check_sight, rehearse
 
-A, B, *MORE = (f"{number:056x}" for number in range(20))  # nodes, named as Ray names them
+A, B, C, *MORE = (f"{number:056x}" for number in range(20))  # nodes, named as Ray names them
 
 
 class Actor:
@@ -44,12 +44,14 @@ class World:
         self.error: Exception | None = None
         monkeypatch.setattr(stand_ins, "start_worker_actor", self._start)
         monkeypatch.setattr(stand_ins.ray, "kill", self.killed.append)
+        monkeypatch.setattr(stand_ins.ray, "nodes", lambda: self.nodes)
+        self.nodes: list[dict[str, Any]] = []
         settings = RunSettings(run="r", scaling=Scaling(stand_ins=per_node), limits=Limits(orphan_lease_s=40))
         self.kept = StandIns(settings, b"", lambda *call: self.calls.append(call), lambda: self.now_s)
 
     def keep(self, nodes: list[str], after_s: float = 1.0) -> None:
         self.now_s += after_s
-        self.kept.keep(nodes)
+        self.kept.keep(dict.fromkeys(nodes, 1))
 
     def _start(self, *, strategy: Any, **_: Any) -> Actor:
         if self.error is not None:
@@ -134,6 +136,36 @@ def test_what_ray_refuses_ends_no_run(world: World) -> None:
     assert world.started == []
     world.keep([A], after_s=31)
     assert len(world.started) == 1
+
+
+def test_a_node_without_workers_has_some_too_and_replacements_go_where_they_are(world: World) -> None:
+    world.nodes = [{"NodeID": node, "Alive": node != C, "Resources": {"CPU": 2.0}, "Labels": {}} for node in (A, B, C)]
+
+    def keep() -> list[str]:
+        world.now_s += 1
+        world.kept.keep({A: 2})
+        return [one.node for one in world.started]
+
+    assert keep() == keep() == [A], "beside workers first"
+    assert world.kept.places({A: 1}) == ()
+    world.answer()
+    assert keep() == keep() == [A, B], "and one at a time"
+    world.answer()
+    assert keep() == [A, B, B], "as many as may come from there, where Ray has room"
+    world.answer()
+    assert keep() == [A, B, B]
+    assert world.kept.places({A: 2}) == (B,)
+    assert world.kept.places({A: 1}) == (A, B), "one was lost there"
+
+
+def test_ray_that_can_list_no_nodes_ends_no_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> list[Any]:
+        raise RaySystemError("no answer")
+
+    monkeypatch.setattr(stand_ins.ray, "nodes", away)
+    world.keep([A])
+    world.answer()
+    assert world.kept.has_ready and world.kept.places({}) == ()
 
 
 def test_names_tell_who_has_started_it() -> None:

@@ -49,6 +49,8 @@ class Peer:
 
     tier = Tier.PEER
 
+    gives_stored = False
+
     def __init__(self, node: Node) -> None:
         self.where, self.node = node.name, node
 

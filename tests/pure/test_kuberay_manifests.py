@@ -16,7 +16,7 @@ from elastic.errors import SettingError
 from elastic.knobs import Given, RunConfig, configured
 from elastic.kube.kustomize import base, json_patch, overlay
 from elastic.kube.manifests import FILES, NODE_RULES, documents, is_ours, render, text, variables, written
-from elastic.kube.shape import nodes_for, shape, slots_per_node
+from elastic.kube.shape import most_nodes, nodes_for, shape, slots_per_node
 from elastic.policies.sizing import sizing, slots_for
 from elastic.settings import Chaos, Checkpoint, Interval, Keep, KubeRay, Limits, Scaling
 
@@ -148,6 +148,48 @@ def test_spot_machines_are_for_workers_only():
         terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         assert terms[0]["matchExpressions"] == [{"key": "cloud.google.com/gke-spot", "operator": "DoesNotExist"}]
         assert pod["nodeSelector"] == {"cloud.google.com/gke-nodepool": "cpu"} and "tolerations" not in pod
+
+
+def test_spares_with_a_pool_have_a_group_of_their_own_that_the_program_does_not_wait_for():
+    spec = cluster(with_kuberay(spot=True, spare_pool="reserve", accelerator="nvidia-h100-80gb"))
+    _, workers, spares = spec["workerGroupSpecs"]
+    names = ("groupName", "replicas", "minReplicas", "maxReplicas")
+    assert [workers[name] for name in names] == ["workers", 4, 4, 8], "spares are not among them"
+    assert [spares[name] for name in names] == ["spares", 0, 0, 1]
+    assert spares["labels"] == workers["labels"] == inside(CONFIG).scaling.label_selector
+    pods = [group["template"]["spec"] for group in (workers, spares)]
+    place = ("nodeSelector", "tolerations", "affinity")
+    assert [{key: value for key, value in pod.items() if key not in place} for pod in pods][0] == {
+        key: value for key, value in pods[1].items() if key not in place
+    }, "whatever a worker finds in one it finds in the other"
+    gpu = {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
+    assert pods[0]["nodeSelector"] == gpu | {"cloud.google.com/gke-spot": "true"}
+    assert pods[1]["nodeSelector"] == gpu | {"cloud.google.com/gke-nodepool": "reserve"}
+    assert pods[0]["tolerations"] == pods[1]["tolerations"], "the pool is on demand, or not"
+    terms = pods[0]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    never = {"key": "cloud.google.com/gke-nodepool", "operator": "NotIn", "values": ["reserve"]}
+    assert terms == [{"matchExpressions": [never]}] and "affinity" not in pods[1]
+
+
+def test_without_a_pool_for_them_spares_are_more_machines_of_the_workers():
+    assert [group["groupName"] for group in cluster(CONFIG)["workerGroupSpecs"]] == ["supervisor", "workers"]
+    assert "affinity" not in trainer(CONFIG)
+
+
+def test_a_pool_for_spares_that_nobody_asks_for_is_refused():
+    config = replace(with_kuberay(spare_pool="reserve"), scaling=replace(SCALING, spares=0))
+    with pytest.raises(SettingError, match="KubeRay.spare_pool='reserve' is for spares, and Scaling.spares=0 asks for"):
+        render(config, "1")
+
+
+@pytest.mark.parametrize(
+    ("spares", "pool", "nodes"),
+    [(0, "", (3, 0)), (2, "", (4, 0)), (2, "p", (3, 1)), (3, "p", (3, 2)), (0, "p", (3, 0))],
+)
+def test_the_machines_that_the_run_asks_for_are_those_of_both_groups(spares, pool, nodes):
+    """Jobs on one cluster may ask for no spares where it has some."""
+    scaling = Scaling(num_dp_replicas=(1, 5), spares=spares, workers_per_replica=4, use_gpu=True)
+    assert most_nodes(scaling, replace(KUBERAY, spare_pool=pool)) == nodes
 
 
 @pytest.mark.parametrize("grace_s", [12, 15, 60])
@@ -339,10 +381,11 @@ def test_interactive_work_gets_a_cluster():
     ("sizes", "held"),
     [((4, 8), 4), ((1, 8), 1), ((8, 8), 8), ((1, 1), 1), ((2, 3), 2)],
 )
-@pytest.mark.parametrize("spares", [0, 1])
-def test_a_machine_may_be_drained_however_many_there_are(sizes, spares, held):
+@pytest.mark.parametrize(("spares", "pool"), [(0, ""), (1, ""), (1, "reserve")])
+def test_a_machine_may_be_drained_however_many_there_are(sizes, spares, pool, held):
     """A budget that holds every pod has `kubectl drain` wait for ever; checkpoints are for the one that goes."""
-    objects = render(replace(CONFIG, scaling=replace(SCALING, num_dp_replicas=sizes, spares=spares)), "1")
+    config = replace(with_kuberay(spare_pool=pool), scaling=replace(SCALING, num_dp_replicas=sizes, spares=spares))
+    objects = render(config, "1")
     most = sizes[1] + spares
     kept = objects["disruption-budget"]["spec"]["minAvailable"] if "disruption-budget" in objects else 0
     assert kept == min(held, most - 1) < most
@@ -470,12 +513,16 @@ plain = st.recursive(
 
 def patched(value: Any, steps: list[dict[str, Any]]) -> Any:
     """What RFC 6902 says, for the operations in use."""
-    root = {"": deepcopy(value)}
+    root: dict[str, Any] = {"": deepcopy(value)}
     for step in steps:
         *way, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")]
         at: Any = root
         for part in way:
             at = at[int(part)] if isinstance(at, list) else at[part]
+        if isinstance(at, list) and last == "-":
+            assert step["op"] == "add"
+            at.append(deepcopy(step["value"]))
+            continue
         key = int(last) if isinstance(at, list) else last
         if step["op"] == "remove":
             del at[key]
@@ -488,6 +535,7 @@ def patched(value: Any, steps: list[dict[str, Any]]) -> Any:
 @given(plain, plain)
 @example(True, 1)
 @example({"~1": 1}, {"~1": 2})
+@example({"a": [1, 2]}, {"a": [1, 3, 4, 5]})
 def test_a_patch_leads_from_one_to_the_other(old, new):
     assert json.dumps(patched(old, json_patch(old, new)), sort_keys=True) == json.dumps(new, sort_keys=True)
 

@@ -12,7 +12,7 @@ from elastic.kube.objects import (
     Machine,
     Pod,
     Taint,
-    group_state,
+    group_states,
     job_status,
     machine_of,
     pod_of,
@@ -167,7 +167,7 @@ def test_a_bad_node_is_replaced_once_its_workers_have_left():
     cordon = Cordon(machine="m1", until_s=inf)
     assert orders(wish) == (cordon,)
     left = replace(wish, busy=frozenset({"n0", "n2"}))
-    assert orders(left) == (cordon, Replace(pods=frozenset({"p1"})))
+    assert orders(left) == (cordon, Replace(group="workers", pods=frozenset({"p1"})))
 
 
 def test_a_pod_is_named_once():
@@ -185,14 +185,17 @@ def test_a_pod_that_is_on_its_way_out_is_not_named_again():
 
 def test_without_rights_on_nodes_pods_are_replaced_all_the_same():
     wish = replace(CALM, quarantine={"n1": inf}, busy=frozenset())
-    assert orders(wish, replace(SEEN, machines={})) == (Replace(pods=frozenset({"p1"})),)
+    assert orders(wish, replace(SEEN, machines={})) == (Replace(group="workers", pods=frozenset({"p1"})),)
 
 
 def test_a_node_that_fails_its_check_is_cordoned_for_a_while_and_replaced():
     wish = replace(CALM, quarantine={"n1": NOW_S + 300}, unhealthy=frozenset({"n1"}))
     cordon = Cordon(machine="m1", until_s=NOW_S + 300)
     assert orders(wish) == (cordon,), "a worker is there"
-    assert orders(replace(wish, busy=frozenset({"n0", "n2"}))) == (cordon, Replace(pods=frozenset({"p1"})))
+    assert orders(replace(wish, busy=frozenset({"n0", "n2"}))) == (
+        cordon,
+        Replace(group="workers", pods=frozenset({"p1"})),
+    )
 
 
 # --- nodes that are gone ----------------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ def memory_of(seen: Seen = SEEN) -> Memory:
 
 def test_a_machine_whose_raylet_has_died_is_cordoned_and_replaced_all_the_same():
     assert orders(GONE) == (), "nobody has seen it"
-    assert orders(GONE, memory=memory_of()) == (CORDON, Replace(pods=frozenset({"p1"})))
+    assert orders(GONE, memory=memory_of()) == (CORDON, Replace(group="workers", pods=frozenset({"p1"})))
 
 
 def test_a_machine_whose_pod_is_gone_too_is_cordoned():
@@ -241,12 +244,73 @@ def test_of_nodes_that_are_gone_the_last_ones_are_remembered():
     assert len(known) == 1024 + len(ADDRESSES) and "old1999" in known and set(ADDRESSES) < set(known)
 
 
+# --- spares -----------------------------------------------------------------------------------------------------------
+
+SPARE_PODS = tuple(
+    Pod(name=f"s{i}", group="spares", address=f"10.0.1.{i}", node=f"d{i}", is_running=True, is_leaving=False)
+    for i in range(2)
+)
+SPARES = GroupState(name="spares", replicas=2, low=0, high=2, leaving=())
+BOTH = Seen(
+    group=GROUP,
+    spares=SPARES,
+    pods=PODS + SPARE_PODS,
+    machines=MACHINES | {f"d{i}": Machine(name=f"d{i}", is_cordoned=False, taints=()) for i in range(2)},
+)
+IN_BOTH = replace(CALM, addresses=ADDRESSES | {f"x{i}": f"10.0.1.{i}" for i in range(2)})
+
+
+def test_a_node_is_replaced_in_the_group_that_it_is_in():
+    wish = replace(IN_BOTH, quarantine={"n1": inf, "x0": inf}, busy=frozenset({"n0", "n2", "x1"}))
+    assert orders(wish, BOTH) == (
+        Cordon(machine="m1", until_s=inf),
+        Cordon(machine="d0", until_s=inf),
+        Replace(group="workers", pods=frozenset({"p1"})),
+        Replace(group="spares", pods=frozenset({"s0"})),
+    )
+    named = replace(BOTH, spares=replace(SPARES, leaving=("s0",)))
+    assert orders(wish, named)[2:] == (Replace(group="workers", pods=frozenset({"p1"})),)
+    assert orders(replace(wish, busy=wish.busy | {"x0"}), BOTH)[2:] == orders(wish, named)[2:], "a worker is there"
+
+
+def test_what_is_in_neither_group_is_not_replaced():
+    supervisor = replace(PODS[1], group="supervisor")
+    wish = replace(CALM, quarantine={"n1": inf}, busy=frozenset({"n0", "n2"}))
+    seen = replace(SEEN, pods=(PODS[0], supervisor, PODS[2]))
+    assert orders(wish, seen) == (Cordon(machine="m1", until_s=inf),)
+
+
+def test_the_run_grows_and_shrinks_in_the_workers_group_and_spares_keep_their_number():
+    idle = replace(IN_BOTH, replicas=2, spares=2, busy=frozenset({"n0", "n2"}))
+    assert orders(idle, BOTH) == (Scale(group="workers", replicas=2, of=3, leave=frozenset({"p1"})),)
+    assert orders(replace(idle, replicas=4), BOTH) == (Scale(group="workers", replicas=4, of=3),)
+    assert orders(replace(idle, replicas=3, spares=1), BOTH) == (), "one that is idle is what they are for"
+
+
+def test_spares_are_asked_for_once_the_run_is_there():
+    few = replace(BOTH, spares=replace(SPARES, replicas=0), pods=PODS)
+    assert orders(replace(IN_BOTH, replicas=3, spares=1), few) == (Scale(group="spares", replicas=1, of=0),)
+    assert orders(replace(IN_BOTH, replicas=3, spares=9), few) == (Scale(group="spares", replicas=2, of=0),)
+    assert orders(IN_BOTH, few) == (), "the autoscaler sees to that"
+
+
+def test_spares_that_do_not_come_are_missing_too():
+    pods = (PODS[0], PODS[1], replace(PODS[2], is_running=False), SPARE_PODS[0])
+    found = orders(IN_BOTH, replace(BOTH, pods=pods), Memory(short_since_s=NOW_S - 61))
+    assert found == (
+        Missing(count=2, reason="3 of 5 machines of workers and spares have joined, for 61 s: 3 pods run"),
+    )
+    surplus = (*SPARE_PODS, replace(SPARE_PODS[0], name="s9"))
+    many = replace(BOTH, pods=PODS[:2] + surplus)
+    assert orders(IN_BOTH, many, Memory(short_since_s=NOW_S - 61))[0].count == 1, "no spare stands for a worker's"
+
+
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_group_grows_to_what_is_wanted_within_its_bounds():
-    assert orders(replace(CALM, replicas=4)) == (Scale(replicas=4, of=3),)
-    assert orders(replace(CALM, replicas=9)) == (Scale(replicas=4, of=3),)
+    assert orders(replace(CALM, replicas=4)) == (Scale(group="workers", replicas=4, of=3),)
+    assert orders(replace(CALM, replicas=9)) == (Scale(group="workers", replicas=4, of=3),)
     assert orders(replace(CALM, replicas=3)) == ()
 
 
@@ -254,10 +318,10 @@ def test_the_group_shrinks_by_machines_that_no_worker_is_on_and_names_them():
     fewer = replace(CALM, replicas=2)
     assert orders(fewer) == (), "all have workers"
     idle = replace(fewer, busy=frozenset({"n0", "n2"}))
-    one = Scale(replicas=2, of=3, leave=frozenset({"p1"}))
+    one = Scale(group="workers", replicas=2, of=3, leave=frozenset({"p1"}))
     assert orders(idle) == (one,)
     assert orders(replace(idle, replicas=0)) == (one,), "no more than are idle"
-    two = Scale(replicas=1, of=3, leave=frozenset({"p0", "p1"}))
+    two = Scale(group="workers", replicas=1, of=3, leave=frozenset({"p0", "p1"}))
     assert orders(replace(idle, replicas=0, busy=frozenset())) == (two,)
     assert orders(replace(idle, is_settled=False)) == (), "a worker may be about to be placed there"
 
@@ -269,15 +333,19 @@ def test_a_group_that_runs_share_grows_and_never_shrinks():
     for seen in (SEEN, pending, replace(SEEN, pods=PODS[:1])):
         found = orders(replace(shared, replicas=1), seen, Memory(told=1))
         assert not [one for one in found if isinstance(one, Scale | Replace)], "a second run beside a larger one"
-    assert orders(replace(shared, replicas=4)) == (Scale(replicas=4, of=3),)
+    assert orders(replace(shared, replicas=4)) == (Scale(group="workers", replicas=4, of=3),)
 
 
 def test_pods_that_do_not_run_are_given_up_before_machines_are():
     fewer = replace(CALM, replicas=2, busy=frozenset({"n0"}))
     pending = replace(SEEN, pods=(*PODS[:2], replace(PODS[2], address="", node="", is_running=False)))
-    assert orders(fewer, pending, Memory(told=1)) == (Scale(replicas=2, of=3, leave=frozenset({"p2"})),)
+    assert orders(fewer, pending, Memory(told=1)) == (
+        Scale(group="workers", replicas=2, of=3, leave=frozenset({"p2"})),
+    )
     unmade = replace(SEEN, pods=PODS[:2])
-    assert orders(replace(fewer, busy=frozenset({"n0", "n1"})), unmade, Memory(told=1)) == (Scale(replicas=2, of=3),)
+    assert orders(replace(fewer, busy=frozenset({"n0", "n1"})), unmade, Memory(told=1)) == (
+        Scale(group="workers", replicas=2, of=3),
+    )
 
 
 def test_a_pod_that_has_been_named_counts_as_gone():
@@ -392,12 +460,10 @@ def test_a_group_is_read_as_the_operator_writes_it():
         "scaleStrategy": {"workersToDelete": ["p1"]},
     }
     one = {"metadata": {"name": "ours"}, "spec": {"workerGroupSpecs": [{"groupName": "supervisor"}, workers]}}
-    assert group_state(one, "workers") == (1, replace(GROUP, leaving=("p1",)))
-    assert group_state(one, "supervisor")[1] == GroupState(
-        name="supervisor", replicas=0, low=0, high=2**31 - 1, leaving=()
-    )
-    with pytest.raises(LookupError, match="RayCluster ours has no worker group spot"):
-        group_state(one, "spot")
+    found = group_states(one)
+    assert list(found) == ["supervisor", "workers"] and found["workers"] == replace(GROUP, leaving=("p1",))
+    assert found["supervisor"] == GroupState(name="supervisor", replicas=0, low=0, high=2**31 - 1, leaving=())
+    assert group_states({"spec": {"workerGroupSpecs": None}}) == {}
 
 
 def test_a_pod_is_read_as_kubernetes_writes_it():
