@@ -27,7 +27,8 @@ class Brain:
     Attributes:
         plan: how data is cut, as workers tell at the door.
         recount: events after which the tally is held against a fresh count; one that has lost count stays wrong.
-        kinds: of events that came. given: of commands. history: digest of all events and commands, with their times.
+        kinds: of events that came. command_kinds: of commands that were given.
+        history: digest of all events and commands, with their times.
         story: (time, event, commands) of the last events that were not beats or ticks without an effect.
 
     Args:
@@ -57,7 +58,7 @@ class Brain:
         self.now_s = 0.0
         self.taken = self.judged = 0
         self.kinds: set[type[ev.Event]] = set()
-        self.given: set[type[Command]] = set()
+        self.command_kinds: set[type[Command]] = set()
         self.commands: tuple[Command, ...] = ()
         self.plan: Plan | None = None
         self.on_state: Callable[[RunState], object] = lambda state: None
@@ -81,7 +82,7 @@ class Brain:
             must(self.state.phase in edges, Law.CONTROLLER, lambda: f"{event} led to {self.state.phase}")  # noqa: B023
             broken = [] if _is_quiet(before, event, decision) else self.laws_broken(before, event, decision.commands)
             must(not broken, Law.CONTROLLER, lambda: f"{event}: {broken}")  # noqa: B023
-            self.given.update(map(type, decision.commands))
+            self.command_kinds.update(map(type, decision.commands))
             self.commands += decision.commands
         return self.commands
 

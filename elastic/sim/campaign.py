@@ -247,7 +247,7 @@ def play(case: Case) -> Played:
         generations=state.generation,
         events=world.ws.taken,
         kinds=tuple(sorted(kind.__name__ for kind in world.ws.kinds)),
-        given=tuple(sorted(kind.__name__ for kind in world.ws.given)),
+        given=tuple(sorted(kind.__name__ for kind in world.ws.command_kinds)),
         seconds=world.now_s,
         digest=world.ws.history.hexdigest(),
     )

@@ -155,15 +155,16 @@ class Unrest(World):
         gangs = [view.gang(replica) for replica in range(view.replicas)]
         holding = [gang for gang in gangs if all(view.rank_of(one.worker) in view.donors for one in gang)]
         for gang in holding:
-            side = [other for other in holding if not self.have_missed(gang, other)]
+            side = [other for other in holding if other is gang or not self.have_missed(gang, other)]
             is_one = not any(self.have_missed(one, other) for one in side for other in side)
             is_enough = is_one and self.plan.replicas[0] <= len(side) < len(holding)
             must(not is_enough, Law.APART, lambda: f"{view.members}: {side} could go on alone")  # noqa: B023
 
     def have_missed(self, one: tuple[Member, ...], other: tuple[Member, ...]) -> bool:
-        """Whether somebody of one replica has waited for somebody of the other."""
-        names = {member.worker for member in (*one, *other)}
-        return any(not names.isdisjoint(self.workers[name].missing) for name in names)
+        """Whether somebody of one replica has waited for somebody of the other; of one and the same, for its own."""
+        names, others = ([member.worker for member in gang] for gang in (one, other))
+        pairs = [(names, others), (others, names)]
+        return any(not set(b).isdisjoint(self.workers[name].missing) for a, b in pairs for name in a)
 
     # --- users ---
 

@@ -165,7 +165,10 @@ class Policies(World):
         super().come_up(name)
 
     def node_of(self, name: str) -> str:
-        return self.nodes[name]
+        return self.nodes.get(name, "")  # none yet
+
+    def check_survives(self, worker: SimWorker, reason: str) -> None:
+        """Policies that decide by chance spare nobody."""
 
     def tell(self, worker: SimWorker, kind: type[ev.WorkerEvent], **details: Any) -> None:
         if kind is ev.WorkerParked:

@@ -48,6 +48,15 @@ def test_a_replica_is_apart_as_a_whole():
     assert names(together(pairs, {"w3": ("w5",)})) == ["w0", "w1", "w2", "w3"]
 
 
+def test_a_replica_whose_own_workers_do_not_reach_each_other_leaves():
+    """One that waits for a mate which another replica holds up is no such one."""
+    first, second, third = (tuple(w for gang in gangs(**{f"w{n}": 4, f"w{n + 1}": 4}) for w in gang) for n in (0, 2, 4))
+    every = (first, second, third)
+    assert names(together(every, {"w2": ("w3",), "w3": ("w2",)})) == ["w0", "w1", "w4", "w5"]
+    assert names(together(every, {"w2": ("w3",), "w3": ("w5",)})) == ["w0", "w1", "w2", "w3"]
+    assert together((second,), {"w2": ("w3",), "w3": ("w2",)}) == ()
+
+
 def forming(replicas=(2, 4), nodes=NODES, **limits) -> BareController:
     """A generation that all have come to form, after its predecessor broke."""
     ws = BareController(replicas, forming_timeout_s=FORMING_S, **limits)
