@@ -136,6 +136,8 @@ class Turn:
             new = records[record.name] = changed(record, **changes)
             if standing is not None and standing is not record.standing:
                 set_field(new, "since_s", self.attended_s)
+                if standing in OVER:
+                    set_field(new, "avoid", frozenset())  # many names, for each of many who are gone
                 if record.standing is Standing.MEMBER:
                     set_field(new, "lived_s", record.lived_s + self.attended_s - record.since_s)
         self.put(records)

@@ -124,7 +124,7 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         partition=often * rng.choice((0.0, 0.0, 0.006)),
         jump=often * rng.choice((0.0, 0.0, 0.01)),
         notice=often * rng.choice((0.0, 0.0, 0.0003)),
-        corrupt=often * rng.choice((0.0, 0.0, 0.0005)) if kind in ("live", "tiers") else 0.0,
+        corrupt=often * rng.choice((0.0, 0.0, 0.003)) if kind in ("live", "tiers") else 0.0,
     )
     plan = replace(plan, **_unrest(seed, often))
     tiers = _tiers(kind, rng)
