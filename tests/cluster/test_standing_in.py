@@ -53,8 +53,9 @@ class KillsOnceOneStandsBy(training.At):
     def before_it_is_killed(self, ready: dict[int, Any]) -> None:
         """For a test that has more in mind."""
 
-    def on_resized(self, moment: Any) -> None:
-        if self.killed and len(self.generations) > 2:
+    def on_generation(self, view: Any) -> None:
+        super().on_generation(view)
+        if self.killed and view.replicas == 2:
             self.hurry.touch()
 
 
