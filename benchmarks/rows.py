@@ -25,6 +25,7 @@ FIGURES = (
     "samples_skipped",
     "survivors_kept",
     "step_efficiency",
+    "goodput",
     "step_s",
 )
 _LAST_COMMITS = 80  # some twenty steps of four workers
@@ -131,12 +132,15 @@ def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
         samples_repeated, samples_skipped: by committed attempts, against each step's `batch` samples, each once.
         attempts_lost: attempts that were begun and that nobody committed.
         step_efficiency: steps that stand, of all attempts that were begun.
+        goodput: wall time of the steps that stand if each takes the median, of the time from the first one's commit on.
         loss: mean of the last steps.
         digests_equal: all who finished ended with the same parameters, bit for bit; None if nobody did.
     """
     samples = log.samples()
     committed = log.committed_attempts()
     distinct = len({sample for _, sample in samples})
+    firsts, usual_s = list(first_commits(log).values()), step_time_s(log)
+    wall_s = max(firsts) - min(firsts) if firsts else 0.0
     losses = [commit.loss for commit in log.commits if commit.attempt == committed[commit.step]]
     return {
         "steps": len(committed),
@@ -144,6 +148,7 @@ def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
         "samples_skipped": (max(committed, default=-1) + 1) * batch - distinct,
         "attempts_lost": len(log.takers.keys() - {commit.attempt for commit in log.commits}),
         "step_efficiency": len(committed) / len(log.takers) if log.takers else None,
+        "goodput": usual_s * (len(firsts) - 1) / wall_s if usual_s and wall_s else None,
         "loss": mean(losses[-_LAST_COMMITS:]) if losses else None,
         "digests_equal": len(set(log.digests.values())) == 1 if log.digests else None,
     }

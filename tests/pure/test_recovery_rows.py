@@ -194,6 +194,13 @@ def test_a_step_left_out_is_all_its_samples_skipped() -> None:
     assert whole_run(script.steps(1, "abcd").log, BATCH)["samples_skipped"] == BATCH
 
 
+def test_goodput_is_the_time_of_steps_that_stand_of_all_of_it() -> None:
+    script = Script().steps(5, "abcd").wait(5 * STEP_S).steps(5, "abc", generation=2)
+    assert whole_run(script.log, BATCH)["goodput"] == pytest.approx(9 / 14)
+    assert whole_run(Script().steps(1, "abcd").log, BATCH)["goodput"] is None
+    assert whole_run(Script().log, BATCH)["goodput"] is None
+
+
 def test_replicas_that_differ_or_never_ended_are_told_apart() -> None:
     script = Script().steps(1, "ab")
     assert whole_run(script.log, BATCH)["digests_equal"] is None
