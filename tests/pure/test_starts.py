@@ -90,7 +90,8 @@ def test_a_run_that_trains_tries_again_after_a_wait_that_doubles_up_to_a_limit()
     assert waits_s == pytest.approx([29.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0])
 
 
-def test_a_worker_that_comes_up_ends_the_wait():
+def waiting() -> BareController:
+    """One of three trains, w2 is on its way, and three others in a row have ended before their first step."""
     ws = BareController((1, 3))
     ws.start()
     ws.join("w0")
@@ -100,21 +101,18 @@ def test_a_worker_that_comes_up_ends_the_wait():
     for worker in ("w1", "w3", "w4"):
         ws.place(worker)
         ws.raise_(worker)
+    return ws
+
+
+def test_a_worker_that_comes_up_ends_the_wait():
+    ws = waiting()
     assert ws.state.care.no_starts and "w5" not in ws.state.workers
     ws.park("w2")
     assert (ws.state.start_failures, ws.state.care.no_starts) == (0, "")
 
 
 def test_losses_during_the_wait_make_it_no_longer():
-    ws = BareController((1, 3))
-    ws.start()
-    ws.join("w0")
-    ws.form()
-    ws.stable(0)
-    ws.place("w2")
-    for worker in ("w1", "w3", "w4"):
-        ws.place(worker)
-        ws.raise_(worker)
+    ws = waiting()
     until_s = ws.state.care.starts_from_s
     ws.raise_("w2")
     assert (ws.state.start_failures, ws.state.care.starts_from_s) == (3, until_s)
