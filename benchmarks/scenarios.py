@@ -292,13 +292,13 @@ STRIKES = {
 }
 _PREPARED_S = 12.0
 GROUNDS = {
-    **{name: Ground(calm_s=_PREPARED_S) for name in ("kill", "leader", "stop", "everyone")},
+    **{name: Ground(calm_s=_PREPARED_S) for name in ("kill", "leader", "stop", "node", "notice", "everyone")},
     "swap": Ground(spares=1),
     # With so large a state a file of it in each step, as tuned, would be all that is measured.
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
     "donor": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
-    "clean": Ground(saves=False),
-    "shrink": Ground(slots=(2, 2)),
+    "clean": Ground(saves=False, calm_s=_PREPARED_S),
+    "shrink": Ground(slots=(2, 2), calm_s=_PREPARED_S),
     "split": Ground(slots=(1, 1, 1, 1)),
     "halves": Ground(slots=(1, 1, 1, 1)),
     "storm": Ground(),  # without a spare, since no other system keeps one

@@ -94,13 +94,16 @@ class Orders:
         self.longest_s: dict[type[cmd.Command], float] = {}
 
     def give(self, commands: tuple[cmd.Command, ...]) -> None:
-        """One that is given again takes the place of the first."""
+        """One that is given again takes the place of the first; of another generation, it is another order."""
         for command in commands:
-            if type(command) in WAITS:
-                for worker in _addressees(command):
-                    self._given[type(command), worker] = command
-                    if isinstance(command, _SAID_AGAIN):
-                        self._since_s.pop((type(command), worker), None)
+            if type(command) not in WAITS:
+                continue
+            for worker in _addressees(command):
+                key = (type(command), worker)
+                before = self._given.get(key, command)
+                self._given[key] = command
+                if isinstance(command, _SAID_AGAIN) or _generation(before) != _generation(command):
+                    self._since_s.pop(key, None)
 
     def check(self, state: RunState) -> None:
         """
@@ -136,8 +139,13 @@ def deadline_s(kind: type[cmd.Command], state: RunState) -> float:
 
 def _is_of_old(command: Any, generation: int) -> bool:
     """Of a generation that is over: nobody will wait for it again."""
+    of = _generation(command)
+    return of is not None and of < generation
+
+
+def _generation(command: Any) -> int | None:
     of = command.view if isinstance(command, cmd.Form) else command
-    return getattr(of, "generation", generation) < generation
+    return getattr(of, "generation", None)
 
 
 def _addressees(command: Any) -> tuple[str, ...]:

@@ -45,6 +45,19 @@ def test_an_order_is_waited_for_until_its_deadline_and_no_longer():
     orders.check(replace(state, seen_s=begun_s + 999.0, pause_asked=False))
 
 
+def test_the_same_order_in_the_next_generation_is_another():
+    orders, state = Orders(), replace(running(), phase=Phase.FORMING)
+    begun_s, limit_s = state.seen_s or 0.0, deadline_s(cmd.Form, state)
+    assert state.view
+    orders.give((cmd.Form(view=state.view, reason="to see"),))
+    orders.check(state)
+    after = replace(state, generation=state.generation + 1, seen_s=begun_s + limit_s + 0.1)
+    orders.give((cmd.Form(view=replace(state.view, generation=after.generation), reason="again"),))
+    orders.check(after)  # nobody looked in between
+    with pytest.raises(Violation, match="is open after"):
+        orders.check(replace(after, seen_s=begun_s + 2 * limit_s + 0.2))
+
+
 def test_what_was_ordered_of_somebody_forgotten_is_over():
     orders, state = Orders(), running()
     orders.give((cmd.Dismiss(workers=("x",), reason="to see"),))
