@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import elastic
-from benchmarks.training import BATCH, Ballast, Job, Numbers, loss_fn, new_model
+from benchmarks.training import BATCH, Ballast, Job, Numbers, collate, loss_fn, new_model
 from elastic.policies import Kind, Ladder
 from examples.bytes_gpt import StepLog, digest
 
@@ -24,14 +24,14 @@ def make_train_fn(job: Job) -> Callable[[Any], None]:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         session.track(model=model, optimizer=optimizer, ballast=Ballast(job.state_bytes))
         log.write("started", model_id=id(model), optimizer_id=id(optimizer))
-        batches = session.batches(Numbers(), batch_size=BATCH, micro_batch_size=job.micro_batch)
+        batches = session.batches(Numbers(), batch_size=BATCH, micro_batch_size=job.micro_batch, collate=collate)
         for step in session.steps(batches, max_steps=_ENDLESS):
             if job.is_over(step.index):
                 break
             with step:
                 place = {"step": step.index, "generation": step.generation, "attempt": step.attempt}
-                for index, x, y in step:
-                    log.write("consumed", **place, rank=session.rank, ids=index.tolist())
+                for ids, x, y in step:
+                    log.write("consumed", **place, rank=session.rank, ids=ids)
                     job.compute(job.workers[1])
                     step.backward(loss_fn(model, x, y))
                 step.apply(optimizer)

@@ -111,6 +111,15 @@ class Numbers:
         return index, x, x.sum()
 
 
+def collate(items: list[tuple[int, torch.Tensor, torch.Tensor]]) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+    """Indices, (samples, 8) and (samples,); every system makes its micro-batches so."""
+    return (
+        [index for index, _, _ in items],
+        torch.stack([x for _, x, _ in items]),
+        torch.stack([y for _, _, y in items]),
+    )
+
+
 def new_model(seed: int) -> torch.nn.Module:
     """In double precision, where rounding can not hide a lost sample."""
     torch.manual_seed(seed)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.training import BATCH, SAMPLES, Ballast, Job, Numbers, loss_fn, new_model
+from benchmarks.training import BATCH, SAMPLES, Ballast, Job, Numbers, collate, loss_fn, new_model
 from elastic.control.batch_size import ConstantBatch
 from elastic.control.data import BatchPlan, deal, even
 from examples.bytes_gpt import StepLog, digest
@@ -119,8 +119,7 @@ class Replica:
         pieces = self._plan.cut(self.step * BATCH, parts)
         for number in deal(len(pieces), even(parts), part):
             ids = self._plan.sample_indices(pieces[number])
-            items = [self._numbers[index] for index in ids]
-            yield ids, torch.stack([x for _, x, _ in items]), torch.stack([y for _, _, y in items])
+            yield collate([self._numbers[index] for index in ids])
 
 
 def train(replica: Replica, model: torch.nn.Module, checkpoint: Path | None) -> None:

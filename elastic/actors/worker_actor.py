@@ -137,11 +137,13 @@ def _import_unhurried(train_fn: bytes) -> None:
     thread = threading.get_native_id()  # of this thread alone
     os.setpriority(os.PRIO_PROCESS, thread, min(_NICEST, os.getpriority(os.PRIO_PROCESS, thread) + _UNHURRIED))
     import elastic.actors.worker  # noqa: F401
+    from elastic.train.heap import set_aside
     from elastic.train.rehearsal import rehearse
 
     rehearse()
     if train_fn:
         cloudpickle.loads(train_fn)
+    set_aside()
 
 
 def start_worker_actor(

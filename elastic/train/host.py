@@ -23,6 +23,7 @@ from elastic.control.values import CommitId, View
 from elastic.hosts.nvrx import Sections
 from elastic.settings import RunSettings
 from elastic.train.flight import FlightPage, page_path, storage_switch, sweep_pages
+from elastic.train.heap import set_aside
 from elastic.train.link import Link
 from elastic.train.logs import LogBuffer
 from elastic.train.runner import TrainFn, run_train_fn
@@ -109,6 +110,7 @@ class WorkerHost:
             section=Sections(self._slow).section if use_cuda else nullcontext,
         )
         heed_sigterm(self.notice)
+        set_aside()
         arguments = (spec.train_fn, around, self._keep)
         threading.Thread(target=run_train_fn, args=arguments, name="elastic-train", daemon=True).start()
         threading.Thread(target=self._watch_for_driver, name="elastic-orphan-watch", daemon=True).start()
