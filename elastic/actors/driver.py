@@ -23,6 +23,7 @@ from elastic.control import events as ev
 from elastic.control.backlog import Backlog
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState, Standing
+from elastic.control.suspicion import presses
 from elastic.ledger.lines import Line, happened, line_of
 
 log = logging.getLogger("elastic")
@@ -91,10 +92,13 @@ class Driver:
         self._ticked_s = time.monotonic()  # the wall clock may be set back, and ticks would stop for as long
 
     def emit(self, event: ev.Event) -> None:
-        """Called by the fleet, from any thread. Beats wait for the next tick, and only a host's newest counts."""
+        """Called by the fleet, from any thread. Beats wait for the next tick, unless one brings it on.
+
+        Of a host's beats only the newest counts.
+        """
         if isinstance(event, ev.HostBeat):
             self._beats[event.node] = event
-        else:
+        if not isinstance(event, ev.HostBeat) or self._presses(event):
             self._inbox.put(event)
 
     def crash(self, error: Exception) -> None:
@@ -209,12 +213,19 @@ class Driver:
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it
         events = [(now_s, event) for event in self._backlog.take(_MOST)]
         turned_s = time.monotonic()
-        if turned_s - self._ticked_s >= period_s or not events:  # deadlines pass however much is going on
+        is_due = turned_s - self._ticked_s >= period_s  # deadlines pass however much is going on
+        if is_due or not events or any(self._presses(event) for _, event in events):
             self._ticked_s = turned_s
             events += [(now_s, self._beats.pop(node)) for node in list(self._beats)]
             events += [(now_s, wish) for wish in ([] if is_busy else self._brain.asked())]
             events.append((now_s, ev.Tick()))
         return events
+
+    def _presses(self, event: ev.Event) -> bool:
+        """It is to be judged now, and not at the next tick."""
+        if self._state is None or not isinstance(event, ev.HostBeat | ev.HostsHeard):
+            return False
+        return presses(event.readings, self._state.settings.limits.hang_floor_s)
 
     def _collect(self, wait_s: float) -> None:
         """What has come is sorted by how soon it is to be decided."""

@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from elastic.control import events as ev
 from elastic.control.digest import Digest
 from elastic.control.flight import Reading
+from elastic.control.suspicion import presses
 
 
 @dataclass(slots=True)
@@ -72,8 +73,8 @@ class Relay:
                 news, readings = await asked
                 self._nodes[node] = None
                 self._readings |= {reading.worker: reading for reading in self._digests[node].news(readings)}
-                if news:
-                    self._told.events += [(node, event) for event in news]
+                self._told.events += [(node, event) for event in news]
+                if news or presses(readings, self._hang_floor_s):
                     self._has_news.set()
         except RayError:
             self._listeners.pop(node, None)

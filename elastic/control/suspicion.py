@@ -106,6 +106,11 @@ def _reason(reading: Reading, limit_s: float) -> str:
     return f"Limits.{names.get(reading.phase, usual)}={limit_s}"
 
 
+def presses(readings: Iterable[Reading], hang_floor_s: float) -> bool:
+    """Somebody's process has been stopped for too long: nothing more can come of waiting for the next look."""
+    return any(reading.state == STOPPED and reading.still_s >= hang_floor_s for reading in readings)
+
+
 def all_wait(readings: Sequence[Reading], stall_s: float) -> bool:
     """Everybody that can be seen waits for others, and has for too long: whoever is missing is out of sight."""
     waits = all(reading.phase in WAITING and reading.still_s >= stall_s for reading in readings)

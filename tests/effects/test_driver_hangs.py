@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from elastic.actors import driver
 from elastic.actors.driver import Driver, Finished, Observed
 from elastic.actors.fleet import Emit
 from elastic.actors.journal import Journal
 from elastic.actors.supervisor import Supervisor
 from elastic.control import events as ev
 from elastic.control.commands import Command
+from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.hardware import FindingKind
 from elastic.control.outcome import Ending
 from elastic.control.state import RunState
@@ -259,4 +261,24 @@ def test_a_wall_clock_that_is_set_back_stops_neither_ticks_nor_beats(play: Calla
         ticks = sum(isinstance(event, ev.Tick) for event in playing.brain.heard[before:])
     assert ticks >= 3
     assert any(isinstance(event, ev.HostBeat) for event in playing.brain.heard[before:])
+    playing.end()
+
+
+def test_a_process_that_is_stopped_is_not_left_until_the_next_tick(
+    play: Callable[..., Playing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    playing = play()
+    trains(playing)
+    playing.fleet.stable(6)
+    monkeypatch.setattr(driver, "_TICK_S", 10 * LONG_S)
+    at = {"generation": 1, "step": 7, "micro_batch": 0, "commits": 6, "still_s": 9.0}
+    for worker, phase, state in (
+        ("w0", Flying.REDUCING, "S"),
+        ("w2", Flying.REDUCING, "S"),
+        ("w1", Flying.COMPUTING, STOPPED),
+    ):
+        reading = Reading(worker=worker, phase=phase, state=state, **at)
+        playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
+    playing.fleet.called("fence", "w1")
+    monkeypatch.undo()
     playing.end()

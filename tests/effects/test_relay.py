@@ -1,6 +1,7 @@
 """Effect. A relay tells whose news is whose, and each monitor is believed about its own node alone."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.relay import Heard, Relay
 from elastic.actors.relays import Relays
 from elastic.control import events as ev
-from elastic.control.flight import Flying, Reading
+from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.settings import Limits, RunSettings
 
 ON_A = ev.NodeNotice(node="a", reason="preempted")
@@ -60,6 +61,15 @@ def test_a_relay_tells_news_with_the_node_that_tells_it() -> None:
     assert [node for one in heard for node in one.lost] == ["b"]
     assert {node for one in heard for node in one.beat.nodes} == {"a"}
     assert [one.worker for told in heard for one in told.beat.readings] == ["w0"], "one that moves is told once"
+
+
+def test_a_process_that_is_stopped_is_told_of_at_once() -> None:
+    async def listen() -> Heard:
+        relay = Relay(0.01, hang_floor_s=0.5)
+        await relay.add("a", Monitor(([], (replace(reading("w0"), still_s=0.5, state=STOPPED),))))
+        return await asyncio.wait_for(relay.beat(600.0), 20.0)
+
+    assert [one.still_s for one in asyncio.run(listen()).beat.readings] == [0.5]
 
 
 def test_what_a_relay_passes_on_is_believed_as_if_the_monitor_had_told_it(
