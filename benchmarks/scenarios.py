@@ -297,7 +297,7 @@ GROUNDS = {
     # With so large a state a file of it in each step, as tuned, would be all that is measured.
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
     "donor": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
-    "clean": Ground(saves=False, calm_s=_PREPARED_S),
+    "clean": Ground(saves=False, calm_s=1.5 * _PREPARED_S),
     "shrink": Ground(slots=(2, 2), calm_s=_PREPARED_S),
     "split": Ground(slots=(1, 1, 1, 1)),
     "halves": Ground(slots=(1, 1, 1, 1)),

@@ -50,7 +50,7 @@ _PARTS = (
     Part(name="recovery_storm", scenarios=("storm",)),
     Part(
         name="recovery_more",
-        scenarios=("node", "notice", "coordinator", "everyone", "driver", "shrink", "donor", "partition"),
+        scenarios=("node", "notice", "shrink", "coordinator", "everyone", "driver", "donor", "partition"),
     ),
 )
 # Without any setting some notice a hang after half an hour: such a run is late, and its row says so.
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--plan", choices=PLANS, default="usual")
     parser.add_argument("--storm-s", type=float, default=120.0, help="length of a storm")
-    parser.add_argument("--minutes", type=float, default=51.0, help="after which no run begins")
+    parser.add_argument("--minutes", type=float, default=55.0, help="after which no run begins")
     parser.add_argument("--seed", type=int, default=0, help="of data, and of whom the faults hit, and when")
     parser.add_argument("--keep", type=Path, help="folder in which step logs and journals stay")
     args = parser.parse_args()
