@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import google_crc32c
 import numpy as np
@@ -167,6 +168,7 @@ class MemorySource:
         self._directory, self._run = directory, run
         self.where = where or f"memory of {socket.gethostname()}"
         self._manifests = Manifests()
+        self._mapped: WeakValueDictionary[ShardKey, mmap.mmap] = WeakValueDictionary()
 
     def manifests(self, step: int | None = None) -> Sequence[Manifest]:
         """See `Source.manifests`; one for each sealed shard and commit."""
@@ -179,9 +181,25 @@ class MemorySource:
     def read(self, key: ShardKey, begin: int, end: int) -> Any:
         """See `Source.read`: (end - begin,) uint8, read-only, no copy; its slot is not reused while the array lives.
 
+        Chunks that are in use at one time share a map: to look for the slot, and to map all of it, anew for each one
+        is what threads would wait for.
+
         Raises:
             MissingError: no slot holds the shard any more.
         """
+        memory = self._mapped.get(key)
+        if memory is None:
+            memory = self._mapped[key] = self._map(key)
+        nbytes = len(memory) - PAGE_BYTES
+        name = f"shard {key.shard} of {key.shards} of step {key.commit.step}"
+        if not 0 <= begin <= end <= nbytes:
+            raise MissingError(f"{name} has {nbytes} bytes, and not [{begin}, {end})")
+        if memory.size() < len(memory):  # of the file; to touch what it has lost would end this process
+            raise MissingError(f"{name} has been cut off in {self.where}")
+        return np.frombuffer(memory, dtype=np.uint8)[PAGE_BYTES + begin : PAGE_BYTES + end]
+
+    def _map(self, key: ShardKey) -> mmap.mmap:
+        """The slot that holds the shard, header and payload; it is locked until the last array on it is gone."""
         for path in _files(self._directory, self._run):
             with opened(path) as fd:
                 if fd is None or not try_lock(fd, fcntl.LOCK_SH):
@@ -189,13 +207,10 @@ class MemorySource:
                 manifest = self._manifests.read(fd, path, key.commit.step)
                 if manifest is None or not manifest.key.is_same(key):
                     continue
-                if not 0 <= begin <= end <= manifest.nbytes:
-                    raise MissingError(f"{manifest.name} has {manifest.nbytes} bytes, and not [{begin}, {end})")
                 if os.fstat(fd).st_size < PAGE_BYTES + manifest.nbytes:
                     raise MissingError(f"{manifest.name} has been cut off in {path}")
-                # The map keeps a duplicate of the descriptor, and with it the lock, until the last array on it is gone.
-                memory = mmap.mmap(fd, PAGE_BYTES + manifest.nbytes, prot=mmap.PROT_READ)
-            return np.frombuffer(memory, dtype=np.uint8)[PAGE_BYTES + begin : PAGE_BYTES + end]
+                # It keeps a duplicate of the descriptor, and with it the lock.
+                return mmap.mmap(fd, PAGE_BYTES + manifest.nbytes, prot=mmap.PROT_READ)
         raise MissingError(f"{self.where} holds no shard {key.shard} of {key.shards} of step {key.commit.step}")
 
 

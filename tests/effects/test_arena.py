@@ -230,6 +230,27 @@ def test_a_slot_is_not_written_while_somebody_holds_what_was_read(arena: Arena, 
         source.read(oldest.key, 0, 1)
 
 
+def test_chunks_that_are_in_use_at_one_time_share_a_map(arena: Arena, tmp_path: Path) -> None:
+    """So one that was begun can be read to its end, though its file was taken away; not though it was cut off."""
+    stage(arena, 0)
+    source = memory.MemorySource(tmp_path, RUN)
+    (manifest,) = source.manifests()
+    first = source.read(manifest.key, 0, 8)
+    memory.remove(tmp_path, RUN)
+    second = source.read(manifest.key, 8, NBYTES)
+    assert bytes(first) + bytes(second) == bytes(payload_of(0))
+    del first, second
+    with pytest.raises(MissingError, match="holds no shard 0 of 1 of step 0"):
+        source.read(manifest.key, 0, 8)
+    stage(arena, 1)
+    (later,) = memory.scan(tmp_path, RUN)
+    held = source.read(later.manifest.key, 0, 8)
+    os.truncate(later.path, PAGE_BYTES + 8)
+    with pytest.raises(MissingError, match="cut off"):
+        source.read(later.manifest.key, 8, NBYTES)
+    assert bytes(held) == bytes(payload_of(1)[:8])
+
+
 def test_where_all_slots_are_held_a_snapshot_is_left_out(arena: Arena, tmp_path: Path) -> None:
     for step in range(3):
         stage(arena, step)
