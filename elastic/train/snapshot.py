@@ -25,7 +25,7 @@ from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId, Fork, View
 from elastic.errors import NoRoomError, StateError
-from elastic.policies.interval import Schedule
+from elastic.policies.interval import FREE_SHARE, Schedule
 from elastic.policies.sizing import slots_for
 from elastic.settings import Checkpoint
 from elastic.train.copies import Copies, pin
@@ -122,7 +122,7 @@ class Snapshots(NoSnapshots):
     def __init__(self, replica: "Replica", around: Surroundings, settings: Checkpoint) -> None:
         self._replica, self._run, self._directory = replica, around.run, Path(settings.memory)
         self._arena = Arena(self._directory, around.run, around.incarnation, around.worker, slots_for(settings.peers))
-        self._schedule = Schedule(settings.local_interval, settings.overhead)
+        self._schedule = Schedule(settings.local_interval, settings.overhead, free_share=FREE_SHARE)
         self._timeout_s = around.limits.door_timeout_s
         self.forks: tuple[Fork, ...] = ()
         self.skipped = 0

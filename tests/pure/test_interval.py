@@ -62,6 +62,21 @@ def test_the_stall_never_costs_more_than_its_share():
     assert "Checkpoint.overhead=0.01" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("measured", "interval_s", "why"),
+    [
+        (Measured(stall_s=0.01), 10.0, "costs next to nothing"),
+        (Measured(stall_s=0.0001), 2.0, "costs next to nothing"),  # the actors have work with it, too
+        (Measured(stall_s=0.01, transfer_s=0.5), 50.0, "costs next to nothing"),
+        (Measured(stall_s=0.01, failures=10**8, watched_s=10**6), 0.01 / 0.03, "Checkpoint.overhead"),
+        (Measured(stall_s=60.0), optimal_interval_s(60.0, PRIOR_HOST_S), "cost least"),
+    ],
+)
+def test_what_costs_next_to_nothing_is_done_however_rare_failures_may_be(measured, interval_s, why):
+    found = cadence(AUTO, measured, 0.03, free_share=0.001)
+    assert found.seconds == pytest.approx(interval_s) and why in found.reason
+
+
 def test_the_next_upload_waits_for_the_last_one():
     found = cadence(AUTO, Measured(stall_s=0.0, transfer_s=90.0), overhead=0.03)
     assert found.seconds == 90.0
