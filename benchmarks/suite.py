@@ -46,7 +46,7 @@ _OFTEN = ("kill", "stop")
 _PARTS = (
     Part(name="recovery_peers", scenarios=("kill",), repeats=3),
     Part(name="recovery_stop", scenarios=("stop",), repeats=2),  # a hang takes some of them most of a minute
-    Part(name="recovery_clean", scenarios=("clean",), repeats=3, systems=(*FIVE, BASELINE)),
+    Part(name="recovery_clean", scenarios=("clean",), repeats=2, systems=(*FIVE, BASELINE)),
     Part(name="recovery_storm", scenarios=("storm",)),
     Part(
         name="recovery_more",
