@@ -1,7 +1,7 @@
 """Effect. The actor of a worker: a process that becomes a worker once it is told which one.
 
 Light, so that what takes seconds to import, torch above all, is imported where nobody waits for it: a *stand-in* does
-so with low priority, and stands by on its node until a worker is wanted there.
+so in time that nobody else on its node wants, and stands by on its node until a worker is wanted there.
 """
 
 import logging
@@ -23,7 +23,6 @@ log = logging.getLogger("elastic")
 
 # `events` waits for news in its own group, so that a freeze is never queued behind it.
 _GROUPS = {"control": 4, "events": 1}
-_UNHURRIED, _NICEST = 10, 19  # niceness: more than others of its kind, which Ray may have niced already
 _IMPORT_S = 600.0  # on a machine whose cores are all busy
 _BEGIN_S = 60.0
 _ANSWER_S = 10.0
@@ -134,8 +133,9 @@ class WorkerActor:
 
 
 def _import_unhurried(train_fn: bytes) -> None:
-    thread = threading.get_native_id()  # of this thread alone
-    os.setpriority(os.PRIO_PROCESS, thread, min(_NICEST, os.getpriority(os.PRIO_PROCESS, thread) + _UNHURRIED))
+    # Of this thread alone. Niceness would not do: Ray's processes are nice already, so it is little between them, and
+    # nothing between sessions where the kernel groups processes by these (sched(7), autogroup).
+    os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
     import elastic.actors.worker  # noqa: F401
     from elastic.train.heap import set_aside
     from elastic.train.rehearsal import rehearse

@@ -195,18 +195,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], Work
         one._worker = "w0"  # ends its watch
 
 
-def test_its_imports_are_done_with_lower_priority_by_a_thread_that_ends(
-    stand_in: Callable[[bytes], WorkerActor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lower than what it was started with: Ray gives its processes a low one, and not everybody may raise it."""
-    monkeypatch.setattr(worker_actor, "_UNHURRIED", 3)
-    mine = os.getpriority(os.PRIO_PROCESS, 0)
+def test_its_imports_are_done_in_idle_time_by_a_thread_that_ends(stand_in: Callable[[bytes], WorkerActor]) -> None:
+    mine = os.sched_getscheduler(0)
+    assert mine != os.SCHED_IDLE
     Noted.seen.clear()
     actor = stand_in(pickle.dumps(Noted()))
     assert actor.stand_by() == os.getpid()
     assert actor.stands_for() == ""
-    assert Noted.seen == [min(19, mine + 3)], "the same thread has unpickled what it is to run"
-    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+    assert Noted.seen == [os.SCHED_IDLE], "the same thread has unpickled what it is to run"
+    assert os.sched_getscheduler(0) == mine
 
 
 def test_one_whose_imports_fail_does_not_call_itself_ready(stand_in: Callable[[bytes], WorkerActor]) -> None:
@@ -215,7 +212,7 @@ def test_one_whose_imports_fail_does_not_call_itself_ready(stand_in: Callable[[b
 
 
 class Noted:
-    """Notes the priority of the thread that unpickles it."""
+    """Notes the scheduling of the thread that unpickles it."""
 
     seen: list[int] = []
 
@@ -224,7 +221,7 @@ class Noted:
 
 
 def _note() -> None:
-    Noted.seen.append(os.getpriority(os.PRIO_PROCESS, 0))
+    Noted.seen.append(os.sched_getscheduler(0))
 
 
 STANDS_BY = """
