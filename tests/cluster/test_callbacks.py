@@ -1,5 +1,6 @@
 """Effect. Callbacks given to fit: some run where it was called, some on every worker, through Ray."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Reports(Callback):
 
 def following(session: Any) -> float:
     """A few steps with a batch that follows; returns the last factor."""
+    assert gc.get_freeze_count() > 10_000, "what was imported is not looked at in the steps"
     model = session.prepare(torch.nn.Linear(8, 1).double())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     session.track(model=model, optimizer=optimizer)

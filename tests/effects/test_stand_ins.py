@@ -225,12 +225,14 @@ def _note() -> None:
 
 
 STANDS_BY = """
+import gc
 import sys
 from elastic.actors.worker_actor import WorkerActor
 assert "torch" not in sys.modules, "the actor's own module is light"
 actor = WorkerActor(float(sys.argv[1]))
 actor.stand_by()
 assert "torch._dynamo" in sys.modules
+assert gc.get_freeze_count() > 10_000, "what was imported is not looked at in the steps"
 print("ready", flush=True)
 actor._has_begun.wait(60)
 """
