@@ -102,7 +102,7 @@ WHY_MISSED = {
     "clean run: steps per second": (
         "the training thread computes as long as under DDP, and waits longer: for the second reduction, which carries "
         "the vote, and for a core, of which four workers, driver, supervisor, monitors and stand-ins have two here; "
-        "that is 4 ms, and the step is short"
+        "and the step is short"
     ),
 }
 
