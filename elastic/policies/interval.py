@@ -17,6 +17,7 @@ FREE_SHARE = 1e-3  # of the time: that snapshots cost so little is seen in no fi
 _FREE_BESIDE = 1e-2  # of the time in which a snapshot is on its way, and takes cores and memory bandwidth
 _FREE_S = 2.0  # what the actors do for a snapshot is in neither
 _SMOOTHING = 0.2
+_COLD = 3  # so many of the first ones are taken while a run starts, and memory is touched for the first time
 _TOLD_CHANGE = 1.5  # times as long or as short
 
 
@@ -91,6 +92,7 @@ class Schedule:
     ) -> None:
         self._interval, self._overhead, self._measured, self._free_share = interval, overhead, measured, free_share
         self._last_s = self._watched_from_s = 0.0
+        self._stalls = 0
         self._told: Cadence | None = None
         self.last_step: int | None = None
 
@@ -118,9 +120,15 @@ class Schedule:
         self.last_step, self._last_s = step, now_s
 
     def stalled(self, seconds: float) -> None:
-        """For how long doing it once has held training up, or what stands for that."""
+        """For how long doing it once has held training up, or what stands for that: the least of the first ones."""
         before = self._measured.stall_s
-        stall_s = seconds if before is None else before + _SMOOTHING * (seconds - before)
+        self._stalls += 1
+        if before is None:
+            stall_s = seconds
+        elif self._stalls <= _COLD:
+            stall_s = min(before, seconds)
+        else:
+            stall_s = before + _SMOOTHING * (seconds - before)
         self._measured = replace(self._measured, stall_s=stall_s)
 
     def arrived(self, seconds: float) -> None:

@@ -176,6 +176,13 @@ def test_a_change_of_the_interval_is_told_once_and_noise_is_not():
     assert schedule.news(0.0) is not None
 
 
+def test_a_slow_start_is_not_taken_for_what_one_costs():
+    schedule = Schedule(AUTO, 0.03)
+    for stall_s, counts_s in ((0.018, 0.018), (0.011, 0.011), (0.012, 0.011), (0.016, 0.012)):
+        schedule.stalled(stall_s)
+        assert schedule.cadence(0.0).seconds == pytest.approx(cadence(AUTO, Measured(stall_s=counts_s), 0.03).seconds)
+
+
 def test_what_the_user_has_set_is_told_once():
     schedule = Schedule(Interval(steps=10), 0.03)
     told = schedule.news(0.0)
