@@ -1,5 +1,6 @@
 """From the rows of the recovery benchmark to its tables. No Ray, no torch, no clock, no files."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -12,6 +13,7 @@ STORM = "storm"
 TO_GO_ON = ("t_detect_s", "t_resume_s", "t_full_s")
 KEPT_ALIVE = "survivors' processes kept"
 NOBODY_HIT = ("coordinator", "driver")  # what it costs is a pause that comes late, if there is one
+BETTER_IF_MORE = ("goodput", "step_efficiency")
 BOUNDS = ("t_detect_s",)  # from above, for some of no use: members may begin an attempt at once, and wait in it
 
 
@@ -66,7 +68,7 @@ def _ordered(values: Iterable[Any]) -> list[Any]:
 def matrix(
     rows: Sequence[Mapping[str, Any]], figure: str, title: str, settings: str, only: Sequence[str] = ()
 ) -> Table | None:
-    """Scenario by system: medians of a figure, of which less is better; None where nobody has it.
+    """Scenario by system: medians of a figure and how many runs they are of; None where nobody has it.
 
     Args:
         only: these scenarios; empty: all.
@@ -84,8 +86,10 @@ def matrix(
         values = [[row[figure] for row in group if row.get(figure) is not None] for group in groups]
         cells = [spread(found, len(group)) for found, group in zip(values, groups, strict=True)]
         medians = [median(found) if found else None for found in values]
-        lines.append((f"`{scenario}`", *(cells if figure in BOUNDS else best(cells, medians))))
-    return Table(title=title, columns=("scenario", *systems), rows=tuple(lines))
+        runs = "–".join(map(str, sorted({len(group) for group in groups if group})))
+        pick = max if figure in BETTER_IF_MORE else min
+        lines.append((f"`{scenario}`", runs, *(cells if figure in BOUNDS else best(cells, medians, pick))))
+    return Table(title=title, columns=("scenario", "runs each", *systems), rows=tuple(lines))
 
 
 def losses(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
@@ -99,11 +103,24 @@ def losses(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
         ended = sum(row.get("longest_gap_s" if row["scenario"] in NOBODY_HIT else "t_resume_s") is None for row in runs)
         kept, all_of = (sum(row.get(name) or 0 for row in runs) for name in ("survivors_kept", "survivors"))
         worst = [max(row.get(name) or 0 for row in runs) for name in shown]
-        lines.append((system, str(len(runs)), str(ended), *map(str, worst), f"{kept} of {all_of}"))
+        ratios = [ratio for row in runs if (ratio := _loss_against_clean(rows, row)) is not None]
+        lost = (str(len(runs)), str(ended), *map(str, worst), f"{kept} of {all_of}", spread(ratios, len(ratios)))
+        lines.append((system, *lost))
     if not lines:
         return None
-    columns = ("system", "runs", "did not go on", "steps done again", "samples repeated", "samples skipped", KEPT_ALIVE)
+    counted = ("runs", "did not go on", "steps done again", "samples repeated", "samples skipped")
+    columns = ("system", *counted, KEPT_ALIVE, "loss, of that without faults")
     return Table(title=f"What was lost ({settings}; the worst run of each system)", columns=columns, rows=tuple(lines))
+
+
+def _loss_against_clean(rows: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> float | None:
+    """The last loss that both know, of this run and of the one without faults of the same system and seed."""
+    same = ("system", "settings", "repetition")
+    for row in rows:
+        if row["scenario"] == "clean" and all(row.get(name) == run.get(name) for name in same):
+            pairs = list(zip(run.get("losses") or (), row.get("losses") or (), strict=False))
+            return pairs[-1][0] / pairs[-1][1] if pairs else None
+    return None
 
 
 def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
@@ -130,7 +147,40 @@ def storms(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
         "steps done again",
         "slowest resumption, s",
     )
-    return Table(title=f"A storm of faults ({settings})", columns=columns, rows=tuple(lines))
+    return Table(title=f"{_lasting(here)} ({settings})", columns=columns, rows=tuple(lines))
+
+
+def storm_times(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
+    """Where the time of a storm went, of which an undisturbed run makes steps; None: nobody's is known."""
+    here = [r for r in rows if r["scenario"] == STORM and r.get("settings", "default") == settings]
+    here = [row for row in here if row.get("outage_share") is not None]
+    lines = []
+    for system in _ordered(row["system"] for row in here):
+        runs = [row for row in here if row["system"] == system]
+        lines.append((system, *(spread([row[name] for row in runs], len(runs)) for name in _SHARES)))
+    if not lines:
+        return None
+    title = f"Where the time of a storm went, as shares ({settings})"
+    note = (
+        "Slower steps are mostly those beside processes that start. A share below nothing: the steps were faster than "
+        "their undisturbed ones, of more members."
+    )
+    return Table(title=title, columns=("system", *_SHARES.values()), rows=tuple(lines), notes=(note,))
+
+
+_SHARES = {
+    "share": "steps, as of an undisturbed run",
+    "outage_share": "from a fault to the next step",
+    "below_full_size_share": "more work for fewer members",
+    "start_up_share": "slower steps",
+}
+
+
+def _lasting(runs: Sequence[Mapping[str, Any]]) -> str:
+    lengths = sorted({row["storm_length_s"] for row in runs if row.get("storm_length_s")})
+    each = max(Counter(row["system"] for row in runs).values())
+    told = f" of {' or '.join(f'{length_s:.0f}' for length_s in lengths)} s" if lengths else ""
+    return f"A storm of faults{told}, {each} run{'s' * (each > 1)} each"
 
 
 _LISTS = ("faults", "strikes_skipped")
@@ -211,6 +261,8 @@ def recovery(results: Sequence[Result], is_short: bool = False) -> list[Table]:
             "longest_gap_s": "Longest gap between two commits, seconds",
             "steps_lost": "Steps done again",
             "attempts_lost": "Attempts that nobody committed",
+            "goodput": "Time of the steps that stand, of the whole run's from its first step on",
+            "step_efficiency": "Steps that stand, of all attempts",
         }
     found: list[Table | None] = []
     for settings in settings_of(rows):
@@ -218,7 +270,9 @@ def recovery(results: Sequence[Result], is_short: bool = False) -> list[Table]:
         if is_short:
             title = f"Longest pause after the loss of those who coordinate, seconds ({settings})"
             found.append(matrix(rows, "longest_gap_s", title, settings, NOBODY_HIT))
-        found += [losses(rows, settings), storms(rows, settings), clean(rows, settings)]
+        found += [losses(rows, settings), storms(rows, settings)]
+        found += [] if is_short else [storm_times(rows, settings)]
+        found.append(clean(rows, settings))
     tables = [table for table in found if table is not None]
     if tables and not is_short:
         last = tables[-1]

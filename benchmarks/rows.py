@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import mean, median
 from typing import Any
 
@@ -29,6 +29,7 @@ FIGURES = (
     "step_s",
 )
 _LAST_COMMITS = 80  # some twenty steps of four workers
+LOSS_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
         attempts_lost: attempts that were begun and that nobody committed.
         step_efficiency: steps that stand, of all attempts that were begun.
         goodput: wall time of the steps that stand if each takes the median, of the time from the first one's commit on.
-        loss: mean of the last steps.
+        loss: mean of the last steps. losses: means of so many steps each, `LOSS_STEPS`, from step 0 on.
         digests_equal: all who finished ended with the same parameters, bit for bit; None if nobody did.
     """
     samples = log.samples()
@@ -141,7 +142,8 @@ def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
     distinct = len({sample for _, sample in samples})
     firsts, usual_s = list(first_commits(log).values()), step_time_s(log)
     wall_s = max(firsts) - min(firsts) if firsts else 0.0
-    losses = [commit.loss for commit in log.commits if commit.attempt == committed[commit.step]]
+    standing = [commit for commit in log.commits if commit.attempt == committed[commit.step]]
+    losses = [commit.loss for commit in standing]
     return {
         "steps": len(committed),
         "samples_repeated": sum(samples.values()) - distinct,
@@ -150,8 +152,18 @@ def whole_run(log: StepLog, batch: int) -> dict[str, Any]:
         "step_efficiency": len(committed) / len(log.takers) if log.takers else None,
         "goodput": usual_s * (len(firsts) - 1) / wall_s if usual_s and wall_s else None,
         "loss": mean(losses[-_LAST_COMMITS:]) if losses else None,
+        "losses": _curve(standing),
         "digests_equal": len(set(log.digests.values())) == 1 if log.digests else None,
     }
+
+
+def _curve(standing: Sequence[Commit]) -> list[float]:
+    """Mean loss of each whole stretch of `LOSS_STEPS` steps, up to the first one that nobody has committed in."""
+    stretches: dict[int, list[float]] = {}
+    for commit in standing:
+        stretches.setdefault(commit.step // LOSS_STEPS, []).append(commit.loss)
+    whole = (max((commit.step for commit in standing), default=-1) + 1) // LOSS_STEPS
+    return [mean(stretches[at]) for at in takewhile(stretches.__contains__, range(whole))]
 
 
 def mean_step_s(log: StepLog, from_s: float, until_s: float) -> float | None:

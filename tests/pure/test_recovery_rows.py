@@ -213,6 +213,12 @@ def test_the_length_of_a_step_is_a_median() -> None:
     assert step_time_s(script.log, from_s=99.0) is None
 
 
+def test_losses_are_means_of_whole_stretches() -> None:
+    row = whole_run(Script().steps(2 * LOSS_STEPS + 1, "ab").log, BATCH)
+    assert len(row["losses"]) == 2
+    assert whole_run(Script().log, BATCH)["losses"] == []
+
+
 def test_a_storms_time_is_accounted_for() -> None:
     """10 steps alone; an outage of 2 s beside its step; three members take 4/3 of the time; a start-up costs 1 s."""
     script = Script().steps(10, "abcd")

@@ -41,7 +41,7 @@ def cells(table: tables.Table) -> dict[str, dict[str, str]]:
 def resumed(*rows: dict[str, Any]) -> dict[str, dict[str, str]]:
     table = recovery_tables.matrix(recovery_tables.counting([result(*rows)]), "t_resume_s", "resumed", "default")
     assert table is not None
-    return cells(table)
+    return {row: {name: cell for name, cell in of.items() if name != "runs each"} for row, of in cells(table).items()}
 
 
 # --- what is in the repository ---
@@ -68,6 +68,7 @@ def test_every_plot_that_the_results_give_is_there() -> None:
 
 def test_every_goal_has_a_reason_to_tell_where_it_is_missed() -> None:
     assert {goal.title for goal in goals.GOALS} == goals.WHY_MISSED.keys()
+    assert all(goals.why_missed(goal.title, system) for goal in goals.GOALS for system in goal.at_least)
 
 
 # --- goals ---
@@ -95,6 +96,21 @@ def test_more_steps_in_a_storm_are_better() -> None:
     table = goals.held_to([result(*rows)])
     assert table is not None and cells(table)["storm: steps committed"]["ray-train"] == "3, goal 2"
     assert goals.missed([result(*rows)]) == []
+
+
+def test_how_far_a_goal_of_a_storm_is_within_anybodys_reach_is_told() -> None:
+    rows = [run("ddp", scenario="clean", settings="tuned", mean_step_s=0.1)]
+    rows += [
+        run(name, scenario="storm", settings="tuned", steps_in_storm=count, storm_length_s=120.0)
+        for name, count in (("elastic", 900), ("torchft", 1000), ("ray-train", 400), ("torchrun", 600))
+    ]
+    table = goals.held_to([result(*rows)])
+    assert table is not None and table.notes[-1] == (
+        "Plain DDP, should nothing befall it, makes 1200 steps in the time of a storm, times theirs: "
+        "torchft 1.2, ray-train 3, torchrun 2."
+    )
+    skipping, others = table.notes[:2]
+    assert "(torchft): it skips samples" in skipping and "(torchrun): what we lose" in others
 
 
 def test_who_never_came_to_it_is_told_and_no_factor() -> None:
@@ -151,7 +167,7 @@ def test_settings_are_not_mixed() -> None:
     )
     for settings, cell in (("default", "9"), ("tuned", "1")):
         table = recovery_tables.matrix(rows, "t_resume_s", "resumed", settings)
-        assert table is not None and cells(table)["`kill`"] == {"peer": cell}
+        assert table is not None and cells(table)["`kill`"] == {"runs each": "1", "peer": cell}
 
 
 def test_of_what_was_not_measured_in_turns_only_the_newer_counts() -> None:
@@ -178,7 +194,7 @@ def test_losses_are_those_of_the_worst_run() -> None:
     lost = {"steps": 9, "samples_repeated": 0, "samples_skipped": 0, "survivors": 3, "survivors_kept": 0}
     rows = [run("peer", 0, steps_lost=2, **lost), run("peer", 1, steps_lost=15, **(lost | {"samples_skipped": 4}))]
     table = recovery_tables.losses(rows, "default")
-    assert table is not None and table.rows == (("peer", "2", "2", "15", "0", "4", "0 of 6"),)
+    assert table is not None and table.rows == (("peer", "2", "2", "15", "0", "4", "0 of 6", ""),)
 
 
 def test_a_run_that_died_is_among_those_that_lost_something() -> None:
@@ -188,10 +204,32 @@ def test_a_run_that_died_is_among_those_that_lost_something() -> None:
     assert table is not None and table.rows[0][:3] == ("peer", "2", "1")
 
 
+def test_a_loss_is_compared_where_both_runs_have_come() -> None:
+    rows = [
+        run("peer", 0, losses=[8.0, 4.0, 3.0]),
+        run("peer", 0, "clean", losses=[8.0, 2.0]),
+        run("peer", 1, losses=[8.0]),
+    ]
+    table = recovery_tables.losses(rows, "default")
+    assert table is not None and table.rows[0][-1] == "2"
+
+
+def test_how_many_runs_a_median_is_of_is_told() -> None:
+    rows = [run("elastic", 0, t_resume_s=1.0), run("elastic", 1, t_resume_s=2.0), run("peer", t_resume_s=3.0)]
+    table = recovery_tables.matrix(rows, "t_resume_s", "resumed", "default")
+    assert table is not None and table.rows == (("`kill`", "1–2", "**1.5 [1, 2]**", "3"),)
+
+
+def test_the_more_of_its_time_a_run_keeps_the_better() -> None:
+    rows = [run("elastic", goodput=0.9), run("peer", goodput=0.5)]
+    table = recovery_tables.matrix(rows, "goodput", "kept", "default")
+    assert table is not None and table.rows == (("`kill`", "1", "**0.9**", "0.5"),)
+
+
 def test_a_bound_is_nobodys_best() -> None:
     rows = [run("elastic", t_detect_s=0.2), run("peer", t_detect_s=0.001)]
     table = recovery_tables.matrix(rows, "t_detect_s", "detected", "default")
-    assert table is not None and table.rows == (("`kill`", "0.2", "0.001"),)
+    assert table is not None and table.rows == (("`kill`", "1", "0.2", "0.001"),)
 
 
 def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
@@ -219,6 +257,11 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
     assert storms is not None and storms.rows == (
         ("elastic", "40", "2", "1", "900 (over after 45 of 120 s)", "0.88", "0", "1.2"),
     )
+    assert storms.title == "A storm of faults of 120 s, 1 run each (default)"
+    assert recovery_tables.storm_times(rows, "default") is None
+    shares = {"outage_share": 0.02, "below_full_size_share": 0.01, "start_up_share": 0.09}
+    times = recovery_tables.storm_times([rows[0] | shares], "default")
+    assert times is not None and times.rows == (("elastic", "0.88", "0.02", "0.01", "0.09"),)
     assert clean is not None and clean.rows == (
         ("elastic", "0.8", "1", "0.0625"),
         ("peer", "**1**", "**1.25**", "0.05"),
