@@ -86,9 +86,8 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
         "these only the step is shorter on a machine that is less busy"
     },
     "hang: the survivors' next commit": {
-        _EVERYBODY: "both wait until a silence is long enough to be a hang, which is half a second at least here; three "
-        "times sooner than a peer whose timeout is about as short would be within the pauses that a loaded machine "
-        "makes by itself"
+        _EVERYBODY: "both wait until they are sure: two looks of the host monitor here, its timeout there, which is "
+        "about as short; then its stack is taken, it is killed, and a whole step is made"
     },
     "node loss: the survivors' next commit": {
         _EVERYBODY: "a whole step is part of it on both sides, and so is the forming of the group that makes it"

@@ -225,7 +225,7 @@ class Driver:
         """It is to be judged now, and not at the next tick."""
         if self._state is None or not isinstance(event, ev.HostBeat | ev.HostsHeard):
             return False
-        return presses(event.readings, self._state.settings.limits.hang_floor_s)
+        return presses(event.readings, self._state.settings.limits.stopped_timeout_s)
 
     def _collect(self, wait_s: float) -> None:
         """What has come is sorted by how soon it is to be decided."""

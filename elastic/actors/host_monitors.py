@@ -52,7 +52,8 @@ class HostMonitors:
         limits = settings.limits
         self._emit, self._then, self._on_new = emit, then, on_new
         self._run, self._health, self._logs = settings.run, settings.health, settings.logs
-        self._period_s, self._hang_floor_s = limits.heartbeat_polling_period_s, limits.hang_floor_s
+        self._period_s = limits.heartbeat_polling_period_s
+        self._hang_floor_s, self._stopped_timeout_s = limits.hang_floor_s, limits.stopped_timeout_s
         self._relay_above_hosts = limits.relay_above_hosts
         gpus = settings.scaling.resources.get("GPU", 0.0) * settings.scaling.workers_per_node
         self._wanted_gpus = math.ceil(round(gpus, 6))  # a replica has its part of a node to itself
@@ -74,8 +75,9 @@ class HostMonitors:
         groups = {"events": 1, "control": 2, "health": 2, "slow": 1}
         options: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": groups}
         actor_class = ray.remote(**options)(HostMonitor).options(scheduling_strategy=strategy)
+        show = GpuSeries(self._run, node).show
         self._monitors[node] = actor_class.remote(
-            node, True, self._health, self._hang_floor_s, GpuSeries(self._run, node).show, self._logs
+            node, True, self._health, self._hang_floor_s, self._stopped_timeout_s, show, self._logs
         )
         self._listen(node)
         self._on_new(node)

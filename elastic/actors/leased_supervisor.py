@@ -8,7 +8,7 @@ import time
 
 import ray
 
-from elastic.actors.monitor import process_state
+from elastic.actors.processes import process_state
 from elastic.actors.supervisor import Supervisor
 from elastic.control import events as ev
 from elastic.control.commands import Command

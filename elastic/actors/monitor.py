@@ -4,21 +4,18 @@ It holds a pidfd of each worker, so a death is known at once and for certain (a 
 reads flight pages, and acts where nobody else can: it kills a worker that does not answer.
 """
 
-import contextlib
 import logging
 import math
-import os
-import select
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.preemption import PreemptionWatch
+from elastic.actors.processes import Process, ended_among
 from elastic.actors.stacks import dump_stacks
+from elastic.actors.watched import LOOK_S, Watched
 from elastic.chaos.aftermath import Aftermath
 from elastic.chaos.striking import Scene, strike
 from elastic.checkpoint import memory
@@ -36,105 +33,10 @@ from elastic.train.logs import lines_of
 
 log = logging.getLogger("elastic")
 
-_READ_S = 0.1
-_LATE_S = 2 * _READ_S
-_LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be the machine that is slow
-_RUNS = "R"
 _FENCE_S = 5.0
 _LEAVE_S = 2.0
 _BLAMED_S = 10.0  # after a worker's end: only then does a driver, or the kernel's log, say why it came
 UNREACHABLE = (FaultKind.NODE_DOWN, FaultKind.PARTITION)  # faults after which a node does not answer
-
-
-class Process:
-    """A process, held so that its pid cannot come to mean another one; released with the last reference."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_pidfd"):
-            os.close(self._pidfd)
-
-    def fileno(self) -> int:
-        """Readable once the process has ended."""
-        return self._pidfd
-
-    def kill(self) -> None:
-        self.send(signal.SIGKILL)
-
-    def send(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
-
-    @property
-    def state(self) -> str:
-        """One letter of /proc/<pid>/stat, empty if it is gone."""
-        return process_state(self.pid)
-
-    def has_ended(self, within_s: float) -> bool:
-        return bool(ended_among([self], within_s))
-
-
-def ended_among(processes: Iterable[Process], within_s: float) -> list[Process]:
-    """Those that have ended; waits until one has, at most so long. Not select(), which knows 1024 descriptors only."""
-    by_descriptor, poll = {process.fileno(): process for process in processes}, select.poll()
-    for descriptor in by_descriptor:
-        poll.register(descriptor, select.POLLIN)
-    return [by_descriptor[descriptor] for descriptor, _ in poll.poll(within_s * 1000)]
-
-
-@dataclass(slots=True)
-class Watched:
-    """A worker process on this node.
-
-    Attributes:
-        still_s: since its page last changed, as far as the monitor looked and the process could run.
-        waited_ns: what each of its threads had waited for a CPU when it was last looked at.
-    """
-
-    pid: int
-    process: Process
-    page: Path
-    flight: Flight | None = None
-    state: str = ""
-    still_s: float = 0.0
-    waited_ns: dict[int, int] = field(default_factory=dict)
-
-    def look(self, elapsed_s: float) -> None:
-        """Read its page and its state, `elapsed_s` after the last time."""
-        before, self.flight = self.flight, read_page(self.page)
-        has_moved = before is None or self.flight is None or self.flight.version != before.version
-        is_known = has_moved and before is not None and self.flight is not None
-        self.state = _RUNS if is_known else process_state(self.pid)  # who moves on is not stopped: no need to look
-        if has_moved:
-            self.still_s, self.waited_ns = 0.0, {}
-            return
-        self.still_s += min(elapsed_s, _LATE_S)  # longer: this loop was late, not the worker
-        if self.still_s > _LOADED_S:
-            self.still_s = max(_LOADED_S, self.still_s - self._starved_s())
-
-    def reading(self, worker: str) -> Reading | None:
-        flight = self.flight
-        if flight is None:
-            return None
-        return Reading(
-            worker=worker,
-            generation=flight.generation,
-            step=flight.step,
-            phase=flight.phase,
-            micro_batch=flight.micro_batch,
-            commits=flight.commits,
-            still_s=self.still_s,
-            state=self.state,
-            remark=flight.remark,
-        )
-
-    def _starved_s(self) -> float:
-        """How long, since the last look, some thread of it wanted to run and got no CPU."""
-        before, self.waited_ns = self.waited_ns, waited_for_cpu_ns(self.pid)
-        return max((now - before.get(thread, now) for thread, now in self.waited_ns.items()), default=0) / 1e9
 
 
 class HostMonitor:
@@ -144,7 +46,8 @@ class HostMonitor:
         node: its name in what is told.
         heeds_cloud: pass on the cloud's notice that this machine will be taken away.
         health: what is sensed of the hardware, and checked; None: nothing.
-        hang_floor_s: see `Limits`; who waits for a beat is told at once of a worker that has stood still for so long.
+        hang_floor_s, stopped_timeout_s: see `Limits`; who waits for a beat is told at once of a worker that has stood
+            still for so long, or been stopped.
         show_gpus: takes each look at the GPUs.
         logs: what of the lines of this process is told with its beats; None: nothing, it is not its own.
     """
@@ -155,11 +58,12 @@ class HostMonitor:
         heeds_cloud: bool = False,
         health: Health | None = None,
         hang_floor_s: float = math.inf,
+        stopped_timeout_s: float = math.inf,
         show_gpus: Callable[[Sequence[GpuReading]], None] = lambda gpus: None,
         logs: Logs | None = None,
     ) -> None:
         self._lines = lines_of("monitor", node, logs) if logs is not None else None
-        self._node, self._hang_floor_s = node, hang_floor_s
+        self._node, self._hang_floor_s, self._stopped_timeout_s = node, hang_floor_s, stopped_timeout_s
         self._is_urgent = False
         self._watched: dict[str, Watched] = {}
         self._ended: dict[str, tuple[float, Claim]] = {}  # a moment ago; each with the time until which it counts
@@ -312,10 +216,10 @@ class HostMonitor:
         while not self._is_closed.is_set():
             with self._lock:
                 names = {watched.process: name for name, watched in self._watched.items()}
-            for process in ended_among(names, _READ_S):
+            for process in ended_among(names, LOOK_S):
                 self._report_death(names[process])
             elapsed_s = time.monotonic() - looked_s
-            if elapsed_s >= _READ_S:
+            if elapsed_s >= LOOK_S:
                 looked_s += elapsed_s
                 try:
                     self._look(elapsed_s)
@@ -327,9 +231,10 @@ class HostMonitor:
             self._senses.judge(elapsed_s)
         with self._lock:
             for watched in self._watched.values():
-                before_s = watched.still_s
+                before_s, stopped_before_s = watched.still_s, watched.stopped_s
                 watched.look(elapsed_s)
-                if before_s < self._hang_floor_s <= watched.still_s:
+                is_still = before_s < self._hang_floor_s <= watched.still_s
+                if is_still or stopped_before_s < self._stopped_timeout_s <= watched.stopped_s:
                     self._is_urgent = True
                     self._lock.notify_all()
 
@@ -366,28 +271,6 @@ def _kill(watched: Watched) -> str:
     """Kill a process; returns the proof of its end."""
     watched.process.kill()
     return f"pid {watched.pid} was killed by its host monitor" if watched.process.has_ended(_FENCE_S) else ""
-
-
-def process_state(pid: int) -> str:
-    """One letter of /proc/<pid>/stat, empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
-def waited_for_cpu_ns(pid: int) -> dict[int, int]:
-    """For each thread, how long it has been runnable without running (proc(5): /proc/pid/task/tid/schedstat).
-
-    Threads, and the process, may end meanwhile; then there is nothing to tell of them.
-    """
-    waited: dict[int, int] = {}
-    tasks = Path(f"/proc/{pid}/task")
-    with contextlib.suppress(OSError):
-        for name in os.listdir(tasks):
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                waited[int(name)] = int((tasks / name / "schedstat").read_text().split()[1])
-    return waited
 
 
 def _last_seen(flight: Flight | None) -> str:

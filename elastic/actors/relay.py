@@ -37,11 +37,11 @@ class Relay:
 
     Args:
         period_s: how often each monitor is asked.
-        hang_floor_s: see `Limits`.
+        hang_floor_s, stopped_timeout_s: see `Limits`.
     """
 
-    def __init__(self, period_s: float, hang_floor_s: float) -> None:
-        self._period_s, self._hang_floor_s = period_s, hang_floor_s
+    def __init__(self, period_s: float, hang_floor_s: float, stopped_timeout_s: float) -> None:
+        self._period_s, self._hang_floor_s, self._stopped_timeout_s = period_s, hang_floor_s, stopped_timeout_s
         self._listeners: dict[str, asyncio.Task[None]] = {}
         self._digests: dict[str, Digest] = {}
         self._nodes: dict[str, None] = {}
@@ -53,7 +53,7 @@ class Relay:
         """Listen to the monitor of a node."""
         if (old := self._listeners.pop(node, None)) is not None:
             old.cancel()
-        self._digests[node] = Digest(self._hang_floor_s)
+        self._digests[node] = Digest(self._hang_floor_s, self._stopped_timeout_s)
         self._listeners[node] = asyncio.create_task(self._listen(node, monitor))
 
     async def beat(self, timeout_s: float) -> Heard:
@@ -74,7 +74,7 @@ class Relay:
                 self._nodes[node] = None
                 self._readings |= {reading.worker: reading for reading in self._digests[node].news(readings)}
                 self._told.events += [(node, event) for event in news]
-                if news or presses(readings, self._hang_floor_s):
+                if news or presses(readings, self._stopped_timeout_s):
                     self._has_news.set()
         except RayError:
             self._listeners.pop(node, None)

@@ -64,7 +64,7 @@ class Relays:
         period_s = self._limits.heartbeat_polling_period_s / _OFTENER
         strategy = NodeAffinitySchedulingStrategy(node, soft=True)
         actor_class = ray.remote(num_cpus=0)(Relay).options(scheduling_strategy=strategy)
-        return actor_class.remote(period_s, self._limits.hang_floor_s)
+        return actor_class.remote(period_s, self._limits.hang_floor_s, self._limits.stopped_timeout_s)
 
     def _listen(self, relay: Any) -> None:
         def heard(told: Heard) -> None:

@@ -67,7 +67,7 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
     ),
     cmd.Go: Completion(
         by=(ev.StepStable, ev.CollectiveBroken, ev.LoopEnded),
-        within=("hang_floor_s", "first_steps_timeout_s"),
+        within=("hang_floor_s", "first_steps_timeout_s"),  # or sooner, if its process is stopped
         then="said again when a worker asks; who stands still is killed",
     ),
     cmd.Finish: Completion(by=_LEFT, within=("finish_timeout_s",), then="said again when a worker asks; then killed"),

@@ -7,21 +7,21 @@ told once. So one that moves is known by its generation alone, and counts as one
 from collections.abc import Iterable
 
 from elastic.control.copies import changed
-from elastic.control.flight import Flying, Reading
+from elastic.control.flight import STOPPED, Flying, Reading
 
 _LONGER = 1.25
-_EARLY = 0.8  # of the shortest limit, by which somebody may become a suspect
+_EARLY = 0.8  # of the limit, by which somebody may become a suspect
 
 
 class Digest:
     """What was told last of the workers on one host.
 
     Args:
-        hang_floor_s: see `Limits`.
+        hang_floor_s, stopped_timeout_s: see `Limits`.
     """
 
-    def __init__(self, hang_floor_s: float) -> None:
-        self._still_s = _EARLY * hang_floor_s
+    def __init__(self, hang_floor_s: float, stopped_timeout_s: float) -> None:
+        self._still_s, self._stopped_s = _EARLY * hang_floor_s, _EARLY * stopped_timeout_s
         self._told: dict[str, Reading] = {}
 
     def news(self, readings: Iterable[Reading]) -> list[Reading]:
@@ -30,7 +30,7 @@ class Digest:
         found = []
         for reading in readings:
             told = before.get(reading.worker)
-            is_still = reading.still_s >= self._still_s
+            is_still = reading.still_s >= (self._stopped_s if reading.state == STOPPED else self._still_s)
             if told is None or told.generation != reading.generation or self._differs(reading, told, is_still):
                 told = reading if is_still else changed(reading, phase=Flying.IN_BODY, still_s=0.0)
                 found.append(told)

@@ -83,7 +83,7 @@ def suspicions(
 def shortest_limit_s(reading: Reading, stall_s: float, limits: Limits) -> float | None:
     """How long it may stand still where somebody waits for it; None where it waits for others."""
     if reading.state == STOPPED:
-        return limits.hang_floor_s
+        return limits.stopped_timeout_s
     if reading.phase in _IN_STEP:
         return limits.first_steps_timeout_s if reading.commits < YOUNG_COMMITS else stall_s
     if reading.phase is Flying.FETCHING:
@@ -98,7 +98,7 @@ def shortest_limit_s(reading: Reading, stall_s: float, limits: Limits) -> float 
 
 def _reason(reading: Reading, limit_s: float) -> str:
     if reading.state == STOPPED:
-        return f"Limits.hang_floor_s={limit_s}, since its process is stopped"
+        return f"Limits.stopped_timeout_s={limit_s}, since its process is stopped"
     if reading.phase in _IN_STEP:
         return f"{limit_s:.1f} s, learned from the run's steps (Limits.hang_floor_s, first_steps_timeout_s)"
     names = {Flying.FETCHING: "fetch_timeout_s", Flying.AT_DOOR: "lease_s"}
@@ -106,9 +106,9 @@ def _reason(reading: Reading, limit_s: float) -> str:
     return f"Limits.{names.get(reading.phase, usual)}={limit_s}"
 
 
-def presses(readings: Iterable[Reading], hang_floor_s: float) -> bool:
+def presses(readings: Iterable[Reading], stopped_timeout_s: float) -> bool:
     """Somebody's process has been stopped for too long: nothing more can come of waiting for the next look."""
-    return any(reading.state == STOPPED and reading.still_s >= hang_floor_s for reading in readings)
+    return any(reading.state == STOPPED and reading.still_s >= stopped_timeout_s for reading in readings)
 
 
 def all_wait(readings: Sequence[Reading], stall_s: float) -> bool:

@@ -32,6 +32,8 @@ class Limits:
         hang_floor_s: a phase of a step without progress for this long, or for twice a usual step if that is longer,
             makes its worker a suspect; for twice that long, dead; a large value switches this off. (s; default 0.5:
             five looks of the host monitor)
+        stopped_timeout_s: a worker whose process a signal has stopped for this long is dead, whatever it did. (s;
+            default 0.2: two looks of the host monitor later; no load makes a process look so)
         first_steps_timeout_s: the same for the first steps of a process, which compile and warm up. (s; default 600:
             compilation takes minutes)
         fetch_timeout_s: how long the samples of one micro-batch may take to load. (s; default 60: storage answers
@@ -117,6 +119,7 @@ class Limits:
     flap_cooldown_s: float = 120.0
     notice_window_s: float = 0.2
     hang_floor_s: float = 0.5
+    stopped_timeout_s: float = 0.2
     first_steps_timeout_s: float = 600.0
     fetch_timeout_s: float = 60.0
     heartbeat_polling_period_s: float = 0.25

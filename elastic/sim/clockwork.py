@@ -20,6 +20,7 @@ _MOST = 20_000  # of what happens in a second; busy worlds come to a tenth of it
 LIMITS: dict[str, Any] = {"doubt_after_s": 0.5, "freeze_timeout_s": 4.0, "forming_timeout_s": 8.0, "lease_s": LEASE_S}
 SENSING: dict[str, Any] = {
     "hang_floor_s": 3.0,
+    "stopped_timeout_s": 3.0,
     "first_steps_timeout_s": 3.0,
     "heartbeat_timeout_s": 2.0,
     "exile_after_s": 1.0,

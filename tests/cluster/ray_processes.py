@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 import elastic
-from elastic.actors.monitor import process_state
+from elastic.actors.processes import process_state
 from elastic.callbacks import Callback
 from elastic.control.state import RunState
 from elastic.control.values import StepReport

@@ -2,12 +2,15 @@
 
 import logging
 import os
+import signal
 import time
 
 import pytest
 
 from elastic.actors import monitor as monitor_module
+from elastic.actors import watched as watched_module
 from elastic.actors.monitor import HostMonitor
+from elastic.actors.processes import waited_for_cpu_ns
 from elastic.actors.stacks import dump_stacks
 from elastic.control import events as ev
 from elastic.control.flight import Flying
@@ -118,6 +121,40 @@ def test_who_waits_for_a_beat_is_told_at_once_of_a_worker_that_has_come_to_stand
         monitor.close()
 
 
+def test_who_waits_for_a_beat_is_told_at_once_of_a_worker_that_was_stopped(worker, path):
+    monitor = HostMonitor(hang_floor_s=LONG_S, stopped_timeout_s=0.2)
+    try:
+        monitor.watch("w0", worker.pid, path)
+        stop(worker.pid)
+        _, (reading,) = monitor.beat(LONG_S)
+        assert reading.state == "T" and 0.2 <= reading.still_s < LONG_S
+    finally:
+        monitor.forget("w0")
+        monitor.close()
+
+
+def test_who_was_stopped_only_now_has_not_been_for_as_long_as_it_stands_still(worker, path):
+    one = watched_module.Watched(worker.pid, None, path)
+    for _ in range(5):
+        one.look(0.1)
+    assert (one.reading("w0").state, one.reading("w0").still_s) == ("S", pytest.approx(0.4))
+    stop(worker.pid)
+    for stopped_s in (0.0, 0.1, 0.2):
+        one.look(0.1)
+        assert (one.reading("w0").state, one.reading("w0").still_s) == ("T", pytest.approx(stopped_s))
+
+
+def test_who_runs_between_two_looks_is_not_stopped(worker, path):
+    """As one is that is slowed down by signals; whatever it waits for, it is woken for a moment."""
+    one = watched_module.Watched(worker.pid, None, path)
+    for _ in range(5):
+        stop(worker.pid)
+        one.look(0.1)
+        assert one.reading("w0").still_s == 0.0
+        os.kill(worker.pid, signal.SIGCONT)
+        eventually(lambda: process_state(worker.pid) == "S", "it goes on")
+
+
 def test_a_worker_that_stands_still_is_told_from_one_that_moves(monitor, path):
     with child(move_when_told, path) as (process, pipe):
         monitor.watch("w0", process.pid, path)
@@ -142,7 +179,7 @@ def move_when_told(pipe, path):
 
 def watched(path, *pages):
     """A worker as the monitor holds it, whose page changes from look to look as told."""
-    one = monitor_module.Watched(os.getpid(), None, path)
+    one = watched_module.Watched(os.getpid(), None, path)
     page = FlightPage(path)
     for is_new, elapsed_s in pages:
         if is_new:
@@ -160,7 +197,7 @@ def test_a_monitor_that_was_late_does_not_count_its_own_absence(path):
 def test_a_worker_that_waits_for_a_cpu_does_not_stand_still(path, monkeypatch):
     """On a loaded machine its threads are runnable and do not run."""
     waited = iter([{7: 0, 8: 5}, {7: 100_000_000, 8: 5}, {7: 100_000_000, 8: 30_000_005}])
-    monkeypatch.setattr(monitor_module, "waited_for_cpu_ns", lambda pid: next(waited))
+    monkeypatch.setattr(watched_module, "waited_for_cpu_ns", lambda pid: next(waited))
     looks = [(True, 0.1), *[(False, 0.1)] * 3]
     assert watched(path, *looks).still_s == pytest.approx(0.3)
     waited = iter([{7: 0, 8: 5}, {7: 100_000_000, 8: 5}, {7: 100_000_000, 8: 30_000_005}])
@@ -172,8 +209,8 @@ def test_waiting_for_a_cpu_is_measured(monitor):
     """Three busy processes on one CPU wait for each other."""
     cpu = min(os.sched_getaffinity(0))
     with child(spin, cpu) as (one, _), child(spin, cpu), child(spin, cpu):
-        first = sum(monitor_module.waited_for_cpu_ns(one.pid).values())
-        eventually(lambda: sum(monitor_module.waited_for_cpu_ns(one.pid).values()) > first + 50_000_000, "it waited")
+        first = sum(waited_for_cpu_ns(one.pid).values())
+        eventually(lambda: sum(waited_for_cpu_ns(one.pid).values()) > first + 50_000_000, "it waited")
 
 
 def spin(pipe, cpu):
@@ -231,19 +268,19 @@ def test_the_end_of_a_run_leaves_no_process_and_no_page(monitor, worker, path, t
 def test_nobody_waits_for_a_cpu_in_a_process_that_is_gone(worker):
     worker.kill()
     worker.join(LONG_S)
-    assert monitor_module.waited_for_cpu_ns(worker.pid) == {}
+    assert waited_for_cpu_ns(worker.pid) == {}
 
 
 def test_a_look_that_fails_is_not_the_last_one(monitor, worker, path, monkeypatch, caplog):
     """A monitor that no longer looks would beat on, and miss every hang."""
-    real, failures = monitor_module.Watched.look, iter([OSError("of a test"), OSError("of a test")])
+    real, failures = watched_module.Watched.look, iter([OSError("of a test"), OSError("of a test")])
 
     def look(watched, elapsed_s):
         if (failure := next(failures, None)) is not None:
             raise failure
         real(watched, elapsed_s)
 
-    monkeypatch.setattr(monitor_module.Watched, "look", look)
+    monkeypatch.setattr(watched_module.Watched, "look", look)
     assert monitor.watch("w0", worker.pid, path)
     eventually(lambda: monitor.flights()["w0"][1] is not None, "it looks again")
     said = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]

@@ -51,7 +51,7 @@ def reading(worker: str) -> Reading:
 
 def test_a_relay_tells_news_with_the_node_that_tells_it() -> None:
     async def listen() -> list[Heard]:
-        relay = Relay(0.01, hang_floor_s=0.5)
+        relay = Relay(0.01, hang_floor_s=0.5, stopped_timeout_s=0.2)
         await relay.add("a", Monitor(([ON_A], (reading("w0"),)), ([], (reading("w0"),)), ([ON_B], ())))
         await relay.add("b", Monitor(RayActorError()))
         return [await relay.beat(0.1) for _ in range(3)]
@@ -65,7 +65,7 @@ def test_a_relay_tells_news_with_the_node_that_tells_it() -> None:
 
 def test_a_process_that_is_stopped_is_told_of_at_once() -> None:
     async def listen() -> Heard:
-        relay = Relay(0.01, hang_floor_s=0.5)
+        relay = Relay(0.01, hang_floor_s=0.5, stopped_timeout_s=0.2)
         await relay.add("a", Monitor(([], (replace(reading("w0"), still_s=0.5, state=STOPPED),))))
         return await asyncio.wait_for(relay.beat(600.0), 20.0)
 

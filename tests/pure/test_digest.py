@@ -12,6 +12,7 @@ from elastic.control.values import IncidentClass
 from tests.pure.bare_controller import BareController, trained
 
 FLOOR_S = 0.5
+STOPPED_S = 0.2
 
 
 def seen(still_s: float = 0.0, worker: str = "w0", **other: object) -> Reading:
@@ -24,7 +25,7 @@ def told(digest: Digest, *readings: Reading) -> list[Reading]:
 
 
 def test_who_moves_is_told_once_in_a_generation_and_waits_for_nobody():
-    digest = Digest(FLOOR_S)
+    digest = Digest(FLOOR_S, STOPPED_S)
     (first,) = told(digest, seen(0.1, phase=Flying.REDUCING))
     assert (first.phase, first.still_s) == (Flying.IN_BODY, 0.0)
     for step in range(10):
@@ -33,7 +34,7 @@ def test_who_moves_is_told_once_in_a_generation_and_waits_for_nobody():
 
 
 def test_who_stands_still_is_told_as_seen_and_again_when_it_moves():
-    digest = Digest(FLOOR_S)
+    digest = Digest(FLOOR_S, STOPPED_S)
     told(digest, seen())
     still = seen(0.45, phase=Flying.REDUCING)
     assert told(digest, still) == [still]
@@ -43,14 +44,14 @@ def test_who_stands_still_is_told_as_seen_and_again_when_it_moves():
 
 @pytest.mark.parametrize("other", [{"step": 6}, {"micro_batch": 1}, {"phase": Flying.REDUCING}, {"state": STOPPED}])
 def test_who_stands_still_elsewhere_is_told_again(other):
-    digest = Digest(FLOOR_S)
+    digest = Digest(FLOOR_S, STOPPED_S)
     told(digest, seen(0.6))
     assert told(digest, seen(0.6)) == []
     assert told(digest, seen(0.6, **other)) != []
 
 
 def test_a_long_stand_is_told_ever_more_rarely():
-    digest = Digest(FLOOR_S)
+    digest = Digest(FLOOR_S, STOPPED_S)
     times = [second for second in range(1, 1001) if told(digest, seen(float(second)))]
     assert times[:6] == [1, 2, 3, 4, 5, 7] and len(times) < 30
     gaps = [later / sooner for sooner, later in zip(times[5:], times[6:], strict=False)]
@@ -58,7 +59,7 @@ def test_a_long_stand_is_told_ever_more_rarely():
 
 
 def test_who_is_gone_is_forgotten():
-    digest = Digest(FLOOR_S)
+    digest = Digest(FLOOR_S, STOPPED_S)
     told(digest, seen(worker="w0"), seen(worker="w1"))
     told(digest, seen(worker="w0"))
     assert [one.worker for one in told(digest, seen(worker="w0"), seen(worker="w1"))] == ["w1"]
@@ -66,7 +67,7 @@ def test_who_is_gone_is_forgotten():
 
 def watch(ws: BareController, stalled: str, through_relay: bool) -> tuple[float, list[IncidentClass]]:
     """A worker hangs while the others wait for it: for how long, until it is fenced."""
-    digests = {worker: Digest(FLOOR_S) for worker in ws.members}
+    digests = {worker: Digest(FLOOR_S, STOPPED_S) for worker in ws.members}
     for tenth in range(1, 60):
         still_s = tenth / 10
         ws.now_s += 0.1
@@ -91,7 +92,7 @@ def test_who_moves_is_no_victim_of_one_that_stands_still():
     """All load from the same slow disk: that some of them were seen to wait, a moment long, says nothing."""
     ws, digests = trained(), {}
     for worker in ws.members:
-        digests[worker] = Digest(FLOOR_S)
+        digests[worker] = Digest(FLOOR_S, STOPPED_S)
         news = digests[worker].news((ws.reading(worker, Flying.REDUCING, 0.1),))
         ws.feed(ev.HostsHeard(nodes=(f"node-{worker}",), readings=tuple(news)))
     news = digests["w1"].news((ws.reading("w1", Flying.COMPUTING, 5.0),))
@@ -100,7 +101,7 @@ def test_who_moves_is_no_victim_of_one_that_stands_still():
 
 
 def test_a_told_reading_is_never_changed():
-    digest = Digest(FLOOR_S)
+    digest = Digest(FLOOR_S, STOPPED_S)
     reading = seen(0.1, phase=Flying.REDUCING)
     before = replace(reading)
     told(digest, reading)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from benchmarks.rows import (
+    LOSS_STEPS,
     Fault,
     mean_step_s,
     medians,

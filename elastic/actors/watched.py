@@ -1,0 +1,76 @@
+"""Effect. One worker as its host monitor sees it, without its help: what its page says, and for how long no more."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elastic.actors.processes import Process, process_state, ran_on_cpu_ns, waited_for_cpu_ns
+from elastic.control.flight import STOPPED, Reading
+from elastic.train.flight import Flight, read_page
+
+LOOK_S = 0.1  # from one look to the next
+_LATE_S = 2 * LOOK_S
+_LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be the machine that is slow
+_RUNS = "R"
+
+
+@dataclass(slots=True)
+class Watched:
+    """A worker process on this node.
+
+    Attributes:
+        still_s: since its page last changed, as far as the monitor looked and the process could run.
+        stopped_s: since the first look that found it stopped, if it has not run since. ran_ns: on a CPU, until then.
+        waited_ns: what each of its threads had waited for a CPU when it was last looked at.
+    """
+
+    pid: int
+    process: Process
+    page: Path
+    flight: Flight | None = None
+    state: str = ""
+    still_s: float = 0.0
+    stopped_s: float = 0.0
+    ran_ns: int | None = None
+    waited_ns: dict[int, int] = field(default_factory=dict)
+
+    def look(self, elapsed_s: float) -> None:
+        """Read its page and its state, `elapsed_s` after the last time."""
+        before, self.flight = self.flight, read_page(self.page)
+        has_moved = before is None or self.flight is None or self.flight.version != before.version
+        is_known = has_moved and before is not None and self.flight is not None
+        self.state = _RUNS if is_known else process_state(self.pid)  # who moves on is not stopped: no need to look
+        self._look_whether_stopped(elapsed_s)
+        if has_moved:
+            self.still_s, self.waited_ns = 0.0, {}
+            return
+        self.still_s += min(elapsed_s, _LATE_S)  # longer: this loop was late, not the worker
+        if self.still_s > _LOADED_S:
+            self.still_s = max(_LOADED_S, self.still_s - self._starved_s())
+
+    def _look_whether_stopped(self, elapsed_s: float) -> None:
+        """Who stops and goes on between two looks has run: a signal that lets it go on wakes all its threads."""
+        ran_ns = ran_on_cpu_ns(self.pid) if self.state == STOPPED else None
+        is_as_it_was = ran_ns is not None and ran_ns == self.ran_ns
+        self.stopped_s = self.stopped_s + min(elapsed_s, _LATE_S) if is_as_it_was else 0.0
+        self.ran_ns = ran_ns
+
+    def reading(self, worker: str) -> Reading | None:
+        flight = self.flight
+        if flight is None:
+            return None
+        return Reading(
+            worker=worker,
+            generation=flight.generation,
+            step=flight.step,
+            phase=flight.phase,
+            micro_batch=flight.micro_batch,
+            commits=flight.commits,
+            still_s=self.stopped_s if self.state == STOPPED else self.still_s,
+            state=self.state,
+            remark=flight.remark,
+        )
+
+    def _starved_s(self) -> float:
+        """How long, since the last look, some thread of it wanted to run and got no CPU."""
+        before, self.waited_ns = self.waited_ns, waited_for_cpu_ns(self.pid)
+        return max((now - before.get(thread, now) for thread, now in self.waited_ns.items()), default=0) / 1e9
