@@ -64,7 +64,7 @@ def leader(stage: Stage) -> Fault:
 
 def swap(stage: Stage) -> Fault:
     """SIGKILL to a member while a spare stands ready."""
-    return dataclasses.replace(kill(stage), kind="swap")
+    return _signal(stage, "swap", stage.member(), signal.SIGKILL)
 
 
 def stop(stage: Stage) -> Fault:
@@ -184,6 +184,7 @@ def join(stage: Stage) -> Fault:
     before = set(stage.watch.started)
     members = len(stage.watch.members)
     stage.hosts.add(slots=1)
+    stage.fault("join", set(), full_size=members + 1)  # who starts nobody there has failed
     stage.wait_for(lambda: bool(set(stage.watch.started) - before), "a worker on the new slot had started")
     return stage.fault("join", set(), full_size=members + 1)
 
@@ -250,6 +251,7 @@ def everyone(stage: Stage) -> Fault:
 
 def clean(stage: Stage) -> Fault:
     """Nothing at all, for a while: what a step takes."""
+    stage.fault("clean", set())  # who falls over while nothing is done has failed
     stage.wait_s(CLEAN_S)
     return stage.fault("clean", set())
 
