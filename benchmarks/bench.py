@@ -117,6 +117,7 @@ class Bench:
     def _one_fault(self, stage: Stage, scenario: str) -> dict[str, Any]:
         speed = self._link(stage)
         stage.wait_s(stage.chance.uniform(0.0, stage.job.step_s))  # or each would fall on a step's beginning
+        fault: Fault | None = None
         late: Exception | None = None
         try:
             fault = STRIKES[scenario](stage)
@@ -126,9 +127,9 @@ class Bench:
         except ScenarioError:
             raise
         except Exception as error:  # what was done is known, and what the run wrote until then is kept
-            if stage.struck is None or stage.struck.kind != scenario:
+            fault, late = fault or stage.struck, error  # what the strike told of itself, if it was over
+            if fault is None or fault.kind != scenario:
                 raise
-            fault, late = stage.struck, error
         before = stage.watch.log(fault.at_s)
         figures = {"step_s": step_time_s(before), "seen": fault.note, "remark": stage.system.why_small(scenario)}
         if scenario == "clean" and late is None:

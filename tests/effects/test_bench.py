@@ -1,5 +1,6 @@
 """Effect. The bench goes on whatever becomes of one run, and ends cleanly when it is told to."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from benchmarks.bench import Bench, Settings
 from benchmarks.remains import HostsError
 from benchmarks.rows import Fault
 from benchmarks.scenarios import STRIKES
-from benchmarks.stage import RunEndedError, Stage
+from benchmarks.stage import LateError, RunEndedError, Stage
 from tests.effects.bench_parts import TURN, Hosts, Played, on, strike
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,18 @@ def test_a_strike_that_fails_half_way_keeps_what_the_run_wrote(tmp_path: Path, m
     row = on(Hosts(), tmp_path, Played(), monkeypatch).repetition(TURN)
     assert row["t_resume_s"] == pytest.approx(0.5)
     assert "ended with code 1" in row["note"]
+
+
+def test_a_run_that_is_late_keeps_what_its_strike_has_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A donor is noted before it is said that a fifth one makes the run whole."""
+
+    def notes(stage: Any) -> Fault:
+        stage.struck = dataclasses.replace(strike(stage), full_size=3)
+        return dataclasses.replace(stage.struck, full_size=5, note="seen")
+
+    monkeypatch.setitem(STRIKES, "kill", notes)
+    row = on(Hosts(), tmp_path, Played(LateError("not in time: it was whole")), monkeypatch).repetition(TURN)
+    assert (row["t_full_s"], row["seen"], row["timed_out"]) == (None, "seen", True)
 
 
 @pytest.mark.parametrize("failures", [1, 9])
