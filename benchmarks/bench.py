@@ -131,7 +131,8 @@ class Bench:
             if fault is None or fault.kind != scenario:
                 raise
         before = stage.watch.log(fault.at_s)
-        figures = {"step_s": step_time_s(before), "seen": fault.note, "remark": stage.system.why_small(scenario)}
+        seen = ", ".join(filter(None, (fault.proof, fault.note)))
+        figures = {"step_s": step_time_s(before), "seen": seen, "remark": stage.system.why_small(scenario)}
         if scenario == "clean" and late is None:
             figures["mean_step_s"] = mean_step_s(before, fault.at_s - CLEAN_S, fault.at_s)
         try:

@@ -27,6 +27,8 @@ from elastic.chaos import network
 NEEDED_TO_IMPAIR = "tc"
 _START_S = 90.0
 _END_S = 20.0
+_ANSWER_S = 0.25  # of a kernel, over a cable of this machine
+_NOBODYS_PORT = 1
 _OBJECT_STORE_BYTES = 80 << 20
 _ROOT = Path(__file__).resolve().parent.parent
 _NOBODY = "02:00:00:00:00:00"  # a link-layer address that no cable has: what is sent there gets lost
@@ -135,6 +137,10 @@ class Network:
         while self._silenced:
             sender, receiver = self._silenced.pop()
             self._neighbour(sender, "del", receiver)
+
+    def answering(self) -> list[str]:
+        """Hosts of which the root namespace hears something when it knocks at them, be it a refusal."""
+        return [name for name, host in self.hosts.items() if answers(host.address)]
 
     def drop(self, name: str, share: float) -> None:
         """Drop this share of the packets, each way."""
@@ -289,6 +295,17 @@ class Hosts(Network):
                 raise HostsError(f"a raylet did not start within {_START_S:.0f} s: {said.read_text()[-2000:]}")
             time.sleep(0.05)
         return raylet
+
+
+def answers(address: str) -> bool:
+    """Whether a connection is made, or refused, at once."""
+    try:
+        socket.create_connection((address, _NOBODYS_PORT), timeout=_ANSWER_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _free_port() -> int:

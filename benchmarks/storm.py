@@ -148,7 +148,7 @@ def report(stage: Stage, storm: Storm, storm_s: float) -> dict[str, Any]:
     outages = [(row["at_s"], row["at_s"] + (row["t_resume_s"] or 0.0)) for row in costly]
     spent = where_time_went(log, outages or [(storm.began_s, storm.began_s)], MICRO_BATCHES)
     summary = {
-        "discarded": "" if costly else "no strike found anybody whom it might hit",
+        "discarded": "" if any(not row["misfire"] for row in costly) else "nothing shows that any strike took place",
         "t_detect_s": _worst(rows, "t_detect_s"),
         "t_resume_s": _worst(rows, "t_resume_s"),
         "t_full_s": _worst(rows, "t_full_s"),

@@ -13,7 +13,7 @@ from benchmarks.rows import Fault
 from benchmarks.scenarios import STRIKES
 from benchmarks.stage import LateError, RunEndedError, ScenarioError
 from benchmarks.systems import TUNED
-from benchmarks.turns import Turn
+from benchmarks.turns import Strike, Turn
 from tests.effects.bench_parts import TURN, Hosts, Late, Played, on, strike
 
 
@@ -100,8 +100,9 @@ STORMY = Turn(scenario="storm", settings=TUNED, system="torchrun", number=0)
 
 
 def storm_of(stage: Played, strike: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The row of a storm, each of whose strikes is this one."""
-    monkeypatch.setattr(storm, "_STRIKES", dict.fromkeys(storm._STRIKES, strike))
+    """The row of a storm of one strike."""
+    monkeypatch.setattr(bench, "storm_plan", lambda *_: [Strike(kind="kill", at_s=0.0, seed=0)])
+    monkeypatch.setitem(storm._STRIKES, "kill", strike)
     stage.finish = lambda: 0  # type: ignore[method-assign]
     return on(Hosts(), tmp_path, stage, monkeypatch).repetition(STORMY)
 
@@ -112,6 +113,16 @@ def test_a_storm_that_found_nobody_to_hit_does_not_count(tmp_path: Path, monkeyp
 
     row = storm_of(Played(), skips, tmp_path, monkeypatch)
     assert row["discarded"] and row["strikes_skipped"]
+
+
+@pytest.mark.parametrize(("victims", "counts"), [({1}, False), ({1, 4}, False), ({4}, True)])
+def test_a_storm_counts_if_one_of_its_strikes_shows(
+    victims: set[int], counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these only the fourth is silent after it."""
+    row = storm_of(Played(), lambda stage: stage.fault("kill", victims), tmp_path, monkeypatch)
+    assert (row["discarded"] == "") == counts
+    assert row["misfires"] == (0 if counts else 1)
 
 
 def test_a_run_that_is_over_before_its_storm_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
