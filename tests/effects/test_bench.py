@@ -1,6 +1,7 @@
 """Effect. The bench goes on whatever becomes of one run, and ends cleanly when it is told to."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -96,6 +97,16 @@ def test_after_the_time_that_was_set_no_run_begins(tmp_path: Path, monkeypatch: 
     recovery.measure(Bench(Settings(), tmp_path), [TURN], out, until_s=time.monotonic() - 1.0)
     assert recovery.NO_TIME in out.read_text()
     assert list(out.parent.iterdir()) == [out]
+
+
+def test_who_can_never_play_a_scenario_says_so_also_when_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "provenance", dict)
+    turn = dataclasses.replace(TURN, scenario="straggler", system="torchrun")
+    recovery.measure(Bench(Settings(), tmp_path), [turn], tmp_path / "out.json", until_s=time.monotonic() - 1.0)
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["unavailable"] == row["note"] == "does nothing about slow workers"
 
 
 ENDING = """
