@@ -326,9 +326,15 @@ def main() -> None:
     parser.parse_args()
     if reason := why_not():
         raise SystemExit(f"error: {reason}")
+    troubles = []
     for name in leftovers():
-        clean(name)
-        print(f"removed what {name} had left")
+        try:
+            clean(name)
+            print(f"removed what {name} had left")
+        except HostsError as error:
+            troubles.append(f"{name} has left what stays: {error}")
+    if troubles:
+        raise SystemExit("error: " + "\n".join(troubles))
 
 
 if __name__ == "__main__":
