@@ -71,6 +71,7 @@ class Bench:
     def repetition(self, turn: Turn) -> dict[str, Any]:
         """The row of one repetition; `discarded` says why it does not count, `note` what went wrong.
 
+        A run in which nothing was struck does not count, whoever is to blame: it says nothing of what a fault costs.
         Nothing is raised: whatever goes wrong, a run has a row, its hosts are given up, and the next run is measured.
         """
         system, ground = SYSTEMS[turn.system], GROUNDS.get(turn.scenario, Ground())
@@ -85,13 +86,16 @@ class Bench:
                 stage.wait_until_calm(ground.calm_s)
                 stage.allow_s(self.settings.deadline_s)
                 row |= self._storm(stage) if turn.scenario == STORM else self._one_fault(stage, turn.scenario)
-            if turn.scenario == STORM and turn.system == _COMPARED and not row["note"]:
+            is_compared = turn.scenario == STORM and turn.system == _COMPARED
+            if is_compared and not (row["note"] or row["discarded"]):
                 row |= self._compare_with_clean(stage, turn)
         except ScenarioError as error:
             row |= {"discarded": str(error), "note": _told(error)}
         except Exception as error:
             is_clear = isinstance(error, LateError | RunEndedError)
             row |= {"timed_out": isinstance(error, LateError), "note": _told(error)}
+            if not _is_struck(stage, turn.scenario):
+                row["discarded"] = _told(error)
             if not is_clear:
                 self.troubles.append(f"{turn}: {_told(error)}")
         if row["note"] and stage is not None:
@@ -113,6 +117,7 @@ class Bench:
     def _one_fault(self, stage: Stage, scenario: str) -> dict[str, Any]:
         speed = self._link(stage)
         stage.wait_s(stage.chance.uniform(0.0, stage.job.step_s))  # or each would fall on a step's beginning
+        fault: Fault | None = None
         late: Exception | None = None
         try:
             fault = STRIKES[scenario](stage)
@@ -122,12 +127,13 @@ class Bench:
         except ScenarioError:
             raise
         except Exception as error:  # what was done is known, and what the run wrote until then is kept
-            if stage.struck is None or stage.struck.kind != scenario:
+            fault, late = fault or stage.struck, error  # what the strike told of itself, if it was over
+            if fault is None or fault.kind != scenario:
                 raise
-            fault, late = stage.struck, error
         before = stage.watch.log(fault.at_s)
-        figures = {"step_s": step_time_s(before), "seen": fault.note, "remark": stage.system.why_small(scenario)}
-        if scenario == "clean":
+        seen = ", ".join(filter(None, (fault.proof, fault.note)))
+        figures = {"step_s": step_time_s(before), "seen": seen, "remark": stage.system.why_small(scenario)}
+        if scenario == "clean" and late is None:
             figures["mean_step_s"] = mean_step_s(before, fault.at_s - CLEAN_S, fault.at_s)
         try:
             code = stage.finish()
@@ -256,6 +262,12 @@ def blank(turn: Turn) -> dict[str, Any]:
     row: dict[str, Any] = {"scenario": turn.scenario, "system": turn.system, "settings": turn.settings}
     row |= {"repetition": turn.number, "knobs": SYSTEMS[turn.system].knobs(turn.settings), "timed_out": False}
     return row | dict.fromkeys((*FIGURES, "digests_equal")) | {"note": "", "unavailable": "", "discarded": ""}
+
+
+def _is_struck(stage: Stage | None, scenario: str) -> bool:
+    """Whether what the scenario is about was done; of a storm, any of it."""
+    struck = stage.struck if stage is not None else None
+    return struck is not None and scenario in (struck.kind, STORM)
 
 
 def _told(error: Exception) -> str:

@@ -27,6 +27,8 @@ from elastic.chaos import network
 NEEDED_TO_IMPAIR = "tc"
 _START_S = 90.0
 _END_S = 20.0
+_ANSWER_S = 0.25  # of a kernel, over a cable of this machine
+_NOBODYS_PORT = 1
 _OBJECT_STORE_BYTES = 80 << 20
 _ROOT = Path(__file__).resolve().parent.parent
 _NOBODY = "02:00:00:00:00:00"  # a link-layer address that no cable has: what is sent there gets lost
@@ -135,6 +137,10 @@ class Network:
         while self._silenced:
             sender, receiver = self._silenced.pop()
             self._neighbour(sender, "del", receiver)
+
+    def answering(self) -> list[str]:
+        """Hosts of which the root namespace hears something when it knocks at them, be it a refusal."""
+        return [name for name, host in self.hosts.items() if answers(host.address)]
 
     def drop(self, name: str, share: float) -> None:
         """Drop this share of the packets, each way."""
@@ -291,6 +297,17 @@ class Hosts(Network):
         return raylet
 
 
+def answers(address: str) -> bool:
+    """Whether a connection is made, or refused, at once."""
+    try:
+        socket.create_connection((address, _NOBODYS_PORT), timeout=_ANSWER_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def _free_port() -> int:
     """On each address: Ray listens on all of them, and others have theirs on some."""
     with socket.create_server(("", 0)) as server:
@@ -309,9 +326,15 @@ def main() -> None:
     parser.parse_args()
     if reason := why_not():
         raise SystemExit(f"error: {reason}")
+    troubles = []
     for name in leftovers():
-        clean(name)
-        print(f"removed what {name} had left")
+        try:
+            clean(name)
+            print(f"removed what {name} had left")
+        except HostsError as error:
+            troubles.append(f"{name} has left what stays: {error}")
+    if troubles:
+        raise SystemExit("error: " + "\n".join(troubles))
 
 
 if __name__ == "__main__":

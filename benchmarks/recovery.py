@@ -113,7 +113,8 @@ def measure(bench: Bench, order: list[Turn], out: Path, until_s: float = math.in
     """All repetitions, in this order; the file is written anew after each of them.
 
     Args:
-        until_s: none begins after this moment of the monotonic clock; those have rows that say so.
+        until_s: none begins after this moment of the monotonic clock; those have rows that say so,
+            or why there would have been none at any time.
     """
     origin = provenance() | {"peers": versions()}
     rows: list[dict[str, Any]] = []
@@ -123,7 +124,8 @@ def measure(bench: Bench, order: list[Turn], out: Path, until_s: float = math.in
         counted, thrown_away = played(turn, bench.repetition, has_time=lambda: time.monotonic() < until_s)
         if not counted:
             tried = f"in none of {len(thrown_away)} tries did its fault fire"
-            counted = [_without(turn, tried if thrown_away else NO_TIME)]
+            never = SYSTEMS[turn.system].why_not(turn.scenario)  # it would not have had a run with more time
+            counted = [_without(turn, tried if thrown_away else never or NO_TIME)]
         rows += counted
         discarded += thrown_away
         for row in thrown_away + counted:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MARK = "ELASTIC_HOSTS"
@@ -22,16 +22,51 @@ class HostsError(RuntimeError):
 
 
 def clean(name: str) -> None:
-    """Remove all that the maker of this name has made: processes, namespaces, bridge, files."""
-    kill_all(lambda: pids_of(name), name)
-    for namespace in _namespaces(name):
-        run("ip", "netns", "del", namespace)
-    for link in _links(name):
-        with contextlib.suppress(HostsError):  # the other end of a cable that has gone with its namespace
-            run("ip", "link", "del", link)
-    shutil.rmtree(Path("/tmp") / name, ignore_errors=True)
+    """Remove all that the maker of this name has made: processes, namespaces, bridge, files.
+
+    What cannot be removed holds up nothing else.
+
+    Raises:
+        HostsError: something is left; it names all of that.
+    """
+    left: list[str] = []
+    with _noting(left):
+        kill_all(lambda: pids_of(name), name)
+    with _noting(left):
+        for namespace in _namespaces(name):
+            with _noting(left):
+                run("ip", "netns", "del", namespace)
+    with _noting(left):
+        for link in _links(name):
+            with _noting(left):
+                _remove_link(name, link)
+    folder = Path("/tmp") / name
+    shutil.rmtree(folder, ignore_errors=True)  # or the first file that stays would keep the others
+    if folder.exists():
+        left.append(f"{folder} cannot be removed")
     for page in Path("/dev/shm").glob(f"elastic-{name}-*"):
-        page.unlink(missing_ok=True)
+        with _noting(left):
+            page.unlink(missing_ok=True)
+    if left:
+        raise HostsError("; ".join(left))
+
+
+@contextlib.contextmanager
+def _noting(left: list[str]) -> Iterator[None]:
+    """What goes wrong within is noted, and ends nothing else."""
+    try:
+        yield
+    except (HostsError, OSError) as error:
+        left.append(str(error))
+
+
+def _remove_link(name: str, link: str) -> None:
+    """Remove a link, unless it has gone meanwhile: a cable goes with the namespace that its other end is in."""
+    try:
+        run("ip", "link", "del", link)
+    except HostsError:
+        if link in _links(name):
+            raise
 
 
 def leftovers() -> list[str]:

@@ -44,6 +44,7 @@ class Fault:
         full_size: members that make the run whole again.
         room_at_s: wall clock when there was room for so many again; 0 where it never went.
         watched_s: time after it in which it may still show; gaps between commits are looked for so long at least.
+        proof: how it was seen that it took place, where who trains has nothing to write of it; empty: it was not.
         note: what else was seen.
     """
 
@@ -55,6 +56,7 @@ class Fault:
     full_size: int = 0
     room_at_s: float = 0.0
     watched_s: float = 0.0
+    proof: str = ""
     note: str = ""
 
     @property

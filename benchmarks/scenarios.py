@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from benchmarks.hosts import HEAD
@@ -64,7 +65,7 @@ def leader(stage: Stage) -> Fault:
 
 def swap(stage: Stage) -> Fault:
     """SIGKILL to a member while a spare stands ready."""
-    return dataclasses.replace(kill(stage), kind="swap")
+    return _signal(stage, "swap", stage.member(), signal.SIGKILL)
 
 
 def stop(stage: Stage) -> Fault:
@@ -141,7 +142,8 @@ def halves(stage: Stage) -> Fault:
 def headless(stage: Stage) -> Fault:
     """The head, with driver and supervisor, is cut off from all hosts for a while; they reach each other."""
     hosts = list(stage.hosts.hosts)
-    return _parted(stage, "headless", [], [([HEAD], hosts), (hosts, [HEAD])])
+    answered = stage.hosts.answering()
+    return _parted(stage, "headless", [], [([HEAD], hosts), (hosts, [HEAD])], answered)
 
 
 def mute(stage: Stage) -> Fault:
@@ -167,13 +169,21 @@ def _others(stage: Stage, host: str) -> list[str]:
     return [HEAD, *(other for other in stage.hosts.hosts if other != host)]
 
 
-def _parted(stage: Stage, kind: str, far: list[str], ways: list[tuple[list[str], list[str]]]) -> Fault:
-    """For a while no packet goes from those to these, way by way; `far`: hosts whose members count as hit."""
+def _parted(
+    stage: Stage, kind: str, far: list[str], ways: list[tuple[list[str], list[str]]], answered: Collection[str] = ()
+) -> Fault:
+    """For a while no packet goes from those to these, way by way.
+
+    Args:
+        far: hosts whose members count as hit. answered: hosts that have answered the head, and that must not any more.
+    """
     members = stage.members_by_host()
     for senders, receivers in ways:
         stage.hosts.silence(senders, receivers)
     fault = stage.fault(kind, {pid for host in far for pid in members.get(host, ())}, returns=True)
     stage.spoiled.update(stage.hosts.hosts)  # Ray may have given any of them up
+    if answered and not {*answered} & {*stage.hosts.answering()}:
+        fault = stage.struck = dataclasses.replace(fault, proof=f"{len(answered)} hosts answer the head no more")
     stage.wait_s(CUT_S)
     stage.hosts.unite()
     return fault
@@ -184,6 +194,7 @@ def join(stage: Stage) -> Fault:
     before = set(stage.watch.started)
     members = len(stage.watch.members)
     stage.hosts.add(slots=1)
+    stage.fault("join", set(), full_size=members + 1)  # who starts nobody there has failed
     stage.wait_for(lambda: bool(set(stage.watch.started) - before), "a worker on the new slot had started")
     return stage.fault("join", set(), full_size=members + 1)
 
@@ -219,22 +230,22 @@ def coordinator(stage: Stage) -> Fault:
     stage.fault("coordinator", set())
     for pid in struck:
         stage.signal(pid, signal.SIGKILL)
-    stage.wait_for(lambda: not stage.is_running(*struck), "the processes that coordinate were gone")
-    note = ", ".join(f"{title} ({pid}) is gone" for pid, title in struck.items())
-    return _watched(stage, note)
+    proof = ", ".join(f"{title} ({pid}) is gone" for pid, title in struck.items())
+    return _watched(stage, proof if stage.see_gone(*struck) else "")
 
 
 def driver(stage: Stage) -> Fault:
     """SIGKILL to the process that began the run; another one is started some seconds later."""
     stage.fault("driver", set())
-    stage.replace_driver(DRIVER_S)
-    return _watched(stage, f"another one was started {DRIVER_S:.0f} s later")
+    is_killed = stage.replace_driver(DRIVER_S) == -signal.SIGKILL
+    proof = "the driver was killed" if is_killed else ""
+    return _watched(stage, proof, f"another one was started {DRIVER_S:.0f} s later")
 
 
-def _watched(stage: Stage, note: str) -> Fault:
+def _watched(stage: Stage, proof: str, note: str = "") -> Fault:
     """What was struck last may still show for a while."""
     assert stage.struck is not None
-    stage.struck = dataclasses.replace(stage.struck, watched_s=WATCHED_S, note=note)
+    stage.struck = dataclasses.replace(stage.struck, watched_s=WATCHED_S, proof=proof, note=note)
     stage.wait_s(WATCHED_S)
     return stage.struck
 
@@ -250,6 +261,7 @@ def everyone(stage: Stage) -> Fault:
 
 def clean(stage: Stage) -> Fault:
     """Nothing at all, for a while: what a step takes."""
+    stage.fault("clean", set())  # who falls over while nothing is done has failed
     stage.wait_s(CLEAN_S)
     return stage.fault("clean", set())
 

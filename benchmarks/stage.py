@@ -171,15 +171,29 @@ class Stage:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
-    def replace_driver(self, after_s: float) -> None:
-        """SIGKILL to the driver; another one is started a while later, as whoever submits the run does."""
+    def replace_driver(self, after_s: float) -> int:
+        """SIGKILL to the driver; another one is started a while later, as whoever submits the run does.
+
+        Returns:
+            Exit code of the first one, which may have ended before.
+        """
         self._driver.kill()
-        self._driver.wait(_END_S)
-        until_s = time.monotonic() + after_s
-        while time.monotonic() < until_s:  # not `wait_for`, which has no use for a run without a driver
+        code = self._driver.wait(_END_S)
+        self._look_until(lambda: False, after_s)
+        self._start_driver()
+        return code
+
+    def see_gone(self, *pids: int) -> bool:
+        """Whether these have ended, or do so soon."""
+        self._look_until(lambda: not self.is_running(*pids), _END_S)
+        return not self.is_running(*pids)
+
+    def _look_until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        """Watch until it is so, for so long at most: not `wait_for`, which has no use for a run without a driver."""
+        until_s = time.monotonic() + timeout_s
+        while not is_so() and time.monotonic() < until_s:
             self.watch.look()
             time.sleep(_LOOK_S)
-        self._start_driver()
 
     @property
     def leader(self) -> int:

@@ -1,6 +1,7 @@
 """A storm: faults at times that a seed sets, the same for all systems; then what became of the promises."""
 
 import dataclasses
+import itertools
 import math
 import random
 import signal
@@ -125,8 +126,10 @@ def play(stage: Stage, plan: list[Strike], storm_s: float) -> dict[str, Any]:
         code = stage.finish()
         note = f"the run ended with code {code}" if code else ""
     except Exception as error:  # whatever it was: the step log is there
-        if not storm.faults:
+        if stage.struck is None:
             raise
+        if not storm.faults or storm.faults[-1].at_s != stage.struck.at_s:
+            storm.faults.append(stage.struck)  # it was done, and the run ended while it lasted
         note = str(error) if isinstance(error, LateError | RunEndedError) else f"{type(error).__name__}: {error}"
     stage.watch.look()
     return report(stage, storm, storm_s) | {"timed_out": note.startswith("not in time"), "note": note}
@@ -136,7 +139,7 @@ def report(stage: Stage, storm: Storm, storm_s: float) -> dict[str, Any]:
     """The row of a storm: what each fault cost, the run as a whole, and where the time went."""
     log, faults = stage.watch.log(), storm.faults
     rows: list[dict[str, Any]] = []
-    for fault, following in zip(faults, [*faults[1:], None], strict=True):
+    for fault, following in itertools.zip_longest(faults, faults[1:]):
         until_s = following.at_s if following else math.inf
         window = stage.watch.log(until_s)
         rows.append({"kind": fault.kind, "at_s": fault.at_s, "note": fault.note, "misfire": misfire(window, fault)})
@@ -145,6 +148,7 @@ def report(stage: Stage, storm: Storm, storm_s: float) -> dict[str, Any]:
     outages = [(row["at_s"], row["at_s"] + (row["t_resume_s"] or 0.0)) for row in costly]
     spent = where_time_went(log, outages or [(storm.began_s, storm.began_s)], MICRO_BATCHES)
     summary = {
+        "discarded": "" if any(not row["misfire"] for row in costly) else "nothing shows that any strike took place",
         "t_detect_s": _worst(rows, "t_detect_s"),
         "t_resume_s": _worst(rows, "t_resume_s"),
         "t_full_s": _worst(rows, "t_full_s"),

@@ -15,8 +15,9 @@ _CUT_GRACE_S = 1.0  # of packets under way when a host is cut off
 _SILENT_AFTER_S = {"notice": 6.0} | dict.fromkeys(
     ("kill", "leader", "swap", "stop", "node", "power", "donor", "everyone", "shrink"), _GRACE_S
 )
-_PARTED = ("partition", "split", "mute", "deaf")
+_PARTED = ("partition", "split", "halves", "mute", "deaf")
 _PARTED_S = 10.0
+_UNWRITTEN = ("coordinator", "driver", "headless")  # they hit nobody who trains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +93,18 @@ def played(
 
 
 def misfire(log: StepLog, fault: Fault) -> str:
-    """Why the step log does not show that the fault took place; empty if it does, or if there is nothing to show.
+    """Why nothing shows that the fault took place; empty if something does, or if there is nothing to show.
 
     Who was killed or stopped had trained before and wrote nothing after it; who was cut off took part in no attempt
-    that began soon after, together with those who were not.
+    that began soon after and was committed soon, together with those who were not. Where nobody who trains was hit, the
+    observer has seen it.
     """
     if (silent_after_s := _SILENT_AFTER_S.get(fault.kind)) is not None:
         return _misfired_silence(log, fault, silent_after_s)
     if fault.kind in _PARTED:
         return _misfired_parting(log, fault)
+    if fault.kind in _UNWRITTEN and not fault.proof:
+        return "nobody saw that the fault took place"
     return ""
 
 
@@ -130,9 +134,12 @@ def _answered_s(log: StepLog, fault: Fault) -> float:
 
 
 def _misfired_parting(log: StepLog, fault: Fault) -> str:
+    if not fault.victims:
+        return "the fault hit nobody"
     from_s, until_s = fault.at_s + _CUT_GRACE_S, fault.at_s + _PARTED_S
-    done = {commit.attempt for commit in log.commits}
-    soon = [pids for attempt, pids in log.takers.items() if attempt in done and from_s < log.begun_s[attempt] < until_s]
+    # What was begun then and committed much later may have waited until all was mended.
+    done = {commit.attempt for commit in log.commits if commit.at_s < until_s}
+    soon = [pids for attempt, pids in log.takers.items() if attempt in done and from_s < log.begun_s[attempt]]
     if any(pids & fault.victims and pids & fault.survivors for pids in soon):
         return "who was cut off trained on with the others"
     return ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import NEEDED_TO_IMPAIR, Network, why_not
+from benchmarks.hosts import HEAD, NEEDED_TO_IMPAIR, Network, why_not
 from benchmarks.remains import HostsError, clean, leftovers, pids_on
 from elastic.chaos.aftermath import Aftermath, CannotStrikeError
 from elastic.chaos.network import cut, impair
@@ -123,6 +123,21 @@ def test_a_way_is_silent_until_it_is_undone(network: Network, pair: tuple[str, s
         assert answers(bystander, address) == ["answer"], "others are heard"
         network.unite()
         assert is_heard_again(asking, address)
+
+
+@needs_root
+@pytest.mark.parametrize("is_head_heard", [True, False])
+def test_a_host_that_does_not_hear_the_head_or_is_not_heard_by_it_does_not_answer_it(
+    is_head_heard: bool, network: Network
+) -> None:
+    cut_off, other = network.add_host().name, network.add_host().name
+    assert network.answering() == [cut_off, other]
+    network.silence(*(([cut_off], [HEAD]) if is_head_heard else ([HEAD], [cut_off])))
+    assert network.answering() == [other]
+    network.unite()
+    deadline_s = time.monotonic() + 10.0
+    while network.answering() != [cut_off, other]:
+        assert time.monotonic() < deadline_s
 
 
 @needs_root

@@ -1,8 +1,8 @@
 """Effect. The bench goes on whatever becomes of one run, and ends cleanly when it is told to."""
 
-import math
+import dataclasses
+import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,114 +13,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench, link, recovery, suite
+from benchmarks import link, recovery, suite
 from benchmarks.bench import Bench, Settings
 from benchmarks.remains import HostsError
 from benchmarks.rows import Fault
 from benchmarks.scenarios import STRIKES
 from benchmarks.stage import LateError, RunEndedError, Stage
-from benchmarks.systems import TUNED
-from benchmarks.turns import Turn
-from elastic.demo.steplog import StepLog, collect
+from tests.effects.bench_parts import TURN, Hosts, Played, on, strike
 
 ROOT = Path(__file__).resolve().parents[2]
-TURN = Turn(scenario="kill", settings=TUNED, system="elastic", number=0)
 DEADLINE_S = 60.0
-
-
-class Hosts:
-    """Cannot be closed so many times."""
-
-    def __init__(self, failures: int = 0) -> None:
-        self.failures, self.closed = failures, 0
-        self.slots = {"h": 2}
-
-    def close(self) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise HostsError("would not die")
-        self.closed += 1
-
-    def lose(self, name: str) -> None:
-        raise HostsError(f"{name} cannot be removed")
-
-
-def line(event: str, at_s: float, pid: int, step: int, **facts: Any) -> dict[str, Any]:
-    return {"event": event, "t": at_s, "pid": pid, "step": step, "generation": 1, "attempt": 1, **facts}
-
-
-class Played:
-    """Stands for a stage: a run of four that trains until 10.0, and of which one is killed then."""
-
-    def __init__(self, last: Exception | None = None) -> None:
-        self.system = SimpleNamespace(why_small=lambda kind: "", on_ray=True)
-        self.job = SimpleNamespace(step_s=0.0, state_bytes=0, seed=0)
-        self.chance, self.spoiled, self.last_word = random.Random(0), set[str](), "a last word"
-        self.struck: Fault | None = None
-        self.watch = SimpleNamespace(log=self.log, look=lambda: None)
-        self._last = last
-
-    def log(self, until_s: float = math.inf) -> StepLog:
-        lines = [
-            line(event, at_s, pid, step, ids=[], loss=0.0)
-            for step, at_s in enumerate((8.0, 9.0, 10.5, 11.5))
-            for pid in ((1, 2, 3, 4) if at_s < 10.0 else (1, 2, 3))
-            for event in ("consumed", "committed")
-        ]
-        return collect(one for one in lines if one["t"] < until_s)
-
-    def __enter__(self) -> "Played":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def wait_until_calm(self, calm_s: float) -> None:
-        pass
-
-    def allow_s(self, seconds: float) -> None:
-        pass
-
-    def wait_s(self, seconds: float) -> None:
-        pass
-
-    def wait_for(self, is_so: Any, what: str) -> None:
-        if self._last is not None:
-            raise self._last
-
-    def finish(self) -> int:
-        raise LateError("not in time: the end of the run")
-
-
-def strike(stage: Any) -> Fault:
-    members = frozenset({1, 2, 3, 4})
-    stage.struck = Fault(kind="kill", at_s=10.0, members=members, victims=frozenset({4}), full_size=4)
-    return stage.struck
-
-
-def on(hosts: Any, tmp_path: Path, stage: Any, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    made = Bench(Settings(), tmp_path)
-    made._hosts = hosts
-
-    def stage_of(*_: Any, **__: Any) -> Any:
-        if isinstance(stage, Exception):
-            raise stage
-        return stage
-
-    monkeypatch.setattr(made, "_stage", stage_of)
-    return made
-
-
-@pytest.mark.parametrize("error", [HostsError("a raylet did not start"), ZeroDivisionError("float"), KeyError(0)])
-def test_a_run_that_cannot_begin_has_a_row_and_the_hosts_are_made_anew(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosts = Hosts()
-    made = on(hosts, tmp_path, error, monkeypatch)
-    row = made.repetition(TURN)
-    assert str(error) in row["note"] and not row["discarded"]
-    assert hosts.closed == 1 and made._hosts is None
-    assert len(made.troubles) == 1
 
 
 @pytest.mark.parametrize("error", [RunEndedError("the run ended with code 1"), KeyError("nobody")])
@@ -144,6 +46,18 @@ def test_a_strike_that_fails_half_way_keeps_what_the_run_wrote(tmp_path: Path, m
     row = on(Hosts(), tmp_path, Played(), monkeypatch).repetition(TURN)
     assert row["t_resume_s"] == pytest.approx(0.5)
     assert "ended with code 1" in row["note"]
+
+
+def test_a_run_that_is_late_keeps_what_its_strike_has_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A donor is noted before it is said that a fifth one makes the run whole."""
+
+    def notes(stage: Any) -> Fault:
+        stage.struck = dataclasses.replace(strike(stage), full_size=3)
+        return dataclasses.replace(stage.struck, full_size=5, note="seen")
+
+    monkeypatch.setitem(STRIKES, "kill", notes)
+    row = on(Hosts(), tmp_path, Played(LateError("not in time: it was whole")), monkeypatch).repetition(TURN)
+    assert (row["t_full_s"], row["seen"], row["timed_out"]) == (None, "seen", True)
 
 
 @pytest.mark.parametrize("failures", [1, 9])
@@ -185,12 +99,14 @@ def test_after_the_time_that_was_set_no_run_begins(tmp_path: Path, monkeypatch: 
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_a_fault_that_never_fires_has_a_row_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_can_never_play_a_scenario_says_so_also_when_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recovery, "provenance", dict)
-    made = Bench(Settings(), tmp_path)
-    monkeypatch.setattr(made, "repetition", lambda turn: bench.blank(turn) | {"discarded": "the fault hit nobody"})
-    recovery.measure(made, [TURN], tmp_path / "out.json")
-    assert "in none of 3 tries" in (tmp_path / "out.json").read_text()
+    turn = dataclasses.replace(TURN, scenario="straggler", system="torchrun")
+    recovery.measure(Bench(Settings(), tmp_path), [turn], tmp_path / "out.json", until_s=time.monotonic() - 1.0)
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["unavailable"] == row["note"] == "does nothing about slow workers"
 
 
 ENDING = """

@@ -1,5 +1,6 @@
 """Pure. Who is measured when, which runs do not count, and where a peer's processes are put."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -121,9 +122,24 @@ def test_who_was_cut_off_may_train_but_not_with_the_others() -> None:
     assert "with the others" in misfire(log((8.0, "abcd"), (13.0, "abcd")), fault("partition"))
 
 
-def test_faults_that_hit_no_member_have_nothing_to_show() -> None:
-    for kind in ("clean", "coordinator", "join"):
+@pytest.mark.parametrize("kind", ["partition", "split", "halves", "mute", "deaf"])
+def test_who_was_parted_commits_nothing_together_until_it_is_mended(kind: str) -> None:
+    assert misfire(log((8.0, "abcd"), (13.0, "ab"), (14.0, "cd")), fault(kind, victims="cd")) == ""
+    assert "with the others" in misfire(log((8.0, "abcd"), (13.0, "abcd")), fault(kind, victims="cd"))
+    assert misfire(log((8.0, "abcd"), (19.5, "abcd")), fault(kind, victims="cd")) == ""  # it was committed at 20.5
+    assert "hit nobody" in misfire(log((8.0, "abcd"), (13.0, "abcd")), fault(kind, victims=""))
+
+
+def test_where_nothing_is_broken_there_is_nothing_to_show() -> None:
+    for kind in ("clean", "join", "busy"):
         assert misfire(log((8.0, "abcd"), (11.0, "abcd")), fault(kind, victims="")) == ""
+
+
+@pytest.mark.parametrize("kind", ["coordinator", "driver", "headless"])
+def test_what_hits_nobody_who_trains_was_seen_by_the_observer(kind: str) -> None:
+    struck = replace(fault(kind, victims=""), note="another one was started 5 s later")
+    assert "nobody saw" in misfire(log((8.0, "abcd"), (11.0, "abcd")), struck)
+    assert misfire(log((8.0, "abcd"), (11.0, "abcd")), replace(struck, proof="the driver was killed")) == ""
 
 
 def test_each_system_says_what_it_cannot_do() -> None:
