@@ -88,6 +88,7 @@ bench-overhead: $(READY) ## what a step costs with and without this library
 	$(BIN)/python -m benchmarks.overhead --out runs/overhead.json $(ARGS)
 
 bench-recovery: $(READY) ## what faults cost; needs root and ip
+	$(BIN)/python -m benchmarks.hosts --clean
 	$(BIN)/python -m benchmarks.recovery --scenario all --out runs/recovery.json $(ARGS)
 
 bench-reproducible: $(READY) ## what a step costs with sums in one fixed order
