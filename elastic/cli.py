@@ -121,7 +121,10 @@ def tune(
     address: str | None,
     as_json: bool,
 ) -> None:
-    """Change settings of RUN while it trains: at the end of a step, on all workers, without a restart."""
+    """Change settings of RUN while it trains: at the end of a step, on all workers, without a restart.
+
+    Which settings suit a cluster says `elastic plan`, without a run.
+    """
     from elastic.actors.asking import tune as tune_run
 
     settings: dict[str, Any] = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from elastic.commands.many import processors, runs_of
-from elastic.commands.style import Finite, between, json_option
+from elastic.commands.style import Finite, apart, between, json_option
 from elastic.control.faults import seconds
 from elastic.control.plain import in_json
 from elastic.sim.planning import Given, Plan, planned
@@ -107,8 +107,4 @@ def _tell(given: Given, found: Plan) -> None:
 
 def _against(row: Row, other: Row) -> str:
     """By how much another value does more or less work than the chosen one, on the same failures."""
-    if other is row:
-        return ""
-    mean, interval = difference_of(other, row)
-    tie = ", a tie" if interval is not None and interval[0] <= 0.0 <= interval[1] else ""
-    return f"  {100 * mean:+.3f}{between(interval, 3, '+')}{tie}"
+    return "" if other is row else f"  {apart(*difference_of(other, row))}"

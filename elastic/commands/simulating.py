@@ -11,7 +11,7 @@ import click
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
-from elastic.commands.style import UNSOUND, between, json_option
+from elastic.commands.style import UNSOUND, apart, between, json_option
 from elastic.control.plain import in_json
 from elastic.errors import SettingError
 from elastic.sim.campaign import (
@@ -26,7 +26,7 @@ from elastic.sim.campaign import (
     shrink,
     to_plain,
 )
-from elastic.sim.study import Row, row_of
+from elastic.sim.study import Row, difference_of, row_of
 
 CASE_STUDY, LOG = "case_study", "log_896"
 _WHAT = {"kinds": "failed", "decided": "decided"}
@@ -142,18 +142,29 @@ def _deciding(entry: Entry, policies: Sequence[str]) -> Sequence[str | None]:
 def facts(entries: Sequence[Entry], rows: Sequence[Row], policies: Sequence[str | None] = ()) -> dict[str, Any]:
     """What `--json` prints: a row's gain is over the row before it under the same policy, or under none.
 
+    `against` compares a row with the same one under the first of its policies, on the same failures; None of the first.
+
     Args:
         policies: by row, who decides in it; empty: nobody in particular.
     """
     told: list[dict[str, Any]] = []
     before: dict[str | None, float] = {}
+    first, leads = None, next(filter(None, policies), None)
     for entry, row, policy in zip(entries, rows, policies or [None] * len(rows), strict=True):
         gain = None if entry.is_first or policy not in before else row.goodput - before[policy]
         before |= {policy: row.goodput} if policy else dict.fromkeys((None, *policies), row.goodput)
+        first = row if policy in (None, leads) else first
         sources = {where: source for where, source in entry.scenario.sources.items() if source}
         said = {"assumptions": entry.assumptions, "published": entry.published, "sources": sources}
-        told.append({**row.told, "gain": gain, **said})
+        told.append({**row.told, "gain": gain, "against": _against(row, first), **said})
     return {"rows": told}
+
+
+def _against(row: Row, first: Row | None) -> dict[str, Any] | None:
+    if first is None or first is row:
+        return None
+    mean, interval = difference_of(row, first)
+    return {"row": first.name, "difference": mean, "interval": interval}
 
 
 def _tell(found: dict[str, Any], title: str, as_json: bool, report: Path | None) -> None:
@@ -181,6 +192,9 @@ def _print(found: dict[str, Any]) -> None:
             f"{told['name']:<{width}}  {100 * told['goodput']:6.2f} % {between(told['interval'], 2)}  {gain}"
             f"  {told['incidents']:.1f} incidents of {told['lost_s']:.0f} s{published}{cost}"
         )
+        if told["against"] is not None:
+            other = told["against"]
+            click.echo(f"{'':<{width}}    against {other['row']}: {apart(other['difference'], other['interval'])}")
         largest = sorted(told["shares"].items(), key=lambda one: -one[1])
         lost = ", ".join(
             f"{name} {100 * share:.2f}" for name, share in largest if name != "productive" and share > 5e-5

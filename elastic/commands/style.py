@@ -76,3 +76,9 @@ def between(interval: tuple[float, float] | None, digits: int, sign: str = "") -
         return ""
     low, high = (f"{100 * end:{sign}.{digits}f}" for end in interval)
     return f" [{low}, {high}]"
+
+
+def apart(mean: float, interval: tuple[float, float] | None) -> str:
+    """By how much two rows differ, in points of percent, and whether that is a tie."""
+    tie = ", a tie" if interval is not None and interval[0] <= 0.0 <= interval[1] else ""
+    return f"{100 * mean:+.3f}{between(interval, 3, '+')}{tie}"

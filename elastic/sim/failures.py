@@ -61,7 +61,7 @@ def failures_of(scenario: Scenario, seed: int) -> list[Failure]:
         *_storage(scenario, seed),
         *_flapping(scenario, seed),
         *_scheduled(scenario, seed),
-        *_spot(scenario),
+        *_spot(scenario, seed),
     ]
     return sorted(found, key=lambda one: (one.at_s, one.kind.value, one.nodes))
 
@@ -161,21 +161,25 @@ def _struck(fault: Fault, names: dict[str, int]) -> Failure:
     )
 
 
-def _spot(scenario: Scenario) -> Iterator[Failure]:
-    """Machines that are beyond the capacity of a trace are away until it is large enough again."""
-    rows, wanted = scenario.failures.spot, scenario.machine_count
-    capacity = wanted
-    gone_s: dict[int, float] = {}
+def _spot(scenario: Scenario, seed: int) -> Iterator[Failure]:
+    """Machines that are beyond the capacity of a trace are away until it is large enough again.
+
+    Whom a lender takes is not up to the job: they are drawn among all that the trace has left, idle spares and those
+    that are being repaired included. Who went first is back first.
+    """
+    wanted, rng = scenario.machine_count, Chance("spot", seed)
+    there, gone_s = list(range(wanted)), dict[int, float]()
     spans: dict[tuple[float, float], list[int]] = {}
-    for at_s, machines in (*rows, (scenario.end_s, wanted)):
-        there = min(machines, wanted)
-        for node in range(there, capacity):
-            gone_s[node] = at_s
-        for node in range(capacity, there):
+    for at_s, machines in (*scenario.failures.spot, (scenario.end_s, wanted)):
+        capacity = min(machines, wanted)
+        while len(there) > capacity:
+            gone_s[there.pop(rng.randint(0, len(there) - 1))] = at_s
+        while len(there) < capacity:
+            node = next(iter(gone_s))
             spans.setdefault((gone_s.pop(node), at_s), []).append(node)
-        capacity = there
+            there.append(node)
     for (from_s, until_s), nodes in spans.items():
         notice_s = min(scenario.failures.notice_s, from_s)
-        gone = Failure(at_s=from_s, kind=FaultKind.NODE_DOWN, nodes=tuple(nodes), lasts_s=until_s - from_s)
+        gone = Failure(at_s=from_s, kind=FaultKind.NODE_DOWN, nodes=tuple(sorted(nodes)), lasts_s=until_s - from_s)
         told = replace(gone, at_s=from_s - notice_s, kind=FaultKind.NOTICE, lasts_s=notice_s, away_s=gone.lasts_s)
         yield told if notice_s else gone

@@ -188,6 +188,10 @@ def test_codes_of_their_own_are_documented_and_tested():
         assert f"def {test}(" in (ROOT / "tests" / path).read_text(), where
 
 
+def test_who_looks_for_settings_where_a_run_is_tuned_is_shown_the_planner():
+    assert "elastic plan" in elastic("tune", "--help").output
+
+
 def test_no_command_ends_with_a_code_that_its_help_does_not_tell():
     for path in [*(ROOT / "elastic" / "commands").glob("*.py"), ROOT / "elastic" / "cli.py"]:
         ends = re.findall(r"\b(?:sys|ctx)\.exit\((.*)\)", path.read_text())

@@ -24,7 +24,7 @@ from elastic.commands.scenarios import PRESETS, load
 from elastic.errors import SettingError
 from elastic.sim import campaign
 from elastic.sim.scenario import Failures
-from elastic.sim.study import simulate
+from elastic.sim.study import interval_of, simulate
 
 SMALL = """
 name: small
@@ -88,6 +88,31 @@ def test_policies_stand_side_by_side(small):
     by_name = {row["name"].partition(": ")[2]: row for row in found if row["name"].startswith("lives")}
     assert by_name["Ladder"]["goodput"] > by_name[mine]["goodput"]
     assert by_name[mine]["shares"]["paused"] > 0
+
+
+def test_each_further_policy_is_told_against_the_first_one_on_the_same_failures(small):
+    mine = f"{small.parent / 'mine.py'}:waits"
+    options = ("--policy", "Ladder", "--policy", mine, "--policy", "Ladder", "--seeds", 3, "--jobs", 1)
+    restarts, ladder, waits, again = json.loads(told(small, *options, "--json"))["rows"]
+    assert restarts["against"] is ladder["against"] is again["against"] is None
+    scenario = load(str(small))[1].scenario
+    ran = zip(*(runs_of(scenario, policy, 3, jobs=1) for policy in (mine, "Ladder")), strict=True)
+    pairs = [one.goodput - other.goodput for one, other in ran]
+    against = waits["against"]
+    assert against["row"] == "lives: Ladder" and against["difference"] < 0.0
+    assert against["difference"] == pytest.approx(waits["goodput"] - ladder["goodput"])
+    assert tuple(against["interval"]) == interval_of(pairs)
+    (line,) = [one.strip() for one in told(small, *options).splitlines() if "against" in one]
+    low, high = (f"{100 * end:+.3f}" for end in against["interval"])
+    assert line.removesuffix(", a tie") == f"against lives: Ladder: {100 * against['difference']:+.3f} [{low}, {high}]"
+
+
+def test_policies_that_decide_alike_are_a_tie_and_one_seed_has_no_interval(small):
+    small.write_text(SMALL.replace("per_day: 24", "per_day: 0").replace(", spot: trace.csv", ""))
+    options = ("--policy", "Ladder", "--policy", "ShrinkFirst", "--jobs", 1)
+    assert "against lives: Ladder: +0.000 [+0.000, +0.000], a tie" in told(small, *options, "--seeds", 2)
+    assert "against lives: Ladder: +0.000\n" in told(small, *options, "--seeds", 1)
+    assert json.loads(told(small, *options, "--seeds", 1, "--json"))["rows"][2]["against"]["interval"] is None
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ import pytest
 
 from elastic.policies import Ladder
 from elastic.sim.account import Cause
+from elastic.sim.failures import Failure, failures_of
 from elastic.sim.scenario import Failures, Job, Scenario
 from elastic.sim.study import simulate
 from tests.pure.test_fleet_faults import CLUSTER, TIMES, WAYS, ran
 
 
-def with_spares(schedule: str, way: str, least: int = 0, **failures: object):
+def with_spares(schedule: str, way: str, least: int = 0, seed: int = 0, **failures: object):
     played = Scenario(
         name="eight and two",
         cluster=replace(CLUSTER, spare_nodes=2),
@@ -20,7 +21,7 @@ def with_spares(schedule: str, way: str, least: int = 0, **failures: object):
         times=TIMES,
         way=way,
     )
-    found = simulate(played, 0)
+    found = simulate(played, seed)
     assert found.account.total_s == pytest.approx(played.end_s, abs=1e-6)
     return found
 
@@ -35,9 +36,35 @@ def test_what_strikes_a_machine_that_nobody_uses_is_no_incident(way, fault):
     assert struck.incidents == () and struck.account == calm.account
 
 
+def taken(seed: int, *spot: tuple[float, int]) -> list[Failure]:
+    """By a trace, of ten machines."""
+    failures = Failures(spot=spot, notice_s=0.0)
+    ten = Scenario(name="ten", cluster=replace(CLUSTER, spare_nodes=2), job=Job(hours=4.0), failures=failures)
+    return failures_of(ten, seed)
+
+
+def test_whom_a_capacity_trace_takes_is_drawn_among_all_machines():
+    drawn = [taken(seed, (3600.0, 7), (7200.0, 10)) for seed in range(40)]
+    assert {len(set(one.nodes)) for found in drawn for one in found} == {3}
+    assert {node for (one,) in drawn for node in one.nodes} == set(range(10)), "somebody is never taken"
+    assert drawn[3] == taken(3, (3600.0, 7), (7200.0, 10)) != drawn[4]
+
+
+def test_whom_a_capacity_trace_has_taken_is_not_taken_again_and_the_first_is_back_first():
+    for seed in range(20):
+        first, both, second = taken(seed, (10.0, 9), (20.0, 7), (30.0, 8), (40.0, 6), (50.0, 10))
+        assert [(one.at_s, one.lasts_s) for one in (first, both, second)] == [(10.0, 20.0), (20.0, 30.0), (40.0, 10.0)]
+        assert not set(first.nodes) & set(both.nodes) and not set(both.nodes) & set(second.nodes)
+        assert [len(one.nodes) for one in (first, both, second)] == [1, 2, 2]
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_a_capacity_trace_that_takes_machines_nobody_uses_stops_nobody(way):
-    assert with_spares("", way, spot=((3600.0, 9), (7200.0, 10))).incidents == ()
+def test_a_capacity_trace_stops_those_whose_machine_it_takes_and_nobody_by_taking_idle_ones(way):
+    trace = ((3600.0, 9), (7200.0, 10))
+    seed_of = {min(one.nodes[0], 8): seed for seed in range(40) for one in taken(seed, *trace)}
+    idle, used = (with_spares("", way, seed=seed_of[node], spot=trace) for node in (8, 0))
+    assert idle.incidents == ()
+    assert len(used.failures) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -305,6 +305,31 @@ def test_ways_of_keeping_that_lack_a_figure_have_an_empty_cell() -> None:
     }
 
 
+def test_a_log_that_is_replayed_is_counted_as_its_calculator_does_too() -> None:
+    rows = [
+        {
+            "name": f"896-GPU log: {name}",
+            "goodput": goodput,
+            "shares": {"productive": goodput, **missing},
+            "incidents": 20.0,
+            "lost_s": 871.2,
+            "assumptions": "counts and medians",
+        }
+        for name, goodput, missing in (("recipe", 0.5, {"reduced_capacity": 0.02}), ("elastic", 0.9, {}))
+    ]
+    table = tables.log_replayed({"log_896": rows})
+    steps = {name: row["steps, whatever the number of machines"] for name, row in cells(table).items()}
+    assert steps == {"recipe": "52.0 %", "elastic": "90.0 %"}
+    (note,) = table.notes
+    assert "43.4 %" in note and "52.0 %" in note
+
+
+def test_gains_beside_published_ones_are_told_to_be_no_validation() -> None:
+    found = render.load(render.RESULTS.glob("*.json"))
+    assert "no validation" in render.section(found)
+    assert render.section(found).count(tables.LOG_PUBLISHED) == render.report(found).count(tables.LOG_PUBLISHED) == 1
+
+
 def test_a_gpu_that_was_not_there_leaves_its_rows_empty() -> None:
     rows = [
         {"what": "a step", "value": 0.5, "unit": "s", "note": ""},
