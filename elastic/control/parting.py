@@ -2,10 +2,12 @@
 
 When all members had come to form a generation and it was not formed in time, each names, with its answer to the
 freeze, those whom it has waited for in vain. A packet that does not pass one way leaves both ends waiting, so a pair
-is apart as soon as one of them says so.
+is apart as soon as one of them says so. Members who have met at the leader's store and then do not connect name nobody:
+where one link between two of them is broken, all try again until it is whole.
 """
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 from elastic.control.state import Gang
@@ -18,21 +20,23 @@ def together(gangs: tuple[Gang, ...], missed: Mapping[str, Collection[str]]) -> 
 
     A worker waits within its replica for one who is still held up by another replica: that alone parts none.
 
-    Found by taking replicas in order, beginning with each of them in turn: enough where a network has parted into
-    groups, within each of which all reach each other.
+    Found by taking the one that is apart from the fewest, and leaving these out, until nobody is apart: no others are
+    more where a network has parted into groups, within each of which all reach each other, or where links have broken
+    that make no circle. Links here and there leave no two groups: whoever stays may be one of several choices then, of
+    which not each holds the newest step.
 
     Args:
         missed: by worker, whom it has waited for in vain.
     """
-    best: tuple[Gang, ...] = ()
     whole = [gang for gang in gangs if not _is_parted(gang, missed)]
-    for first in whole:
-        found = [first]
-        for gang in whole:
-            if gang is not first and not any(_are_apart(gang, other, missed) for other in found):
-                found.append(gang)
-        best = max(best, tuple(gang for gang in gangs if gang in found), key=lambda one: (len(one), _newest_step(one)))
-    return best
+    apart, left = _who_are_apart(whole, missed), set[int]()
+    while apart:
+        first = min(apart, key=lambda place: (len(apart[place]), -_newest_step(whole[place]), place))
+        gone = apart[first]
+        left |= gone
+        still = {place: others - gone for place, others in apart.items() if place not in gone}
+        apart = {place: others for place, others in still.items() if others}
+    return tuple(gang for place, gang in enumerate(whole) if place not in left)
 
 
 def leave_the_unreached(turn: Turn, survivors: tuple[Gang, ...]) -> None:
@@ -45,7 +49,8 @@ def leave_the_unreached(turn: Turn, survivors: tuple[Gang, ...]) -> None:
     staying = together(survivors, missed) if missed else survivors
     if len(staying) == len(survivors) or len(staying) < turn.settings.scaling.bounds[0]:
         return
-    leaving = [gang for gang in survivors if gang not in staying]
+    firsts = {gang[0].name for gang in staying}  # whole records take their time to compare
+    leaving = [gang for gang in survivors if gang[0].name not in firsts]
     if turn.tally.holders.resumable(but=[worker for gang in leaving for worker in gang]) is None:
         return
     nodes = {worker.node for gang in staying for worker in gang}
@@ -63,9 +68,9 @@ def leave_the_unreached(turn: Turn, survivors: tuple[Gang, ...]) -> None:
             turn.dismiss(worker.name, reason=why)
 
 
-def _newest_step(gangs: tuple[Gang, ...]) -> int:
-    """The last one that a replica of them holds in full, or can apply in full."""
-    return max((min(max(one.step for one in worker.held) for worker in gang) for gang in gangs), default=-2)
+def _newest_step(gang: Gang) -> int:
+    """The last one that this replica holds in full, or can apply in full."""
+    return min(max(one.step for one in worker.held) for worker in gang)
 
 
 def _is_parted(gang: Gang, missed: Mapping[str, Collection[str]]) -> bool:
@@ -74,6 +79,14 @@ def _is_parted(gang: Gang, missed: Mapping[str, Collection[str]]) -> bool:
     return any(b in missed.get(a, ()) and a in missed.get(b, ()) for a, b in pairs)
 
 
-def _are_apart(one: Gang, other: Gang, missed: Mapping[str, Collection[str]]) -> bool:
-    pairs = ((a.name, b.name) for a in one for b in other)
-    return any(b in missed.get(a, ()) or a in missed.get(b, ()) for a, b in pairs)
+def _who_are_apart(gangs: Sequence[Gang], missed: Mapping[str, Collection[str]]) -> dict[int, set[int]]:
+    """By place of a replica, the places of those that it is apart from; nobody who is apart from none."""
+    places = {worker.name: place for place, gang in enumerate(gangs) for worker in gang}
+    apart: dict[int, set[int]] = defaultdict(set)
+    for name in missed.keys() & places.keys():
+        for other in places.keys() & missed[name]:
+            one, another = places[name], places[other]
+            if one != another:
+                apart[one].add(another)
+                apart[another].add(one)
+    return apart

@@ -38,7 +38,7 @@ _LUXURIES = ("before", "bad", "refuse", "rewind", "upload_s", "outage", "node_lo
 FAULTS = (
     "crash", "hang", "mute", "lose_call", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor",
     "lose_beat", "partition", "jump", "notice", "corrupt", "announce", "run_out", "xid", "slow", "pause", "tune",
-    "raise_", "depart", "rack", "split", "linger",
+    "raise_", "depart", "rack", "split", "linger", "link",
 )  # fmt: skip
 _DECIDING = ("Ladder", "Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware", "Redealing")
 
@@ -152,6 +152,7 @@ def _unrest(seed: int, often: float) -> dict[str, Any]:
         **{fault: often * rate * rng.choice((0, 0, 0, 0, 1)) for fault, rate in rates.items()},
         "linger": rng.choice((0.0, 0.0, 0.02)),
         "says_at_door": True,
+        "link": often * 0.04 * rng.choice((0, 0, 0, 0, 1)),
     }
 
 

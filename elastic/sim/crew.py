@@ -313,6 +313,7 @@ class Crew(Door):
         )
         if self.plan.corrupt and self.chance("corrupt"):
             worker.bits, worker.is_tainted = self.sent, True
+            self.struck.add(worker.name)  # others may have to leave its node
         worker.consumed = self.samples.consumed[commit.lineage]
         worker.pending, orders, worker.deferred = commit, worker.deferred, []
         for command in orders:

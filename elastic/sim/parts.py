@@ -35,7 +35,8 @@ class Plan:
         announce: that a node is told that it will be taken away; run_out: that machines do not come; xid: that a GPU
             errs; slow: that one computes slowly; pause, tune: that a user asks for that; raise_: that train_fn raises;
             depart: that a worker leaves by itself; rack: that the driver is cut off from some nodes; split: that
-            some hosts are cut off from the others, and none from the driver. These too are chances per tick.
+            some hosts are cut off from the others, and none from the driver; link: that pairs of hosts are cut off
+            from each other, and from nobody else. These too are chances per tick.
         says_at_door: workers say that they have come to the door, and whom they have missed there. Histories that were
             kept before they did play as they were. linger: chance per forming that user code keeps one from the door.
         policy: who decides: one of POLICIES.
@@ -76,6 +77,7 @@ class Plan:
     depart: float = 0.0
     rack: float = 0.0
     split: float = 0.0
+    link: float = 0.0
     linger: float = 0.0
     says_at_door: bool = False
     policy: str = "Ladder"

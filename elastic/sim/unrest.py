@@ -1,7 +1,7 @@
 """Pure. What befalls a small world beside lost processes and messages: its machines, its GPUs, and its users.
 
 Nodes are announced to go, GPUs tell of errors, some compute slowly; users pause a run, tune it, or have mistakes in
-their train_fn; machines that were asked for do not come; a switch fails.
+their train_fn; machines that were asked for do not come; a switch fails, or a link.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,15 @@ from elastic.sim.world import World
 _LEAVES_S = (2.0, 15.0)  # after its notice
 _PAUSE_S = (1.0, 8.0)
 _SPLIT_S = (1.0, 30.0)
+_LINKS = 3  # that break at once, at most
 _SLOW_S = (5.0, 20.0)
 _RESET_S = (0.5, 3.0)
 _COMES_S = (2.0, 10.0)
 _SLOWNESS = 3.0
 _SHARE = 0.4  # of its own best, at which a slow GPU computes
 GPU = "0"
+
+Gang = tuple[Member, ...]
 
 
 class Unrest(World):
@@ -35,12 +38,14 @@ class Unrest(World):
     Attributes:
         slow_until_s: by worker that computes slowly. views: by generation.
         sides: until when these hosts and the others are out of touch, for each split of the network between workers.
+        links: by (host, other host), until when nothing comes through from the one to the other.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.slow_until_s: dict[str, float] = {}
         self.views: dict[int, View] = {}
         self.sides: list[tuple[float, frozenset[str]]] = []
+        self.links: dict[tuple[str, str], float] = {}
         super().__init__(*arguments, **options)
 
     def tick(self) -> None:
@@ -138,29 +143,58 @@ class Unrest(World):
         self.struck |= self.workers.keys()  # whichever side is the smaller one
         self.sides = [*self.sides, (self.now_s + self.rng.uniform(*_SPLIT_S), side)]
 
+    def break_links(self) -> None:
+        """Between some pairs of hosts nothing passes for a while, at least one way; others reach both all the same."""
+        hosts = sorted({self.node_of(one.name) for one in self.workers.values() if one.is_alive})
+        for _ in range(self.rng.randint(1, _LINKS) if hosts else 0):
+            one, other = self.rng.choice(hosts), self.rng.choice(hosts)
+            if one != other:
+                self.struck |= {one, other}
+                until_s = self.now_s + self.rng.uniform(*_SPLIT_S)
+                self.links |= dict.fromkeys([(one, other), (other, one)][: self.rng.randint(1, 2)], until_s)
+
     def has_heard(self, worker: SimWorker, members: tuple[Member, ...]) -> bool:
-        return not self.sides or super().has_heard(worker, members)
+        """What is sent on a connection that is there arrives, although what is sent back does not."""
+        if not self.sides and not self.links:
+            return True
+        host, hosts = self.node_of(worker.name), [self.node_of(one.worker) for one in members]
+        return not any(self.is_split(host, other) or self.is_broken(other, host) for other in hosts)
 
     def are_in_touch(self, one: SimWorker, other: SimWorker) -> bool:
-        if not self.sides:
+        """Whether they can connect, for which each has to hear the other."""
+        if not self.sides and not self.links:
             return True
-        self.sides = [(until_s, side) for until_s, side in self.sides if until_s > self.now_s]
         hosts = self.node_of(one.name), self.node_of(other.name)
-        return all((hosts[0] in side) is (hosts[1] in side) for _, side in self.sides)
+        return not (self.is_split(*hosts) or self.is_broken(*hosts) or self.is_broken(*hosts[::-1]))
+
+    def is_split(self, one: str, other: str) -> bool:
+        self.sides = [(until_s, side) for until_s, side in self.sides if until_s > self.now_s]
+        return any((one in side) is not (other in side) for _, side in self.sides)
+
+    def is_broken(self, one: str, other: str) -> bool:
+        """Whether nothing comes through from the one host to the other."""
+        return self.links.get((one, other), 0.0) > self.now_s
 
     def check_parted(self, view: View) -> None:
-        """After a forming in vain, who missed each other are not put together again if one side can go on alone."""
+        """After a forming in vain, who missed each other are not put together again if others can go on alone."""
         if view.restored or view.bootstrap or self.ws.state.formed_in_vain != view.generation - 1:
             return
         gangs = [view.gang(replica) for replica in range(view.replicas)]
         holding = [gang for gang in gangs if all(view.rank_of(one.worker) in view.donors for one in gang)]
-        for gang in holding:
-            side = [other for other in holding if other is gang or not self.have_missed(gang, other)]
-            is_one = not any(self.have_missed(one, other) for one in side for other in side)
-            is_enough = is_one and self.plan.replicas[0] <= len(side) < len(holding)
-            must(not is_enough, Law.APART, lambda: f"{view.members}: {side} could go on alone")  # noqa: B023
+        side = self.most(tuple(gang for gang in holding if not self.have_missed(gang, gang)))
+        is_enough = self.plan.replicas[0] <= len(side) < len(holding)
+        must(not is_enough, Law.APART, lambda: f"{view.members}: {side} could go on alone")
 
-    def have_missed(self, one: tuple[Member, ...], other: tuple[Member, ...]) -> bool:
+    def most(self, gangs: tuple[Gang, ...]) -> tuple[Gang, ...]:
+        """As many of these replicas as there are of whom none has missed another."""
+        if not gangs:
+            return ()
+        first, rest = gangs[0], gangs[1:]
+        near = tuple(other for other in rest if not self.have_missed(first, other))
+        with_it = (first, *self.most(near))
+        return with_it if near == rest else max(with_it, self.most(rest), key=len)
+
+    def have_missed(self, one: Gang, other: Gang) -> bool:
         """Whether somebody of one replica has waited for somebody of the other; of one and the same, for its own."""
         names, others = ([member.worker for member in gang] for gang in (one, other))
         pairs = [(names, others), (others, names)]
@@ -212,4 +246,5 @@ ACTS: dict[str, Callable[[Unrest], None]] = {
     "depart": Unrest.depart,
     "rack": Unrest.cut_some,
     "split": Unrest.split,
+    "link": Unrest.break_links,
 }

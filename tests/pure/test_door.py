@@ -61,6 +61,32 @@ def test_workers_of_a_gang_meet_after_those_who_hold_the_same_shard():
     until(world, lambda: world.workers[members[2]].missing == (members[3],))
 
 
+def test_who_does_not_reach_the_leader_alone_leaves():
+    """Both ends of a broken link reach the others, who stay with the leader."""
+    world = full(world_of())
+    world.control(ev.CollectiveBroken(worker="w0", generation=world.ws.generation, error="reset"))
+    until(world, lambda: world.ws.phase is Phase.FORMING)
+    leader, *others, last = (member.worker for member in world.ws.view.members)
+    link = world.node_of(last), world.node_of(leader)
+    world.struck |= {*link}
+    world.links = {link: world.now_s + 60.0}
+    until(world, lambda: world.workers[leader].missing == (last,) and world.workers[last].missing == (leader,))
+    until(world, lambda: world.ws.phase is Phase.RUNNING and world.ws.state.formed_in_vain == world.ws.generation - 1)
+    assert {member.worker for member in world.ws.view.members} == {leader, *others}
+
+
+def test_two_who_have_both_met_at_the_leader_wait_until_the_link_between_them_is_whole():
+    """Nobody can say for whom it waits: no one is left behind, and they try again."""
+    world = full(world_of())
+    members = [member.worker for member in world.ws.view.members]
+    until_s = world.now_s + 25.0
+    world.links = {(world.node_of(members[1]), world.node_of(members[2])): until_s}
+    until(world, lambda: world.ws.state.formed_in_vain > 0)
+    assert not any(world.workers[name].missing for name in members)
+    until(world, lambda: world.now_s > until_s and world.ws.phase is Phase.RUNNING)
+    assert {member.worker for member in world.ws.view.members} == set(members)
+
+
 def test_nobody_is_parted_where_too_few_would_be_left():
     world = full(world_of(replicas=(4, 4)))
     split(world, "w0", lasts_s=40.0)
@@ -104,6 +130,11 @@ def test_who_missed_each_other_and_is_put_together_again_breaks_a_law():
         world.workers[name].missing = missing
     world.check_parted(replace(view, restored=True))
     with pytest.raises(Violation, match="could go on alone"):
+        world.check_parted(view)
+    for name in "w1", "w2", "w3":
+        world.workers[name].missing = ("w0",) if name == "w3" else ()
+    world.workers["w0"].missing = ("w3",)
+    with pytest.raises(Violation, match="could go on alone"):  # one link: no side is cut off from the other
         world.check_parted(view)
 
 

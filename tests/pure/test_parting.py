@@ -1,10 +1,13 @@
 """Networks that part between workers which the driver reaches all: who goes on."""
 
+from itertools import combinations
+
 import pytest
 
 from elastic.control import commands as cmd
 from elastic.control.parting import together
 from elastic.control.state import Phase, Standing, WorkerRecord
+from elastic.sim.chance import Chance
 from tests.pure.bare_controller import BareController, commit
 
 FORMING_S = 30.0
@@ -40,6 +43,43 @@ def test_the_most_who_reach_each_other_stay_together(missed, staying):
 
 def test_of_two_halves_the_one_with_the_newest_step_goes_on():
     assert names(together(gangs(w0=4, w1=4, w2=5, w3=5), HALVES)) == ["w2", "w3"]
+
+
+def test_where_links_have_broken_here_and_there_no_others_are_more():
+    """Two who each do not reach two others: both leave, whoever is ranked first; and one in the middle of a chain."""
+    six = gangs(**{f"w{place}": 4 for place in range(6)})
+    assert names(together(six, {"w0": ("w1", "w2"), "w3": ("w4", "w5")})) == ["w1", "w2", "w4", "w5"]
+    assert names(together(six, {"w1": ("w2",), "w3": ("w2",)})) == ["w0", "w1", "w3", "w4", "w5"]
+    rng = Chance("broken links")
+    for _ in range(100):
+        missed: dict[str, list[str]] = {}
+        for place in range(1, 6):  # at most one link to those before: no circle
+            missed |= {f"w{place}": [f"w{rng.randint(0, place - 1)}"]} if rng.random() < 0.7 else {}
+        assert len(together(six, missed)) == most_in_touch(names(six), missed), missed
+
+
+def most_in_touch(workers: list[str], missed) -> int:
+    """Of all there are to choose from."""
+    links = {(one, other) for one, others in missed.items() for other in others}
+    return max(
+        size
+        for size in range(1, len(workers) + 1)
+        for chosen in combinations(workers, size)
+        if not any({one, other} <= set(chosen) for one, other in links)
+    )
+
+
+def test_of_two_who_do_not_reach_each_other_the_one_with_the_newest_step_goes_on():
+    assert names(together(gangs(w0=4, w1=4, w2=5), {"w0": ("w2",)})) == ["w1", "w2"]
+
+
+def test_thousands_of_replicas_part_at_once():
+    """The controller decides nothing else meanwhile: it may not take the better part of a day."""
+    many = gangs(**{f"w{place}": 4 for place in range(3000)})
+    assert len(together(many, {"w0": ("w7",)})) == 2999
+    near, far = names(many)[:1400], names(many)[1400:]
+    missed = dict.fromkeys(near, tuple(far)) | dict.fromkeys(far, ("w0",))
+    assert names(together(many, missed)) == far
 
 
 def test_a_replica_is_apart_as_a_whole():

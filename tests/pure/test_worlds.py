@@ -387,6 +387,37 @@ def test_hosts_that_do_not_reach_each_other_form_no_group_until_they_do():
     assert world.are_in_touch(*workers) and not world.sides
 
 
+def test_a_broken_link_parts_two_hosts_and_nobody_else():
+    """Nothing that two do together comes about, although each does well with the third."""
+    world = trained(unruly(DriverWorld)(1, Plan(replicas=(3, 3), steps=500)))
+    one, other, third = (world.workers[name] for name in ("w0", "w1", "w2"))
+    until_s = world.now_s + 30.0
+    world.links = {(world.node_of("w0"), world.node_of("w1")): until_s}
+    assert not world.are_in_touch(one, other) and not world.are_in_touch(other, one)
+    assert world.are_in_touch(one, third) and world.are_in_touch(third, other)
+    members = world.ws.view.members
+    assert [world.has_heard(worker, members) for worker in (one, other, third)] == [True, False, True]
+    begun, made = world.ws.generation, len(world.stable)
+    until(world, lambda: world.now_s > until_s)
+    assert len(world.stable) <= made + 1 and world.ws.generation > begun + 1
+    until(world, lambda: len(world.stable) > made + 5)
+    assert world.are_in_touch(one, other)
+
+
+def test_links_break_one_way_or_both_between_hosts_that_are_there():
+    world = trained(unruly(DriverWorld)(1, Plan(replicas=(3, 3), steps=500)))
+    hosts, ways = {world.node_of(name) for name in world.workers}, set()
+    for _ in range(40):
+        world.links.clear()
+        world.break_links()
+        assert {host for link in world.links for host in link} <= hosts & world.struck
+        ways |= {(other, one) in world.links for one, other in world.links}
+    assert ways == {True, False}
+    bare = unruly(DriverWorld)(1, Plan(replicas=(3, 3)))
+    bare.break_links()
+    assert not bare.links, "nobody is there yet"
+
+
 def test_nodes_that_do_not_reach_each_other_copy_nothing():
     world = trained(unruly(DriverDepotWorld)(1, Plan(replicas=(3, 3), steps=500), **DEPOT))
     until(world, lambda: world.pulled > 0)
