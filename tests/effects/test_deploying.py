@@ -250,6 +250,21 @@ def test_the_image_runs_as_the_user_of_the_manifests(target):
     assert any("docker/install.sh /opt/elastic" in line for line in stages()[f"build-{target}"])
 
 
+def environment_of(target: str) -> dict[str, str]:
+    """What the lines ENV of a stage, and of the one that it is made from, leave; without those of the base."""
+    found: dict[str, str] = {"PATH": "/usr/bin"}
+    for line in [*stages()["runtime"], *stages()[target]]:
+        for name, value in (one.split("=", 1) for one in line.split()[1:] if line.startswith("ENV ")):
+            found[name] = value.replace("${PATH}", found["PATH"])
+    return found
+
+
+def test_the_driver_that_gke_mounts_is_found_and_hides_no_program_of_the_image():
+    gpu, cpu = environment_of("gpu"), environment_of("cpu")
+    assert gpu["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64" and "LD_LIBRARY_PATH" not in cpu
+    assert gpu["PATH"] == f"{cpu['PATH']}:/usr/local/nvidia/bin" and cpu["PATH"] == f"{IMAGE_FOLDER}/bin:/usr/bin"
+
+
 def test_the_base_is_an_argument_and_pinned():
     base = re.search(r"^ARG BASE=(\S+)$", DOCKERFILE, flags=re.MULTILINE)
     assert base is not None and re.search(r":\d+\.\d+\.\d+", base[1])
@@ -325,8 +340,7 @@ def test_an_image_without_an_index_is_for_gpus(tmp_path):
 def test_what_the_image_names_is_there():
     assert (ROOT / LOCK).is_file() and folders()["docker"] == "docker" and folders()["requirements"] == "requirements"
     assert all((ROOT / name).exists() for name in folders())
-    (path,) = re.findall(r"PATH=(\S+?):", DOCKERFILE)
-    assert path == f"{IMAGE_FOLDER}/bin", "what is installed is found"
+    assert environment_of("gpu")["PATH"].startswith(f"{IMAGE_FOLDER}/bin:"), "what is installed is found"
     assert PROJECT["project"]["scripts"]["elastic"] == "elastic.cli:main"
     (user,) = re.findall(r"useradd --uid (\d+) ", DOCKERFILE)
     pods = [render(CONFIG, "1")["rayjob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]]
