@@ -20,8 +20,8 @@ IMAGE = "ray-elastic"
 LONGEST_NAME = 47
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 # Of all objects that a run may have.
-_ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding", "priority")
-FILES = frozenset((*_ALWAYS, "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster"))
+_ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding")
+FILES = frozenset((*_ALWAYS, "priority", "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster"))
 _API = "rbac.authorization.k8s.io"
 
 
@@ -57,14 +57,7 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
         "config": _object("v1", "ConfigMap", f"{run}-config", config, data={"run.yaml": written(said)}),
         **_accounts(config, kuberay),
         **_rights(config, kuberay),
-        "priority": _object(
-            "scheduling.k8s.io/v1",
-            "PriorityClass",
-            priority_class(config, kuberay),
-            config,
-            value=kuberay.priority,
-            description=f"Pods of the training run {run}",
-        ),
+        **_priority(config, kuberay),
         **_budget(config, plan),
     }
     name = "raycluster" if kuberay.interactive else "rayjob"
@@ -155,6 +148,14 @@ def _object(api: str, kind: str, name: str, config: RunConfig, **rest: Any) -> O
     if kind not in ("ClusterRole", "ClusterRoleBinding", "PriorityClass") and config.kuberay is not None:
         metadata["namespace"] = config.kuberay.namespace
     return {"apiVersion": api, "kind": kind, "metadata": metadata | {"labels": labels_of(str(config.name))}, **rest}
+
+
+def _priority(config: RunConfig, kuberay: KubeRay) -> dict[str, Object]:
+    if not kuberay.class_value:
+        return {}
+    what = {"value": kuberay.class_value, "description": f"Pods of the training run {config.name}"}
+    name = priority_class(config, kuberay)
+    return {"priority": _object("scheduling.k8s.io/v1", "PriorityClass", name, config, **what)}
 
 
 def _budget(config: RunConfig, plan: Shape) -> dict[str, Object]:

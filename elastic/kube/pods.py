@@ -76,7 +76,7 @@ def of_cluster(config: RunConfig, kuberay: KubeRay, what: str) -> str:
 
 def priority_class(config: RunConfig, kuberay: KubeRay) -> str:
     """Named after its value, too: none can be changed."""
-    return of_cluster(config, kuberay, str(kuberay.priority).replace("-", "n"))
+    return of_cluster(config, kuberay, str(kuberay.class_value).replace("-", "n"))
 
 
 def _group(name: str, role: str, low: int, high: int, template: Object) -> Object:
@@ -233,7 +233,7 @@ def _pod(
     spec: Object = {
         "serviceAccountName": f"{run}-head" if is_head else f"{run}-worker",
         "restartPolicy": "Never",  # what the second autoscaler asks for
-        "priorityClassName": priority_class(config, kuberay),
+        **({"priorityClassName": priority_class(config, kuberay)} if kuberay.class_value else {}),
         "terminationGracePeriodSeconds": kuberay.grace_s if component == TRAINER else _ON_DEMAND_GRACE_S,
         "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
         **place,

@@ -432,6 +432,25 @@ def test_another_priority_is_another_class_since_none_can_be_changed():
     assert cluster(with_kuberay(priority=-5))["headGroupSpec"]["template"]["spec"]["priorityClassName"] == names[1]
 
 
+def test_who_has_a_namespace_only_needs_nothing_outside_of_it():
+    objects = render(with_kuberay(node_rights=False), "1")
+    assert all(one["metadata"]["namespace"] == "default" for one in objects.values())
+    assert "priorityClassName" not in str(objects), "a class that is not there has every pod refused"
+
+
+@pytest.mark.parametrize(
+    ("node_rights", "priority", "value"),
+    [(True, None, 1000), (False, None, 0), (True, 0, 0), (False, 7, 7), (True, -5, -5)],
+)
+def test_pods_name_a_class_where_there_is_one(node_rights, priority, value):
+    config = with_kuberay(node_rights=node_rights, priority=priority)
+    objects, spec = render(config, "1"), cluster(config)
+    pods = [one["template"]["spec"] for one in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+    assert objects.get("priority", {"value": 0})["value"] == value
+    named = {pod.get("priorityClassName") for pod in pods}
+    assert named == ({objects["priority"]["metadata"]["name"]} if value else {None})
+
+
 def test_workers_get_no_token_and_no_pod_runs_as_root():
     spec = cluster(CONFIG)
     pods = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
@@ -549,6 +568,7 @@ def test_an_overlay_holds_the_difference_only():
         "config-patch.yaml",
         "node-role.yaml",
         "node-role-binding.yaml",
+        "priority.yaml",
     }
     assert overlay(ground, ground, "../../base").keys() == {"kustomization.yaml"}
     assert len(base(ground)) == len(ground) + 1
@@ -559,7 +579,7 @@ def test_what_the_overlay_lacks_is_deleted():
         overlay(render(with_kuberay(node_rights=False), "1"), render(CONFIG, "1"), "x")["kustomization.yaml"]
     )
     deleted = [one["target"]["kind"] for one in kustomization["patches"] if "$patch: delete" in one.get("patch", "")]
-    assert deleted == ["ClusterRole", "ClusterRoleBinding"]
+    assert deleted == ["ClusterRole", "ClusterRoleBinding", "PriorityClass"]
 
 
 def test_objects_of_another_name_are_no_overlay():
