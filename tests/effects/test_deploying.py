@@ -33,6 +33,7 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTAL
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 IMAGE_FOLDER, LOCK = "/opt/elastic", "requirements/test.lock"
+RUN = "training"
 INSTALL_S, TOOL_S = 1500.0, 120.0
 # Of programs that are not to be had where tests run, as their manuals have them.
 OPTIONS = {
@@ -95,6 +96,14 @@ def test_a_command_of_kubectl_is_one_that_it_knows(line):
         pytest.skip("kubectl is not there")
     done = subprocess.run([*shlex.split(line), "--help"], capture_output=True, text=True, timeout=TOOL_S, check=False)
     assert done.returncode == 0 and "Usage:\n  kubectl " + line.split()[1] in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("line", of("kubectl"))
+def test_pods_of_other_runs_are_left_alone(line):
+    """All runs of a namespace have the operator's labels."""
+    is_of_all = " pod " in line and re.search(r" (-l|--selector)[ =]", line) is not None
+    assert not is_of_all or f"app.kubernetes.io/name={RUN}" in line
+    assert " --all" not in line
 
 
 def test_kubectl_would_say_so():
