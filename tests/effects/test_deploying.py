@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -37,7 +38,7 @@ RUN = "training"
 INSTALL_S, TOOL_S = 1500.0, 120.0
 # Of programs that are not to be had where tests run, as their manuals have them.
 OPTIONS = {
-    "docker build": {"--target", "-t"},
+    "docker build": {"--build-arg", "--target", "-t"},
     "docker push": set(),
     "helm repo": set(),
     "helm install": {"--version", "--set"},
@@ -202,11 +203,13 @@ def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
     assert "BUCKET" not in done.stdout and "PROJECT" not in done.stdout
 
 
+(RENDERING,) = [one for one in COMMANDS if one.startswith("elastic kuberay render") and "node_rights" in one]
+
+
 def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machines(clone, monkeypatch):
     monkeypatch.setenv("PROJECT", "p7")
     monkeypatch.setenv("BUCKET", "b7")
-    (line,) = [one for one in COMMANDS if one.startswith("elastic kuberay render") and "node_rights" in one]
-    run(os.path.expandvars(line))
+    run(os.path.expandvars(RENDERING))
     written = "".join(path.read_text() for path in (clone / "k8s").glob("*.yaml"))
     assert "iam.gke.io/gcp-service-account: training@p7.iam.gserviceaccount.com" in written
     assert (clone / "k8s" / "node-role.yaml").exists() and "BUCKET" not in written and "PROJECT" not in written
@@ -359,6 +362,27 @@ def test_what_the_image_names_is_there():
     programs = {one for text in entrypoints for one in re.findall(r"entrypoint: python /app/(examples/\S+)", text)}
     assert programs and all((ROOT / one).is_file() for one in programs)
     assert "COPY examples /app/examples" in stages()["runtime"]
+
+
+def test_the_program_that_the_guide_starts_is_in_the_image_that_it_names(clone, monkeypatch):
+    """The image of this repository has none but the examples; another one, made from it, has the user's."""
+    monkeypatch.setenv("REGISTRY", "r7")
+    builds = [shlex.split(os.path.expandvars(line)) for line in of("docker") if line.startswith("docker build")]
+    stock, ours = (line[line.index("-t") + 1] for line in builds)
+    assert f"BASE={stock}" in builds[1]
+    (dockerfile,) = re.findall(r"^```dockerfile\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    base, made_from, copy = dockerfile.splitlines()
+    assert (base, made_from) == ("ARG BASE", "FROM ${BASE}") and copy.startswith("COPY ")
+    *copied, target = copy.split()[1:]
+    run(os.path.expandvars(RENDERING))
+    job = yaml.safe_load((clone / "k8s" / "rayjob.yaml").read_text())["spec"]
+    pods = [job["rayClusterSpec"]["headGroupSpec"], *job["rayClusterSpec"]["workerGroupSpecs"]]
+    assert {pod["template"]["spec"]["containers"][0]["image"] for pod in pods} == {ours}
+    program = job["entrypoint"].removeprefix("python ")
+    assert program in {target + name for name in copied}
+    assert {f"docker push {image}" for image in (stock, ours)} <= {
+        " ".join(shlex.split(os.path.expandvars(one))) for one in of("docker")
+    }
 
 
 def test_the_lock_has_all_that_the_image_installs():
