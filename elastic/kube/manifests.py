@@ -12,7 +12,7 @@ import yaml
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig, Tree, plain_names
 from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class
-from elastic.kube.shape import TRAINER, Shape, adapted, on_mount, shape
+from elastic.kube.shape import SUPERVISOR, TRAINER, Shape, adapted, on_mount, shape
 from elastic.settings import KubeRay
 
 IMAGE = "ray-elastic"
@@ -20,8 +20,9 @@ IMAGE = "ray-elastic"
 LONGEST_NAME = 47
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 # Of all objects that a run may have.
-_ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding")
-FILES = frozenset((*_ALWAYS, "priority", "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster"))
+_ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding", "head-budget", "supervisor-budget")
+_SOMETIMES = ("priority", "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster")
+FILES = frozenset(_ALWAYS + _SOMETIMES)
 _API = "rbac.authorization.k8s.io"
 
 
@@ -58,7 +59,7 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
         **_accounts(config, kuberay),
         **_rights(config, kuberay),
         **_priority(config, kuberay),
-        **_budget(config, plan),
+        **_budgets(config, plan),
     }
     name = "raycluster" if kuberay.interactive else "rayjob"
     return objects | {name: _cluster(config, spec) if kuberay.interactive else _job(config, kuberay, spec)}
@@ -158,16 +159,20 @@ def _priority(config: RunConfig, kuberay: KubeRay) -> dict[str, Object]:
     return {"priority": _object("scheduling.k8s.io/v1", "PriorityClass", name, config, **what)}
 
 
-def _budget(config: RunConfig, plan: Shape) -> dict[str, Object]:
-    """Evictions leave the minimum, but may always take one machine: else a drain would wait for ever."""
+def _budgets(config: RunConfig, plan: Shape) -> dict[str, Object]:
+    """Evictions leave the minimum of workers, but may always take one machine: else a drain would wait for ever.
+
+    They never take the head, whose end costs a restart, nor the supervisor: both are one pod, moved when it suits.
+    """
+    found = {f"{one}-budget": _budget(config, one, one, 1) for one in ("head", SUPERVISOR)}
     low = min(plan.low, plan.high + plan.spares - 1)
-    if not low:
-        return {}
+    return found | ({"disruption-budget": _budget(config, "workers", TRAINER, low)} if low else {})
+
+
+def _budget(config: RunConfig, name: str, component: str, least: int) -> Object:
     # A whole number of pods: for pods of a custom kind nothing else is allowed.
-    spec = {"minAvailable": low, "selector": {"matchLabels": labels_of(str(config.name), TRAINER)}}
-    return {
-        "disruption-budget": _object("policy/v1", "PodDisruptionBudget", f"{config.name}-workers", config, spec=spec)
-    }
+    spec = {"minAvailable": least, "selector": {"matchLabels": labels_of(str(config.name), component)}}
+    return _object("policy/v1", "PodDisruptionBudget", f"{config.name}-{name}", config, spec=spec)
 
 
 def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:

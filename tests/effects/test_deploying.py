@@ -181,7 +181,7 @@ def test_three_commands_lead_to_a_valid_job(clone, monkeypatch):
     assert "`--crds FOLDER`" in README and "`ray-operator/config/crd/bases`" in README
     folder = crds()
     monkeypatch.setattr(judge, "from_directory", lambda _: definitions())  # which are large, and read once
-    assert "7 objects are valid" in run(validate, "--crds", str(folder))
+    assert "9 objects are valid" in run(validate, "--crds", str(folder))
 
 
 def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
@@ -234,7 +234,7 @@ def test_three_commands_lead_to_a_valid_job_by_a_clusters_own_definitions(server
             timeout=TOOL_S,
             check=False,
         )
-    assert done.returncode == 0 and "7 objects are valid" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "9 objects are valid" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", re.findall(r"`(tests/[\w/]+\.py|kuberay/[\w/-]+)`", GUIDE))

@@ -263,7 +263,7 @@ def test_a_mounted_bucket_is_a_directory_inside():
     head = cluster(config)["headGroupSpec"]["template"]
     assert head["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
     assert {"name": "bucket", "mountPath": "/gcs"} in head["spec"]["containers"][0]["volumeMounts"]
-    assert "annotations" not in cluster(config)["workerGroupSpecs"][0]["template"]["metadata"], "it needs none"
+    assert "gke-gcsfuse" not in str(cluster(config)["workerGroupSpecs"][0]["template"]["metadata"]), "it needs none"
 
 
 def test_the_bucket_is_spoken_to_directly_otherwise():
@@ -389,6 +389,21 @@ def test_a_machine_may_be_drained_however_many_there_are(sizes, spares, pool, he
     most = sizes[1] + spares
     kept = objects["disruption-budget"]["spec"]["minAvailable"] if "disruption-budget" in objects else 0
     assert kept == min(held, most - 1) < most
+
+
+def test_head_and_supervisor_are_never_evicted_to_save_a_machine():
+    spec, objects = cluster(CONFIG), render(CONFIG, "1")
+    head, supervisor, workers = (one["template"] for one in (spec["headGroupSpec"], *spec["workerGroupSpecs"]))
+    for name, pod in (("head", head), ("supervisor", supervisor)):
+        budget = objects[f"{name}-budget"]["spec"]
+        assert budget["minAvailable"] == 1, "a share would have the server ask for a scale that there is not"
+        assert budget["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["annotations"] == {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    selectors = [one["spec"]["selector"]["matchLabels"] for name, one in objects.items() if name.endswith("-budget")]
+    for pod in (head, supervisor, workers):
+        labels = pod["metadata"]["labels"].items()
+        assert sum(one.items() <= labels for one in selectors) == 1, "a pod of two budgets can not be evicted at all"
+    assert "annotations" not in workers["metadata"], "they may go"
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------
