@@ -40,8 +40,7 @@ INSTALL_S, TOOL_S = 1500.0, 120.0
 OPTIONS = {
     "docker build": {"--build-arg", "--target", "-t"},
     "docker push": set(),
-    "helm repo": set(),
-    "helm install": {"--version", "--set"},
+    "helm install": {"--create-namespace", "--namespace", "--set"},
     "pip install": set(),
 }
 
@@ -50,7 +49,7 @@ def commands() -> Iterator[str]:
     """Each by itself: lines that go on are joined, loops and assignments taken apart."""
     for block in BLOCKS:
         for line in block.replace("\\\n", " ").splitlines():
-            yield from re.findall(r"\$\((\w[^|)]*)", line)
+            yield from re.findall(r"\$\((\w(?:[^|()]|\([^()]*\))*)", line)
             if not line.startswith(("export ", "for ", "done")):
                 outside, _, inside = line.strip().removesuffix("&").strip().partition(" -- ")
                 is_exec = outside.startswith("kubectl exec ")
@@ -137,12 +136,22 @@ def test_the_commands_of_gcloud_are_some_that_it_knows(tmp_path):
 
 def plain(line: str) -> str:
     """With values in place of variables."""
-    return " ".join(shlex.split(re.sub(r"\$\{?\w+\}?", "x", line)))
+    return " ".join(shlex.split(re.sub(r"\$(\w+|\{[^}]*\})", "x", line)))
 
 
 def test_programs_are_those_that_the_guide_is_about():
     first = {shlex.split(line)[0] for line in COMMANDS}
-    assert first == {"docker", "elastic", "gcloud", "helm", "kubectl", "pip", "python", "ray", "sed"}
+    assert first == {"cp", "docker", "elastic", "gcloud", "helm", "kubectl", "pip", "python", "ray", "sed", "tail"}
+
+
+def test_a_variable_is_set_before_it_is_used():
+    known: set[str] = set()
+    for line in "\n".join(BLOCKS).replace("\\\n", " ").splitlines():
+        if line.startswith("export "):
+            known |= set(re.findall(r"(?:^export| )\s*(\w+)=", re.sub(r"\"\$\(.*?\)\"", "x", line)))
+        known |= set(re.findall(r"^for (\w+) in ", line))
+        used = set(re.findall(r"\$\{?([A-Za-z_]\w*)", line))
+        assert used <= known, line
 
 
 # --- from the first page to manifests ---------------------------------------------------------------------------------
@@ -192,7 +201,7 @@ def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-ec", block.replace("kubectl apply -k", "kubectl kustomize")],
-        env=os.environ | environment | {"BUCKET": "b7", "PROJECT": "p7"},
+        env=os.environ | environment | {"BUCKET": "b7", "PROJECT": "p7", "NAMESPACE": "n7"},
         capture_output=True,
         text=True,
         timeout=TOOL_S,
@@ -201,18 +210,40 @@ def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
     assert done.returncode == 0, done.stderr
     assert "bucketName: b7" in done.stdout and "training@p7.iam.gserviceaccount.com" in done.stdout
     assert "BUCKET" not in done.stdout and "PROJECT" not in done.stdout
+    namespaces = {one["metadata"].get("namespace") for one in yaml.safe_load_all(done.stdout)}
+    assert namespaces == {"n7"}
 
 
-(RENDERING,) = [one for one in COMMANDS if one.startswith("elastic kuberay render") and "node_rights" in one]
+def rendered(clone: Path, *start: str) -> dict[str, Any]:
+    """What the commands of a block, but those that speak to a cluster, leave in `k8s`; it begins so."""
+    (block,) = [one for one in BLOCKS if one.startswith(start)]
+    ours = [
+        line
+        for line in block.replace("\\\n", " ").splitlines()
+        if not line.startswith(("kubectl ", "elastic kuberay v"))
+    ]
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    given = {"BUCKET": "b7", "PROJECT": "p7", "NAMESPACE": "n7", "REGISTRY": "r7"}
+    subprocess.run(["bash", "-ec", "\n".join(ours)], env=os.environ | environment | given, timeout=TOOL_S, check=True)
+    return {path.stem: yaml.safe_load(path.read_text()) for path in (clone / "k8s").glob("*.yaml")}
 
 
-def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machines(clone, monkeypatch):
-    monkeypatch.setenv("PROJECT", "p7")
-    monkeypatch.setenv("BUCKET", "b7")
-    run(os.path.expandvars(RENDERING))
-    written = "".join(path.read_text() for path in (clone / "k8s").glob("*.yaml"))
-    assert "iam.gke.io/gcp-service-account: training@p7.iam.gserviceaccount.com" in written
-    assert (clone / "k8s" / "node-role.yaml").exists() and "BUCKET" not in written and "PROJECT" not in written
+def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machines(clone):
+    objects = rendered(clone, "cp ")
+    account = {"iam.gke.io/gcp-service-account": "training@p7.iam.gserviceaccount.com"}
+    names = {f"[$NAMESPACE/{objects[one]['metadata']['name']}]" for one in ("head-account", "worker-account")}
+    for one in ("head-account", "worker-account"):
+        assert objects[one]["metadata"]["annotations"] == account
+    (loop,) = re.findall(r"for account in (.*?); do", GUIDE)
+    assert {f"[$NAMESPACE/{name}]" for name in loop.split()} == names and "[$NAMESPACE/$account]" in GUIDE
+    assert "node-role" in objects and not re.search("BUCKET|PROJECT", str(objects))
+    assert {one["metadata"].get("namespace", "n7") for one in objects.values()} == {"n7"}
+    assert objects["rayjob"]["metadata"]["name"] == RUN
+
+
+def test_an_upgrade_changes_the_image_and_nothing_else(clone):
+    before, after = rendered(clone, "cp "), rendered(clone, "elastic kuberay render --config run.yaml")
+    assert str(before).replace("r7/training:0.1.0", "r7/training:0.1.1") == str(after) != str(before)
 
 
 @pytest.fixture
@@ -374,8 +405,7 @@ def test_the_program_that_the_guide_starts_is_in_the_image_that_it_names(clone, 
     base, made_from, copy = dockerfile.splitlines()
     assert (base, made_from) == ("ARG BASE", "FROM ${BASE}") and copy.startswith("COPY ")
     *copied, target = copy.split()[1:]
-    run(os.path.expandvars(RENDERING))
-    job = yaml.safe_load((clone / "k8s" / "rayjob.yaml").read_text())["spec"]
+    job = rendered(clone, "cp ")["rayjob"]["spec"]
     pods = [job["rayClusterSpec"]["headGroupSpec"], *job["rayClusterSpec"]["workerGroupSpecs"]]
     assert {pod["template"]["spec"]["containers"][0]["image"] for pod in pods} == {ours}
     program = job["entrypoint"].removeprefix("python ")
