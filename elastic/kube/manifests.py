@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +23,8 @@ _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 _ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding", "head-budget", "supervisor-budget")
 _SOMETIMES = ("priority", "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster")
 FILES = frozenset(_ALWAYS + _SOMETIMES)
+# Where a bucket or a project is named. Neither has capitals.
+_PLACEHOLDER = re.compile(r"(?:gs://|bucketName: |@)([A-Z][A-Z_]*)(?=[/.\s'\"]|$)", re.MULTILINE)
 _API = "rbac.authorization.k8s.io"
 
 
@@ -78,6 +80,11 @@ def text(one: Object) -> str:
 def is_ours(written: str) -> bool:
     """Whether a file holds what was rendered."""
     return "app.kubernetes.io/managed-by: elastic\n" in written
+
+
+def placeholders(objects: Iterable[Object]) -> list[str]:
+    """What still stands for a name of the user's own, such as BUCKET: a cluster takes it, and the run finds nothing."""
+    return sorted({name for one in objects for name in _PLACEHOLDER.findall(text(one))})
 
 
 class _Dumper(yaml.SafeDumper):

@@ -91,6 +91,20 @@ def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, read_once):
     assert "backofLimit" in facts["problems"][0]
 
 
+def test_placeholders_are_warned_of(run_yaml, tmp_path, read_once):
+    """A cluster takes them; the run would find no bucket."""
+    pytest.importorskip("kubernetes")
+    run_yaml.write_text(RUN.replace("gs://bucket/", "gs://BUCKET/"))
+    rendering = ["kuberay", "render", "--config", str(run_yaml), "--out", str(tmp_path / "k8s")]
+    validating = ["kuberay", "validate", str(tmp_path / "k8s"), "--crds", str(read_once)]
+    for command in (rendering, validating):
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 0 and done.stderr == "warning: BUCKET stands for a name of your own: give it\n"
+    assert json.loads(CliRunner().invoke(cli, [*validating, "--json"]).stdout)["placeholders"] == ["BUCKET"]
+    named = CliRunner().invoke(cli, [*rendering, "--set", "checkpoint.persistent=gs://b/llama"])
+    assert named.exit_code == 0 and named.stderr == ""
+
+
 @pytest.mark.parametrize("text", ["a: [", "- op: add"])
 def test_what_is_no_manifest_is_refused(tmp_path, read_once, text):
     (tmp_path / "x.yaml").write_text(text)

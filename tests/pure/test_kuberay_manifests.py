@@ -15,7 +15,7 @@ from elastic.config import from_environment
 from elastic.errors import SettingError
 from elastic.knobs import Given, RunConfig, configured
 from elastic.kube.kustomize import base, json_patch, overlay
-from elastic.kube.manifests import FILES, NODE_RULES, documents, is_ours, render, text, variables, written
+from elastic.kube.manifests import FILES, NODE_RULES, documents, is_ours, placeholders, render, text, variables, written
 from elastic.kube.shape import most_nodes, nodes_for, shape, slots_per_node
 from elastic.policies.sizing import sizing, slots_for
 from elastic.settings import Chaos, Checkpoint, Interval, Keep, KubeRay, Limits, Scaling
@@ -600,6 +600,21 @@ def test_what_the_overlay_lacks_is_deleted():
 def test_objects_of_another_name_are_no_overlay():
     with pytest.raises(ValueError, match="of the overlay is"):
         overlay(render(CONFIG, "1"), render(replace(CONFIG, name="other"), "1"), "x")
+
+
+@pytest.mark.parametrize(
+    ("persistent", "changes", "found"),
+    [
+        ("gs://b/runs", {"service_account": "t@p-1.iam.gserviceaccount.com"}, []),
+        ("gs://BUCKET/runs", {}, ["BUCKET"]),
+        ("gs://MY_BUCKET", {"service_account": "t@PROJECT.iam.gserviceaccount.com"}, ["MY_BUCKET", "PROJECT"]),
+        ("gs://BUCKET/runs", {"gcsfuse": True}, ["BUCKET"]),
+        ("gs://b/BUCKET", {"entrypoint": "python train.py --into BUCKET"}, []),
+    ],
+)
+def test_what_stands_for_a_name_is_told_of(persistent, changes, found):
+    config = replace(with_kuberay(**changes), checkpoint=Checkpoint(persistent=persistent))
+    assert placeholders(render(config, "1").values()) == found
 
 
 def test_documents_are_read_back_as_they_were():
