@@ -35,7 +35,9 @@ COPY --from=build-cpu /opt/elastic /opt/elastic
 USER 1000
 
 FROM runtime AS gpu
-# torch brings CUDA's libraries; the machine has the driver.
+# torch brings CUDA's libraries; the machine has the driver. NVIDIA's container runtime puts it where it is found, and asks
+# for the first two; GKE mounts it at /usr/local/nvidia, where no linker and no shell looks.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64 PATH=${PATH}:/usr/local/nvidia/bin
 COPY --from=build-gpu /opt/elastic /opt/elastic
 USER 1000

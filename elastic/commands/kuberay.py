@@ -32,6 +32,7 @@ def render(file: Path | None, assignments: tuple[str, ...], out: Path | None) ->
 
     config, _ = load(file, merged(*[assigned(one) for one in assignments]))
     objects = manifests.render(config, __version__)
+    _warn_of(manifests.placeholders(objects.values()))
     if out is None:
         click.echo(manifests.documents(objects), nl=False)
         return
@@ -67,6 +68,7 @@ def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None,
         click.echo(f"not judged, for want of the package common-expression-language: {'; '.join(unjudged)}", err=True)
     if facts["undefined"]:
         click.echo(f"not judged, since --crds has no definition of them: {'; '.join(facts['undefined'])}", err=True)
+    _warn_of(facts["placeholders"])
     if as_json:
         tell(facts, as_json)
     if not objects:
@@ -79,13 +81,19 @@ def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None,
 
 
 def _facts(reports: list[Any]) -> dict[str, Any]:
-    """How many objects were judged, what is wrong with them, and what nobody could judge here: rules, and kinds."""
+    """How many objects were judged, what is wrong with them, and what nobody could judge here, and placeholders."""
     return {
         "objects": sum(report.objects for report in reports),
         "problems": [problem for report in reports for problem in report.problems],
         "unjudged": sorted({rule for report in reports for rule in report.unjudged}),
         "undefined": sorted({kind for report in reports for kind in report.undefined}),
+        "placeholders": sorted({name for report in reports for name in report.placeholders}),
     }
+
+
+def _warn_of(placeholders: list[str]) -> None:
+    if placeholders:
+        click.echo(f"warning: {', '.join(placeholders)} stands for a name of your own: give it", err=True)
 
 
 def _found(files: tuple[Path, ...]) -> list[Any]:

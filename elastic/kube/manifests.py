@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,7 @@ import yaml
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig, Tree, plain_names
 from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class
-from elastic.kube.shape import TRAINER, Shape, adapted, on_mount, shape
+from elastic.kube.shape import SUPERVISOR, TRAINER, Shape, adapted, on_mount, shape
 from elastic.settings import KubeRay
 
 IMAGE = "ray-elastic"
@@ -20,8 +20,11 @@ IMAGE = "ray-elastic"
 LONGEST_NAME = 47
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 # Of all objects that a run may have.
-_ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding", "priority")
-FILES = frozenset((*_ALWAYS, "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster"))
+_ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding", "head-budget", "supervisor-budget")
+_SOMETIMES = ("priority", "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster")
+FILES = frozenset(_ALWAYS + _SOMETIMES)
+# Where a bucket or a project is named. Neither has capitals.
+_PLACEHOLDER = re.compile(r"(?:gs://|bucketName: |@)([A-Z][A-Z_]*)(?=[/.\s'\"]|$)", re.MULTILINE)
 _API = "rbac.authorization.k8s.io"
 
 
@@ -57,15 +60,8 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
         "config": _object("v1", "ConfigMap", f"{run}-config", config, data={"run.yaml": written(said)}),
         **_accounts(config, kuberay),
         **_rights(config, kuberay),
-        "priority": _object(
-            "scheduling.k8s.io/v1",
-            "PriorityClass",
-            priority_class(config, kuberay),
-            config,
-            value=kuberay.priority,
-            description=f"Pods of the training run {run}",
-        ),
-        **_budget(config, plan),
+        **_priority(config, kuberay),
+        **_budgets(config, plan),
     }
     name = "raycluster" if kuberay.interactive else "rayjob"
     return objects | {name: _cluster(config, spec) if kuberay.interactive else _job(config, kuberay, spec)}
@@ -84,6 +80,11 @@ def text(one: Object) -> str:
 def is_ours(written: str) -> bool:
     """Whether a file holds what was rendered."""
     return "app.kubernetes.io/managed-by: elastic\n" in written
+
+
+def placeholders(objects: Iterable[Object]) -> list[str]:
+    """What still stands for a name of the user's own, such as BUCKET: a cluster takes it, and the run finds nothing."""
+    return sorted({name for one in objects for name in _PLACEHOLDER.findall(text(one))})
 
 
 class _Dumper(yaml.SafeDumper):
@@ -157,16 +158,28 @@ def _object(api: str, kind: str, name: str, config: RunConfig, **rest: Any) -> O
     return {"apiVersion": api, "kind": kind, "metadata": metadata | {"labels": labels_of(str(config.name))}, **rest}
 
 
-def _budget(config: RunConfig, plan: Shape) -> dict[str, Object]:
-    """Evictions leave the minimum, but may always take one machine: else a drain would wait for ever."""
-    low = min(plan.low, plan.high + plan.spares - 1)
-    if not low:
+def _priority(config: RunConfig, kuberay: KubeRay) -> dict[str, Object]:
+    if not kuberay.class_value:
         return {}
+    what = {"value": kuberay.class_value, "description": f"Pods of the training run {config.name}"}
+    name = priority_class(config, kuberay)
+    return {"priority": _object("scheduling.k8s.io/v1", "PriorityClass", name, config, **what)}
+
+
+def _budgets(config: RunConfig, plan: Shape) -> dict[str, Object]:
+    """Evictions leave the minimum of workers, but may always take one machine: else a drain would wait for ever.
+
+    They never take the head, whose end costs a restart, nor the supervisor: both are one pod, moved when it suits.
+    """
+    found = {f"{one}-budget": _budget(config, one, one, 1) for one in ("head", SUPERVISOR)}
+    low = min(plan.low, plan.high + plan.spares - 1)
+    return found | ({"disruption-budget": _budget(config, "workers", TRAINER, low)} if low else {})
+
+
+def _budget(config: RunConfig, name: str, component: str, least: int) -> Object:
     # A whole number of pods: for pods of a custom kind nothing else is allowed.
-    spec = {"minAvailable": low, "selector": {"matchLabels": labels_of(str(config.name), TRAINER)}}
-    return {
-        "disruption-budget": _object("policy/v1", "PodDisruptionBudget", f"{config.name}-workers", config, spec=spec)
-    }
+    spec = {"minAvailable": least, "selector": {"matchLabels": labels_of(str(config.name), component)}}
+    return _object("policy/v1", "PodDisruptionBudget", f"{config.name}-{name}", config, spec=spec)
 
 
 def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:

@@ -32,6 +32,9 @@ _BUCKET_SIDECAR = {
     "gke-gcsfuse/ephemeral-storage-limit": "0",
 }
 
+# Of pods of which there is one: the cluster's autoscaler would move them to save a machine.
+_STAYS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+
 
 def cluster_spec(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str) -> Object:
     """`spec` of a RayCluster, `rayClusterSpec` of a RayJob.
@@ -76,7 +79,7 @@ def of_cluster(config: RunConfig, kuberay: KubeRay, what: str) -> str:
 
 def priority_class(config: RunConfig, kuberay: KubeRay) -> str:
     """Named after its value, too: none can be changed."""
-    return of_cluster(config, kuberay, str(kuberay.priority).replace("-", "n"))
+    return of_cluster(config, kuberay, str(kuberay.class_value).replace("-", "n"))
 
 
 def _group(name: str, role: str, low: int, high: int, template: Object) -> Object:
@@ -222,18 +225,18 @@ def _pod(
 ) -> Object:
     """A pod template with what all have in common."""
     run = str(config.name)
-    metadata: Object = {"labels": labels_of(run, component)}
+    annotations: dict[str, str] = {} if component == TRAINER else dict(_STAYS)
     container = container | {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
     if component != SUPERVISOR:
         tier, mounts = _tier(config, kuberay)
         volumes, container = [*volumes, *tier], container | {"volumeMounts": [*container["volumeMounts"], *mounts]}
         if any(one["name"] == "bucket" for one in tier):
-            metadata["annotations"] = dict(_BUCKET_SIDECAR)
+            annotations |= _BUCKET_SIDECAR
     is_head = component == "head"
     spec: Object = {
         "serviceAccountName": f"{run}-head" if is_head else f"{run}-worker",
         "restartPolicy": "Never",  # what the second autoscaler asks for
-        "priorityClassName": priority_class(config, kuberay),
+        **({"priorityClassName": priority_class(config, kuberay)} if kuberay.class_value else {}),
         "terminationGracePeriodSeconds": kuberay.grace_s if component == TRAINER else _ON_DEMAND_GRACE_S,
         "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
         **place,
@@ -242,7 +245,8 @@ def _pod(
     }
     if not is_head:
         spec["automountServiceAccountToken"] = False  # nothing there speaks to Kubernetes
-    return {"metadata": metadata, "spec": spec}
+    metadata: Object = {"labels": labels_of(run, component)}
+    return {"metadata": metadata | ({"annotations": annotations} if annotations else {}), "spec": spec}
 
 
 def _tier(config: RunConfig, kuberay: KubeRay) -> tuple[list[Object], list[Object]]:

@@ -9,6 +9,7 @@ import yaml
 
 from elastic.errors import SettingError
 from elastic.kube import builtin, operator_rules, schema
+from elastic.kube.manifests import placeholders
 from elastic.kube.schema import Problem, Schema
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -22,13 +23,14 @@ class Report:
 
     Attributes:
         objects: that were judged. problems: with the object in front. unjudged: rules in CEL that nobody could judge.
-        undefined: kinds of others, of which no definition is there.
+        undefined: kinds of others, of which no definition is there. placeholders: see `manifests.placeholders`.
     """
 
     objects: int
     problems: tuple[str, ...]
     unjudged: tuple[str, ...]
     undefined: tuple[str, ...]
+    placeholders: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ def validate(path: Path, definitions: Definitions) -> Report:
     problems: list[str] = []
     unjudged: list[str] = []
     undefined: list[str] = []
-    objects = 0
+    objects: list[Mapping[str, Any]] = []
     for one in _read(path):
         if one is None or (isinstance(one, Mapping) and str(one.get("apiVersion")).startswith(_NO_OBJECTS)):
             continue
@@ -119,11 +121,15 @@ def validate(path: Path, definitions: Definitions) -> Report:
         if _is_undefined(one, definitions):
             undefined.append(f"{one['apiVersion']} {one['kind']}")
             continue
-        objects += 1
+        objects.append(one)
         where = f"{path}: {one['kind']} {_metadata(one).get('name', '(without a name)')}"
         problems += [f"{where}: {problem}" for problem in judged(one, definitions, unjudged)]
     return Report(
-        objects=objects, problems=tuple(problems), unjudged=tuple(unjudged), undefined=tuple(dict.fromkeys(undefined))
+        objects=len(objects),
+        problems=tuple(problems),
+        unjudged=tuple(unjudged),
+        undefined=tuple(dict.fromkeys(undefined)),
+        placeholders=tuple(placeholders(dict(one) for one in objects)),
     )
 
 

@@ -9,6 +9,7 @@ _NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 # What the provider leaves must hold the start of the hook (an interpreter that imports Ray) and the end of the raylet.
 SHORTEST_GRACE_S = 12
 HIGHEST_PRIORITY = 10**9
+_PRIORITY = 1000
 _LEAST = dict.fromkeys(("retries", "linger_s", "gpus_per_node", "head_storage_gib"), 0) | dict.fromkeys(
     ("cpus_per_node", "memory_gib_per_node", "head_cpus", "head_memory_gib", "start_within_s"), 1
 )
@@ -59,7 +60,9 @@ class KubeRay:
             memory of the pod. (yes or no; default no: clusters must be set up for it)
         head_storage_gib: of the volume on which Ray's head keeps its state; 0: it dies with its pod. (GiB; default 10:
             far more than it takes)
-        priority: of the pods among others on the cluster. (number; default 1000: before those that ask for nothing)
+        priority: of the pods among others on the cluster, by a class of their own, which is in no namespace; 0: no
+            class. (number; default none: 1000 with `node_rights`, before those that ask for nothing; 0 without, for
+            who has a namespace only)
     """
 
     namespace: str = "default"
@@ -88,7 +91,7 @@ class KubeRay:
     params: float | None = None
     multi_tier: bool = False
     head_storage_gib: int = 10
-    priority: int = 1000
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.namespace) or len(self.namespace) > 63:
@@ -102,7 +105,7 @@ class KubeRay:
                 f"KubeRay.grace_s={self.grace_s} must be at least {SHORTEST_GRACE_S}: the hook that drains a node "
                 "takes seconds to start"
             )
-        if self.priority > HIGHEST_PRIORITY:
+        if self.priority is not None and self.priority > HIGHEST_PRIORITY:
             raise SettingError(
                 f"KubeRay.priority={self.priority} must be at most {HIGHEST_PRIORITY}: more is for Kubernetes itself"
             )
@@ -114,3 +117,8 @@ class KubeRay:
             raise SettingError(
                 "KubeRay.interactive=True takes no KubeRay.entrypoint: jobs are submitted to the cluster"
             )
+
+    @property
+    def class_value(self) -> int:
+        """Of the class that pods name; 0: they name none."""
+        return self.priority if self.priority is not None else _PRIORITY * self.node_rights

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -33,13 +34,13 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTAL
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 IMAGE_FOLDER, LOCK = "/opt/elastic", "requirements/test.lock"
+RUN = "training"
 INSTALL_S, TOOL_S = 1500.0, 120.0
 # Of programs that are not to be had where tests run, as their manuals have them.
 OPTIONS = {
-    "docker build": {"--target", "-t"},
+    "docker build": {"--build-arg", "--target", "-t"},
     "docker push": set(),
-    "helm repo": set(),
-    "helm install": {"--version", "--set"},
+    "helm install": {"--create-namespace", "--namespace", "--set"},
     "pip install": set(),
 }
 
@@ -48,7 +49,7 @@ def commands() -> Iterator[str]:
     """Each by itself: lines that go on are joined, loops and assignments taken apart."""
     for block in BLOCKS:
         for line in block.replace("\\\n", " ").splitlines():
-            yield from re.findall(r"\$\((\w[^|)]*)", line)
+            yield from re.findall(r"\$\((\w(?:[^|()]|\([^()]*\))*)", line)
             if not line.startswith(("export ", "for ", "done")):
                 outside, _, inside = line.strip().removesuffix("&").strip().partition(" -- ")
                 is_exec = outside.startswith("kubectl exec ")
@@ -97,6 +98,14 @@ def test_a_command_of_kubectl_is_one_that_it_knows(line):
     assert done.returncode == 0 and "Usage:\n  kubectl " + line.split()[1] in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("line", of("kubectl"))
+def test_pods_of_other_runs_are_left_alone(line):
+    """All runs of a namespace have the operator's labels."""
+    is_of_all = " pod " in line and re.search(r" (-l|--selector)[ =]", line) is not None
+    assert not is_of_all or f"app.kubernetes.io/name={RUN}" in line
+    assert " --all" not in line
+
+
 def test_kubectl_would_say_so():
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not there")
@@ -127,12 +136,22 @@ def test_the_commands_of_gcloud_are_some_that_it_knows(tmp_path):
 
 def plain(line: str) -> str:
     """With values in place of variables."""
-    return " ".join(shlex.split(re.sub(r"\$\{?\w+\}?", "x", line)))
+    return " ".join(shlex.split(re.sub(r"\$(\w+|\{[^}]*\})", "x", line)))
 
 
 def test_programs_are_those_that_the_guide_is_about():
     first = {shlex.split(line)[0] for line in COMMANDS}
-    assert first == {"docker", "elastic", "gcloud", "helm", "kubectl", "pip", "python", "ray", "sed"}
+    assert first == {"cp", "docker", "elastic", "gcloud", "helm", "kubectl", "pip", "python", "ray", "sed", "tail"}
+
+
+def test_a_variable_is_set_before_it_is_used():
+    known: set[str] = set()
+    for line in "\n".join(BLOCKS).replace("\\\n", " ").splitlines():
+        if line.startswith("export "):
+            known |= set(re.findall(r"(?:^export| )\s*(\w+)=", re.sub(r"\"\$\(.*?\)\"", "x", line)))
+        known |= set(re.findall(r"^for (\w+) in ", line))
+        used = set(re.findall(r"\$\{?([A-Za-z_]\w*)", line))
+        assert used <= known, line
 
 
 # --- from the first page to manifests ---------------------------------------------------------------------------------
@@ -171,7 +190,7 @@ def test_three_commands_lead_to_a_valid_job(clone, monkeypatch):
     assert "`--crds FOLDER`" in README and "`ray-operator/config/crd/bases`" in README
     folder = crds()
     monkeypatch.setattr(judge, "from_directory", lambda _: definitions())  # which are large, and read once
-    assert "8 objects are valid" in run(validate, "--crds", str(folder))
+    assert "9 objects are valid" in run(validate, "--crds", str(folder))
 
 
 def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
@@ -182,7 +201,7 @@ def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-ec", block.replace("kubectl apply -k", "kubectl kustomize")],
-        env=os.environ | environment | {"BUCKET": "b7", "PROJECT": "p7"},
+        env=os.environ | environment | {"BUCKET": "b7", "PROJECT": "p7", "NAMESPACE": "n7"},
         capture_output=True,
         text=True,
         timeout=TOOL_S,
@@ -191,16 +210,40 @@ def test_overlays_are_written_for_ones_own_bucket_and_project(clone):
     assert done.returncode == 0, done.stderr
     assert "bucketName: b7" in done.stdout and "training@p7.iam.gserviceaccount.com" in done.stdout
     assert "BUCKET" not in done.stdout and "PROJECT" not in done.stdout
+    namespaces = {one["metadata"].get("namespace") for one in yaml.safe_load_all(done.stdout)}
+    assert namespaces == {"n7"}
 
 
-def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machines(clone, monkeypatch):
-    monkeypatch.setenv("PROJECT", "p7")
-    monkeypatch.setenv("BUCKET", "b7")
-    (line,) = [one for one in COMMANDS if one.startswith("elastic kuberay render") and "node_rights" in one]
-    run(os.path.expandvars(line))
-    written = "".join(path.read_text() for path in (clone / "k8s").glob("*.yaml"))
-    assert "iam.gke.io/gcp-service-account: training@p7.iam.gserviceaccount.com" in written
-    assert (clone / "k8s" / "node-role.yaml").exists() and "BUCKET" not in written and "PROJECT" not in written
+def rendered(clone: Path, *start: str) -> dict[str, Any]:
+    """What the commands of a block, but those that speak to a cluster, leave in `k8s`; it begins so."""
+    (block,) = [one for one in BLOCKS if one.startswith(start)]
+    ours = [
+        line
+        for line in block.replace("\\\n", " ").splitlines()
+        if not line.startswith(("kubectl ", "elastic kuberay v"))
+    ]
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    given = {"BUCKET": "b7", "PROJECT": "p7", "NAMESPACE": "n7", "REGISTRY": "r7"}
+    subprocess.run(["bash", "-ec", "\n".join(ours)], env=os.environ | environment | given, timeout=TOOL_S, check=True)
+    return {path.stem: yaml.safe_load(path.read_text()) for path in (clone / "k8s").glob("*.yaml")}
+
+
+def test_what_the_guide_renders_acts_as_its_service_account_and_hears_of_machines(clone):
+    objects = rendered(clone, "cp ")
+    account = {"iam.gke.io/gcp-service-account": "training@p7.iam.gserviceaccount.com"}
+    names = {f"[$NAMESPACE/{objects[one]['metadata']['name']}]" for one in ("head-account", "worker-account")}
+    for one in ("head-account", "worker-account"):
+        assert objects[one]["metadata"]["annotations"] == account
+    (loop,) = re.findall(r"for account in (.*?); do", GUIDE)
+    assert {f"[$NAMESPACE/{name}]" for name in loop.split()} == names and "[$NAMESPACE/$account]" in GUIDE
+    assert "node-role" in objects and not re.search("BUCKET|PROJECT", str(objects))
+    assert {one["metadata"].get("namespace", "n7") for one in objects.values()} == {"n7"}
+    assert objects["rayjob"]["metadata"]["name"] == RUN
+
+
+def test_an_upgrade_changes_the_image_and_nothing_else(clone):
+    before, after = rendered(clone, "cp "), rendered(clone, "elastic kuberay render --config run.yaml")
+    assert str(before).replace("r7/training:0.1.0", "r7/training:0.1.1") == str(after) != str(before)
 
 
 @pytest.fixture
@@ -222,7 +265,7 @@ def test_three_commands_lead_to_a_valid_job_by_a_clusters_own_definitions(server
             timeout=TOOL_S,
             check=False,
         )
-    assert done.returncode == 0 and "8 objects are valid" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "9 objects are valid" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", re.findall(r"`(tests/[\w/]+\.py|kuberay/[\w/-]+)`", GUIDE))
@@ -248,6 +291,21 @@ def test_the_image_runs_as_the_user_of_the_manifests(target):
     assert stages()[target][-1] == "USER 1000"
     assert f"COPY --from=build-{target} /opt/elastic /opt/elastic" in stages()[target]
     assert any("docker/install.sh /opt/elastic" in line for line in stages()[f"build-{target}"])
+
+
+def environment_of(target: str) -> dict[str, str]:
+    """What the lines ENV of a stage, and of the one that it is made from, leave; without those of the base."""
+    found: dict[str, str] = {"PATH": "/usr/bin"}
+    for line in [*stages()["runtime"], *stages()[target]]:
+        for name, value in (one.split("=", 1) for one in line.split()[1:] if line.startswith("ENV ")):
+            found[name] = value.replace("${PATH}", found["PATH"])
+    return found
+
+
+def test_the_driver_that_gke_mounts_is_found_and_hides_no_program_of_the_image():
+    gpu, cpu = environment_of("gpu"), environment_of("cpu")
+    assert gpu["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64" and "LD_LIBRARY_PATH" not in cpu
+    assert gpu["PATH"] == f"{cpu['PATH']}:/usr/local/nvidia/bin" and cpu["PATH"] == f"{IMAGE_FOLDER}/bin:/usr/bin"
 
 
 def test_the_base_is_an_argument_and_pinned():
@@ -325,8 +383,7 @@ def test_an_image_without_an_index_is_for_gpus(tmp_path):
 def test_what_the_image_names_is_there():
     assert (ROOT / LOCK).is_file() and folders()["docker"] == "docker" and folders()["requirements"] == "requirements"
     assert all((ROOT / name).exists() for name in folders())
-    (path,) = re.findall(r"PATH=(\S+?):", DOCKERFILE)
-    assert path == f"{IMAGE_FOLDER}/bin", "what is installed is found"
+    assert environment_of("gpu")["PATH"].startswith(f"{IMAGE_FOLDER}/bin:"), "what is installed is found"
     assert PROJECT["project"]["scripts"]["elastic"] == "elastic.cli:main"
     (user,) = re.findall(r"useradd --uid (\d+) ", DOCKERFILE)
     pods = [render(CONFIG, "1")["rayjob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]]
@@ -336,6 +393,26 @@ def test_what_the_image_names_is_there():
     programs = {one for text in entrypoints for one in re.findall(r"entrypoint: python /app/(examples/\S+)", text)}
     assert programs and all((ROOT / one).is_file() for one in programs)
     assert "COPY examples /app/examples" in stages()["runtime"]
+
+
+def test_the_program_that_the_guide_starts_is_in_the_image_that_it_names(clone, monkeypatch):
+    """The image of this repository has none but the examples; another one, made from it, has the user's."""
+    monkeypatch.setenv("REGISTRY", "r7")
+    builds = [shlex.split(os.path.expandvars(line)) for line in of("docker") if line.startswith("docker build")]
+    stock, ours = (line[line.index("-t") + 1] for line in builds)
+    assert f"BASE={stock}" in builds[1]
+    (dockerfile,) = re.findall(r"^```dockerfile\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    base, made_from, copy = dockerfile.splitlines()
+    assert (base, made_from) == ("ARG BASE", "FROM ${BASE}") and copy.startswith("COPY ")
+    *copied, target = copy.split()[1:]
+    job = rendered(clone, "cp ")["rayjob"]["spec"]
+    pods = [job["rayClusterSpec"]["headGroupSpec"], *job["rayClusterSpec"]["workerGroupSpecs"]]
+    assert {pod["template"]["spec"]["containers"][0]["image"] for pod in pods} == {ours}
+    program = job["entrypoint"].removeprefix("python ")
+    assert program in {target + name for name in copied}
+    assert {f"docker push {image}" for image in (stock, ours)} <= {
+        " ".join(shlex.split(os.path.expandvars(one))) for one in of("docker")
+    }
 
 
 def test_the_lock_has_all_that_the_image_installs():

@@ -46,7 +46,7 @@ def test_what_is_rendered_is_valid(run_yaml, tmp_path):
     pytest.importorskip("kubernetes")
     told = elastic("kuberay", "render", "--config", run_yaml, "--out", tmp_path / "k8s")
     assert "rayjob.yaml" in told
-    assert "10 objects are valid" in elastic("kuberay", "validate", tmp_path / "k8s", "--crds", crds())
+    assert "12 objects are valid" in elastic("kuberay", "validate", tmp_path / "k8s", "--crds", crds())
 
 
 def test_what_is_rendered_no_more_is_there_no_more(run_yaml, tmp_path):
@@ -84,11 +84,25 @@ def test_problems_are_told_and_end_in_an_error(run_yaml, tmp_path, read_once):
     job.write_text(job.read_text().replace("backoffLimit: 3", "backofLimit: 3", 1))
     validating = ["kuberay", "validate", str(tmp_path / "k8s"), "--crds", str(read_once)]
     done = CliRunner().invoke(cli, validating)
-    assert done.exit_code == 3 and done.stderr.splitlines()[-1] == "1 problems in 10 objects"
+    assert done.exit_code == 3 and done.stderr.splitlines()[-1] == "1 problems in 12 objects"
     told = CliRunner().invoke(cli, [*validating, "--json"])
     facts = json.loads(told.stdout)
-    assert told.exit_code == 3 and facts["objects"] == 10 and len(facts["problems"]) == 1
+    assert told.exit_code == 3 and facts["objects"] == 12 and len(facts["problems"]) == 1
     assert "backofLimit" in facts["problems"][0]
+
+
+def test_placeholders_are_warned_of(run_yaml, tmp_path, read_once):
+    """A cluster takes them; the run would find no bucket."""
+    pytest.importorskip("kubernetes")
+    run_yaml.write_text(RUN.replace("gs://bucket/", "gs://BUCKET/"))
+    rendering = ["kuberay", "render", "--config", str(run_yaml), "--out", str(tmp_path / "k8s")]
+    validating = ["kuberay", "validate", str(tmp_path / "k8s"), "--crds", str(read_once)]
+    for command in (rendering, validating):
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 0 and done.stderr == "warning: BUCKET stands for a name of your own: give it\n"
+    assert json.loads(CliRunner().invoke(cli, [*validating, "--json"]).stdout)["placeholders"] == ["BUCKET"]
+    named = CliRunner().invoke(cli, [*rendering, "--set", "checkpoint.persistent=gs://b/llama"])
+    assert named.exit_code == 0 and named.stderr == ""
 
 
 @pytest.mark.parametrize("text", ["a: [", "- op: add"])

@@ -15,7 +15,7 @@ from elastic.config import from_environment
 from elastic.errors import SettingError
 from elastic.knobs import Given, RunConfig, configured
 from elastic.kube.kustomize import base, json_patch, overlay
-from elastic.kube.manifests import FILES, NODE_RULES, documents, is_ours, render, text, variables, written
+from elastic.kube.manifests import FILES, NODE_RULES, documents, is_ours, placeholders, render, text, variables, written
 from elastic.kube.shape import most_nodes, nodes_for, shape, slots_per_node
 from elastic.policies.sizing import sizing, slots_for
 from elastic.settings import Chaos, Checkpoint, Interval, Keep, KubeRay, Limits, Scaling
@@ -263,7 +263,7 @@ def test_a_mounted_bucket_is_a_directory_inside():
     head = cluster(config)["headGroupSpec"]["template"]
     assert head["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
     assert {"name": "bucket", "mountPath": "/gcs"} in head["spec"]["containers"][0]["volumeMounts"]
-    assert "annotations" not in cluster(config)["workerGroupSpecs"][0]["template"]["metadata"], "it needs none"
+    assert "gke-gcsfuse" not in str(cluster(config)["workerGroupSpecs"][0]["template"]["metadata"]), "it needs none"
 
 
 def test_the_bucket_is_spoken_to_directly_otherwise():
@@ -391,6 +391,21 @@ def test_a_machine_may_be_drained_however_many_there_are(sizes, spares, pool, he
     assert kept == min(held, most - 1) < most
 
 
+def test_head_and_supervisor_are_never_evicted_to_save_a_machine():
+    spec, objects = cluster(CONFIG), render(CONFIG, "1")
+    head, supervisor, workers = (one["template"] for one in (spec["headGroupSpec"], *spec["workerGroupSpecs"]))
+    for name, pod in (("head", head), ("supervisor", supervisor)):
+        budget = objects[f"{name}-budget"]["spec"]
+        assert budget["minAvailable"] == 1, "a share would have the server ask for a scale that there is not"
+        assert budget["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["annotations"] == {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    selectors = [one["spec"]["selector"]["matchLabels"] for name, one in objects.items() if name.endswith("-budget")]
+    for pod in (head, supervisor, workers):
+        labels = pod["metadata"]["labels"].items()
+        assert sum(one.items() <= labels for one in selectors) == 1, "a pod of two budgets can not be evicted at all"
+    assert "annotations" not in workers["metadata"], "they may go"
+
+
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
@@ -430,6 +445,25 @@ def test_another_priority_is_another_class_since_none_can_be_changed():
     names = [objects["priority"]["metadata"]["name"] for objects in (before, after)]
     assert names == ["default.llama.1000", "default.llama.n5"]
     assert cluster(with_kuberay(priority=-5))["headGroupSpec"]["template"]["spec"]["priorityClassName"] == names[1]
+
+
+def test_who_has_a_namespace_only_needs_nothing_outside_of_it():
+    objects = render(with_kuberay(node_rights=False), "1")
+    assert all(one["metadata"]["namespace"] == "default" for one in objects.values())
+    assert "priorityClassName" not in str(objects), "a class that is not there has every pod refused"
+
+
+@pytest.mark.parametrize(
+    ("node_rights", "priority", "value"),
+    [(True, None, 1000), (False, None, 0), (True, 0, 0), (False, 7, 7), (True, -5, -5)],
+)
+def test_pods_name_a_class_where_there_is_one(node_rights, priority, value):
+    config = with_kuberay(node_rights=node_rights, priority=priority)
+    objects, spec = render(config, "1"), cluster(config)
+    pods = [one["template"]["spec"] for one in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+    assert objects.get("priority", {"value": 0})["value"] == value
+    named = {pod.get("priorityClassName") for pod in pods}
+    assert named == ({objects["priority"]["metadata"]["name"]} if value else {None})
 
 
 def test_workers_get_no_token_and_no_pod_runs_as_root():
@@ -549,6 +583,7 @@ def test_an_overlay_holds_the_difference_only():
         "config-patch.yaml",
         "node-role.yaml",
         "node-role-binding.yaml",
+        "priority.yaml",
     }
     assert overlay(ground, ground, "../../base").keys() == {"kustomization.yaml"}
     assert len(base(ground)) == len(ground) + 1
@@ -559,12 +594,27 @@ def test_what_the_overlay_lacks_is_deleted():
         overlay(render(with_kuberay(node_rights=False), "1"), render(CONFIG, "1"), "x")["kustomization.yaml"]
     )
     deleted = [one["target"]["kind"] for one in kustomization["patches"] if "$patch: delete" in one.get("patch", "")]
-    assert deleted == ["ClusterRole", "ClusterRoleBinding"]
+    assert deleted == ["ClusterRole", "ClusterRoleBinding", "PriorityClass"]
 
 
 def test_objects_of_another_name_are_no_overlay():
     with pytest.raises(ValueError, match="of the overlay is"):
         overlay(render(CONFIG, "1"), render(replace(CONFIG, name="other"), "1"), "x")
+
+
+@pytest.mark.parametrize(
+    ("persistent", "changes", "found"),
+    [
+        ("gs://b/runs", {"service_account": "t@p-1.iam.gserviceaccount.com"}, []),
+        ("gs://BUCKET/runs", {}, ["BUCKET"]),
+        ("gs://MY_BUCKET", {"service_account": "t@PROJECT.iam.gserviceaccount.com"}, ["MY_BUCKET", "PROJECT"]),
+        ("gs://BUCKET/runs", {"gcsfuse": True}, ["BUCKET"]),
+        ("gs://b/BUCKET", {"entrypoint": "python train.py --into BUCKET"}, []),
+    ],
+)
+def test_what_stands_for_a_name_is_told_of(persistent, changes, found):
+    config = replace(with_kuberay(**changes), checkpoint=Checkpoint(persistent=persistent))
+    assert placeholders(render(config, "1").values()) == found
 
 
 def test_documents_are_read_back_as_they_were():
