@@ -1,7 +1,8 @@
 """The systems that the recovery benchmark compares, and the settings that they run with.
 
 `default` is what a system does if nobody sets anything; `tuned` has short timeouts with which it raised no false alarm
-in ten minutes under load: docs/benchmarks.md says which shorter ones were tried. Figures of the two are never mixed. A row of the result carries the settings that it was made with.
+in ten minutes under load: docs/benchmarks.md says which shorter ones were tried. Figures of the two are never mixed. A
+row of the result carries the settings that it was made with.
 """
 
 import sys
