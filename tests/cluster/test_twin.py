@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import elastic
+from elastic.actors.watched import LOOK_S
 from elastic.callbacks import Callback
 from elastic.control import commands as cmd
 from elastic.control.faults import FaultKind
@@ -92,8 +93,8 @@ def resumed_s(struck_s: list[float], goes_s: list[float]) -> dict[FaultKind, flo
 
 
 def scenario_of(lines: list[Any]) -> Scenario:
-    """As the run is until the first fault that is judged; when a stopped process is given up, its settings say."""
-    times = Times(detect_hang_s=elastic.Limits().hang_floor_s)
+    """As the run is until the first fault that is judged; its settings say when a stopped process is given up."""
+    times = Times(detect_hang_s=elastic.Limits().stopped_timeout_s + LOOK_S)
     blank = Scenario(name="twin", cluster=Cluster(gpus=REPLICAS, gpus_per_node=1), job=Job(hours=1.0), times=times)
     shown = fitted(lines)
     assert "detect_s" in shown["times"] and "detect_hang_s" not in shown["times"]
