@@ -33,8 +33,8 @@ _CALM = 5  # one seed in so many
 _LONE = 12  # one seed in so many has one replica, whose reductions always complete, beside parked ones
 _CALM_RATES = {"stall": 0.003, "monitor": 0.05, "lose_beat": 0.1}
 _WIDTHS = {"gangs": (2, 2, 3), "depot": (1, 1, 2)}
-_HARMFUL = ("bad", "refuse", "node_loss")  # of tiers
-_LUXURIES = ("before", "bad", "refuse", "rewind", "upload_s", "outage", "node_loss")
+_HARMFUL = ("bad", "refuse", "node_loss", "rack_loss")  # of tiers
+_LUXURIES = ("before", "bad", "refuse", "rewind", "upload_s", "outage", "node_loss", "rack_loss", "racks")
 FAULTS = (
     "crash", "hang", "mute", "lose_call", "break_", "lose_order", "duplicate", "stall", "supervisor", "monitor",
     "lose_beat", "partition", "jump", "notice", "corrupt", "announce", "run_out", "xid", "slow", "pause", "tune",
@@ -127,7 +127,7 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         corrupt=often * rng.choice((0.0, 0.0, 0.003)) if kind in ("live", "tiers") else 0.0,
     )
     plan = replace(plan, **_unrest(seed, often))
-    tiers = _tiers(kind, rng)
+    tiers = _tiers(kind, rng) | (_racks(seed) if kind == "depot" else {})
     deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
     if seed % _CALM == _CALM - 1:
         plan = _calmed(plan, often, rng, has_deaths=bool(deaths))
@@ -177,6 +177,13 @@ def _tiers(kind: str, rng: Chance) -> dict[str, float]:
             "rewind": rewind,
         }
     return {}
+
+
+def _racks(seed: int) -> dict[str, float]:
+    """Where nodes stand: one rack may be lost as a whole where another has a copy."""
+    rng = Chance("campaign, racks", seed)
+    racks = rng.choice((0, 2, 3))
+    return {"racks": racks, "rack_loss": rng.choice((0.0, 0.2, 0.5)) if racks else 0.0}
 
 
 def _calmed(plan: Plan, often: float, rng: Chance, has_deaths: bool) -> Plan:

@@ -34,7 +34,7 @@ class DepotWorld(KeptWorld):
 
     Args:
         outage: chance per beat that the store fails. node_loss: that a node is lost, where what it was promised
-            survives that.
+            survives that. rack_loss: that all nodes of a rack are, where another rack has what was promised.
 
     Attributes:
         safe: the newest step that was told to be on several nodes. ghosts: nodes that were lost, and when.
@@ -42,8 +42,10 @@ class DepotWorld(KeptWorld):
         going: (node, shard) of those copies of it that were being dropped when it was found, and did not count.
     """
 
-    def __init__(self, seed: int, plan: Plan, *, outage: float, node_loss: float, **options: Any) -> None:
-        self.outage, self.node_loss, self.worry = outage, node_loss, ""
+    def __init__(
+        self, seed: int, plan: Plan, *, outage: float, node_loss: float, rack_loss: float = 0.0, **options: Any
+    ) -> None:
+        self.outage, self.node_loss, self.rack_loss, self.worry = outage, node_loss, rack_loss, ""
         self.safe: CommitId | None = None
         self.ghosts: list[tuple[float, Host]] = []
         self.waited: set[str] = set()
@@ -66,20 +68,31 @@ class DepotWorld(KeptWorld):
             self.store.fail(self.now_s, self.rng.uniform(*_OUTAGE_S))
             self.faults.add("outage")
         if self.hosts and self.rng.random() < self.node_loss and self.survives_a_loss():
-            self.lose_node(self.rng.choice(sorted(self.hosts)))
+            self.lose(self.rng.choice(sorted(self.hosts)), fault="node_loss")
+        if self.hosts and self.rack_loss and self.rng.random() < self.rack_loss:
+            rack = self.rack_of(self.rng.choice(sorted(self.hosts)))
+            if self.survives_without(rack):
+                there = sorted(name for name in self.hosts if self.rack_of(name) == rack)
+                self.lose(*there, fault="rack_loss")
 
     def survives_a_loss(self) -> bool:
         """What was told to be on several nodes still is, so that one of them may go."""
         return self.safe is not None and self.keepers(self.safe, list(self.hosts.values())) > 1
 
-    def lose_node(self, name: str) -> None:
-        """With all that is in its memory."""
-        host = self.hosts.pop(name)
-        self.ghosts.append((self.now_s, host))
-        self.crash(self.workers[host.worker])
-        self.faults.add("node_loss")
-        self.later(self.rng.uniform(*_SEEN_S), self.lose_sight, self.ladder, name)
-        self.check_restorable(f"{name} was lost")
+    def survives_without(self, rack: str) -> bool:
+        """What was told to be on several nodes is on one that stands elsewhere."""
+        elsewhere = [host for host in self.hosts.values() if self.rack_of(host.name) != rack]
+        return self.safe is not None and self.keepers(self.safe, elsewhere) > 0
+
+    def lose(self, *names: str, fault: str) -> None:
+        """Nodes go at once, with all that is in their memory; of each it is known in its time."""
+        self.faults.add(fault)
+        for name in names:
+            host = self.hosts.pop(name)
+            self.ghosts.append((self.now_s, host))
+            self.crash(self.workers[host.worker])
+            self.later(self.rng.uniform(*_SEEN_S), self.lose_sight, self.ladder, name)
+        self.check_restorable(f"{', '.join(names)} were lost")
 
     # --- what must hold ---
 

@@ -31,6 +31,7 @@ class KeptWorld(Restores):
         stage: share of the stable steps that are staged. peers: copies on other nodes than the own.
         upload_s: between two uploads to the persistent tier; 0: there is none.
         link_bytes_per_s: of each node, to others and to the store.
+        racks: that nodes stand in, each of which is a failure domain; 0: nobody knows where they stand.
 
     Attributes:
         hosts: nodes that are there, by name. kept_life: of the driver whose keeper this is. heard_s: when it has last
@@ -48,10 +49,11 @@ class KeptWorld(Restores):
         peers: int,
         upload_s: float,
         link_bytes_per_s: float,
+        racks: int = 0,
         **options: Any,
     ) -> None:
         self.stage_share, self.peers, self.upload_s = stage, peers, upload_s
-        self.link_bytes_per_s = link_bytes_per_s
+        self.link_bytes_per_s, self.racks = link_bytes_per_s, racks
         self.hosts: dict[str, Host] = {}
         self.store = Store()
         self.uploaded_s = 0.0
@@ -84,6 +86,10 @@ class KeptWorld(Restores):
     @abstractmethod
     def collect(self) -> None:
         """A step is durable: what nobody wants any more is deleted."""
+
+    def rack_of(self, node: str) -> str:
+        """Where it stands, whoever asks; empty if nobody knows."""
+        return f"rack-{hash32('rack', node) % self.racks}" if self.racks else ""
 
     # --- workers stage ---
 
@@ -185,7 +191,7 @@ class KeptWorld(Restores):
         if not self.is_kept_by(ladder):
             return
         if name not in self.heard_s:
-            self.heed(ladder, rungs.NodeUp(node=name))
+            self.heed(ladder, rungs.NodeUp(node=name, domain=self.rack_of(name)))
         self.heard_s[name] = self.now_s
         self.heed(ladder, rungs.Held(node=name, holding=holding))
 

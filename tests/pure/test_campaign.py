@@ -34,7 +34,7 @@ def test_no_world_breaks_a_law(seeds):
 def test_the_worlds_hold_what_they_are_meant_to():
     worlds = [played(seed) for seed in range(150)]
     struck = Counter(fault for one in worlds for fault in one.faults)
-    assert set(FAULTS) | {"driver", "outage", "node_loss"} <= set(struck), struck
+    assert set(FAULTS) | {"driver", "outage", "node_loss", "rack_loss"} <= set(struck), struck
     assert sum(one.ending == "succeeded" for one in worlds) > 100
     assert max(one.generations for one in worlds) >= 6
 

@@ -51,7 +51,7 @@ def test_the_worlds_hold_what_they_are_meant_to():
         assert sum(bool(getattr(world, name)) for world in worlds) > 3, name
     assert sum(bool(world.restored) for world in worlds) > 5
     assert sum(len(world.store.committed) > 1 for world in worlds) > 5
-    assert {"node_loss", "outage", "driver"} <= set().union(*(world.faults for world in worlds))
+    assert {"node_loss", "rack_loss", "outage", "driver"} <= set().union(*(world.faults for world in worlds))
     assert {world.width for world in worlds} == {1, 2}
 
 
@@ -121,8 +121,9 @@ def commit(step: int) -> CommitId:
         ),
         (DriverDepotWorld, {"replicas": (1, 1), "spares": 2}, {"node_loss": 0.1, "deaths_s": (5.0, 9.0)}, {"driver"}),
         (DepotWorld, {"replicas": (2, 2), "crash": 0.01}, {}, {"crash"}),
+        (DriverDepotWorld, {"replicas": (2, 2), "spares": 4}, {"racks": 2, "rack_loss": 0.2}, {"rack_loss"}),
     ],
-    ids=["nodes are lost", "storage fails beside it", "drivers die", "too few are left"],
+    ids=["nodes are lost", "storage fails beside it", "drivers die", "too few are left", "racks are lost"],
 )
 def test_what_was_safe_stays_so_whatever_is_lost(kind, plan, more, faults):
     for seed in range(4):
@@ -130,6 +131,53 @@ def test_what_was_safe_stays_so_whatever_is_lost(kind, plan, more, faults):
         world.judge()
         faults = faults - world.faults
     assert not faults
+
+
+class Pulling(DepotWorld):
+    """Notes where a step is, and where it could be and is to be, when a node is told to take a copy."""
+
+    def heed(self, ladder, event) -> None:
+        self.known = {self.rack_of(name) for name in self.heard_s}
+        super().heed(ladder, event)
+
+    def call(self, host, act, *arguments) -> None:
+        if act is DepotWorld.pull:
+            there = {self.rack_of(name) for name in arguments[0].sources}
+            self.noted.append((there, self.known, self.rack_of(host.name)))
+        super().call(host, act, *arguments)
+
+
+def test_copies_go_to_another_rack_where_there_is_one():
+    spread = 0
+    for seed in range(4):
+        world = Pulling(seed, Plan(replicas=(1, 1), spares=3, steps=40), **{**TIERS, **HARM, "racks": 2})
+        world.noted = []
+        world.play().judge()
+        for there, known, rack in world.noted:
+            assert rack not in there or known <= there
+            spread += rack not in there
+    assert spread > 4
+    assert DepotWorld(3, Plan(replicas=(1, 1)), **TIERS, **HARM).rack_of("node-w0") == ""
+
+
+def test_a_rack_is_lost_only_where_another_has_what_was_promised():
+    world = DepotWorld(3, Plan(replicas=(1, 2), steps=6), **{**TIERS, **HARM, "racks": 2, "rack_loss": 1.0})
+    for name in (f"w{place}" for place in range(6)):
+        world.come_up(name)
+    racks = {name: world.rack_of(name) for name in world.hosts}
+    (key,), one = keys_of(commit(3), 1), min(racks)
+    far = next(name for name in racks if racks[name] != racks[one])
+    world.suffer()
+    assert len(world.hosts) == 6, "nothing was promised yet"
+    world.safe = commit(3)
+    world.hosts[one].copies[copy_of(key)] = key
+    assert world.survives_without(racks[far]) and not world.survives_without(racks[one])
+    world.hosts[far].copies[copy_of(key)] = key
+    world.suffer()
+    left = {racks[name] for name in world.hosts}
+    assert len(left) == 1 and world.faults == {"rack_loss"}
+    world.suffer()
+    assert {racks[name] for name in world.hosts} == left, "nothing is left elsewhere"
 
 
 def one_host() -> tuple[DepotWorld, Host]:
