@@ -11,7 +11,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-pure test-all campaign branches check fmt lock bench-env bench-quick bench bench-full bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-checkpoint-systems bench-hosts bench-gpu bench-tables diagram clean
+.PHONY: help venv demo test test-pure test-all test-kubernetes campaign branches check fmt lock bench-env bench-quick bench bench-full bench-overhead bench-recovery bench-reproducible bench-checkpoint bench-checkpoint-systems bench-hosts bench-gpu bench-tables diagram clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,12 @@ test-pure: $(READY) ## the pure tests but the slow ones: seconds, no Ray, no tor
 
 test-all: $(READY) ## every test, slow ones included
 	$(BIN)/python -m pytest $(ARGS)
+
+KUBERNETES := $(addprefix tests/effects/test_,kube_client.py kube_autoscaler.py kuberay_files.py kuberay_commands.py deploying.py)
+KUBERNETES += $(addprefix tests/cluster/test_,machines.py operator.py rayjob_operator.py submit.py ray_job.py)
+
+test-kubernetes: $(READY) ## all tests of manifests, image and jobs, slow ones included; see docs/deploying.md for what they need
+	$(BIN)/python -m pytest -rs $(KUBERNETES) $(ARGS)
 
 campaign: $(READY) ## a hundred worlds of the protocol campaign, each with the faults of its seed: a minute
 	$(BIN)/elastic simulate campaign --seeds 100 --jobs $$(nproc) $(ARGS)

@@ -5,7 +5,8 @@ set -eu
 target=$1
 python3 -m venv "$target"
 if [ -n "${TORCH_INDEX:-}" ]; then
-  "$target/bin/pip" install --no-cache-dir --index-url "$TORCH_INDEX" --constraint requirements/test.lock torch
+  # Such an index need not have what torch itself asks for: the next line fetches that from pip's own.
+  "$target/bin/pip" install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" --constraint requirements/test.lock torch
 fi
 "$target/bin/pip" install --no-cache-dir --constraint requirements/test.lock ".[kubernetes]"
 "$target/bin/elastic" --version

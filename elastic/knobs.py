@@ -186,6 +186,8 @@ def _converted(option: Any, value: Any) -> Any:
     origin = get_origin(option)
     if origin is tuple:
         parts = get_args(option)
+        if isinstance(value, list | tuple) and parts[-1] is Ellipsis:
+            return tuple(_converted(parts[0], one) for one in value)
         if not isinstance(value, list | tuple) or len(value) != len(parts):
             raise TypeError
         return tuple(_converted(part, one) for part, one in zip(parts, value, strict=True))
@@ -213,7 +215,7 @@ def _described(hint: Any) -> str:
     found = []
     for option in _options(hint):
         if get_origin(option) is tuple:
-            found.append("[minimum, maximum]")
+            found.append("a list" if Ellipsis in get_args(option) else "[minimum, maximum]")
         elif is_dataclass(option):
             found.append(f"a section of {len(fields(option))} knobs")
         else:

@@ -11,7 +11,7 @@ import yaml
 
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig, Tree, plain_names
-from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class
+from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class, pull_secrets
 from elastic.kube.shape import SUPERVISOR, TRAINER, Shape, adapted, on_mount, shape
 from elastic.settings import KubeRay
 
@@ -53,9 +53,8 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
     # Jobs on one cluster are runs of their own: one name for all would have each go on with what another has left.
     said = replace(inside, name=None) if kuberay.interactive else inside
     # Volumes are described by where the bucket is; what runs inside is told where it is mounted.
-    spec = cluster_spec(
-        replace(inside, checkpoint=config.checkpoint), kuberay, plan, kuberay.image or f"{IMAGE}:{version}"
-    )
+    image = kuberay.image or f"{IMAGE}:{version}"
+    spec = cluster_spec(replace(inside, checkpoint=config.checkpoint), kuberay, plan, image)
     objects = {
         "config": _object("v1", "ConfigMap", f"{run}-config", config, data={"run.yaml": written(said)}),
         **_accounts(config, kuberay),
@@ -64,7 +63,7 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
         **_budgets(config, plan),
     }
     name = "raycluster" if kuberay.interactive else "rayjob"
-    return objects | {name: _cluster(config, spec) if kuberay.interactive else _job(config, kuberay, spec)}
+    return objects | {name: _cluster(config, spec) if kuberay.interactive else _job(config, kuberay, spec, image)}
 
 
 def documents(objects: Mapping[str, Object]) -> str:
@@ -182,7 +181,7 @@ def _budget(config: RunConfig, name: str, component: str, least: int) -> Object:
     return _object("policy/v1", "PodDisruptionBudget", f"{config.name}-{name}", config, spec=spec)
 
 
-def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:
+def _job(config: RunConfig, kuberay: KubeRay, spec: Object, image: str) -> Object:
     return _object(
         "ray.io/v1",
         "RayJob",
@@ -192,6 +191,7 @@ def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:
             "entrypoint": kuberay.entrypoint,
             "submissionMode": "K8sJobMode",
             "submitterConfig": {"backoffLimit": 3},
+            **_submitter(kuberay, image),
             "backoffLimit": kuberay.retries,
             "preRunningDeadlineSeconds": kuberay.start_within_s,
             "shutdownAfterJobFinishes": True,
@@ -199,6 +199,19 @@ def _job(config: RunConfig, kuberay: KubeRay, spec: Object) -> Object:
             "rayClusterSpec": spec,
         },
     )
+
+
+def _submitter(kuberay: KubeRay, image: str) -> Object:
+    """The operator's own pod, which it makes where none is given, knows no secrets; its command it adds."""
+    if not kuberay.image_pull_secrets:
+        return {}
+    amounts = {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    container = {"name": "ray-job-submitter", "image": image, "resources": amounts}
+    return {
+        "submitterPodTemplate": {
+            "spec": {"restartPolicy": "Never", "containers": [container], **pull_secrets(kuberay)},
+        }
+    }
 
 
 def _cluster(config: RunConfig, spec: Object) -> Object:

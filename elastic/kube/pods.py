@@ -5,6 +5,7 @@ from typing import Any
 from elastic.knobs import RunConfig
 from elastic.kube.shape import BUCKET, RAMDISK, ROLE, STATE, SUPERVISOR, TRAINER, Shape, bucket_of, folder_of
 from elastic.settings import KubeRay
+from elastic.settings.kuberay import taint_of
 
 Object = dict[str, Any]
 
@@ -205,14 +206,21 @@ def _of_spares(kuberay: KubeRay) -> Object:
 
 def _with_gpus(kuberay: KubeRay, selector: dict[str, str], may_be_spot: bool) -> Object:
     tolerations = []
+    selector = selector | dict(kuberay.node_selector or {})
     if kuberay.accelerator:
         selector = {"cloud.google.com/gke-accelerator": kuberay.accelerator} | selector
     if kuberay.gpus_per_node:
         tolerations.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
     if may_be_spot:
         tolerations.append({"key": _SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"})
+    tolerations += [_toleration(one) for one in kuberay.tolerations]
     place: Object = {"nodeSelector": selector} if selector else {}
     return place | ({"tolerations": tolerations} if tolerations else {})
+
+
+def _toleration(taint: str) -> Object:
+    said = taint_of(taint)
+    return said | {"operator": "Equal" if "value" in said else "Exists"}
 
 
 def _only_where(rule: Object) -> Object:
@@ -225,8 +233,9 @@ def _pod(
 ) -> Object:
     """A pod template with what all have in common."""
     run = str(config.name)
-    annotations: dict[str, str] = {} if component == TRAINER else dict(_STAYS)
-    container = container | {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
+    annotations = dict(kuberay.pod_annotations or {}) | ({} if component == TRAINER else _STAYS)
+    container = container | _environment(kuberay, container["env"])
+    container |= {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
     if component != SUPERVISOR:
         tier, mounts = _tier(config, kuberay)
         volumes, container = [*volumes, *tier], container | {"volumeMounts": [*container["volumeMounts"], *mounts]}
@@ -238,15 +247,36 @@ def _pod(
         "restartPolicy": "Never",  # what the second autoscaler asks for
         **({"priorityClassName": priority_class(config, kuberay)} if kuberay.class_value else {}),
         "terminationGracePeriodSeconds": kuberay.grace_s if component == TRAINER else _ON_DEMAND_GRACE_S,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         **place,
         "containers": [container],
         "volumes": volumes,
+        **pull_secrets(kuberay),
     }
     if not is_head:
         spec["automountServiceAccountToken"] = False  # nothing there speaks to Kubernetes
-    metadata: Object = {"labels": labels_of(run, component)}
+    metadata: Object = {"labels": dict(kuberay.pod_labels or {}) | labels_of(run, component)}
     return {"metadata": metadata | ({"annotations": annotations} if annotations else {}), "spec": spec}
+
+
+def pull_secrets(kuberay: KubeRay) -> Object:
+    """The part of a pod's `spec` with which its image is fetched."""
+    found = [{"name": one} for one in kuberay.image_pull_secrets]
+    return {"imagePullSecrets": found} if found else {}
+
+
+def _environment(kuberay: KubeRay, ours: list[Object]) -> Object:
+    """What a container is told: by us, instead of us, and by secrets."""
+    given = kuberay.env or {}
+    env = [one for one in ours if one["name"] not in given]
+    secrets = [{"secretRef": {"name": one}} for one in kuberay.env_from_secrets]
+    env += [{"name": name, "value": value} for name, value in given.items()]
+    return {"env": env} | ({"envFrom": secrets} if secrets else {})
 
 
 def _tier(config: RunConfig, kuberay: KubeRay) -> tuple[list[Object], list[Object]]:

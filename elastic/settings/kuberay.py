@@ -1,11 +1,15 @@
 """Pure. Where and on what a run lives on Kubernetes: what `elastic kuberay render` writes manifests from."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elastic.errors import SettingError
 
 _NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+# As `kubectl taint` writes them: key=value:effect.
+_TAINT = re.compile(r"^(?P<key>[^=:\s]+)(=(?P<value>[^=:\s]*))?(:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?$")
+_OURS = ("app.kubernetes.io/", "ray.io/")  # labels by which pods are found
 # What the provider leaves must hold the start of the hook (an interpreter that imports Ray) and the end of the raylet.
 SHORTEST_GRACE_S = 12
 HIGHEST_PRIORITY = 10**9
@@ -63,6 +67,18 @@ class KubeRay:
         priority: of the pods among others on the cluster, by a class of their own, which is in no namespace; 0: no
             class. (number; default none: 1000 with `node_rights`, before those that ask for nothing; 0 without, for
             who has a namespace only)
+        env: variables of all containers, in place of ours of the same name; no secrets, since whoever may read the run
+            can read them. (names; default none: a program says in its settings what it wants)
+        env_from_secrets: secrets of the namespace whose entries are variables, too, such as tokens for data or for
+            tracking. (names; default none: a bucket needs none, see `service_account`)
+        image_pull_secrets: secrets of the namespace with which the image is fetched, the submitter's too. (names;
+            default none: machines may read a registry of their own cloud)
+        node_selector: labels of the machines for workers and spares, beside those that follow from the other knobs.
+            (names; default none: GKE's own labels follow)
+        tolerations: taints that their machines may have, as `kubectl taint` writes them, e.g. team=ml:NoSchedule;
+            without a value: any. (taints; default none: those of GPUs and spot machines follow)
+        pod_labels: of all pods, beside ours. (names; default none: ours say whose a pod is)
+        pod_annotations: of all pods, beside ours. (names; default none: nobody here reads any)
     """
 
     namespace: str = "default"
@@ -92,6 +108,13 @@ class KubeRay:
     multi_tier: bool = False
     head_storage_gib: int = 10
     priority: int | None = None
+    env: Mapping[str, str] | None = None
+    env_from_secrets: tuple[str, ...] = ()
+    image_pull_secrets: tuple[str, ...] = ()
+    node_selector: Mapping[str, str] | None = None
+    tolerations: tuple[str, ...] = ()
+    pod_labels: Mapping[str, str] | None = None
+    pod_annotations: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.namespace) or len(self.namespace) > 63:
@@ -118,7 +141,24 @@ class KubeRay:
                 "KubeRay.interactive=True takes no KubeRay.entrypoint: jobs are submitted to the cluster"
             )
 
+        self._check_pods()
+
+    def _check_pods(self) -> None:
+        for one in self.tolerations:
+            taint_of(one)
+        for name in self.pod_labels or {}:
+            if name.startswith(_OURS):
+                raise SettingError(f"KubeRay.pod_labels={name!r} is a label by which pods are found: give another one")
+
     @property
     def class_value(self) -> int:
         """Of the class that pods name; 0: they name none."""
         return self.priority if self.priority is not None else _PRIORITY * self.node_rights
+
+
+def taint_of(text: str) -> dict[str, str]:
+    """Key, value and effect of a taint, those that are given. Raises: SettingError: it is none."""
+    match = _TAINT.match(text)
+    if match is None:
+        raise SettingError(f"KubeRay.tolerations={text!r} must be a taint: key=value:NoSchedule, or key:NoSchedule")
+    return {name: one for name, one in match.groupdict().items() if one is not None}

@@ -34,6 +34,15 @@ _BY_API = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "interactive": {"interactive": True, "entrypoint": ""},
     "mtc": {"multi_tier": True, "params": 1e8},
+    "private": {
+        "env": {"WANDB_PROJECT": "p"},
+        "env_from_secrets": ("tokens",),
+        "image_pull_secrets": ("registry",),
+        "node_selector": {"pool": "gpus"},
+        "tolerations": ("team=ml:NoSchedule", "dedicated"),
+        "pod_labels": {"team": "ml"},
+        "pod_annotations": {"team/contact": "ml"},
+    },
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import pytest
@@ -141,7 +142,20 @@ def plain(line: str) -> str:
 
 def test_programs_are_those_that_the_guide_is_about():
     first = {shlex.split(line)[0] for line in COMMANDS}
-    assert first == {"cp", "docker", "elastic", "gcloud", "helm", "kubectl", "pip", "python", "ray", "sed", "tail"}
+    assert first == {
+        "cp",
+        "docker",
+        "elastic",
+        "gcloud",
+        "helm",
+        "kubectl",
+        "pip",
+        "make",
+        "python",
+        "ray",
+        "sed",
+        "tail",
+    }
 
 
 def test_a_variable_is_set_before_it_is_used():
@@ -365,7 +379,7 @@ def install(tmp_path: Path, target: str, index: str = "", fails: str = "nothing"
 def test_a_build_calls_pip_with_the_lock_and_takes_torch_from_its_own_index(target, tmp_path):
     env = tmp_path / "env"
     venv, ours, last = f"python3 -m venv {env}", f"pip install --no-cache-dir --constraint {LOCK} .[kubernetes]", []
-    torch = f"pip install --no-cache-dir --index-url https://x --constraint {LOCK} torch"
+    torch = f"pip install --no-cache-dir --no-deps --index-url https://x --constraint {LOCK} torch"
     assert install(tmp_path, target, "https://x") == (0, [venv, torch, ours, "elastic --version"], "")
     for fails, last in [("torch", torch), ("kubernetes", ours), ("--version", "elastic --version")]:
         status, calls, _ = install(tmp_path, target, "https://x", fails)
@@ -435,19 +449,32 @@ def test_the_lock_has_all_that_the_image_installs():
     assert {("ray", "train"), ("torch", ""), ("kubernetes", "")} <= seen
 
 
+def index_of_torch_alone(folder: Path) -> str:
+    """An index that has the wheel which pip would take here, and nothing that torch asks for."""
+    wheels = folder / "torch"
+    fetch = [sys.executable, "-m", "pip", "download", "--no-deps", "--constraint", LOCK, "--dest", str(wheels), "torch"]
+    subprocess.run(fetch, cwd=ROOT, timeout=INSTALL_S, check=True, capture_output=True)
+    (wheel,) = wheels.iterdir()
+    (wheels / "index.html").write_text(f'<a href="{quote(wheel.name)}">{wheel.name}</a>')
+    return folder.as_uri()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(INSTALL_S)
-def test_the_install_steps_work_in_a_clean_environment(tmp_path: Path):
-    for name, target in folders().items():
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_the_install_steps_work_in_a_clean_environment(tmp_path: Path, target):
+    for name, place in folders().items():
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, tmp_path / place, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copy(ROOT / name, tmp_path / target)
+            shutil.copy(ROOT / name, tmp_path / place)
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)}
     environment["PATH"] = f"{Path(sys.base_prefix) / 'bin'}:{environment['PATH']}"
     environment |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    if target == "cpu":
+        environment["CPU_INDEX"] = index_of_torch_alone(tmp_path / "index")
     done = subprocess.run(
-        ["sh", "-c", build_line("gpu", tmp_path / "env")],
+        ["sh", "-c", build_line(target, tmp_path / "env")],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

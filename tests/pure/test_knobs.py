@@ -183,6 +183,16 @@ def test_a_mapping_is_one_knob_and_takes_nothing_else():
         configured(tree(scaling__label_selector="pool"))
 
 
+def test_a_list_has_any_length_and_one_kind():
+    given = tree(kuberay__tolerations=["a:NoSchedule", "b"])
+    config = configured(given)
+    assert config.kuberay.tolerations == ("a:NoSchedule", "b")
+    assert {knob.path: knob.value for knob in effective(config, given)}["kuberay.tolerations"] == ["a:NoSchedule", "b"]
+    for wrong in ("a:NoSchedule", [1], {"a": "b"}):
+        with pytest.raises(SettingError, match=r"kuberay.tolerations=.* must be a list"):
+            configured({"kuberay": {"tolerations": Given(wrong, "x")}})
+
+
 def test_a_section_that_is_off_is_one_line():
     knobs = {knob.path: knob.value for knob in effective(RunConfig(), {})}
     assert knobs["checkpoint"] is None and "checkpoint.peers" not in knobs
@@ -230,7 +240,7 @@ def said(field):
         words = {"scaling": "one on one CPU", "limits": "as there", "keep": "the last two"}
         words |= {"health": "as there", "logs": "as there", "page": "as there"}
         return words.get(field.name, "as measured")
-    words = {None: "none", True: "yes", False: "no", "": "none"}
+    words = {None: "none", (): "none", True: "yes", False: "no", "": "none"}
     if field.name in ("steps", "seconds"):
         return "none"
     is_number = isinstance(field.default, int | float) and not isinstance(field.default, bool)

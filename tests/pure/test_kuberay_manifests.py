@@ -406,6 +406,76 @@ def test_head_and_supervisor_are_never_evicted_to_save_a_machine():
     assert "annotations" not in workers["metadata"], "they may go"
 
 
+# --- what a cluster of one's own wants --------------------------------------------------------------------------------
+
+
+def pods(config: RunConfig) -> list[dict[str, Any]]:
+    """Of head, supervisor, workers and spares."""
+    spec = cluster(config)
+    return [one["template"] for one in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
+def test_variables_of_the_user_take_the_place_of_ours_and_come_from_secrets_too():
+    ours = "RAY_health_check_period_ms"
+    given = with_kuberay(env={"WANDB_PROJECT": "p", ours: "900"}, env_from_secrets=("tokens", "more"), spare_pool="r")
+    for before, after in zip(pods(with_kuberay(spare_pool="r")), pods(given), strict=True):
+        container = after["spec"]["containers"][0]
+        env = [one["name"] for one in container["env"]]
+        assert len(env) == len(set(env)) and {"name": "WANDB_PROJECT", "value": "p"} in container["env"]
+        assert {"name": ours, "value": "900"} in container["env"]
+        assert {one["name"] for one in before["spec"]["containers"][0]["env"]} <= set(env)
+        assert container["envFrom"] == [{"secretRef": {"name": "tokens"}}, {"secretRef": {"name": "more"}}]
+    assert all("envFrom" not in one["spec"]["containers"][0] for one in pods(CONFIG))
+
+
+def test_an_image_that_needs_a_secret_is_fetched_with_it_by_the_submitter_too():
+    given = with_kuberay(image_pull_secrets=("registry",), image="r/i:1")
+    assert all(one["spec"]["imagePullSecrets"] == [{"name": "registry"}] for one in pods(given))
+    submitter = render(given, "1")["rayjob"]["spec"]["submitterPodTemplate"]["spec"]
+    assert submitter["imagePullSecrets"] == [{"name": "registry"}] and submitter["restartPolicy"] == "Never"
+    assert submitter["containers"][0]["image"] == "r/i:1" and "command" not in submitter["containers"][0]
+    assert (
+        "imagePullSecrets" not in str(pods(CONFIG))
+        and "submitterPodTemplate" not in render(CONFIG, "1")["rayjob"]["spec"]
+    )
+
+
+def test_machines_of_workers_are_told_by_what_the_cluster_calls_them():
+    taints = ("team=ml:NoSchedule", "dedicated:NoExecute", "mine", "empty=")
+    given = with_kuberay(node_selector={"pool": "gpus"}, tolerations=taints, spare_pool="reserve")
+    head, supervisor, workers, spares = (one["spec"] for one in pods(given))
+    assert workers["nodeSelector"] == {"pool": "gpus"}
+    assert spares["nodeSelector"] == {"pool": "gpus", "cloud.google.com/gke-nodepool": "reserve"}
+    for pod in (workers, spares):
+        assert pod["tolerations"][-4:] == [
+            {"key": "team", "value": "ml", "effect": "NoSchedule", "operator": "Equal"},
+            {"key": "dedicated", "effect": "NoExecute", "operator": "Exists"},
+            {"key": "mine", "operator": "Exists"},
+            {"key": "empty", "value": "", "operator": "Equal"},
+        ]
+    assert all("nodeSelector" not in pod and "tolerations" not in pod for pod in (head, supervisor))
+
+
+@pytest.mark.parametrize("taint", ["", "a b", "team=ml:Never", "a:", "=b:NoSchedule"])
+def test_what_is_no_taint_is_refused(taint):
+    with pytest.raises(SettingError, match=r"KubeRay.tolerations=.* must be a taint: key=value:NoSchedule"):
+        KubeRay(tolerations=(taint,))
+
+
+def test_labels_and_annotations_of_the_user_stand_beside_ours():
+    given = with_kuberay(pod_labels={"team": "ml"}, pod_annotations={"team/contact": "m"}, gcsfuse=True)
+    for before, after in zip(pods(with_kuberay(gcsfuse=True)), pods(given), strict=True):
+        ours, all_of_them = before["metadata"], after["metadata"]
+        assert all_of_them["labels"] == ours["labels"] | {"team": "ml"}
+        assert all_of_them["annotations"] == ours.get("annotations", {}) | {"team/contact": "m"}
+    with pytest.raises(SettingError, match="KubeRay.pod_labels='ray.io/group' is a label by which pods are found"):
+        KubeRay(pod_labels={"ray.io/group": "mine"})
+
+
+def test_system_calls_that_no_container_needs_are_refused():
+    assert all(one["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"} for one in pods(CONFIG))
+
+
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
@@ -526,7 +596,14 @@ RICH = RunConfig(
 
 
 @pytest.mark.parametrize(
-    "config", [RICH, RunConfig(), RunConfig(checkpoint=Checkpoint()), replace(RICH, kuberay=KUBERAY)]
+    "config",
+    [
+        RICH,
+        RunConfig(),
+        RunConfig(checkpoint=Checkpoint()),
+        replace(RICH, kuberay=KUBERAY),
+        replace(RICH, kuberay=replace(KUBERAY, env={"A": "1"}, tolerations=("a:NoSchedule",), env_from_secrets=("s",))),
+    ],
 )
 def test_settings_survive_being_written(config):
     assert configured(tree(yaml.safe_load(written(config)))) == config
