@@ -14,6 +14,8 @@ from elastic.control.state import Gang
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 
+_LISTED = 8
+
 
 def together(gangs: tuple[Gang, ...], missed: Mapping[str, Collection[str]]) -> tuple[Gang, ...]:
     """The most replicas, all of whose workers have reached each other; of equally many those that hold the newest step.
@@ -55,7 +57,7 @@ def leave_the_unreached(turn: Turn, survivors: tuple[Gang, ...]) -> None:
         return
     nodes = {worker.node for gang in staying for worker in gang}
     until_s = turn.now_s + turn.settings.limits.quarantine_s
-    others = ", ".join(worker.name for gang in staying for worker in gang)
+    others = _listed([worker.name for gang in staying for worker in gang])
     for gang in leaving:
         whom = "the others of its replica" if _is_parted(gang, missed) else others
         for worker in gang:
@@ -66,6 +68,12 @@ def leave_the_unreached(turn: Turn, survivors: tuple[Gang, ...]) -> None:
             if worker.node not in nodes:
                 turn.change(care=turn.state.care.quarantined(worker.node, until_s))
             turn.dismiss(worker.name, reason=why)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first ones; thousands, said of each who leaves, would fill the journal."""
+    rest = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _newest_step(gang: Gang) -> int:

@@ -130,6 +130,15 @@ def test_those_out_of_reach_leave_and_their_nodes_are_avoided():
     assert "w2 and w0, w1 did not reach each other" in "; ".join(incident.evidence)
 
 
+def test_who_leaves_thousands_is_told_of_a_few_of_them():
+    nodes = {f"w{number}": f"n{number}" for number in range(12)}
+    ws = forming((2, 12), nodes)
+    ws.tick(after_s=FORMING_S + 0.1)
+    freeze(ws, {"w3": tuple(name for name in nodes if name != "w3")})
+    (said,) = [line for line in ws.state.incidents[-1].evidence if "did not reach each other" in line]
+    assert "w3 and w0, w1, w2, w4, w5, w6, w7, w8 and 3 more did not reach each other" in said
+
+
 def test_the_half_with_the_newest_step_goes_on_and_its_step_stays():
     ws = forming()
     ws.tick(after_s=FORMING_S + 0.1)

@@ -114,6 +114,11 @@ def test_the_resources_of_a_worker(scaling, resources):
     assert scaling.resources == resources
 
 
+def test_a_worker_with_more_than_cores_has_accelerators():
+    assert Scaling(use_gpu=True).has_accelerators
+    assert not Scaling().has_accelerators
+
+
 @pytest.mark.parametrize(
     ("setting", "named"),
     [({"port": -1}, "Page.port=-1"), ({"port": 65536}, "Page.port=65536"), ({"host": ""}, "Page.host=''")],

@@ -8,9 +8,9 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.awaiting import expire_answers
 from elastic.control.completions import COMPLETIONS
-from elastic.control.flight import Flying
+from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.control.state import Phase, Standing
-from elastic.control.suspicion import stall_limit_s
+from elastic.control.suspicion import presses, stall_limit_s
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 from elastic.policies import Ladder
@@ -84,6 +84,13 @@ def test_a_stack_of_somebody_forgotten_is_not_waited_for():
     turn = Turn(replace(state, workers=state.workers.without(["w1"]), tally=None), since_s, Ladder())
     expire_answers(turn)
     assert turn.state.care.awaited == () and "w1" not in turn.state.workers
+
+
+def test_a_process_that_is_stopped_presses():
+    still = {"generation": 1, "step": 4, "phase": Flying.COMPUTING, "micro_batch": 0, "commits": 9, "still_s": 0.3}
+    assert presses([Reading(worker="w1", state=STOPPED, **still)], 0.2)
+    assert not presses([Reading(worker="w1", state=STOPPED, **still)], 0.5)
+    assert not presses([Reading(worker="w1", state="R", **still)], 0.2)
 
 
 def test_a_suspect_is_inspected_and_the_dead_is_fenced_with_its_stack():
