@@ -29,6 +29,7 @@ from elastic.train.logs import LogBuffer
 from elastic.train.runner import TrainFn, run_train_fn
 from elastic.train.session import Surroundings
 from elastic.train.sigterm import heed_sigterm
+from elastic.train.traced import let_be_traced
 
 log = logging.getLogger("elastic")
 
@@ -110,6 +111,7 @@ class WorkerHost:
             section=Sections(self._slow).section if use_cuda else nullcontext,
         )
         heed_sigterm(self.notice)
+        let_be_traced()
         set_aside()
         arguments = (spec.train_fn, around, self._keep)
         threading.Thread(target=run_train_fn, args=arguments, name="elastic-train", daemon=True).start()
