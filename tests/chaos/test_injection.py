@@ -56,7 +56,15 @@ def breaking(folder: Path, schedule: str, **limits: float) -> tuple[Story, Chaos
 def test_every_form_of_schedule_strikes_as_it_was_planned(asked: dict[str, Any], clean: Story, tmp_path: Path) -> None:
     chaos = Chaos(enable_fault_injection=True, **asked)
     training = Training(chaos=chaos)
-    story = run(tmp_path / "run", steps=STEPS, pause_s=PAUSE_S, slots=6, training=training, hang_floor_s=1.0)
+    story = run(
+        tmp_path / "run",
+        steps=STEPS,
+        pause_s=PAUSE_S,
+        slots=6,
+        training=training,
+        hang_floor_s=1.0,
+        stopped_timeout_s=1.0,
+    )
     names = [line["fault"]["name"] for line in told(story, "FaultAsked")]
     nodes = {line["node"] for line in told(story, "WorkerPlaced")}
     plan = [fault.name for fault in schedule_of(chaos).plan(CHAOS_SEED, 60.0, nodes)]

@@ -54,6 +54,7 @@ def test_each_fault_is_an_incident_of_its_class_at_its_time_with_its_cost(tmp_pa
         replicas=(1, 3),
         training=Training(chaos=chaos, checkpoint=checkpoint),
         hang_floor_s=2.0,
+        stopped_timeout_s=2.0,
     )
     account = booked(tmp_path / "run" / "run" / "journal.jsonl")
     injected = told(story.journal, account)

@@ -50,7 +50,7 @@ def test_a_run_goes_through_a_schedule_and_its_journal_holds_every_fault(hosts: 
         tmp_path / "broken",
         steps=STEPS,
         scaling=elastic.Scaling(num_dp_replicas=(1, 3), spares=1, resources_per_worker={"CPU": 1}),
-        limits=elastic.Limits(start_timeout_s=120, hang_floor_s=5),
+        limits=elastic.Limits(start_timeout_s=120, hang_floor_s=5, stopped_timeout_s=5),
         checkpoint=kept,
         chaos=chaos,
     )

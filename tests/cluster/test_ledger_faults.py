@@ -44,7 +44,7 @@ def train(folder: Path, schedule: str, steps: int, **settings: Any) -> Any:
         persistent=str(folder / "store"),
         persistent_interval=elastic.Interval(seconds=1),
     )
-    limits = elastic.Limits(start_timeout_s=120, hang_floor_s=2)
+    limits = elastic.Limits(start_timeout_s=120, hang_floor_s=2, stopped_timeout_s=2)
     usual = {"scaling": scaling, "checkpoint": checkpoint, "limits": limits, "chaos": chaos}
     return elastic.fit(regression(folder, steps, PAUSE_S), run_dir=folder / "run", **{**usual, **settings})
 
