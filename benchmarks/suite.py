@@ -48,9 +48,10 @@ _PARTS = (
     Part(name="recovery_stop", scenarios=("stop",), repeats=2),  # a hang takes some of them most of a minute
     Part(name="recovery_clean", scenarios=("clean",), repeats=2, systems=(*FIVE, BASELINE)),
     Part(name="recovery_storm", scenarios=("storm",)),
+    Part(name="recovery_node", scenarios=("node",), repeats=2),
     Part(
         name="recovery_more",
-        scenarios=("node", "notice", "shrink", "coordinator", "everyone", "driver", "donor", "partition"),
+        scenarios=("notice", "shrink", "coordinator", "everyone", "driver", "donor", "partition"),
     ),
 )
 # Without any setting some notice a hang after half an hour: such a run is late, and its row says so.
