@@ -139,6 +139,14 @@ def halves(stage: Stage) -> Fault:
     return _parted(stage, "halves", far, [(near, far), (far, near)])
 
 
+def link(stage: Stage) -> Fault:
+    """A host with a member reaches the head and the leader's host for a while, and no other, nor do they reach it."""
+    near, far = _halves(stage)
+    (lone, *others), leads = far, near[0]
+    others += [host for host in near if host != leads]
+    return _parted(stage, "link", [lone], [([lone], others), (others, [lone])])
+
+
 def headless(stage: Stage) -> Fault:
     """The head, with driver and supervisor, is cut off from all hosts for a while; they reach each other."""
     hosts = list(stage.hosts.hosts)
@@ -299,7 +307,7 @@ STRIKES = {
     for strike in (
         *(kill, leader, swap, stop, notice, node, power, join, donor, coordinator, straggler, busy),
         *(driver, everyone, shrink, clean),
-        *(partition, split, halves, headless, mute, deaf),
+        *(partition, split, halves, link, headless, mute, deaf),
     )
 }
 _PREPARED_S = 12.0
@@ -313,6 +321,7 @@ GROUNDS = {
     "shrink": Ground(slots=(2, 2), calm_s=_PREPARED_S),
     "split": Ground(slots=(1, 1, 1, 1)),
     "halves": Ground(slots=(1, 1, 1, 1)),
+    "link": Ground(slots=(1, 1, 1, 1)),
     "storm": Ground(),  # without a spare, since no other system keeps one
     "straggler": Ground(micro_batch=1),
 }

@@ -15,7 +15,7 @@ _CUT_GRACE_S = 1.0  # of packets under way when a host is cut off
 _SILENT_AFTER_S = {"notice": 6.0} | dict.fromkeys(
     ("kill", "leader", "swap", "stop", "node", "power", "donor", "everyone", "shrink"), _GRACE_S
 )
-_PARTED = ("partition", "split", "halves", "mute", "deaf")
+_PARTED = ("partition", "split", "halves", "link", "mute", "deaf")
 _PARTED_S = 10.0
 _UNWRITTEN = ("coordinator", "driver", "headless")  # they hit nobody who trains
 

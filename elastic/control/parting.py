@@ -2,8 +2,8 @@
 
 When all members had come to form a generation and it was not formed in time, each names, with its answer to the
 freeze, those whom it has waited for in vain. A packet that does not pass one way leaves both ends waiting, so a pair
-is apart as soon as one of them says so. Members who have met at the leader's store and then do not connect name nobody:
-where one link between two of them is broken, all try again until it is whole.
+is apart as soon as one of them says so. Members who have met at the leader's store, and then do not connect, find out
+whom they do not reach.
 """
 
 from collections import defaultdict

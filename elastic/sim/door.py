@@ -1,8 +1,8 @@
 """Pure. The door of a small world: how members of a generation find each other there, and whom they miss.
 
 As in `elastic/train/gloo.py`: a group meets at the store of its leader, where each member says that it is there and
-looks for the others. Who does not reach the store waits for the leader, and the leader for it; both wait until the
-controller gives the generation up.
+looks for the others. Who does not reach the store waits for the leader, and the leader for it; who has met all and does
+not connect finds out after a while whom it does not reach. All wait until the controller gives the generation up.
 """
 
 from abc import abstractmethod
@@ -16,6 +16,7 @@ from elastic.sim.clockwork import HURRY, Clockwork
 from elastic.sim.parts import Plan, SimWorker
 
 OVERDUE_S = 5.0
+_KNOCKS_S = 3.0
 _LINGERS_S = (0.5, 12.0)  # the longest are longer than the door is held open
 
 
@@ -76,7 +77,10 @@ class Door(Clockwork):
                 worker.missing = tuple(member.worker for member in group if member.worker not in met)
             elif worker.name not in met:
                 worker.missing = (leader.name,)
-            if worker.missing or not all(self.are_in_touch(worker, self.workers[one.worker]) for one in group):
+            apart = tuple(one.worker for one in group if not self.are_in_touch(worker, self.workers[one.worker]))
+            if not worker.missing and self.now_s - worker.since_s > _KNOCKS_S:
+                worker.missing = apart
+            if worker.missing or apart:
                 return
 
 

@@ -15,12 +15,11 @@ This is the one module that touches torch's private `ProcessGroupGloo._Options` 
 
 import contextlib
 import math
-import os
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -30,13 +29,14 @@ import torch.distributed as dist
 from elastic.control.values import View
 from elastic.errors import DivergenceError
 from elastic.train.meeting import Store, StoreHost
+from elastic.train.sockets import Address, listeners, own_sockets, plain, unreached
 
 _POLL_S = 0.002
 _SLICE = timedelta(milliseconds=50)
 _NAMED = 8  # of those that were waited for in vain
+_KNOCK_AFTER_S = 3.0  # to connect takes hundredths of a second, once all have met
+_KNOCK_S = 1.0
 _LEFT_BEHIND: list[Any] = []
-
-Address = tuple[str, int]
 
 
 class FormingCancelledError(Exception):
@@ -241,7 +241,7 @@ class GlooGroup:
     def cut(self) -> None:
         """Free every pending operation of this group, here and at the neighbours; callable from any thread."""
         self.is_cut = True
-        for sock in _sockets():
+        for sock in own_sockets():
             with contextlib.suppress(OSError), sock:
                 if self._owns(sock):
                     sock.shutdown(socket.SHUT_RDWR)
@@ -261,13 +261,13 @@ class GlooGroup:
             return False
         if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return False
-        return sock.getsockname()[1] == self._own_port or _plain(sock.getpeername()) in self._peers
+        return sock.getsockname()[1] == self._own_port or plain(sock.getpeername()) in self._peers
 
     def _check(self, waiting_for: str) -> None:
         _check(self._stop, self._deadline_s, waiting_for)
 
-    def _aside(self, make: Callable[[], Any], waiting_for: str) -> Any:
-        return _aside(make, self._stop, self._deadline_s, waiting_for)
+    def _aside(self, make: Callable[[], Any], waiting_for: str, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        return _aside(make, self._stop, self._deadline_s, waiting_for, meanwhile)
 
     def _open_store(self) -> Store:
         """A connection of this group's own, for the leader too: it can be cut without harm to its store.
@@ -288,12 +288,28 @@ class GlooGroup:
         options._timeout = timedelta(seconds=max(_POLL_S, self._deadline_s - time.monotonic()))
         store = dist.PrefixStore(self._key(name), own)
         others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
+        knock_s = time.monotonic() + _KNOCK_AFTER_S
+
+        def knock() -> None:
+            """Whoever is not reached either where its store listens is out of reach, and named."""
+            nonlocal knock_s
+            if time.monotonic() >= knock_s:
+                self.missing = unreached(self._places(), _KNOCK_S, self._stop)
+                knock_s = time.monotonic() + _KNOCK_AFTER_S
+
         group = self._aside(
             lambda: dist.ProcessGroupGloo(store, self.rank, self.size, options),
             f"a connection with each of {', '.join(others)}, who had all appeared",
+            knock,
         )
+        self.missing = ()
         group._set_default_timeout(self._timeout)
         return group
+
+    def _places(self) -> dict[str, Address]:
+        """Where the stores of the others listen."""
+        others = (member for rank, member in enumerate(self.view.members) if rank != self.rank)
+        return {member.worker: (member.host, member.port) for member in others}
 
     def _meet(self, store: Store, entry: str) -> list[str]:
         """Publish an entry and wait for everybody's."""
@@ -340,7 +356,13 @@ def _check(stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> Non
         raise TimeoutError(f"waited in vain for {waiting_for} (Limits.forming_timeout_s)")
 
 
-def _aside(make: Callable[[], Any], stop: Callable[[], bool], deadline_s: float, waiting_for: str) -> Any:
+def _aside(
+    make: Callable[[], Any],
+    stop: Callable[[], bool],
+    deadline_s: float,
+    waiting_for: str,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Any:
     """Run a call that blocks in C++ in a thread, which is left behind if the order is cancelled meanwhile."""
     made: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -357,6 +379,7 @@ def _aside(make: Callable[[], Any], stop: Callable[[], bool], deadline_s: float,
             if isinstance(result, Exception):
                 raise result
             return result
+        meanwhile()
         _check(stop, deadline_s, waiting_for)
 
 
@@ -368,35 +391,9 @@ def _grouped(layouts: list[str]) -> str:
 
 def _listening_device(host: str) -> tuple[Any, int]:
     """A gloo device of its own, and the port it listens on: the listener that was not there before."""
-    before = _listeners()
+    before = listeners()
     device = dist.ProcessGroupGloo.create_device(hostname=host)
-    new = [port for inode, port in _listeners().items() if inode not in before]
+    new = [port for inode, port in listeners().items() if inode not in before]
     if len(new) != 1:
         raise RuntimeError(f"expected one new listening socket for gloo's device, found {len(new)}")
     return device, new[0]
-
-
-def _listeners() -> dict[int, int]:
-    """Inode -> port of the listening TCP sockets of this process."""
-    found: dict[int, int] = {}
-    for sock in _sockets():
-        with contextlib.suppress(OSError), sock:
-            if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockopt(
-                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-            ):
-                found[os.fstat(sock.fileno()).st_ino] = sock.getsockname()[1]
-    return found
-
-
-def _sockets() -> Iterator[socket.socket]:
-    """Duplicates of this process's open sockets; the caller closes each."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                yield socket.socket(fileno=os.dup(int(name)))
-
-
-def _plain(address: Any) -> Address:
-    """An address without IPv6's mapping of IPv4."""
-    host = str(address[0])
-    return (host.removeprefix("::ffff:"), int(address[1]))

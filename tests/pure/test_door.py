@@ -75,16 +75,17 @@ def test_who_does_not_reach_the_leader_alone_leaves():
     assert {member.worker for member in world.ws.view.members} == {leader, *others}
 
 
-def test_two_who_have_both_met_at_the_leader_wait_until_the_link_between_them_is_whole():
-    """Nobody can say for whom it waits: no one is left behind, and they try again."""
+def test_of_two_who_have_both_met_at_the_leader_and_do_not_connect_one_leaves():
+    """The others have each other, and do not wait until the link is whole."""
     world = full(world_of())
-    members = [member.worker for member in world.ws.view.members]
-    until_s = world.now_s + 25.0
-    world.links = {(world.node_of(members[1]), world.node_of(members[2])): until_s}
-    until(world, lambda: world.ws.state.formed_in_vain > 0)
-    assert not any(world.workers[name].missing for name in members)
-    until(world, lambda: world.now_s > until_s and world.ws.phase is Phase.RUNNING)
-    assert {member.worker for member in world.ws.view.members} == set(members)
+    leader, *others = (member.worker for member in world.ws.view.members)
+    link = world.node_of(others[0]), world.node_of(others[1])
+    world.struck |= {*link}
+    world.links = {link: world.now_s + 60.0}
+    until(world, lambda: world.workers[others[0]].missing == (others[1],))
+    until(world, lambda: world.ws.phase is Phase.RUNNING and world.ws.state.formed_in_vain == world.ws.generation - 1)
+    assert len({member.worker for member in world.ws.view.members} & {*others[:2]}) == 1
+    assert {member.worker for member in world.ws.view.members} >= {leader, *others[2:]}
 
 
 def test_nobody_is_parted_where_too_few_would_be_left():

@@ -1,0 +1,62 @@
+"""Effect. Who can be reached, and who can not."""
+
+import socket
+
+import pytest
+
+from elastic.train import gloo
+from elastic.train.gloo import FormingCancelledError, GlooGroup
+from elastic.train.meeting import Store, StoreHost
+from elastic.train.sockets import unreached
+from tests.effects.helpers import ENDLESS_S, HOST, LONG_S, Running, eventually, view_of
+
+
+def never() -> bool:
+    return False
+
+
+def test_who_listens_is_reached_though_nobody_accepts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("::1", 0), family=socket.AF_INET6) as two:
+        places = {"w1": one.getsockname()[:2], "w2": two.getsockname()[:2]}
+        assert unreached(places, LONG_S, never) == ()
+
+
+def test_who_refuses_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = server.getsockname()
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            refusing = gone.getsockname()
+        assert unreached({"w1": refusing, "w2": here}, LONG_S, never) == ("w1",)
+
+
+def test_nobody_is_named_where_it_is_over_before_the_end() -> None:
+    asked = iter([False, True])
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        place = full.getsockname()
+        guests = [socket.socket() for _ in range(3)]  # the kernel answers no more of them than it keeps
+        try:
+            for guest in guests:
+                guest.setblocking(False)
+                guest.connect_ex(place)
+            assert unreached({"w1": place}, 0.1, never) == ("w1",)
+            assert unreached({"w1": place}, LONG_S, lambda: next(asked)) == ()
+        finally:
+            for guest in guests:
+                guest.close()
+
+
+def test_who_has_met_and_is_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two who have appeared at the leader's store and do not connect, one has a store that does not answer."""
+    monkeypatch.setattr(gloo, "_KNOCK_AFTER_S", 0.1)
+    own, late = StoreHost(HOST), StoreHost(HOST)
+    with socket.create_server((HOST, 0)) as gone:
+        refusing = gone.getsockname()[1]
+    view = view_of([(HOST, own.port), (HOST, late.port), (HOST, refusing)], 1)
+    group = GlooGroup(view, 0, ENDLESS_S)
+    store = Store(HOST, own.port, lambda waiting_for: None, "the store")
+    for rank in (1, 2):
+        store.set(group._key(f"rank{rank}"), f"{HOST} 1 same")
+    forming = Running(lambda: group.form(own, "same", lambda: False, ENDLESS_S))
+    eventually(lambda: group.missing == ("w2",), "who does not answer is named")
+    group.cut()
+    assert isinstance(forming.error(), FormingCancelledError | RuntimeError)
