@@ -195,10 +195,16 @@ class Unrest(World):
         return with_it if near == rest else max(with_it, self.most(rest), key=len)
 
     def have_missed(self, one: Gang, other: Gang) -> bool:
-        """Whether somebody of one replica has waited for somebody of the other; of one and the same, for its own."""
+        """Whether somebody of one replica has waited for somebody of the other; of the same one, two for each other.
+
+        Who alone waits for another one of its replica may wait for one that another replica has held up, or that had
+        formed when the link broke; such a replica has one more try.
+        """
         names, others = ([member.worker for member in gang] for gang in (one, other))
-        pairs = [(names, others), (others, names)]
-        return any(not set(b).isdisjoint(self.workers[name].missing) for a, b in pairs for name in a)
+        waits = {(name, missed) for name in (*names, *others) for missed in self.workers[name].missing}
+        if one == other:
+            return any((missed, name) in waits for name, missed in waits)
+        return any(missed in others if name in names else missed in names for name, missed in waits)
 
     # --- users ---
 
