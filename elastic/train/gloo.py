@@ -294,7 +294,8 @@ class GlooGroup:
             """Whoever is not reached either where its store listens is out of reach, and named."""
             nonlocal knock_s
             if time.monotonic() >= knock_s:
-                self.missing = unreached(self._places(), _KNOCK_S, self._stop)
+                found = unreached(self._places(), _KNOCK_S, self._stop)
+                self.missing = self.missing if found is None else found
                 knock_s = time.monotonic() + _KNOCK_AFTER_S
 
         group = self._aside(

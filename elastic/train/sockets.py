@@ -39,14 +39,17 @@ def plain(address: Any) -> Address:
     return (host.removeprefix("::ffff:"), int(address[1]))
 
 
-def unreached(places: Mapping[str, Address], within_s: float, is_over: Callable[[], bool]) -> tuple[str, ...]:
+def unreached(places: Mapping[str, Address], within_s: float, is_over: Callable[[], bool]) -> tuple[str, ...] | None:
     """Those with whom no connection comes about: packets have to pass both ways for one.
 
     The kernel answers for a process that is stopped, or is slow to accept.
 
     Args:
         places: by name, where it listens.
-        is_over: asked every few milliseconds; nobody is named if it says so before the end.
+        is_over: asked every few milliseconds.
+
+    Returns:
+        Their names, as in `places`; None: it was over before that was known.
     """
     with contextlib.ExitStack() as stack:
         knocking = {name: stack.enter_context(_knocking(*place)) for name, place in places.items()}
@@ -62,7 +65,7 @@ def unreached(places: Mapping[str, Address], within_s: float, is_over: Callable[
                 if not knocking[name].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                     reached.add(name)
             if is_over():
-                return ()
+                return None
         return tuple(name for name in places if name not in reached)
 
 
