@@ -6,6 +6,9 @@ from pathlib import Path
 
 _DUMP_S = 1.0
 _KEPT_CHARS = 4000
+# Of a process that was stopped then (two of 150 that start a thread all the time), and however often it is asked again.
+_HALFWAY = "Failed to find a python interpreter in the .data section"
+NO_LIST = "no stacks: its list of threads can not be read; one of them may just have begun or ended"
 
 
 def dump_stacks(pid: int, timeout_s: float = _DUMP_S) -> str:
@@ -18,6 +21,8 @@ def dump_stacks(pid: int, timeout_s: float = _DUMP_S) -> str:
         return "no stacks: py-spy is not installed"
     except subprocess.TimeoutExpired:
         return f"no stacks: py-spy did not end within {timeout_s:.1f} s"
+    if dump.returncode != 0 and _HALFWAY in dump.stderr:
+        return NO_LIST
     if dump.returncode != 0:
         return f"no stacks: {(dump.stderr.strip() or 'py-spy failed').splitlines()[0]}"
     _, *threads = dump.stdout.split("\nThread ")

@@ -112,19 +112,20 @@ def test_one_half_goes_on_alone_where_the_halves_can_not_reach_each_other_for_lo
 ) -> None:
     row, journal = play("halves", tmp_path, 40.0, monkeypatch, whole_s=60.0)
     assert any("Limits.forming_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
+    assert_left(2, row, journal, before_s=40.0)
+
+
+def assert_left(count: int, row: dict[str, Any], journal: list[Line], before_s: float) -> None:
+    """Of four workers so many left, and the others went on before the network was whole again."""
     left = [line for line in journal if "did not reach each other" in line.get("reason", "")]
-    assert len(left) == 2 and {line["command"] for line in left} == {"Dismiss"}
-    assert row["t_resume_s"] < 40.0, "it went on before the network was whole again"
-    assert row["survivors_kept"] == row["survivors"] == 2
-    assert_one_line_of_training(row, is_whole=False)  # nodes of the other half stay away for Limits.quarantine_s
+    assert len(left) == count and {line["command"] for line in left} == {"Dismiss"}
+    assert row["t_resume_s"] < before_s, "it went on before the network was whole again"
+    assert row["survivors_kept"] == row["survivors"] == 4 - count
+    assert_one_line_of_training(row, is_whole=False)  # nodes of those who left stay away for Limits.quarantine_s
 
 
 @pytest.mark.slow
 def test_who_reaches_the_leader_and_nobody_else_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row, journal = play("link", tmp_path, 60.0, monkeypatch, whole_s=80.0)
     assert any("Limits.forming_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
-    left = [line for line in journal if "did not reach each other" in line.get("reason", "")]
-    assert len(left) == 1 and {line["command"] for line in left} == {"Dismiss"}
-    assert row["t_resume_s"] < 60.0, "it went on before the network was whole again"
-    assert row["survivors_kept"] == row["survivors"] == 3
-    assert_one_line_of_training(row, is_whole=False)
+    assert_left(1, row, journal, before_s=60.0)

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from elastic.actors import monitor as monitor_module
 from elastic.actors import watched as watched_module
 from elastic.actors.monitor import HostMonitor
 from elastic.actors.processes import waited_for_cpu_ns
-from elastic.actors.stacks import dump_stacks
+from elastic.actors.stacks import NO_LIST, dump_stacks
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.train.flight import FlightPage, read_page
@@ -224,6 +225,14 @@ def test_stacks_are_seen_without_the_workers_help(monitor, worker, path):
     stop(worker.pid)
     assert "fly (" in monitor.inspect("w0")
     assert monitor.inspect("stranger") == "it is not watched"
+
+
+def test_a_list_of_threads_that_changes_is_told_of_in_words(monkeypatch):
+    """As py-spy says it, nobody would think of that."""
+    said = "Error: Failed to find a python interpreter in the .data section\n\nStack backtrace:\n"
+    failed = subprocess.CompletedProcess([], returncode=1, stdout="", stderr=said)
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: failed)
+    assert dump_stacks(os.getpid()) == NO_LIST
 
 
 def test_stacks_that_can_not_be_seen_have_a_reason(worker):
