@@ -107,6 +107,21 @@ def test_each_further_policy_is_told_against_the_first_one_on_the_same_failures(
     assert line.removesuffix(", a tie") == f"against lives: Ladder: {100 * against['difference']:+.3f} [{low}, {high}]"
 
 
+def test_the_page_tells_what_a_policy_does_against_the_first_one(small, tmp_path):
+    mine, page = f"{small.parent / 'mine.py'}:waits", tmp_path / "report.html"
+    options = ("--policy", "Ladder", "--policy", mine, "--seeds", 3, "--jobs", 1, "--report", page)
+    (line,) = [one.strip() for one in told(small, *options).splitlines() if "against" in one]
+    text = page.read_text()
+    assert f"<td>{line.removeprefix('against ')}</td>" in text and "<th>against</th>" in text
+    (table,) = re.findall("<table>.*</table>", text)
+    head, *rows = xml.etree.ElementTree.fromstring(table)
+    (place,) = [at for at, cell in enumerate(head) if cell.text == "against"]
+    assert all(len(row) == len(head) for row in rows)
+    assert [bool(row[place].text) for row in rows] == [False, False, True]
+    told(small, "--seeds", 1, "--jobs", 1, "--report", page)
+    assert "<th>against</th>" not in page.read_text(), "without policies there is nothing to compare"
+
+
 def test_policies_that_decide_alike_are_a_tie_and_one_seed_has_no_interval(small):
     small.write_text(SMALL.replace("per_day: 24", "per_day: 0").replace(", spot: trace.csv", ""))
     options = ("--policy", "Ladder", "--policy", "ShrinkFirst", "--jobs", 1)
