@@ -1,10 +1,12 @@
 """Effect. `elastic plan`: which settings suit a cluster, and what each of them is worth."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
+from elastic.commands.counting import Count
 from elastic.commands.many import processors, runs_of
 from elastic.commands.style import Finite, apart, between, json_option
 from elastic.control.faults import seconds
@@ -46,10 +48,11 @@ _POSITIVE, _NOT_NEGATIVE = Finite(min=0, min_open=True), Finite(min=0)
 @json_option
 def plan(seeds: int, jobs: int | None, as_json: bool, **options: Any) -> None:
     """Which policy, spares, minimum and intervals suit a cluster; each choice is tried in simulated runs."""
-    given = _given(options)
+    given, count = _given(options), Count()
 
-    def play(scenario: Scenario, policy: str) -> Row:
-        return row_of(policy, scenario, runs_of(scenario, policy, seeds, jobs or processors()))
+    def play(label: str, wanted: Sequence[tuple[Scenario, str]]) -> list[Row]:
+        found = runs_of(wanted, seeds, jobs or processors(), label, count)
+        return [row_of(policy, scenario, runs) for (scenario, policy), runs in zip(wanted, found, strict=True)]
 
     found = planned(given, play)
     if as_json:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from elastic.commands.counting import Count
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
@@ -94,7 +95,8 @@ def scenario(
     shown = [(entry, policy) for entry in found for policy in _deciding(entry, policies)]
     entries = [one if policy is None else replace(one, name=f"{one.name}: {policy}") for one, policy in shown]
     decided_by = [policy for _, policy in shown]
-    rows = [_row(one, policy, seeds, jobs or processors()) for one, policy in zip(entries, decided_by, strict=True)]
+    many, count = jobs or processors(), Count()
+    rows = [_row(one, policy, seeds, many, count) for one, policy in zip(entries, decided_by, strict=True)]
     _tell(facts(entries, rows, decided_by), scenario, as_json, report)
     _fail_if_a_policy_did(ctx, rows)
 
@@ -116,9 +118,10 @@ def study(seeds: int | None, jobs: int) -> dict[str, Any]:
         seeds: runs of each row; None: as many as its way takes little time for.
     """
     found: dict[str, Any] = {}
+    count = Count()
     for key, preset, before in (("rows", CASE_STUDY, ""), ("log_rows", LOG, "896-GPU log: ")):
         entries = [replace(one, name=f"{before}{one.name}") for one in load(preset)]
-        rows = [_row(one, None, seeds or _usual(one), jobs) for one in entries]
+        rows = [_row(one, None, seeds or _usual(one), jobs, count) for one in entries]
         found[key] = facts(entries, rows)["rows"]
     return found
 
@@ -129,9 +132,10 @@ def _usual(entry: Entry) -> int:
     return _LIVE_SEEDS if entry.scenario.way == "live" else _SEEDS
 
 
-def _row(entry: Entry, policy: str | None, seeds: int, jobs: int) -> Row:
+def _row(entry: Entry, policy: str | None, seeds: int, jobs: int, count: Count) -> Row:
     many = jobs if entry.scenario.way == "live" else 1
-    return row_of(entry.name, entry.scenario, runs_of(entry.scenario, policy, seeds, many, entry.name))
+    (runs,) = runs_of([(entry.scenario, policy)], seeds, many, entry.name, count)
+    return row_of(entry.name, entry.scenario, runs)
 
 
 def _deciding(entry: Entry, policies: Sequence[str]) -> Sequence[str | None]:
@@ -243,10 +247,11 @@ def campaign(
     """Play small worlds with a hostile network, every step of them. Exit code 3: a law was broken."""
     cases = [_case_in(file)] if file is not None else None
     cases = cases or [case_of(seed, steps) for seed in range(first, first + seeds)]
-    played = spread(play, cases, jobs or processors(), "worlds")
+    many, count = jobs or processors(), Count()
+    played = spread(play, cases, many, "worlds", count)
     bad = [one for one in played if not one.is_sound]
     if is_shrunk:
-        bad = [play(case) for case in spread(_shrunk, bad, jobs or processors(), "made smaller")]
+        bad = [play(case) for case in spread(_shrunk, bad, many, "made smaller", count)]
     keep = Path("runs/campaign") if is_shrunk and keep is None else keep
     files = [_keep(one, keep) if keep is not None else "" for one in bad]
     if as_json:

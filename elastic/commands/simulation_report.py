@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from elastic.commands.style import apart
+
 _COLOURS = (
     "#2e7d32", "#c62828", "#ef6c00", "#6a1b9a", "#00838f", "#4e342e", "#546e7a", "#f9a825", "#ad1457", "#283593",
     "#9e9d24", "#37474f",
@@ -53,17 +55,27 @@ def _plot(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    head = "<tr><th>row</th><th>goodput</th><th>95 %</th><th>gain</th><th>incidents</th><th>each</th><th>cost</th></tr>"
+    """What rows with other policies differ by stands in a column of its own, where there are any."""
+    has_others = any(row["against"] is not None for row in rows)
+    names = ["row", "goodput", "95 %", "gain", *["against"] * has_others, "incidents", "each", "cost"]
+    head = "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
     lines = []
     for row in rows:
         between = " to ".join(f"{100 * end:.2f}" for end in row["interval"] or ())
         gain = f"{100 * row['gain']:+.2f}" if row["gain"] is not None else ""
         cells = [
             escape(row["name"]), f"{100 * row['goodput']:.2f} %", between, gain,
+            *[_against(row["against"])] * has_others,
             f"{row['incidents']:.1f}", f"{row['lost_s']:.0f} s", f"{row['cost']:.0f}",
         ]  # fmt: skip
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     return f"<table>{head}{''.join(lines)}</table>"
+
+
+def _against(other: dict[str, Any] | None) -> str:
+    if other is None:
+        return ""
+    return f"{escape(other['row'])}: {apart(other['difference'], other['interval'])}"
 
 
 def _sources(rows: Sequence[dict[str, Any]]) -> str:

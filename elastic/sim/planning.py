@@ -184,30 +184,35 @@ def scenario_of(given: Given, choice: Choice) -> Scenario:
     )
 
 
-def planned(given: Given, play: Callable[[Scenario, str], Row]) -> Plan:
+Play = Callable[[str, Sequence[tuple[Scenario, str]]], Sequence[Row]]
+
+
+def planned(given: Given, play: Play) -> Plan:
     """One setting after the other takes its best value; then each is varied once more around the best choice.
 
     Args:
-        play: some runs of a scenario under the policy of this name.
+        play: some runs of each of these scenarios, under the policy of this name; told before is what is tried.
     """
     local_s, persistent_s = intervals_s(given)
     best = Choice(local_interval_s=local_s, persistent_interval_s=persistent_s)
     known: dict[Choice, Row] = {}
 
-    def tried(choice: Choice) -> Row:
-        if choice not in known:
-            known[choice] = play(scenario_of(given, choice), choice.policy)
-        return known[choice]
+    def try_out(what: str, choices: Sequence[Choice]) -> None:
+        new = [choice for choice in choices if choice not in known]
+        rows = play(what, [(scenario_of(given, choice), choice.policy) for choice in new]) if new else ()
+        known.update(zip(new, rows, strict=True))
 
     for name in _CHOSEN:
-        best = min(
-            (_with(best, name, value) for value in _values(given, best, name)), key=lambda one: _cost(tried(one))
-        )
-    worth = {}
-    for name in (*_CHOSEN, "local_interval_s", "persistent_interval_s"):
-        values = _values(given, best, name)
-        worth[name] = tuple((_told(value), tried(_with(best, name, value))) for value in values)
-    return Plan(choice=best, row=tried(best), worth=worth)
+        choices = [_with(best, name, value) for value in _values(given, best, name)]
+        try_out(name, choices)
+        best = min(choices, key=lambda one: _cost(known[one]))
+    around = {name: _values(given, best, name) for name in (*_CHOSEN, "local_interval_s", "persistent_interval_s")}
+    try_out("what each is worth", [_with(best, name, value) for name, values in around.items() for value in values])
+    worth = {
+        name: tuple((_told(value), known[_with(best, name, value)]) for value in values)
+        for name, values in around.items()
+    }
+    return Plan(choice=best, row=known[best], worth=worth)
 
 
 def _values(given: Given, best: Choice, name: str) -> Sequence[Any]:

@@ -19,6 +19,7 @@ import yaml
 from click.testing import CliRunner
 
 from elastic.cli import cli
+from elastic.commands.counting import Count, line
 from elastic.commands.many import runs_of, spread
 from elastic.commands.scenarios import PRESETS, load
 from elastic.errors import SettingError
@@ -55,7 +56,7 @@ def small(tmp_path: Path) -> Path:
 def told(*arguments: object) -> str:
     result = CliRunner().invoke(cli, ["simulate", *map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def test_a_scenario_is_told_row_by_row(small):
@@ -96,7 +97,7 @@ def test_each_further_policy_is_told_against_the_first_one_on_the_same_failures(
     restarts, ladder, waits, again = json.loads(told(small, *options, "--json"))["rows"]
     assert restarts["against"] is ladder["against"] is again["against"] is None
     scenario = load(str(small))[1].scenario
-    ran = zip(*(runs_of(scenario, policy, 3, jobs=1) for policy in (mine, "Ladder")), strict=True)
+    ran = zip(*runs_of([(scenario, mine), (scenario, "Ladder")], 3, jobs=1), strict=True)
     pairs = [one.goodput - other.goodput for one, other in ran]
     against = waits["against"]
     assert against["row"] == "lives: Ladder" and against["difference"] < 0.0
@@ -105,6 +106,21 @@ def test_each_further_policy_is_told_against_the_first_one_on_the_same_failures(
     (line,) = [one.strip() for one in told(small, *options).splitlines() if "against" in one]
     low, high = (f"{100 * end:+.3f}" for end in against["interval"])
     assert line.removesuffix(", a tie") == f"against lives: Ladder: {100 * against['difference']:+.3f} [{low}, {high}]"
+
+
+def test_the_page_tells_what_a_policy_does_against_the_first_one(small, tmp_path):
+    mine, page = f"{small.parent / 'mine.py'}:waits", tmp_path / "report.html"
+    options = ("--policy", "Ladder", "--policy", mine, "--seeds", 3, "--jobs", 1, "--report", page)
+    (line,) = [one.strip() for one in told(small, *options).splitlines() if "against" in one]
+    text = page.read_text()
+    assert f"<td>{line.removeprefix('against ')}</td>" in text and "<th>against</th>" in text
+    (table,) = re.findall("<table>.*</table>", text)
+    head, *rows = xml.etree.ElementTree.fromstring(table)
+    (place,) = [at for at, cell in enumerate(head) if cell.text == "against"]
+    assert all(len(row) == len(head) for row in rows)
+    assert [bool(row[place].text) for row in rows] == [False, False, True]
+    told(small, "--seeds", 1, "--jobs", 1, "--report", page)
+    assert "<th>against</th>" not in page.read_text(), "without policies there is nothing to compare"
 
 
 def test_policies_that_decide_alike_are_a_tie_and_one_seed_has_no_interval(small):
@@ -148,7 +164,9 @@ def test_a_gain_is_over_the_row_before_under_the_same_policy(small):
 
 def test_several_processes_answer_as_one_does(small):
     scenario = load(str(small))[1].scenario
-    assert runs_of(scenario, None, 4, jobs=2) == runs_of(scenario, None, 4, jobs=1)
+    wanted = [(scenario, None), (scenario, "ShrinkFirst")]
+    assert runs_of(wanted, 4, jobs=2) == runs_of(wanted, 4, jobs=1)
+    assert list(map(len, runs_of(wanted, 3, jobs=1))) == [3, 3] and runs_of([], 3, jobs=1) == []
     assert spread(str, [1], jobs=4) == ["1"]
 
 
@@ -157,16 +175,68 @@ class Terminal(io.StringIO):
         return True
 
 
+class Clock:
+    """Moves on by so many seconds whenever it is read."""
+
+    def __init__(self, *steps_s: float) -> None:
+        self.now_s, self.steps_s = 1000.0, list(steps_s)
+
+    def __call__(self) -> float:
+        self.now_s += self.steps_s.pop(0) if self.steps_s else 0.0
+        return self.now_s
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_on_a_terminal_a_bar_tells_how_many_are_done(monkeypatch, jobs):
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
-    assert spread(str, range(3), jobs, label="worlds") == ["0", "1", "2"]
-    assert "worlds" in shown.getvalue() and "3/3" in shown.getvalue()
+    assert spread(str, range(3), jobs, "worlds", Count(Clock(*[100.0] * 9))) == ["0", "1", "2"]
+    assert "worlds" in shown.getvalue() and "3/3" in shown.getvalue() and "of 3" not in shown.getvalue()
 
 
-def test_where_nobody_looks_there_is_no_bar(capsys):
-    assert spread(str, range(3), jobs=1, label="worlds") == ["0", "1", "2"]
+def test_where_nobody_looks_a_line_comes_every_half_minute(capsys):
+    """Counting begins a second after the command has; each of the first two takes 25 s."""
+    assert spread(str, range(4), 1, "worlds", Count(Clock(0.0, 1.0, 25.0, 25.0, 29.0, 30.0))) == ["0", "1", "2", "3"]
+    lines = ["worlds: 2 of 4, 50 s, about 50 s more", "worlds: 4 of 4, 2 min"]
+    assert capsys.readouterr() == ("", "".join(f"{line}\n" for line in lines))
+
+
+def test_many_short_ones_are_one_long_one(capsys):
+    count = Count(Clock(0.0, 0.0, 20.0, 0.0, 20.0))
+    spread(str, range(1), 1, "a row", count)
+    assert capsys.readouterr().err == ""
+    spread(str, range(1), 1, "another", count)
+    assert capsys.readouterr().err == "another: 1 of 1, 20 s\n"
+
+
+def test_what_is_short_says_nothing_and_neither_does_what_nobody_counts(capsys):
+    spread(str, range(300), 1, "worlds", Count(Clock(*[0.09] * 302)))
+    assert spread(str, range(3), jobs=1) == ["0", "1", "2"]
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "said"),
+    [
+        (120, 500, 40.0, "worlds: 120 of 500, 40 s, about 2 min more"),
+        (1, 1000, 30.0, "worlds: 1 of 1000, 30 s, about 8.3 h more"),
+        (9, 10, 18000.0, "worlds: 9 of 10, 5.0 h, about 33 min more"),
+    ],
+)
+def test_what_is_left_is_told_in_a_unit_that_fits(done, total, seconds, said):
+    assert line("worlds", done, total, seconds) == said
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["simulate campaign --steps 10", "simulate fleet_1k", "plan --gpus 16 --mtbf 9000h --state-gb 9 --hours 1"],
+)
+def test_what_lasts_tells_how_far_it_is_and_leaves_standard_output_alone(monkeypatch, command):
+    monkeypatch.setattr("elastic.commands.counting.EVERY_S", 0.0)
+    result = CliRunner().invoke(
+        cli, [*command.split(), "--seeds", "2", "--jobs", "1", "--json"], catch_exceptions=False
+    )
+    assert re.search(r"^[\w ]+: 1 of \d+, \d+ s, about \d+ s more$", result.stderr, re.MULTILINE)
+    json.loads(result.stdout)
 
 
 def test_times_are_taken_from_a_journal(small):
@@ -231,7 +301,8 @@ def test_a_policy_that_would_decide_nothing_is_refused(small):
 
 def test_the_case_study_rises_from_80_to_above_90():
     entries = load("case_study")
-    rows = [runs_of(entry.scenario, None, 1500 if entry.scenario.way == "restart" else 4, jobs=1) for entry in entries]
+    many = {"restart": 1500, "live": 4}
+    rows = [runs_of([(one.scenario, None)], many[one.scenario.way], jobs=1)[0] for one in entries]
     goodputs = [sum(run.goodput for run in runs) / len(runs) for runs in rows]
     assert 0.79 < goodputs[0] < 0.84
     for entry, before, after in zip(entries[1:-1], goodputs, goodputs[1:], strict=False):
@@ -419,19 +490,19 @@ def test_a_plan_says_what_each_choice_is_worth():
         "1",
     ]
     result = CliRunner().invoke(cli, ["plan", *options, "--json"], catch_exceptions=False)
-    found = json.loads(result.output)
+    found = json.loads(result.stdout)
     assert found["choice"]["policy"] in ("Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware")
     intervals = {"local_interval_s", "persistent_interval_s"}
     assert set(found["worth"]) == {"spare_nodes", "spare_replicas", "policy", "minimum_replicas"} | intervals
     assert found["useful_cost"] == min(one["useful_cost"] for one in found["worth"]["spare_nodes"])
-    lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).output
+    lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).stdout
     assert found["interval"] is None and "[" not in lines, "one run says nothing about others"
     assert "expected goodput" in lines and "what policy is worth" in lines and "spares=" in lines
 
 
 def test_a_plan_says_where_a_setting_makes_no_difference():
     options = ["--gpus", "16", "--mtbf", "9000h", "--state-gb", "100", "--hours", "1", "--seeds", "1", "--jobs", "1"]
-    lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).output
+    lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).stdout
     assert "what policy is worth: it makes no difference here" in lines
 
 

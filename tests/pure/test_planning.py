@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,12 @@ GIVEN = Given(
 )
 
 
-def made_up(scenario: Scenario, policy: str) -> Row:
+def made_up(what: str, wanted: Sequence[tuple[Scenario, str]]) -> list[Row]:
+    assert wanted, "where all is known there is nothing to play"
+    return [worth(*one) for one in wanted]
+
+
+def worth(scenario: Scenario, policy: str) -> Row:
     """Two spares, the last policy and a minimum of one are best."""
     spares, least = scenario.cluster.spare_nodes, scenario.job.minimum_replicas
     goodput = 0.9 - 0.01 * abs(spares - 2) + 0.001 * POLICIES.index(policy) - 0.01 * (least - 1)
@@ -53,6 +59,20 @@ def test_each_setting_takes_its_best_value():
     assert [value for value, _ in found.worth["minimum_replicas"]] == ["1", "2", "4"]
     assert all(found.row.useful_cost <= row.useful_cost for tried in found.worth.values() for _, row in tried)
     assert len(found.worth["local_interval_s"]) == 3
+
+
+def test_choices_are_tried_together_and_each_once():
+    """A single replica leaves one minimum to choose, which is known by then."""
+    batches: list[tuple[str, list[tuple[Scenario, str]]]] = []
+
+    def play(what: str, wanted: Sequence[tuple[Scenario, str]]) -> list[Row]:
+        batches.append((what, list(wanted)))
+        return made_up(what, wanted)
+
+    planned(replace(GIVEN, gpus=32), play)
+    assert [what for what, _ in batches] == ["spare_nodes", "spare_replicas", "policy", "what each is worth"]
+    played = [(repr(scenario), policy) for _, wanted in batches for scenario, policy in wanted]
+    assert len(played) == len(set(played))
 
 
 def test_intervals_follow_daly():
