@@ -27,6 +27,7 @@ class Measured:
 
     Attributes:
         stall_s: seconds that one checkpoint costs training, as lately measured; None before the first.
+        is_cold: only checkpoints of a run that starts were measured yet, which cost more than later ones.
         what: these seconds are, in words.
         transfer_s: seconds until one has arrived at the tier; the next one does not begin before.
         failures: that this tier was, or would have been, needed for. watched_s: seconds in which they were counted.
@@ -34,6 +35,7 @@ class Measured:
     """
 
     stall_s: float | None = None
+    is_cold: bool = False
     what: str = "a stall"
     transfer_s: float = 0.0
     failures: int = 0
@@ -129,7 +131,7 @@ class Schedule:
             stall_s = min(before, seconds)
         else:
             stall_s = before + _SMOOTHING * (seconds - before)
-        self._measured = replace(self._measured, stall_s=stall_s)
+        self._measured = replace(self._measured, stall_s=stall_s, is_cold=self._stalls < _COLD)
 
     def arrived(self, seconds: float) -> None:
         """How long one took until it was at the tier."""
@@ -158,7 +160,9 @@ def cadence(interval: Interval, measured: Measured, overhead: float, free_share:
     stall = f"{measured.what} of {measured.stall_s:.3g} s"
     failure = f"a failure every {mean_s:.3g} s ({measured.failures} failures in {measured.watched_s:.0f} s)"
     best = {f"{stall} and {failure} cost least at this interval": optimal_interval_s(measured.stall_s, mean_s)}
-    if free_share:
+    if free_share and measured.is_cold:
+        best[f"{stall} is that of a run that starts, and the next one measures again"] = _FREE_S
+    elif free_share:
         free_s = max(_FREE_S, measured.stall_s / free_share, measured.transfer_s / _FREE_BESIDE)
         best[f"{stall} costs next to nothing at this interval, however rare is {failure}"] = free_s
     why_best = min(best, key=lambda reason: best[reason])

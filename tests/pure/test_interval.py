@@ -77,6 +77,25 @@ def test_what_costs_next_to_nothing_is_done_however_rare_failures_may_be(measure
     assert found.seconds == pytest.approx(interval_s) and why in found.reason
 
 
+def test_what_the_first_ones_cost_does_not_put_off_the_next_ones():
+    """They measure; but no more than its share of the time is spent on that, either."""
+    cold = Measured(stall_s=0.015, is_cold=True)
+    found = cadence(AUTO, cold, 0.03, free_share=0.001)
+    assert found.seconds == 2.0 and "measures again" in found.reason
+    assert cadence(AUTO, replace(cold, is_cold=False), 0.03, free_share=0.001).seconds == pytest.approx(15.0)
+    assert cadence(AUTO, replace(cold, stall_s=3.0), 0.03, free_share=0.001).seconds == pytest.approx(100.0)
+    assert cadence(AUTO, cold, 0.03) == cadence(AUTO, replace(cold, is_cold=False), 0.03), "an upload is not free"
+
+
+def test_the_third_one_ends_the_start():
+    schedule = Schedule(AUTO, 0.03, free_share=0.001)
+    intervals_s = []
+    for stall_s in (0.015, 0.02, 0.004):
+        schedule.stalled(stall_s)
+        intervals_s.append(schedule.cadence(0.0).seconds)
+    assert intervals_s == [2.0, 2.0, pytest.approx(4.0)]
+
+
 def test_the_next_upload_waits_for_the_last_one():
     found = cadence(AUTO, Measured(stall_s=0.0, transfer_s=90.0), overhead=0.03)
     assert found.seconds == 90.0
