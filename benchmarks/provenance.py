@@ -34,8 +34,8 @@ def provenance() -> dict[str, Any]:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """How this process was called, as one would type it: the interpreter's own path tells nobody anything."""
-    return shlex.join(["python", *arguments[1:]])
+    """How this process was called, as one would type it elsewhere: of this machine's own paths only names are told."""
+    return shlex.join(["python", *(Path(one).name if Path(one).is_absolute() else one for one in arguments[1:])])
 
 
 def _git(*arguments: str) -> str | None:

@@ -199,8 +199,10 @@ class Crew(Door):
                 must(is_it, Law.NEVER_WRONG, lambda: f"{held} gives something else than {view.resume}")  # noqa: B023
             if view.behind and self.finds_corruption(worker, ("forming", view.generation), view.donors):
                 return
-            worker.missing, donor = (), self.workers[view.members[view.donors[0]].worker]
-            worker.bits, worker.is_tainted, worker.consumed = donor.bits, donor.is_tainted, donor.consumed
+            worker.missing = ()
+            if view.rank_of(worker.name) not in view.donors:
+                donor = self.workers[view.members[view.donors[0]].worker]
+                worker.bits, worker.is_tainted, worker.consumed = donor.bits, donor.is_tainted, donor.consumed
             self.signal(worker, Signal.FORMED, commit=view.resume)
             if worker.pending is not None and worker.pending.step < view.resume.step:
                 self.make_stable(worker)

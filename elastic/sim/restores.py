@@ -9,7 +9,7 @@ from typing import Any
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
-from elastic.control.values import CommitId, StepReport
+from elastic.control.values import CommitId, Fork, StepReport, View
 from elastic.control.worker_protocol import Signal, Stage
 from elastic.settings import Checkpoint
 from elastic.sim.brain import Brain
@@ -30,6 +30,7 @@ class Restores(World):
     Attributes:
         restored: steps that were gone back to. rewound: how often somebody asked for it.
         offered: what was found last for a run that wanted the newest step.
+        forked: where the history began anew, as generations that were told have it.
         answers: by worker, the last order to load something that it has heard of, and what it has answered.
     """
 
@@ -40,6 +41,7 @@ class Restores(World):
         self.rewound = 0
         self.offered: CommitId | None = None
         self.answers: dict[str, tuple[int, Any]] = {}
+        self.forked: set[Fork] = set()
         self.later(REWINDS_S, self.send_back)
 
     def brain(self, **settings: Any) -> Brain:
@@ -77,11 +79,18 @@ class Restores(World):
                 self.check_nobody_holds()
             self.later(self.delay_s(), self.answer_find, command)
             return
-        if isinstance(command, cmd.Form) and command.view.restored:
-            self.check_readable(command.view.resume)
-            self.restored.append(command.view.resume.step)
-            self.go_back(command.view.resume)
+        if isinstance(command, cmd.Form):
+            if command.view.restored or self.is_bequeathed(command.view):
+                self.check_readable(command.view.resume)
+                self.restored.append(command.view.resume.step)
+                self.go_back(command.view.resume)
+            self.forked.update(command.view.forks)
         super().carry_out(command)
+
+    def is_bequeathed(self, view: View) -> bool:
+        """Whether an older driver had decided to go back to this step, and died before it told any worker."""
+        older = [one for one in view.forks if (one.incarnation, one.generation) < (view.incarnation, view.generation)]
+        return any(one.step == view.resume.step and one not in self.forked for one in older)
 
     def answer_find(self, command: cmd.FindRestore) -> None:
         found = self.find(command)

@@ -12,6 +12,7 @@ from elastic.control import events as ev
 from elastic.control.outcome import Ending
 from elastic.control.state import OVER, Phase
 from elastic.control.values import Fork
+from elastic.control.worker_protocol import Stage
 from elastic.sim.clockwork import LIMITS, SENSING, SLOWEST_S, TICK_S
 from elastic.sim.crew import REST
 from elastic.sim.laws import Law, must
@@ -341,6 +342,7 @@ class World(Whereabouts):
         if ending is Ending.REPLICAS_LOST:
             for member in self.ws.state.members:
                 worker = self.workers[member.name]
-                holds = worker.state.healed and worker.state.commit.step >= 0
+                is_over = worker.state.stage is Stage.GONE  # told to leave while others held it
+                holds = worker.state.healed and worker.state.commit.step >= 0 and not is_over
                 is_lost = not holds or not self.could_give(worker) or member.name in self.named
                 must(is_lost, Law.NOTHING_LOST, lambda: f"{member.name} still held the state")  # noqa: B023
