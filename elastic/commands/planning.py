@@ -135,7 +135,8 @@ def _copies(given: Given, choice: Choice) -> str:
     if not choice.peers:
         return "none: there is no other machine"
     how = f"one takes {_seconds(given.copy_s)}, and comes with each snapshot"
-    return f"on {choice.peers} other machines; {how if given.replicas <= choice.peers else 'replicas have them'}"
+    where = "another machine" if choice.peers == 1 else f"{choice.peers} other machines"
+    return f"on {where}; {how if given.replicas <= choice.peers else 'replicas have them'}"
 
 
 def _seconds(value: float) -> str:
