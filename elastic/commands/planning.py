@@ -5,15 +5,25 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+import yaml
 
 from elastic.commands.counting import Count
 from elastic.commands.many import processors, runs_of
 from elastic.commands.style import Finite, apart, between, json_option
 from elastic.control.faults import seconds
 from elastic.control.plain import in_json
-from elastic.sim.planning import Given, Plan, planned
+from elastic.sim.planning import Choice, Given, Plan, disk_interval_s, disk_worth, doubts, planned, settings_of
 from elastic.sim.scenario import Scenario
 from elastic.sim.study import Row, difference_of, row_of
+
+_SETTINGS = {  # as users call what is chosen
+    "spare_nodes": "a number of spare machines",
+    "spare_replicas": "scaling.spares",
+    "minimum_replicas": "the minimum of scaling.num_dp_replicas",
+    "peers": "checkpoint.peers",
+    "local_interval_s": "checkpoint.local_interval",
+    "persistent_interval_s": "checkpoint.persistent_interval",
+}
 
 
 class _Seconds(click.ParamType):
@@ -39,6 +49,7 @@ _POSITIVE, _NOT_NEGATIVE = Finite(min=0, min_open=True), Finite(min=0)
 @click.option("--outage", type=_S, default="30d", show_default=True, help="Between two failures of all at once.")
 @click.option("--link", type=_POSITIVE, default=25.0, show_default=True, help="GB/s between two machines.")
 @click.option("--storage", type=_POSITIVE, default=10.0, show_default=True, help="GB/s of the persistent tier, in all.")
+@click.option("--disk", type=_NOT_NEGATIVE, default=0.0, show_default=True, help="GB/s of one that a machine has.")
 @click.option("--loading", type=_S, default="5m", show_default=True, help="From a start to the first step.")
 @click.option("--step", type=_S, default="10s", show_default=True, help="Of the full group.")
 @click.option("--hours", type=_POSITIVE, default=168.0, show_default=True, help="Of the job.")
@@ -59,9 +70,12 @@ def plan(seeds: int, jobs: int | None, as_json: bool, **options: Any) -> None:
         worth = {
             name: [{"value": value, **other.told} for value, other in tried] for name, tried in found.worth.items()
         }
-        click.echo(in_json({"choice": asdict(found.choice), **found.row.told, "worth": worth}))
-        return
-    _tell(given, found)
+        said = {"settings": settings_of(given, found.choice), "disk_worth": disk_worth(given, found.choice)}
+        click.echo(in_json({"choice": asdict(found.choice), **found.row.told, "worth": worth, **said}))
+    else:
+        _tell(given, found)
+    for doubt in doubts(given, found):
+        click.echo(f"warning: {doubt}", err=True)
 
 
 def _given(options: dict[str, Any]) -> Given:
@@ -77,6 +91,7 @@ def _given(options: dict[str, Any]) -> Given:
         outage_mtbf_s=options["outage"],
         link_bytes_per_s=options["link"] * 1e9,
         storage_bytes_per_s=options["storage"] * 1e9,
+        disk_bytes_per_s=options["disk"] * 1e9,
         loading_s=options["loading"],
         step_s=options["step"],
         hours=options["hours"],
@@ -92,20 +107,40 @@ def _tell(given: Given, found: Plan) -> None:
     )
     bounds = f"num_dp_replicas=({choice.minimum_replicas}, {given.replicas}), spares={choice.spare_replicas}"
     click.echo(f"replicas             Scaling({bounds})")
-    click.echo(f"snapshots in memory  every {choice.local_interval_s:.0f} s")
-    click.echo(f"uploads              every {choice.persistent_interval_s:.0f} s; one takes {given.upload_s:.0f} s")
+    click.echo(f"snapshots in memory  every {_seconds(choice.local_interval_s)}")
+    click.echo(f"copies of each       {_copies(given, choice)}")
+    if given.disk_bytes_per_s:
+        saved = f"saves {100 * disk_worth(given, choice):.3f} points where it outlives an outage"
+        click.echo(f"snapshots on disks   every {_seconds(disk_interval_s(given, choice))}; {saved}")
+    click.echo(f"uploads              every {_seconds(choice.persistent_interval_s)}; one takes {given.upload_s:.0f} s")
     click.echo(f"expected goodput     {100 * row.goodput:.2f} %{between(row.interval, 2)}")
     if row.cost:
         click.echo(f"cost                 {row.cost:.0f}, {row.useful_cost:.0f} for an hour of the full group's work")
     for name, tried in found.worth.items():
         if len({(other.goodput, other.useful_cost) for _, other in tried}) == 1:
-            click.echo(f"what {name} is worth: it makes no difference here")
+            click.echo(f"what {_SETTINGS.get(name, name)} is worth: it makes no difference here")
             continue
-        click.echo(f"what {name} is worth:")
+        click.echo(f"what {_SETTINGS.get(name, name)} is worth:")
         for value, other in tried:
             mark = "*" if other is row else " "
             money = f"  {other.useful_cost:10.0f} a useful hour" if other.cost else ""
-            click.echo(f"  {mark} {value:>14}  {100 * other.goodput:7.3f} %{money}{_against(row, other)}")
+            said = _seconds(float(value)) if name.endswith("_s") else value
+            click.echo(f"  {mark} {said:>14}  {100 * other.goodput:7.3f} %{money}{_against(row, other)}")
+    where = "with checkpoint.persistent" + ", and checkpoint.disk," * bool(given.disk_bytes_per_s)
+    click.echo(f"\n# The run's file, {where} to be added:")
+    click.echo(yaml.safe_dump(settings_of(given, choice), sort_keys=False), nl=False)
+
+
+def _copies(given: Given, choice: Choice) -> str:
+    if not choice.peers:
+        return "none: there is no other machine"
+    how = f"one takes {_seconds(given.copy_s)}, and comes with each snapshot"
+    where = "another machine" if choice.peers == 1 else f"{choice.peers} other machines"
+    return f"on {where}; {how if given.replicas <= choice.peers else 'replicas have them'}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
 
 
 def _against(row: Row, other: Row) -> str:

@@ -15,7 +15,13 @@ from elastic.sim.ran import Ran, Told
 
 
 class Fleet(Driven):
-    """One run."""
+    """One run.
+
+    Attributes:
+        lacking: machines of which copies are missing on others, and since when.
+    """
+
+    lacking: tuple[tuple[float, int], ...] = ()
 
     def run(self) -> Ran:
         for failure in self.failures:
@@ -118,9 +124,19 @@ class Fleet(Driven):
         until_s = self.now_s + (lasts_s or self.scenario.cluster.repair_s)
         self.machines.lose(machine, until_s)
         self.later(until_s - self.now_s, self.come_back, machine)
-        self.holders = {name: places for name, places in self.holders.items() if machine not in places}
+        self.lose_copies(machine)
         if machine in self.machines.on:
             self.kill(self.machines.on[machine], why, is_hang)
+
+    def lose_copies(self, machine: int) -> None:
+        """Snapshots that lay there are gone, unless others hold them still: as many as may go before copies are new."""
+        late = tuple(one for one in self.lacking if self.now_s - one[0] < self.times.copy_s)
+        self.lacking = (*late, (self.now_s, machine))
+        if len(self.lacking) > self.scenario.job.peers:
+            gone = {one for _, one in self.lacking}
+            self.holders = {name: places for name, places in self.holders.items() if gone.isdisjoint(places)}
+        elif len(self.machines.away) == self.machines.count:
+            self.holders = {}
 
     def come_back(self, machine: int) -> None:
         if self.machines.come_back(machine, self.now_s):

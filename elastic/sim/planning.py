@@ -13,7 +13,7 @@ from elastic.control.faults import FaultKind
 from elastic.control.suspicion import hang_s
 from elastic.policies.interval import optimal_interval_s
 from elastic.settings import Limits
-from elastic.sim.scenario import Cluster, Failures, Job, Scenario, Times, whole_replicas
+from elastic.sim.scenario import INFINITE, Cluster, Failures, Job, Scenario, Times, whole_replicas
 from elastic.sim.study import Row
 
 DAY_S = 86400.0
@@ -24,6 +24,8 @@ FREEZE_S = 0.112  # docs/scale.md: until the freeze is decided, at 10,000 hosts
 GO_S_PER_HOST = 12.4 / 10_000  # docs/scale.md: until the go, at 10,000 hosts
 HEAL_TIMES = 2.2  # recovery_elastic.json, join: median longest_gap_s over median copy_s
 _CHOSEN = ("spare_nodes", "spare_replicas", "policy", "minimum_replicas")
+_DERIVED = ("peers", "local_interval_s", "persistent_interval_s")  # by formulas, from what is chosen
+MOST_PEERS = 3
 # Of the failures that nobody announces: table 5 of "The Llama 3 Herd of Models" (arXiv:2407.21783), where 148 were
 # faults of GPUs; that as many compute slowly as hang is an assumption, and so is which XIDs there are.
 _KINDS = {
@@ -48,7 +50,8 @@ class Given:
             before. repair_s: until a machine is back.
         outage_mtbf_s: between two failures of all machines at once, after which only what was uploaded is left.
         state_bytes: of one copy of model and optimizer. link_bytes_per_s: between two machines.
-        storage_bytes_per_s: of the persistent tier, in all. loading_s: from a start to the first step.
+        storage_bytes_per_s: of the persistent tier, in all. disk_bytes_per_s: of a disk that each machine has and that
+            outlives an outage; 0: there is none. loading_s: from a start to the first step.
         connect_s: until a group is connected, NCCL included.
     """
 
@@ -63,6 +66,7 @@ class Given:
     outage_mtbf_s: float = 30 * DAY_S
     link_bytes_per_s: float = 25e9
     storage_bytes_per_s: float = 10e9
+    disk_bytes_per_s: float = 0.0
     loading_s: float = 300.0
     connect_s: float = 10.0
     step_s: float = 10.0
@@ -100,6 +104,19 @@ class Given:
     def upload_s(self) -> float:
         return self.state_bytes / self.storage_bytes_per_s
 
+    @property
+    def copy_s(self) -> float:
+        """Until what one machine has of a snapshot is on another one."""
+        return self.node_bytes / self.link_bytes_per_s
+
+    def memory_lost_s(self, peers: int) -> float:
+        """Between two times at which snapshots in memory are lost, copies on so many other machines included.
+
+        All replicas are lost, and then these machines too, each before the copies of the one before are made good.
+        """
+        again = min(1.0, self.copy_s / (self.mtbf_s * self.replicas * self.nodes_per_replica))
+        return self.all_lost_s / max(again**peers, _NEVER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -111,6 +128,7 @@ class Choice:
     minimum_replicas: int = 1
     local_interval_s: float = 60.0
     persistent_interval_s: float = 1800.0
+    peers: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +136,8 @@ class Plan:
     """The best choice.
 
     Attributes:
-        row: what came of it. worth: by name of a setting, its other values and what comes of these, all else as chosen.
+        row: what came of it. worth: by name of a setting, its other values and what comes of these; all else is as
+            chosen, or follows from it.
     """
 
     choice: Choice
@@ -126,27 +145,92 @@ class Plan:
     worth: dict[str, tuple[tuple[str, Row], ...]] = field(default_factory=dict)
 
 
-def intervals_s(given: Given) -> tuple[float, float]:
+def machines_of(given: Given, choice: Choice) -> int:
+    size = given.nodes_per_replica
+    return given.replicas * size + max(choice.spare_nodes, choice.spare_replicas * size)
+
+
+def peers_of(given: Given, machines: int) -> int:
+    """As few as lose what is in memory more seldom than all machines go at once; none where no other machine is.
+
+    One at least: where there are several replicas it takes no transfer, see docs/checkpointing.md.
+    """
+    most = min(MOST_PEERS, machines - 1)
+    enough = (peers for peers in range(1, most) if given.memory_lost_s(peers) >= given.outage_mtbf_s)
+    return next(enough, most)
+
+
+def intervals_s(given: Given, peers: int) -> tuple[float, float]:
     """Between two snapshots in memory, and between two uploads: Daly's optimum, see `policies.interval`.
 
-    Nobody needs a snapshot while another replica lives: what counts is how often all are lost. An upload costs no stall
-    of its own; it is done as often as the storage takes, and a snapshot is made for each.
+    Nobody needs a snapshot while another replica lives: what counts is how often all are lost. None is taken before the
+    step after it, or before copies of the last one have arrived, where any are sent. Nobody needs an upload while
+    memory has the snapshot. One costs no stall of its own; it is done as often as the storage takes, and a snapshot is
+    made for each.
     """
-    persistent_s = max(given.upload_s, optimal_interval_s(given.stall_s, given.outage_mtbf_s))
-    return min(persistent_s, optimal_interval_s(given.stall_s, given.all_lost_s)), persistent_s
+    durable_only_s = 1.0 / (1.0 / given.outage_mtbf_s + 1.0 / given.memory_lost_s(peers))
+    persistent_s = max(given.upload_s, given.step_s, optimal_interval_s(given.stall_s, durable_only_s))
+    sent_s = given.copy_s if given.replicas <= peers else 0.0
+    local_s = max(given.step_s, sent_s, optimal_interval_s(given.stall_s, given.all_lost_s))
+    return min(persistent_s, local_s), persistent_s
+
+
+def disk_interval_s(given: Given, choice: Choice) -> float:
+    """Between two snapshots on disks, which come as fast as these are; infinite without any."""
+    if not given.disk_bytes_per_s:
+        return INFINITE
+    return max(choice.local_interval_s, given.node_bytes / given.disk_bytes_per_s)
+
+
+def disk_worth(given: Given, choice: Choice) -> float:
+    """Share of the time that disks save: of the work that an outage loses, on average half the interval (Young, Daly).
+
+    Uploads are what it is compared with.
+    """
+    saved_s = choice.persistent_interval_s - min(choice.persistent_interval_s, disk_interval_s(given, choice))
+    return saved_s / 2 / given.outage_mtbf_s
+
+
+def settings_of(given: Given, choice: Choice) -> dict[str, Any]:
+    """What a run's file says, see docs/configuration.md; where uploads and disks are, only its owner knows."""
+    return {
+        "policy": f"elastic.policies:{choice.policy}",
+        "scaling": {
+            "num_dp_replicas": [choice.minimum_replicas, given.replicas],
+            "spares": choice.spare_replicas,
+            "workers_per_replica": given.gpus_per_node * given.nodes_per_replica,
+            "num_nodes_per_dp": given.nodes_per_replica,
+            "use_gpu": True,
+        },
+        "checkpoint": {
+            "local_interval": {"seconds": round(choice.local_interval_s, 3)},
+            "persistent_interval": {"seconds": round(choice.persistent_interval_s, 3)},
+            "peers": choice.peers,
+        },
+    }
+
+
+def doubts(given: Given, plan: Plan) -> list[str]:
+    """Why nobody should go by this plan, in sentences."""
+    found = []
+    if not plan.row.goodput:
+        found.append(f"whatever is set, no work is done in {given.hours:g} h: nobody comes as far as to keep a step")
+    if given.upload_s > min(given.hours * 3600.0, given.outage_mtbf_s):
+        found.append(f"an upload takes {given.upload_s:.0f} s, by when the job is over, or all machines have failed")
+    return found
 
 
 def scenario_of(given: Given, choice: Choice) -> Scenario:
     """A run on this cluster with these settings."""
     notice, total = given.notice_share, fsum(_KINDS.values())
-    shard_bytes, size = given.node_bytes / given.gpus_per_node, given.nodes_per_replica
+    shard_bytes = given.node_bytes / given.gpus_per_node
     return Scenario(
         name="plan",
         cluster=Cluster(
             gpus=given.gpus,
             gpus_per_node=given.gpus_per_node,
             nodes_per_replica=given.nodes_per_replica,
-            nodes_per_rack=given.replicas * size + max(choice.spare_nodes, choice.spare_replicas * size),
+            nodes_per_rack=machines_of(given, choice),
             spare_nodes=choice.spare_nodes,
             repair_s=given.repair_s,
             price_per_gpu_hour=given.price_per_gpu_hour,
@@ -156,6 +240,7 @@ def scenario_of(given: Given, choice: Choice) -> Scenario:
             step_s=given.step_s,
             minimum_replicas=choice.minimum_replicas,
             spare_replicas=choice.spare_replicas,
+            peers=choice.peers,
         ),
         failures=Failures(
             per_day=DAY_S / given.mtbf_s,
@@ -179,6 +264,7 @@ def scenario_of(given: Given, choice: Choice) -> Scenario:
             load_s=given.upload_s,
             save_interval_s=choice.local_interval_s,
             save_stall_s=given.stall_s,
+            copy_s=given.copy_s,
             upload_interval_s=choice.persistent_interval_s,
         ),
     )
@@ -193,8 +279,7 @@ def planned(given: Given, play: Play) -> Plan:
     Args:
         play: some runs of each of these scenarios, under the policy of this name; told before is what is tried.
     """
-    local_s, persistent_s = intervals_s(given)
-    best = Choice(local_interval_s=local_s, persistent_interval_s=persistent_s)
+    best = Choice()
     known: dict[Choice, Row] = {}
 
     def try_out(what: str, choices: Sequence[Choice]) -> None:
@@ -203,13 +288,15 @@ def planned(given: Given, play: Play) -> Plan:
         known.update(zip(new, rows, strict=True))
 
     for name in _CHOSEN:
-        choices = [_with(best, name, value) for value in _values(given, best, name)]
+        choices = [_with(given, best, name, value) for value in _values(given, best, name)]
         try_out(name, choices)
         best = min(choices, key=lambda one: _cost(known[one]))
-    around = {name: _values(given, best, name) for name in (*_CHOSEN, "local_interval_s", "persistent_interval_s")}
-    try_out("what each is worth", [_with(best, name, value) for name, values in around.items() for value in values])
+    around = {name: _values(given, best, name) for name in (*_CHOSEN, *_DERIVED)}
+    try_out(
+        "what each is worth", [_with(given, best, name, value) for name, values in around.items() for value in values]
+    )
     worth = {
-        name: tuple((_told(value), known[_with(best, name, value)]) for value in values)
+        name: tuple((_told(value), known[_with(given, best, name, value)]) for value in values)
         for name, values in around.items()
     }
     return Plan(choice=best, row=known[best], worth=worth)
@@ -226,13 +313,21 @@ def _values(given: Given, best: Choice, name: str) -> Sequence[Any]:
         return (0, 1)
     if name == "minimum_replicas":
         return sorted({1, max(1, given.replicas // 2), given.replicas})
-    interval_s = best.local_interval_s if name == "local_interval_s" else best.persistent_interval_s
+    if name == "peers":
+        return sorted({best.peers, *range(min(3, machines_of(given, best)))})
+    interval_s = getattr(best, name)
     return (interval_s / 4, interval_s, interval_s * 4)
 
 
-def _with(choice: Choice, name: str, value: Any) -> Choice:
+def _with(given: Given, choice: Choice, name: str, value: Any) -> Choice:
+    """What is derived is so anew, unless it is what is changed."""
     changed: dict[str, Any] = {name: value}
-    return replace(choice, **changed)
+    choice = replace(choice, **changed)
+    if name in _DERIVED:
+        return choice
+    peers = peers_of(given, machines_of(given, choice))
+    local_s, persistent_s = intervals_s(given, peers)
+    return replace(choice, peers=peers, local_interval_s=local_s, persistent_interval_s=persistent_s)
 
 
 def _told(value: Any) -> str:
@@ -240,4 +335,5 @@ def _told(value: Any) -> str:
 
 
 def _cost(row: Row) -> tuple[float, float]:
-    return (row.useful_cost, -row.goodput)
+    """Who does no work costs nothing an hour of it."""
+    return (row.useful_cost if row.goodput else INFINITE, -row.goodput)

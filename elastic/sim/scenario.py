@@ -21,7 +21,7 @@ INFINITE = float("inf")
 _WHOLE = frozenset(
     {
         "cluster.gpus", "cluster.gpus_per_node", "cluster.nodes_per_replica", "cluster.nodes_per_rack",
-        "cluster.racks_per_switch", "cluster.spare_nodes", "job.minimum_replicas", "job.spare_replicas",
+        "cluster.racks_per_switch", "cluster.spare_nodes", "job.minimum_replicas", "job.spare_replicas", "job.peers",
     }
 )  # fmt: skip
 _NEVER = frozenset({"failures.rack_mtbf_s", "failures.switch_mtbf_s", "failures.storage_mtbf_s"})  # where infinite
@@ -78,6 +78,7 @@ class Job:
         hours: wall time that is simulated. step_s: of the full group.
         minimum_replicas: below these it waits. spare_replicas: parked ones, on machines of their own.
         slowdown: share of the time that is lost to stragglers and other drag, with or without failures.
+        peers: way "live": machines that hold a copy of what another one has of a snapshot.
     """
 
     hours: float
@@ -85,6 +86,7 @@ class Job:
     minimum_replicas: int = 0
     spare_replicas: int = 0
     slowdown: float = 0.0
+    peers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,7 @@ class Times:
         place_s: until a machine that is there is given to a new replica. loading_s: until that stands at its door.
         save_interval_s: between two checkpoints. save_stall_s: for which one holds training up.
         save_lag_s: way "restart": until it can be restored from.
+        copy_s: way "live": until what a lost machine had of a snapshot is on as many machines again, see job.peers.
         upload_interval_s: way "live": between two checkpoints that outlive all machines; 0: each one does.
     """
 
@@ -163,6 +166,7 @@ class Times:
     save_interval_s: float = 3600.0
     save_stall_s: float = 0.0
     save_lag_s: float = 0.0
+    copy_s: float = 0.0
     upload_interval_s: float = 0.0
 
 

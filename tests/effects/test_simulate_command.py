@@ -22,6 +22,7 @@ from elastic.cli import cli
 from elastic.commands.counting import Count, line
 from elastic.commands.many import runs_of, spread
 from elastic.commands.scenarios import PRESETS, load
+from elastic.config import load as load_config
 from elastic.errors import SettingError
 from elastic.sim import campaign
 from elastic.sim.scenario import Failures
@@ -472,7 +473,7 @@ def test_a_violation_is_told_kept_and_played_again(monkeypatch, tmp_path):
     assert "1 worlds" in told("campaign", "--case", kept, "--jobs", 1)
 
 
-def test_a_plan_says_what_each_choice_is_worth():
+def test_a_plan_says_what_each_choice_is_worth(tmp_path):
     options = [
         "--gpus",
         "64",
@@ -492,12 +493,33 @@ def test_a_plan_says_what_each_choice_is_worth():
     result = CliRunner().invoke(cli, ["plan", *options, "--json"], catch_exceptions=False)
     found = json.loads(result.stdout)
     assert found["choice"]["policy"] in ("Ladder", "HotSwapFirst", "ShrinkFirst", "CostAware")
-    intervals = {"local_interval_s", "persistent_interval_s"}
-    assert set(found["worth"]) == {"spare_nodes", "spare_replicas", "policy", "minimum_replicas"} | intervals
+    derived = {"peers", "local_interval_s", "persistent_interval_s"}
+    assert set(found["worth"]) == {"spare_nodes", "spare_replicas", "policy", "minimum_replicas"} | derived
     assert found["useful_cost"] == min(one["useful_cost"] for one in found["worth"]["spare_nodes"])
     lines = CliRunner().invoke(cli, ["plan", *options], catch_exceptions=False).stdout
     assert found["interval"] is None and "[" not in lines, "one run says nothing about others"
     assert "expected goodput" in lines and "what policy is worth" in lines and "spares=" in lines
+    (tmp_path / "run.yaml").write_text(lines[lines.index("# The run's file") :])
+    config, _ = load_config(tmp_path / "run.yaml", environment={})
+    assert tuple(config.scaling.num_dp_replicas)[-1] == 8
+    assert found["settings"]["checkpoint"]["peers"] == config.checkpoint.peers
+
+
+def test_a_plan_with_disks_says_what_they_save():
+    lines = told_plan("--disk", "2", "--gpus", "64")
+    assert "snapshots on disks   every" in lines and "checkpoint.disk" in lines
+    assert "checkpoint.disk" not in told_plan("--gpus", "64")
+
+
+def test_a_plan_that_cannot_work_is_doubted():
+    options = ["--gpus", "16", "--mtbf", "4h", "--state-gb", "840", "--storage", "0.01", "--hours", "1"]
+    result = CliRunner().invoke(cli, ["plan", *options, "--seeds", "1", "--jobs", "1"], catch_exceptions=False)
+    assert "warning: an upload takes 84000 s" in result.stderr and result.exit_code == 0
+
+
+def told_plan(*options):
+    usual = ["--mtbf", "400h", "--state-gb", "100", "--hours", "1", "--seeds", "1", "--jobs", "1"]
+    return CliRunner().invoke(cli, ["plan", *usual, *options], catch_exceptions=False).stdout
 
 
 def test_a_plan_says_where_a_setting_makes_no_difference():

@@ -19,8 +19,20 @@ from elastic.settings import Limits
 from elastic.sim import planning
 from elastic.sim.account import Cause
 from elastic.sim.failures import failures_of
-from elastic.sim.planning import POLICIES, Choice, Given, intervals_s, planned, scenario_of
-from elastic.sim.scenario import Job, Scenario
+from elastic.sim.planning import (
+    POLICIES,
+    Choice,
+    Given,
+    disk_interval_s,
+    disk_worth,
+    doubts,
+    intervals_s,
+    peers_of,
+    planned,
+    scenario_of,
+    settings_of,
+)
+from elastic.sim.scenario import Failures, Job, Scenario
 from elastic.sim.study import Row, median, simulate
 
 WHERE: dict[str, Any] = {"worker": "w0", "generation": 1, "step": 1, "micro_batch": -1}
@@ -76,21 +88,105 @@ def test_choices_are_tried_together_and_each_once():
 
 
 def test_intervals_follow_daly():
-    local_s, persistent_s = intervals_s(GIVEN)
+    local_s, persistent_s = intervals_s(GIVEN, 1)
     assert GIVEN.stall_s == pytest.approx(840e9 / 4 / 8 / planning.STALL_BYTES_PER_S)
     lost = (GIVEN.repair_s + GIVEN.loading_s) / 14400.0 / 4
     assert GIVEN.all_lost_s == pytest.approx(14400.0 / lost**3)
     assert local_s == optimal_interval_s(GIVEN.stall_s, GIVEN.all_lost_s)
-    assert persistent_s == optimal_interval_s(GIVEN.stall_s, GIVEN.outage_mtbf_s) > max(local_s, GIVEN.upload_s)
-    assert intervals_s(replace(GIVEN, outage_mtbf_s=60.0)) == (GIVEN.upload_s, GIVEN.upload_s)
+    outages_s = optimal_interval_s(GIVEN.stall_s, GIVEN.outage_mtbf_s)
+    assert persistent_s == pytest.approx(outages_s, rel=0.01) and persistent_s > max(local_s, GIVEN.upload_s)
+    assert intervals_s(replace(GIVEN, outage_mtbf_s=60.0), 1) == (GIVEN.upload_s, GIVEN.upload_s)
+
+
+def test_without_copies_on_other_machines_uploads_are_all_that_is_left_where_all_replicas_go():
+    assert intervals_s(GIVEN, 0)[1] < 0.9 * intervals_s(GIVEN, 1)[1]
 
 
 def test_snapshots_serve_who_has_one_replica_at_each_failure_and_who_has_many_hardly_ever():
     alone = replace(GIVEN, gpus=32)
     assert alone.all_lost_s == alone.mtbf_s
-    assert intervals_s(alone)[0] == optimal_interval_s(alone.stall_s, alone.mtbf_s)
+    assert intervals_s(alone, 1)[0] == optimal_interval_s(alone.stall_s, alone.mtbf_s)
     many = replace(GIVEN, gpus=32 * 1000, mtbf_s=1e5)
-    assert intervals_s(many)[0] == intervals_s(many)[1]
+    assert intervals_s(many, 1)[0] == intervals_s(many, 1)[1]
+
+
+def test_nobody_is_told_to_keep_a_step_twice_or_more_than_the_link_takes():
+    alone = replace(GIVEN, gpus=32, step_s=1000.0)
+    assert intervals_s(alone, 1)[0] == 1000.0
+    slow = replace(GIVEN, gpus=32, link_bytes_per_s=1e9)
+    assert slow.copy_s == pytest.approx(210.0)
+    assert intervals_s(slow, 1)[0] == slow.copy_s > intervals_s(slow, 0)[0]
+    assert intervals_s(replace(slow, gpus=128), 1)[0] == intervals_s(GIVEN, 1)[0], (
+        "another replica has the bytes already"
+    )
+
+
+def test_as_many_peers_keep_copies_as_make_memory_as_safe_as_all_machines():
+    assert peers_of(GIVEN, 16) == 1
+    assert peers_of(replace(GIVEN, gpus=32, link_bytes_per_s=5e8), 4) == 2
+    assert peers_of(replace(GIVEN, gpus=32, link_bytes_per_s=5e8), 2) == 1, "there is one other machine"
+    assert peers_of(replace(GIVEN, gpus=8, nodes_per_replica=1), 1) == 0
+    assert peers_of(replace(GIVEN, gpus=32, link_bytes_per_s=1e6), 4) == planning.MOST_PEERS
+
+
+def test_disks_come_as_fast_as_they_write_and_save_what_uploads_lose():
+    assert disk_interval_s(GIVEN, Choice()) == math.inf
+    assert disk_worth(GIVEN, Choice()) == 0.0
+    fast, slow = (replace(GIVEN, disk_bytes_per_s=rate) for rate in (1e12, 1e9))
+    assert disk_interval_s(fast, Choice(local_interval_s=60.0)) == 60.0
+    assert disk_interval_s(slow, Choice(local_interval_s=60.0)) == pytest.approx(210.0)
+    worth_s = disk_worth(slow, Choice(persistent_interval_s=1800.0)) * GIVEN.outage_mtbf_s
+    assert worth_s == pytest.approx((1800.0 - 210.0) / 2)
+    assert disk_worth(slow, Choice(persistent_interval_s=100.0)) == 0.0, "uploads come sooner"
+
+
+def test_a_plan_is_told_by_the_names_of_a_runs_settings():
+    """That a run takes them is tested beside the command."""
+    choice = Choice(policy="CostAware", minimum_replicas=2, spare_replicas=1, local_interval_s=9.0004, peers=2)
+    told = settings_of(GIVEN, choice)
+    assert told["policy"] == "elastic.policies:CostAware"
+    replicas = {"num_dp_replicas": [2, 4], "spares": 1}
+    assert told["scaling"] == replicas | {"workers_per_replica": 32, "num_nodes_per_dp": 4, "use_gpu": True}
+    assert told["checkpoint"]["local_interval"] == {"seconds": 9.0} and told["checkpoint"]["peers"] == 2
+
+
+def test_a_plan_that_cannot_work_says_why():
+    found = planned(GIVEN, made_up)
+    assert doubts(GIVEN, found) == []
+    idle = replace(found, row=replace(found.row, goodput=0.0))
+    assert [one.partition(",")[0] for one in doubts(GIVEN, idle)] == ["whatever is set"]
+    (slow,) = doubts(replace(GIVEN, storage_bytes_per_s=1e6), found)
+    assert slow.startswith("an upload takes 840000 s")
+
+
+def test_who_does_no_work_is_not_the_cheapest():
+    def play(what: str, wanted: Sequence[tuple[Scenario, str]]) -> list[Row]:
+        rows = made_up(what, wanted)
+        idle = [scenario.cluster.spare_nodes < 2 for scenario, _ in wanted]
+        return [replace(row, goodput=0.0, useful_cost=0.0) if one else row for row, one in zip(rows, idle, strict=True)]
+
+    assert planned(GIVEN, play).choice.spare_nodes == 2
+
+
+@pytest.mark.parametrize(("peers", "is_kept"), [(0, False), (1, True)])
+def test_a_copy_on_another_machine_outlives_a_single_replica(peers, is_kept):
+    given = replace(GIVEN, gpus=32, mtbf_s=1e9, outage_mtbf_s=1e9, hours=3.0, repair_s=600.0, notice_share=0.0)
+    choice = Choice(spare_nodes=1, peers=peers, local_interval_s=60.0, persistent_interval_s=3600.0)
+    scenario = scenario_of(given, choice)
+    ran = simulate(replace(scenario, failures=Failures(schedule="7000 node_down node:n0")), 0)
+    assert [told.kind for told in ran.failures] == ["node_down"]
+    assert (ran.account.seconds[Cause.REDONE] < 120.0) is is_kept
+
+
+@pytest.mark.parametrize(("apart_s", "is_kept"), [(0.1, False), (60.0, True)])
+def test_two_machines_at_a_time_are_more_than_one_copy_outlives(apart_s, is_kept):
+    """Copies of the first are made good after 8.4 s; both are lost before anybody has looked for a step."""
+    given = replace(GIVEN, gpus=32, mtbf_s=1e9, outage_mtbf_s=1e9, hours=3.0, repair_s=600.0, notice_share=0.0)
+    choice = Choice(spare_nodes=2, peers=1, local_interval_s=60.0, persistent_interval_s=3600.0)
+    schedule = f"7000 node_down node:n0; {7000 + apart_s} node_down node:n1"
+    ran = simulate(replace(scenario_of(given, choice), failures=Failures(schedule=schedule)), 0)
+    assert given.copy_s == pytest.approx(8.4) and ran.account.seconds[Cause.RESTORE] > 0.0
+    assert (ran.account.seconds[Cause.REDONE] < 200.0) is is_kept
 
 
 def test_a_choice_becomes_a_scenario():
