@@ -29,7 +29,7 @@ class Measured:
         stall_s: seconds that one checkpoint costs training, as lately measured; None before the first.
         is_cold: only checkpoints of a run that starts were measured yet, which cost more than later ones.
         what: these seconds are, in words.
-        transfer_s: seconds until one has arrived at the tier; the next one does not begin before.
+        transfer_s: seconds that it takes to bring one to the tier; the next one does not begin before.
         failures: that this tier was, or would have been, needed for. watched_s: seconds in which they were counted.
         hosts: of the run.
     """
@@ -161,7 +161,7 @@ def cadence(interval: Interval, measured: Measured, overhead: float, free_share:
     failure = f"a failure every {mean_s:.3g} s ({measured.failures} failures in {measured.watched_s:.0f} s)"
     best = {f"{stall} and {failure} cost least at this interval": optimal_interval_s(measured.stall_s, mean_s)}
     if free_share and measured.is_cold:
-        best[f"{stall} is that of a run that starts, and the next one measures again"] = _FREE_S
+        best[f"{stall} is that of a run that starts: the next one measures again, however rare is {failure}"] = _FREE_S
     elif free_share:
         free_s = max(_FREE_S, measured.stall_s / free_share, measured.transfer_s / _FREE_BESIDE)
         best[f"{stall} costs next to nothing at this interval, however rare is {failure}"] = free_s

@@ -5,6 +5,7 @@ stream beside, for which the device waits, and not the host.
 """
 
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -40,6 +41,11 @@ class Copies:
             target.copy_(source)
         self._host = HostCopies(later, sums if self._device is None else None)
 
+    @property
+    def took_s(self) -> float:
+        """Seconds for which the host has copied, once all is done; a GPU copies beside."""
+        return self._host.took_s
+
     def fence(self, timeout_s: float) -> None:
         """From here on sources may change.
 
@@ -62,6 +68,9 @@ class HostCopies:
 
     Pieces are taken in order. Until somebody waits for them only the thread beside takes any, so what it has copied,
     and all before it, is done and can be summed.
+
+    Attributes:
+        took_s: seconds from the first to the last one; 0 until then.
     """
 
     def __init__(self, pairs: Sequence[Pair], sums: RunningSums | None = None) -> None:
@@ -70,6 +79,7 @@ class HostCopies:
         self._left = len(self._pieces)
         self._lock = threading.Condition()
         self._error: Exception | None = None
+        self._began_s, self.took_s = time.monotonic(), 0.0
         if self._pieces:
             threading.Thread(target=self._work, args=(sums,), name="elastic-copies", daemon=True).start()
 
@@ -98,6 +108,8 @@ class HostCopies:
                 self._error = error
             with self._lock:
                 self._left -= 1
+                if not self._left:
+                    self.took_s = time.monotonic() - self._began_s
                 self._lock.notify_all()
 
 

@@ -51,7 +51,6 @@ class Snapshot:
     slot: Slot
     copies: Copies
     manifest: Manifest
-    began_s: float
     sums: RunningSums
     stall_s: float = 0.0
 
@@ -139,7 +138,7 @@ class Snapshots(NoSnapshots):
         self._error: Exception | None = None
         self._lock = threading.Lock()
         self._stream: Any = None
-        self._transfer_s = 0.0  # until the last one was sealed
+        self._busy_s = 0.0  # for which the last one was copied and sealed; what lies between is a wait for its step
 
     # --- which steps, and who ---
 
@@ -212,7 +211,7 @@ class Snapshots(NoSnapshots):
         stall_s = snapshot.stall_s + time.perf_counter() - started_s
         if snapshot.stall_s:
             self._schedule.stalled(stall_s)
-        self._schedule.arrived(self._transfer_s)
+        self._schedule.arrived(self._busy_s)
         if not self._replica.rank and (chosen := self._schedule.news(time.monotonic())) is not None:
             link = self._replica.link
             link.post(ev.IntervalChosen(worker=link.worker, tier="memory", reason=chosen.reason))
@@ -310,9 +309,9 @@ class Snapshots(NoSnapshots):
             replicas=replicas,
             taken_at_s=time.time(),
         )
-        began_s, running = time.monotonic(), self._running_sums(slot)
+        running = self._running_sums(slot)
         copies = Copies(now, later, self._side_stream(slot, flat.tensors), running)
-        return Snapshot(slot, copies, manifest, began_s, running)
+        return Snapshot(slot, copies, manifest, running)
 
     def _running_sums(self, slot: Slot) -> RunningSums:
         return RunningSums(slot.payload)
@@ -382,10 +381,11 @@ class Snapshots(NoSnapshots):
 
     def _seal(self, snapshot: Snapshot) -> None:
         snapshot.copies.wait(self._timeout_s)
+        began_s = time.monotonic()
         manifest = replace(snapshot.manifest, chunks=sums(snapshot.slot.payload, snapshot.manifest, snapshot.sums.done))
         self._arena.seal(snapshot.slot, manifest)
         self._sealed = manifest.commit
-        self._transfer_s = time.monotonic() - snapshot.began_s
+        self._busy_s = snapshot.copies.took_s + time.monotonic() - began_s
         link, key = self._replica.link, manifest.key
         place = {"shard": key.shard, "shards": key.shards}
         link.post(ev.ShardStaged(worker=link.worker, commit=key.commit, nbytes=manifest.nbytes, **place))

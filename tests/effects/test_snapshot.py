@@ -16,6 +16,7 @@ from elastic.checkpoint.manifest import Manifest
 from elastic.control import events as ev
 from elastic.control.values import Member, View
 from elastic.errors import StateError
+from elastic.policies.interval import Schedule
 from elastic.settings import Interval
 from elastic.train import copies, snapshot
 from elastic.train.copies import Copies, HostCopies
@@ -344,6 +345,21 @@ def test_a_measured_interval_is_told_with_what_it_follows_from(book: Book) -> No
     assert {0, 3} <= set(staged(ended))
     told = [event.reason for event in ended.events if isinstance(event, ev.IntervalChosen)]
     assert any("a stall of" in reason and "a failure every" in reason for reason in told), told
+
+
+def test_the_wait_for_a_long_step_to_be_stable_is_no_cost_of_its_snapshot(book: Book, monkeypatch: Any) -> None:
+    """A step becomes stable with the next one, so only what has kept cores busy may put the next snapshot off."""
+    busy_s: list[float] = []
+    monkeypatch.setattr(Schedule, "arrived", lambda _, seconds: busy_s.append(seconds))
+
+    def long(step: Any, training: Training, place: str) -> None:
+        book.note(step, training, place)
+        if place == "batch":
+            time.sleep(0.5)
+
+    book.solo().run(trained(long))
+    assert len(busy_s) == STEPS - 1 and min(busy_s[1:]) > 0.0
+    assert max(busy_s) < 0.5, "a whole step was counted"
 
 
 def test_a_fourth_slot_is_there_where_other_nodes_take_copies(book: Book) -> None:
