@@ -113,12 +113,16 @@ class Ledger:
         return tuple(sorted(found, key=lambda one: one.opened_s))
 
 
-def ledger_of(lines: Iterable[str]) -> Ledger:
-    """From the lines of a file; those that are cut or unknown are passed over."""
-    ledger = Ledger()
-    for text in lines:
-        ledger.feed_text(text)
-    return ledger
+def ledger_of(lines: Iterable[str]) -> tuple[Ledger, tuple[int, ...]]:
+    """From the lines of a file; with the numbers of those that tell it nothing, from 1, which count for nothing.
+
+    Empty ones are none of these, nor is the beginning of one that is being written.
+    """
+    ledger, passed_over = Ledger(), list[int]()
+    for number, text in enumerate(lines, start=1):
+        if not ledger.feed_text(text) and text.strip() and text.endswith("\n"):
+            passed_over.append(number)
+    return ledger, tuple(passed_over)
 
 
 def _incident(entry: Entry, began_s: float, injected: Iterable[Injected], costs: tuple[Seconds, Seconds]) -> Incident:

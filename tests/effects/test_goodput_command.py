@@ -174,3 +174,24 @@ def test_wrong_use_is_one_sentence(arguments, error, what, lines, tmp_path):
     else:
         assert isinstance(answer.exception, error) and what in str(answer.exception)
         assert issubclass(error, ElasticError)
+
+
+def test_lines_that_tell_nothing_are_told_beside_the_answer(tmp_path):
+    """A misspelt event would shift seconds without a word."""
+    steps = [{"t": 10.0 + step, "trainer": "step_started", "step": step} for step in range(10)]
+    events = [{"t": 0.0, "trainer": "job_started"}, *steps, {"t": 20.0, "trainer": "job_ended"}]
+    right, wrong = tmp_path / "right.jsonl", tmp_path / "wrong.jsonl"
+    texts = [json.dumps(event) + "\n" for event in events]
+    right.write_text("".join(texts))
+    wrong.write_text("".join([*texts, '{"t": 21.0, "trainer": "step_begun", "step": 10}\n', "\n", "notes\n"]))
+    fine, told_of = (CliRunner().invoke(cli, ["goodput", str(path), "--json"]) for path in (right, wrong))
+    assert (fine.exit_code, fine.stderr) == (0, "")
+    assert told_of.exit_code == 0 and json.loads(told_of.stdout)["wall_s"] == json.loads(fine.stdout)["wall_s"]
+    assert told_of.stderr == (
+        "warning: not counted: 2 lines that tell nothing that a ledger knows (line 13, 15); "
+        "docs/goodput.md has the forms\n"
+    )
+    wrong.write_text("".join([*texts, *["notes\n"] * 7]))
+    assert "7 lines that tell nothing that a ledger knows (line 13, 14, 15, 16, 17, ...)" in (
+        CliRunner().invoke(cli, ["goodput", str(wrong)]).stderr
+    )
