@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from math import isnan
@@ -16,8 +17,10 @@ from elastic.errors import RefusedError
 from elastic.ledger.ledger import ledger_of
 from elastic.ledger.model import Account
 from elastic.ledger.telling import HEADER, facts, lines, rows
+from elastic.report.content.words import duration
 
 _MOST_NUMBERS = 5
+_SILENT_S = 60.0  # a run that goes on has something to tell each few seconds
 
 
 class Moment(click.ParamType):
@@ -69,6 +72,10 @@ def goodput(
     if passed_over:
         click.echo(f"warning: {_told_nothing(passed_over)}", err=True)
     account = ledger.account()
+    silent_s = time.time() - account.run_end_s
+    if account.is_live and not ledger.is_of_trainer and silent_s > _SILENT_S:
+        told = f"nothing was told for {duration(silent_s)}, which counts nowhere"
+        click.echo(f"note: {told}: `elastic status {run}` says how the run was left", err=True)
     if between is not None:
         account = ledger.account(between=_cut(account, *between))
     if as_json:

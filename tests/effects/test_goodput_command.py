@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import time
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ from elastic.sim.parts import Plan
 from tests.effects.gcs_server import GcsServer
 from tests.effects.store_parts import gcs_store
 from tests.pure.ledger_world import JournalledWorld
+from tests.pure.report_lines import Scribe, written
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +197,21 @@ def test_lines_that_tell_nothing_are_told_beside_the_answer(tmp_path):
     assert "7 lines that tell nothing that a ledger knows (line 13, 14, 15, 16, 17, ...)" in (
         CliRunner().invoke(cli, ["goodput", str(wrong)]).stderr
     )
+
+
+def test_of_a_run_that_has_fallen_silent_it_is_said_for_how_long(tmp_path):
+    """Its driver may be gone since an hour: nobody should take its goodput for that of now."""
+    scribe = Scribe(began_s=time.time() - 3600)
+    scribe.begin()
+    scribe.form(["w0"])
+    scribe.steps(10, replicas=1)
+    folder = str(written(scribe.lines, tmp_path / "run"))
+    silent = CliRunner().invoke(cli, ["goodput", folder, "--json"])
+    assert re.match(r"note: nothing was told for (59|60) min \d+ s, which counts nowhere: `elastic s", silent.stderr)
+    assert json.loads(silent.stdout)["is_live"] is True
+    scribe.end()
+    written(scribe.lines, tmp_path / "run")
+    assert CliRunner().invoke(cli, ["goodput", folder, "--json"]).stderr == ""
+    events = tmp_path / "events.jsonl"
+    events.write_text('{"t": 0.0, "trainer": "job_started"}\n{"t": 9.0, "trainer": "step_started", "step": 0}\n')
+    assert CliRunner().invoke(cli, ["goodput", str(events)]).stderr == "", "its clock may be any"
