@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from elastic.actors.segments import Copying, next_lines
+from elastic.checkpoint.parallel import in_parallel
 from elastic.checkpoint.records import Keys, opened, sealed
 from elastic.checkpoint.store import Store, TakenError
 from elastic.errors import ElasticError
@@ -15,6 +16,8 @@ log = logging.getLogger("elastic")
 
 PERIOD_S = 5.0
 _KIND = "journal"
+_READERS = 8  # a day has up to 17,000 segments, and a bucket takes tens of milliseconds for each
+_STALL_S = 300.0
 
 
 class JournalCopy(Copying):
@@ -61,14 +64,34 @@ def fetch_journal(path: Path, store: Store, run: str) -> bool:
     return bool(text)
 
 
-def stored_journal(store: Store, run: str) -> str:
-    """What the persistent tier has of a run's journal; empty if it has nothing.
+class StoredJournal:
+    """What the persistent tier has of a run's journal: first all, then what has come since."""
 
-    Raises:
-        StoreError: it cannot be read. CorruptError: a segment is not what was written.
-    """
-    segments = [opened(_KIND, store.read(item.key)) for item in store.list(Keys(run).folder("journal"))]
-    return "".join(str(segment["text"]) for segment in segments)
+    def __init__(self, store: Store, run: str) -> None:
+        self._store, self._run, self._known = store, run, set[str]()
+
+    def more(self) -> str:
+        """Whole lines that were not told before; empty if there are none.
+
+        Raises:
+            StoreError: it cannot be read. CorruptError: a segment is not what was written.
+        """
+        there = [item.key for item in self._store.list(Keys(self._run).folder("journal"))]
+        keys = [key for key in there if key not in self._known]
+        segments = in_parallel(
+            lambda key: opened(_KIND, self._store.read(key)),
+            keys,
+            threads=_READERS,
+            stall_s=_STALL_S,
+            what=f"{self._store.url}: the journal of {self._run}",
+        )
+        self._known.update(keys)
+        return "".join(str(segment["text"]) for segment in segments)
+
+
+def stored_journal(store: Store, run: str) -> str:
+    """What the persistent tier has of a run's journal; empty if it has nothing. Errors are those of `StoredJournal`."""
+    return StoredJournal(store, run).more()
 
 
 def _end_of(store: Store, keys: Keys) -> int:

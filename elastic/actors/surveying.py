@@ -2,6 +2,9 @@
 
 import os
 import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import ray
@@ -9,13 +12,16 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.cluster import connected
+from elastic.checkpoint.store import MissingError
+from elastic.checkpoint.stores import open_store
 from elastic.control.diagnosis import Cluster, Machine
-from elastic.errors import NoClusterError
+from elastic.errors import ElasticError, NoClusterError
 from elastic.hosts.peers import bytes_per_s, lend
 from elastic.hosts.survey import survey
 
 ANSWER_S = 60.0  # a node may have to start a process, and import
 _SPEED_S = 10.0
+_TIER_S = 30.0
 _LINKS = 16  # neighbours whose network is measured, one after the other
 
 
@@ -27,6 +33,9 @@ class Surveyor:
 
     def clock_s(self) -> float:
         return time.time()
+
+    def tier(self, url: str, key: str) -> str:
+        return tier_trouble(url, key)
 
     def lend(self) -> tuple[str, int]:
         """Send bytes to whoever connects first; where."""
@@ -41,17 +50,21 @@ class Surveyor:
             return 0.0
 
 
-def survey_cluster(address: str | None, ramdisk: str) -> Cluster:
-    """All live nodes of the cluster at an address, or that on this machine."""
+def survey_cluster(address: str | None, ramdisk: str, persistent: str | None = None) -> Cluster:
+    """All live nodes of the cluster at an address, or that on this machine.
+
+    Args:
+        persistent: URL of a persistent tier that nodes are to try; None: none.
+    """
     shown = address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
         with connected(address):
-            return _surveyed(shown, ramdisk)
+            return _surveyed(shown, ramdisk, persistent)
     except NoClusterError as error:
         return Cluster(address=shown, trouble=str(error))
 
 
-def _surveyed(address: str, ramdisk: str) -> Cluster:
+def _surveyed(address: str, ramdisk: str, persistent: str | None) -> Cluster:
     nodes = {str(one["NodeID"]): one for one in ray.nodes() if one["Alive"]}
     names = {node: f"node {node[:8]} ({one['NodeManagerAddress']})" for node, one in nodes.items()}
     actor_class: Any = ray.remote(num_cpus=0)(Surveyor)
@@ -74,10 +87,45 @@ def _surveyed(address: str, ramdisk: str) -> Cluster:
             ),
             clocks_s=tuple((names[node], _clock_offset_s(actors[node])) for node in heard),
             bytes_per_s=tuple(_speeds(names, [(node, actors[node]) for node in heard])),
+            tiers=tuple(_tiers(persistent, names, [(node, actors[node]) for node in heard])),
         )
     finally:
         for actor in actors.values():
             ray.kill(actor)
+
+
+def tier_trouble(url: str, key: str) -> str:
+    """What keeps this node from reading an object of a persistent tier and writing one beside it; empty: nothing."""
+    try:
+        with closing(open_store(url, deadline_s=_TIER_S)) as store:
+            store.read(key)
+            beside = f"{key}-{uuid.uuid4().hex}"
+            store.create(beside, b"there")
+            store.delete(beside)
+    except MissingError:
+        return "what the machine that asks has written there is not there"
+    except ElasticError as error:
+        return str(error)
+    return ""
+
+
+def _tiers(url: str | None, names: dict[str, str], actors: list[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What keeps each node from using a persistent tier; nobody is asked where this machine itself can not."""
+    if url is None:
+        return
+    key = f"elastic-doctor/{uuid.uuid4().hex}"
+    try:
+        with closing(open_store(url, deadline_s=_TIER_S)) as store:
+            store.create(key, b"here")
+            asked = [(names[node], actor.tier.remote(url, key)) for node, actor in actors]
+            deadline_s = time.monotonic() + ANSWER_S
+            try:
+                told = [(name, _answer(answer, deadline_s - time.monotonic())) for name, answer in asked]
+            finally:
+                store.delete(key)
+    except ElasticError:  # the look from here tells of it
+        return
+    yield from ((name, "no answer" if trouble is None else trouble) for name, trouble in told)
 
 
 def _answer(reference: Any, timeout_s: float) -> Any:

@@ -23,7 +23,7 @@ _RUN = "elastic-doctor"  # objects of this name are ours
 @click.option("--bytes-per-param", type=float, default=12, show_default=True, help="Of the state, optimizer included.")
 @click.option("--gpu", is_flag=True, help="Workers will be given a GPU each (Scaling.use_gpu).")
 @click.option("--memory", metavar="PATH", help="The node's ramdisk (Checkpoint.memory); default: as configured.")
-@click.option("--persistent", metavar="URL", help="The persistent tier, tried with one small object.")
+@click.option("--persistent", metavar="URL", help="The persistent tier, tried with one small object, by each node too.")
 @click.option(
     "--cluster/--no-cluster", "with_cluster", default=None, help="Look at a Ray cluster; default: if one runs."
 )
@@ -72,7 +72,7 @@ def _look(
     ramdisk = memory or ramdisk
     facts = Facts(
         here=survey("this machine", ramdisk),
-        cluster=_cluster(address or config.address, ramdisk, with_cluster),
+        cluster=_cluster(address or config.address, ramdisk, persistent, with_cluster),
         bucket=None if persistent is None else try_store(persistent),
     )
     return facts, wanted
@@ -90,13 +90,13 @@ def _sizes(params: float | None, hosts: int, bytes_per_param: float, given: Any)
     return found.ramdisk_bytes, found.shard_bytes, checkpoint.memory
 
 
-def _cluster(address: str | None, ramdisk: str, is_wanted: bool | None) -> Any:
+def _cluster(address: str | None, ramdisk: str, persistent: str | None, is_wanted: bool | None) -> Any:
     """Its facts; None where nobody asked for one, and none runs."""
     if is_wanted is False:
         return None
     from elastic.actors.surveying import survey_cluster
 
-    found = survey_cluster(address, ramdisk)
+    found = survey_cluster(address, ramdisk, persistent)
     is_asked = is_wanted or address is not None or "RAY_ADDRESS" in os.environ
     return None if found.trouble and not is_asked else found
 

@@ -3,7 +3,8 @@
 import contextlib
 import csv
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from math import isnan
 
@@ -16,6 +17,10 @@ from elastic.errors import RefusedError
 from elastic.ledger.ledger import ledger_of
 from elastic.ledger.model import Account
 from elastic.ledger.telling import HEADER, facts, lines, rows
+from elastic.report.content.words import duration
+
+_MOST_NUMBERS = 5
+_SILENT_S = 60.0  # a run that goes on has something to tell each few seconds
 
 
 class Moment(click.ParamType):
@@ -61,10 +66,16 @@ def goodput(
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other: choose one.")
-    ledger = ledger_of(journal_lines(run, address))
+    ledger, passed_over = ledger_of(journal_lines(run, address))
     if ledger.is_empty:
         raise RefusedError(f"{run} holds no line that a ledger knows: docs/goodput.md has the forms")
+    if passed_over:
+        click.echo(f"warning: {_told_nothing(passed_over)}", err=True)
     account = ledger.account()
+    silent_s = time.time() - account.run_end_s
+    if account.is_live and not ledger.is_of_trainer and silent_s > _SILENT_S:
+        told = f"nothing was told for {duration(silent_s)}, which counts nowhere"
+        click.echo(f"note: {told}: `elastic status {run}` says how the run was left", err=True)
     if between is not None:
         account = ledger.account(between=_cut(account, *between))
     if as_json:
@@ -75,6 +86,12 @@ def goodput(
         table.writerows(rows(account))
     else:
         click.echo("\n".join(lines(account)))
+
+
+def _told_nothing(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_MOST_NUMBERS])) + (", ..." if len(numbers) > _MOST_NUMBERS else "")
+    told = "1 line that tells" if len(numbers) == 1 else f"{len(numbers)} lines that tell"
+    return f"not counted: {told} nothing that a ledger knows (line {shown}); docs/goodput.md has the forms"
 
 
 def _cut(account: Account, *between: tuple[bool, float]) -> tuple[float, float]:

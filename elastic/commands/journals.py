@@ -1,16 +1,24 @@
 """Effect. Where commands find the journal of a run: a directory, the persistent tier, or a run that trains."""
 
+import contextlib
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from elastic.actors.journal import JOURNAL
 from elastic.errors import ElasticError, RefusedError, SettingError
 
+if TYPE_CHECKING:
+    from elastic.actors.journal_copy import StoredJournal
+
 RUNS = Path("runs")  # where `fit` puts them, unless it is told otherwise
+FETCH_S = 5.0  # between two looks for what was copied to a persistent tier
+_END_S = 2.0
 
 
 def journal_lines(run: str, address: str | None = None) -> Iterator[str]:
@@ -26,23 +34,52 @@ def journal_lines(run: str, address: str | None = None) -> Iterator[str]:
         UsageError: what is neither there nor could be the name of a run.
     """
     place = _place(run, address)
-    return _read(place) if isinstance(place, Path) else _stored(place)
+    if isinstance(place, Path):
+        return _read(place)
+    with _stored(place) as (_, text):
+        return iter(text.splitlines(keepends=True))
 
 
 @contextmanager
-def journal_file(run: str, address: str | None = None) -> Iterator[Path]:
+def journal_file(run: str, address: str | None = None, *, is_followed: bool = False) -> Iterator[Path]:
     """The path of a run's journal for as long as the block lasts; it grows where the run trains on this machine.
 
     Arguments and errors are those of `journal_lines`.
+
+    Args:
+        is_followed: it grows with its copy in a persistent tier, too.
     """
     place = _place(run, address)
     if isinstance(place, Path):
         yield place
         return
-    with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
+    with tempfile.TemporaryDirectory(prefix="elastic-") as folder, _stored(place) as (stored, text):
         path = Path(folder) / JOURNAL
-        path.write_text("".join(_stored(place)))
-        yield path
+        path.write_text(text)
+        with _growing(path, stored) if is_followed else contextlib.nullcontext():
+            yield path
+
+
+@contextmanager
+def _growing(path: Path, stored: "StoredJournal") -> Iterator[None]:
+    """What comes to the persistent tier meanwhile is appended."""
+    ended = threading.Event()
+
+    def fetch() -> None:
+        while not ended.wait(FETCH_S):
+            with contextlib.suppress(ElasticError, OSError):  # the next try may find more
+                text = stored.more()
+                if not ended.is_set():
+                    with path.open("a") as file:
+                        file.write(text)
+
+    thread = threading.Thread(target=fetch, name="elastic-follow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_END_S)
 
 
 def _place(run: str, address: str | None) -> Path | str:
@@ -89,18 +126,18 @@ def _read(path: Path) -> Iterator[str]:
         yield from lines
 
 
-def _stored(url: str) -> Iterator[str]:
-    from elastic.actors.journal_copy import stored_journal
+@contextmanager
+def _stored(url: str) -> Iterator[tuple["StoredJournal", str]]:
+    """The copy in a persistent tier, and what it has by now, which is something."""
+    from elastic.actors.journal_copy import StoredJournal
     from elastic.checkpoint.stores import open_store
 
     prefix, _, name = url.rstrip("/").rpartition("/")
-    store = open_store(prefix)
-    try:
-        text = stored_journal(store, name)
-    finally:
-        store.close()
-    if not text:
-        raise RefusedError(
-            f"{prefix} holds no journal of a run {name}: name it as URL/NAME, as in gs://bucket/runs/{name}"
-        )
-    yield from text.splitlines(keepends=True)
+    with contextlib.closing(open_store(prefix)) as store:
+        stored = StoredJournal(store, name)
+        text = stored.more()
+        if not text:
+            raise RefusedError(
+                f"{prefix} holds no journal of a run {name}: name it as URL/NAME, as in gs://bucket/runs/{name}"
+            )
+        yield stored, text

@@ -75,7 +75,7 @@ def _default(option: click.Option) -> str:
 
 
 def _first(command: click.Command) -> str:
-    return _one_line(command.help or "").partition(". ")[0].rstrip(".")
+    return _one_line((command.help or "").partition("\n\n")[0]).partition(". ")[0].rstrip(".")
 
 
 def _text(told: str) -> str:

@@ -58,7 +58,7 @@ def top(run: str, interval: float, once: bool, address: str | None) -> None:
     from rich.live import Live
 
     console = Console()
-    with journal_file(run, address) as journal:
+    with journal_file(run, address, is_followed=True) as journal:
         follower = _followed(run, journal)
         if once or not console.is_terminal:
             console.print(_screen(follower))

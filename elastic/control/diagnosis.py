@@ -72,7 +72,8 @@ class Cluster:
         address: as asked for. trouble: why it was not reached, empty if it was.
         has_token: Ray's token authentication is on here. machines: its live nodes. silent: nodes that gave no answer.
         store_bytes: object store by node. bytes_per_s: between two nodes, by "a > b". clocks_s: how far each node's
-            clock is from this one's, as far as the time of the answer lets one tell.
+            clock is from this one's, as far as the time of the answer lets one tell. tiers: what keeps each node from
+            using the persistent tier, empty: nothing; none where none was tried.
     """
 
     address: str
@@ -83,6 +84,7 @@ class Cluster:
     store_bytes: tuple[tuple[str, int], ...] = ()
     bytes_per_s: tuple[tuple[str, float], ...] = ()
     clocks_s: tuple[tuple[str, float], ...] = ()
+    tiers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +302,8 @@ def _of_cluster(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
         yield _fine("authentication", cluster.address, "token authentication is on")
     for node, size in cluster.store_bytes:
         yield _store(node, size, wanted)
+    for node, trouble in cluster.tiers:
+        yield _tier(node, trouble)
     yield from _clocks(cluster, wanted)
     for link, speed in cluster.bytes_per_s:
         if speed < NETWORK_BYTES_PER_S:
@@ -313,6 +317,16 @@ def _of_cluster(cluster: Cluster, wanted: Wanted) -> Iterator[Finding]:
             )
         else:
             yield _fine("network", link, f"{speed / 1e6:.0f} MB/s")
+
+
+def _tier(node: str, trouble: str) -> Finding:
+    if not trouble:
+        return _fine("persistent tier", node, "read and written by the node")
+    fix = (
+        "nodes write checkpoints themselves: give each the rights that this machine has (roles/storage.objectUser for "
+        "its service account), or mount one directory under this path on all of them"
+    )
+    return _bad("persistent tier", node, trouble, fix)
 
 
 def _store(node: str, size: int, wanted: Wanted) -> Finding:

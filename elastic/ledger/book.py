@@ -163,7 +163,7 @@ class Book:
         if before is not None:
             kind, opened_s = RESUBMITTED if before.is_over else DRIVER_LOST, before.end_s
             how = "had ended" if before.is_over else "fell silent before the run had ended"
-            seen = f"life {before.incarnation} {how}; for {at_s - opened_s:.1f} s there was no driver"
+            seen = f"life {before.incarnation} {how}; for {max(0.0, at_s - opened_s):.1f} s there was no driver"
         entry = self.open(
             kind,
             opened_s,

@@ -20,20 +20,26 @@ Booked = dict[Category, float]
 
 
 class Ledger:
-    """Of one run, over all its lives. Feeding costs the same however long the run; asking, a little more each day."""
+    """Of one run, over all its lives. Feeding costs the same however long the run; asking, a little more each day.
+
+    Attributes:
+        is_of_trainer: another trainer has told of it, whose clock may be any.
+    """
 
     def __init__(self) -> None:
-        self._book = Book()
+        self._book, self.is_of_trainer = Book(), False
         self._readers = (JournalReader(self._book), TrainerReader(self._book))
         self._goodput, self._asked_s = 0.0, 0.0
 
     def feed(self, line: Mapping[str, Any]) -> bool:
         """Take a line in, as JSON has it; False if it is none that a ledger knows, or one of another version."""
-        reader = self._readers["trainer" in line]
+        is_of_trainer = "trainer" in line
         try:
-            return isfinite(line["t"]) and reader.read(line)
+            is_known = isfinite(line["t"]) and self._readers[is_of_trainer].read(line)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return False
+        self.is_of_trainer |= is_of_trainer and is_known
+        return is_known
 
     def feed_text(self, text: str) -> bool:
         """The same for a line of text; False too if it was cut in the middle."""
@@ -113,12 +119,16 @@ class Ledger:
         return tuple(sorted(found, key=lambda one: one.opened_s))
 
 
-def ledger_of(lines: Iterable[str]) -> Ledger:
-    """From the lines of a file; those that are cut or unknown are passed over."""
-    ledger = Ledger()
-    for text in lines:
-        ledger.feed_text(text)
-    return ledger
+def ledger_of(lines: Iterable[str]) -> tuple[Ledger, tuple[int, ...]]:
+    """From the lines of a file; with the numbers of those that tell it nothing, from 1, which count for nothing.
+
+    Empty ones are none of these, nor is the beginning of one that is being written.
+    """
+    ledger, passed_over = Ledger(), list[int]()
+    for number, text in enumerate(lines, start=1):
+        if not ledger.feed_text(text) and text.strip() and text.endswith("\n"):
+            passed_over.append(number)
+    return ledger, tuple(passed_over)
 
 
 def _incident(entry: Entry, began_s: float, injected: Iterable[Injected], costs: tuple[Seconds, Seconds]) -> Incident:

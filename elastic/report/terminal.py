@@ -78,6 +78,9 @@ def _spent(report: Report) -> Table:
         look = "blue" if one.category == "productive" else "yellow"
         bar = Text("█" * round(share * _BAR) or ("▏" if share > 0 else ""), style=look)
         table.add_row(one.category, duration(one.wall_s), f"{share:.1%}", bar)
+    if rest := [one for one in dearest[_MOST_SPENT:] if one.wall_s > 0]:
+        rest_s = sum(one.wall_s for one in rest)
+        table.add_row(f"{len(rest)} more", duration(rest_s), f"{rest_s / whole_s:.1%}", "")
     return table
 
 
@@ -103,6 +106,8 @@ def _story(report: Report) -> RenderableType:
     table = _table(escape(title), "after", "what")
     for told in last.told[:_MOST_TOLD]:
         table.add_row(duration(told.at_s), escape(told.text))
+    if (more := len(last.told) - _MOST_TOLD) > 0:
+        table.add_row("", f"and {more} more lines: `elastic report` has them", style="dim")
     return table
 
 
@@ -130,6 +135,8 @@ def _stragglers(report: Report) -> RenderableType:
     table = _table("stragglers", "worker", "node", "pace", "worst")
     for one in slow[:_MOST_SLOW]:
         table.add_row(escape(one.worker), escape(one.node), _pace(one), f"{one.worst:.2f}")
+    if (more := len(slow) - _MOST_SLOW) > 0:
+        table.add_row(f"and {more} more", style="dim")
     return table
 
 

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from elastic.actors import surveying
+from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.cli import cli
 from elastic.commands.doctoring import try_store
@@ -85,6 +86,25 @@ def test_a_store_that_lets_two_create_one_object_is_told(tmp_path, monkeypatch):
     assert not try_store(str(tmp_path)).is_refusing
 
 
+def test_a_directory_that_a_node_does_not_share_is_found_there(tmp_path):
+    """As where each node has a disk of its own under the path that all are given."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    DirectoryStore(here).create("elastic-doctor/x", b"here")
+    assert surveying.tier_trouble(str(here), "elastic-doctor/x") == ""
+    assert [path.name for path in here.rglob("*") if path.is_file()] == ["x"], "what it wrote is gone"
+    assert "is not there" in surveying.tier_trouble(str(elsewhere), "elastic-doctor/x")
+    assert not elsewhere.exists(), "nothing is made where nothing is"
+
+
+def test_a_node_that_may_not_write_says_why(tmp_path, monkeypatch):
+    def refuse(store, key, data):
+        raise StoreError(f"{store.url}: cannot write {key}: permission denied")
+
+    DirectoryStore(tmp_path).create("elastic-doctor/x", b"here")
+    monkeypatch.setattr(DirectoryStore, "create", refuse)
+    assert "permission denied" in surveying.tier_trouble(str(tmp_path), "elastic-doctor/x")
+
+
 def test_a_tier_that_can_not_be_written_breaks_runs(tmp_path):
     place = tmp_path / "file"
     place.write_text("")
@@ -95,7 +115,7 @@ def test_a_tier_that_can_not_be_written_breaks_runs(tmp_path):
 def test_a_cluster_that_does_not_answer_counts_only_if_somebody_asked_for_it(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     gone = Cluster(address="10.0.0.9:6379", trouble="no Ray cluster answers at 10.0.0.9:6379")
-    monkeypatch.setattr(surveying, "survey_cluster", lambda address, ramdisk: gone)
+    monkeypatch.setattr(surveying, "survey_cluster", lambda address, ramdisk, persistent: gone)
     unasked = CliRunner().invoke(cli, ["doctor", "--json"])
     assert unasked.exit_code == 0 and "cluster" not in unasked.stdout.replace("no-cluster", "")
     for asked in (["--address", "10.0.0.9:6379"], ["--cluster"]):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import time
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ from elastic.sim.parts import Plan
 from tests.effects.gcs_server import GcsServer
 from tests.effects.store_parts import gcs_store
 from tests.pure.ledger_world import JournalledWorld
+from tests.pure.report_lines import Scribe, written
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +176,42 @@ def test_wrong_use_is_one_sentence(arguments, error, what, lines, tmp_path):
     else:
         assert isinstance(answer.exception, error) and what in str(answer.exception)
         assert issubclass(error, ElasticError)
+
+
+def test_lines_that_tell_nothing_are_told_beside_the_answer(tmp_path):
+    """A misspelt event would shift seconds without a word."""
+    steps = [{"t": 10.0 + step, "trainer": "step_started", "step": step} for step in range(10)]
+    events = [{"t": 0.0, "trainer": "job_started"}, *steps, {"t": 20.0, "trainer": "job_ended"}]
+    right, wrong = tmp_path / "right.jsonl", tmp_path / "wrong.jsonl"
+    texts = [json.dumps(event) + "\n" for event in events]
+    right.write_text("".join(texts))
+    wrong.write_text("".join([*texts, '{"t": 21.0, "trainer": "step_begun", "step": 10}\n', "\n", "notes\n"]))
+    fine, told_of = (CliRunner().invoke(cli, ["goodput", str(path), "--json"]) for path in (right, wrong))
+    assert (fine.exit_code, fine.stderr) == (0, "")
+    assert told_of.exit_code == 0 and json.loads(told_of.stdout)["wall_s"] == json.loads(fine.stdout)["wall_s"]
+    assert told_of.stderr == (
+        "warning: not counted: 2 lines that tell nothing that a ledger knows (line 13, 15); "
+        "docs/goodput.md has the forms\n"
+    )
+    wrong.write_text("".join([*texts, *["notes\n"] * 7]))
+    assert "7 lines that tell nothing that a ledger knows (line 13, 14, 15, 16, 17, ...)" in (
+        CliRunner().invoke(cli, ["goodput", str(wrong)]).stderr
+    )
+
+
+def test_of_a_run_that_has_fallen_silent_it_is_said_for_how_long(tmp_path):
+    """Its driver may be gone since an hour: nobody should take its goodput for that of now."""
+    scribe = Scribe(began_s=time.time() - 3600)
+    scribe.begin()
+    scribe.form(["w0"])
+    scribe.steps(10, replicas=1)
+    folder = str(written(scribe.lines, tmp_path / "run"))
+    silent = CliRunner().invoke(cli, ["goodput", folder, "--json"])
+    assert re.match(r"note: nothing was told for (59|60) min \d+ s, which counts nowhere: `elastic s", silent.stderr)
+    assert json.loads(silent.stdout)["is_live"] is True
+    scribe.end()
+    written(scribe.lines, tmp_path / "run")
+    assert CliRunner().invoke(cli, ["goodput", folder, "--json"]).stderr == ""
+    events = tmp_path / "events.jsonl"
+    events.write_text('{"t": 0.0, "trainer": "job_started"}\n{"t": 9.0, "trainer": "step_started", "step": 0}\n')
+    assert CliRunner().invoke(cli, ["goodput", str(events)]).stderr == "", "its clock may be any"

@@ -18,7 +18,7 @@ from elastic.control.bequest import Bequest
 from elastic.control.commands import Form, StartWorker
 from elastic.control.state import RunState
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Fork, Member, StepReport, View
-from elastic.errors import SettingError
+from elastic.errors import CorruptError, SettingError
 from elastic.ledger.lines import line_of
 from elastic.settings import RunSettings
 
@@ -81,6 +81,38 @@ def test_it_is_copied_while_it_is_written(tmp_path: Path) -> None:
     assert len(list(store.list(f"{RUN}/journal/"))) > 1
     fetch_journal(tmp_path / "there", store, RUN)
     assert (tmp_path / "there").read_bytes() == journal.path.read_bytes()
+
+
+def test_many_segments_are_read_at_once_and_put_in_order(tmp_path: Path) -> None:
+    """A bucket takes its time for each, and a week of a run has a hundred thousand."""
+    store = DirectoryStore(tmp_path / "store")
+    path = write(tmp_path / "here", form(-1))
+    for step in range(8):
+        write(path.parent, stable(step))
+        copy(path, store, incarnation=step + 1)
+    assert len(list(store.list(f"{RUN}/journal/"))) == 8
+    together, read = threading.Barrier(4), store.read
+
+    def reading(key: str) -> bytes:
+        together.wait(30.0)  # none has an answer before three others have asked
+        return read(key)
+
+    store.read = reading  # type: ignore[method-assign, assignment]
+    assert fetch_journal(tmp_path / "there", store, RUN)
+    assert (tmp_path / "there").read_bytes() == path.read_bytes()
+
+
+def test_a_segment_that_can_not_be_read_is_no_shorter_journal(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    path = write(tmp_path / "here", stable(0))
+    copy(path, store)
+    write(path.parent, stable(1))
+    copy(path, store, incarnation=2)
+    torn, _ = [item.key for item in store.list(f"{RUN}/journal/")]
+    store.put(torn, b"not what was written")
+    with pytest.raises(CorruptError):
+        fetch_journal(tmp_path / "there", store, RUN)
+    assert not (tmp_path / "there").exists()
 
 
 def test_half_a_line_waits_for_its_end_and_spoils_none(tmp_path: Path) -> None:

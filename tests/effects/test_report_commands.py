@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,12 @@ from rich.console import Console
 from elastic.actors.journal_copy import JournalCopy
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.cli import cli
+from elastic.commands import journals
 from elastic.errors import ElasticError, RefusedError
 from elastic.ledger.ledger import Ledger
 from elastic.report.content.compose import report
 from elastic.report.content.fold import Fold
-from elastic.report.content.model import Report
+from elastic.report.content.model import Report, Spent, Waterfall
 from elastic.report.follower import Follower
 from elastic.report.terminal import screen
 from tests.effects.gcs_server import GcsServer
@@ -107,6 +110,26 @@ def test_top_has_the_parts_of_the_page(tmp_path: Path) -> None:
         assert made_of(a_night().lines).summaries[part].split(".")[0] in text
 
 
+def test_what_does_not_fit_the_terminal_is_counted(tmp_path: Path) -> None:
+    scribe = Scribe()
+    scribe.begin()
+    scribe.start(["w0", "w1"], ["node-a"])
+    scribe.form(["w0", "w1"])
+    scribe.steps(30, replicas=2)
+    scribe.kill("w1", ["w0"])
+    for number in range(20):
+        scribe.now_s += 2.0
+        scribe.command("StartWorker", "none came", worker=f"w{number + 2}", gang=1, shard=0)
+    scribe.form(["w0"])
+    scribe.steps(2, replicas=1)
+    assert "and 18 more lines: `elastic report` has them" in shown(scribe.lines, tmp_path / "long"), "of 26"
+    made, console = made_of(scribe.lines), Console(width=160, file=io.StringIO(), record=True)
+    spent = tuple(Spent(category=f"kind {number}", wall_s=10.0 - 0.5 * number, worker_s=0.0) for number in range(12))
+    console.print(screen(replace(made, waterfall=Waterfall(wall_s=87.0, worker_s=0.0, spent=spent))))
+    (more,) = [line.split() for line in console.export_text().splitlines() if line.startswith("3 more")]
+    assert more == ["3", "more", "15.0", "s", "17.2%"], "5.5 s, 5 s and 4.5 s"
+
+
 def test_names_on_the_terminal_are_no_markup(tmp_path: Path) -> None:
     scribe = Scribe(run="[bold]night[/bold]")
     scribe.begin()
@@ -180,6 +203,32 @@ def test_a_run_in_the_persistent_tier(run: Path, tmp_path: Path) -> None:
     assert json.loads(elastic("status", f"{url}/night", "--json").output)["step"] == 79
     with pytest.raises(ElasticError, match="holds no journal of a run day"):
         elastic("status", f"{url}/day")
+
+
+def test_a_copy_in_the_persistent_tier_is_followed(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `elastic top URL/NAME` does: a run that trains elsewhere goes on."""
+    lines = (run / "journal.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "there").mkdir()
+    there, store = tmp_path / "there" / "journal.jsonl", DirectoryStore(tmp_path / "store")
+    there.write_text("".join(lines[:20]))
+    with closing(JournalCopy(there, store, "night", 1)):
+        pass
+    monkeypatch.setattr(journals, "FETCH_S", 0.05)
+    with journals.journal_file(f"{(tmp_path / 'store').as_uri()}/night", is_followed=True) as path:
+        follower = Follower(path)
+        follower.read(is_whole=True)
+        assert follower.lines == 20 and not follower.is_over
+        with there.open("a") as file:
+            file.write("".join(lines[20:]))
+        with closing(JournalCopy(there, store, "night", 2)):
+            pass
+        deadline_s = time.monotonic() + 60
+        while not follower.is_over:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+            follower.read(is_whole=True)
+        assert path.read_text() == "".join(lines), "each line once"
+    assert not path.exists() and all(one.name != "elastic-follow" for one in threading.enumerate())
 
 
 def test_a_run_in_a_bucket(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The page in a real browser: it opens without complaint, tells the truth, can be used, and follows a live run."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -130,6 +131,45 @@ def test_a_click_on_an_incident_shows_its_story_and_so_does_a_key(chromium: Brow
     tab.press("Enter", 13)
     tab.wait(f"document.querySelector('#story-{number}') !== null")
     assert tab.errors == []
+
+
+@needs_browser
+def test_of_two_faults_of_one_moment_the_one_that_is_clicked_opens(chromium: Browser, tmp_path: Path) -> None:
+    scribe = a_night()
+    ended = [scribe.lines.pop() for _ in range(2)][::-1]
+    for number, worker in enumerate(("w0", "w1")):
+        fault = {"kind": "bit_flip", "target": f"worker:{worker}", "name": f"f{number}"}
+        scribe.event("FaultInjected", fault=fault, target=worker, at_s=scribe.now_s, proof="a bit is another")
+    for number in range(40):
+        scribe.interval("memory", f"every {number} s")
+    report = reported(written([*scribe.lines, *ended], tmp_path))
+    first, second = [one for one in report.incidents if one.kind == "injected fault"]
+    assert first.opened_s == second.opened_s
+    tab = opened(chromium, tmp_path, report)
+    for one in (first, second):
+        tab.evaluate(f"document.querySelector('#stories [data-number=\"{one.number}\"] button').click()")
+        shown = json.loads(
+            tab.evaluate("JSON.stringify([...document.querySelectorAll('.story')].map((one) => one.id))")
+        )
+        assert shown == [f"story-{one.number}"]
+    assert tab.evaluate("document.querySelector('#decisions caption').textContent") == "The last 30 of 41"
+    assert tab.evaluate("document.querySelectorAll('#decisions tbody tr').length") == 30
+    assert tab.errors == []
+
+
+@needs_browser
+@pytest.mark.slow
+def test_moments_of_a_run_of_days_have_their_day(chromium: Browser, tmp_path: Path) -> None:
+    """And there is room for it on a phone."""
+    moments = "JSON.stringify([...document.querySelectorAll('#stories .when')].map((one) => one.textContent))"
+    days = list(a_long_day(workers=4, hours=72.0, step_s=1800.0, failures=5))
+    tab = opened(chromium, tmp_path, reported(written(days, tmp_path / "days")), PHONE)
+    told = json.loads(tab.evaluate(moments))
+    assert all(re.fullmatch(r"\d\d-\d\d \d\d:\d\d:\d\d", one) for one in told)
+    assert len({one[:5] for one in told}) >= 3
+    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE[0] and tab.errors == []
+    tab = opened(chromium, tmp_path, reported(written(a_night().lines, tmp_path / "night")), PHONE)
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d", one) for one in json.loads(tab.evaluate(moments)))
 
 
 ODD = {

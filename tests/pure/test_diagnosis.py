@@ -40,6 +40,7 @@ CLUSTER = Cluster(
     store_bytes=(("node a", 8 * GIB),),
     clocks_s=(("node a", 0.0),),
     bytes_per_s=(("node a > node b", 1e9),),
+    tiers=(("node a", ""),),
 )
 BUCKET = Bucket(url="gs://bucket/runs", seconds=0.1)
 CUDA = {"has_cuda": True, "nccl": "2.27"}
@@ -113,6 +114,7 @@ def test_a_machine_is_judged(changes, wanted, subject, verdict, told):
         ({"bytes_per_s": (("a > b", 1e6),)}, Wanted(), "network", Verdict.COSTS, "1 MB/s"),
         ({"bytes_per_s": (("a > b", 0.0),)}, Wanted(), "network", Verdict.BREAKS, "no connection"),
         ({"clocks_s": (("node a", 2.0),)}, Wanted(), "clock", Verdict.COSTS, "+2.00 s from this machine's"),
+        ({"tiers": (("node a", "403"), ("node b", ""))}, Wanted(), "persistent tier", Verdict.BREAKS, "403"),
         (
             {"machines": (replace(NODE, versions=VERSIONS | {"torch": "2.12.0"}),)},
             Wanted(),

@@ -327,8 +327,10 @@ def test_goodput_of_the_progress_line_is_that_of_the_account():
 
 
 def test_a_journal_that_was_cut_in_the_middle_of_a_line():
-    texts = ['{"t": 1.0, "event": "RunStarted"}\n', '{"t": 2.0, "phase": "star', "\n"]
-    assert ledger_of(texts).account().wall_s == 0.0
+    texts = ['{"t": 1.0, "event": "RunStarted"}\n', '{"t": 2.0, "phase": "star\n', "\n"]
+    ledger, passed_over = ledger_of([*texts, "notes\n", '{"t": 3.0, "ev'])
+    assert ledger.account().wall_s == 0.0
+    assert passed_over == (2, 4), "one is empty, and one is being written"
 
 
 def test_a_line_of_another_version_is_passed_over():
@@ -352,6 +354,9 @@ def test_what_begins_a_life_says_what_was_seen_and_how_it_went_on():
     again = only(journal.account(), "resubmitted")
     assert again.evidence == ("life 2 had ended; for 3.0 s there was no driver",)
     assert again.decision == "start workers"
+    journal.sleep(-5.0).begin()  # on a machine whose clock is behind
+    (_, behind) = [one for one in journal.account().incidents if one.kind == "driver lost"]
+    assert behind.evidence == ("life 3 fell silent before the run had ended; for 0.0 s there was no driver",)
 
 
 def test_the_first_step_after_a_beginning_or_a_planned_stop_ends_it():

@@ -2,6 +2,7 @@
 // The charts of a report; `page.js` follows it, in the same script.
 
 const MOST_ROWS = 300;
+const MOST_DECISIONS = 30;
 
 function base(extra) {
   const ink = colour("ink"), grid = colour("grid");
@@ -20,7 +21,7 @@ function base(extra) {
 
 // Charts over time begin at one place, left of which their first label has room.
 const OVER_TIME = { l: 48, r: 14, t: 8, b: 8 };
-const overTime = () => ({ type: "date", ticks: "outside", ticklen: 5, tickcolor: colour("line"), range: [moment((isNarrow() ? -0.04 : -0.012) * report.headline.wall_s), moment(Math.max(report.headline.wall_s, 1e-3))], nticks: isNarrow() ? 4 : 9, hoverformat: "%H:%M:%S.%L" });
+const overTime = () => ({ type: "date", ticks: "outside", ticklen: 5, tickcolor: colour("line"), range: [moment((isNarrow() ? -0.04 : -0.012) * report.headline.wall_s), moment(Math.max(report.headline.wall_s, 1e-3))], nticks: isNarrow() ? 4 : 9, hoverformat: isLong() ? "%m-%d %H:%M:%S" : "%H:%M:%S.%L" });
 
 // Plotly takes "<b>" in a name for bold, and "&lt;" for "<": what comes from a run is to be shown as it is written.
 // It is never shortened by Plotly (namelength), which would cut an entity in two.
@@ -163,7 +164,7 @@ function ofNodes(lanes, bin) {
     traces: [{
       type: "heatmap", x: Array.from({ length: bins }, (_, number) => moment((number + 0.5) * bin)), y: lanes.map((_, number) => lanes.length - 1 - number),
       z: lanes.map((lane) => lane.shares), text: lanes.map((lane) => lane.shares.map(() => lane.name)), zmin: 0, zmax: 1, showscale: false,
-      zsmooth: false, hovertemplate: "%{text}, %{x|%H:%M:%S}: %{z:.0%} of its workers train<extra></extra>",
+      zsmooth: false, hovertemplate: `%{text}, %{x|${isLong() ? "%m-%d " : ""}%H:%M:%S}: %{z:.0%} of its workers train<extra></extra>`,
       colorscale: [[0, colour("panel")], [0.5, colour("sky")], [1, colour("blue")]],
     }],
     labels: lanes.map((lane) => lane.name),

@@ -28,7 +28,8 @@ function duration(seconds) {
 const figure = (value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toLocaleString("en"));
 const share = (value) => `${(100 * value).toFixed(value > 0.9995 && value < 1 ? 3 : 1)} %`;
 const moment = (at) => new Date((report.headline.began_s + at) * 1000).toISOString();
-const clock = (at) => moment(at).slice(11, 19);
+const isLong = () => report.headline.wall_s >= 86400; // the time of the day alone would stand for two moments
+const clock = (at) => (isLong() ? moment(at).slice(5, 19).replace("T", " ") : moment(at).slice(11, 19));
 
 // Columns are [name, kind]; kind is "number" or "text".
 function fill(table, columns, rows, caption) {
@@ -81,16 +82,17 @@ function showHead() {
 
 function showTables() {
   fill(part("stalls"), [["steps waited for", "text"], ["wall time", "number"]], report.stalls.map((one) => [one.category, duration(one.wall_s)]));
-  fill(part("decisions"), [["time", "text"], ["tier", "text"], ["decision", "text"]], report.decisions.slice(-30).map((one) => [clock(one.at_s), one.tier, one.reason]));
+  const decisions = report.decisions.slice(-MOST_DECISIONS);
+  fill(part("decisions"), [["time", "text"], ["tier", "text"], ["decision", "text"]], decisions.map((one) => [clock(one.at_s), one.tier, one.reason]), report.decided > decisions.length ? `The last ${decisions.length} of ${report.decided}` : "");
   fill(part("knobs").querySelector("table"), [["setting", "text"], ["value", "text"], ["from", "text"]], report.settings.map((one) => [one.path, one.value, one.source]));
   part("knobs").hidden = !report.settings.length;
 }
 
 // --- stories ---
 
-let opened = null; // a key: numbers may move while a run goes on
+let opened = null; // a key: numbers may move while a run goes on, and what a failure is called
 
-const keyOf = (one) => `${one.kind} ${one.opened_s}`;
+const keyOf = (one) => (one.label ? `failure ${one.label}` : `${one.kind} ${one.opened_s} ${one.injected}`);
 
 function storyOf(one) {
   const story = element("div", null, { class: "story", id: `story-${one.number}` });

@@ -1,7 +1,7 @@
 """Pure. From what was read and the ledger's account to the report."""
 
-from bisect import bisect_left, bisect_right
 from dataclasses import replace
+from math import inf
 from statistics import median
 
 from elastic.ledger.book import INFERRED, INJECTED
@@ -13,8 +13,8 @@ from elastic.report.content.safety import COMMITTED, RUNGS
 from elastic.report.content.summaries import notes, summaries
 
 _AROUND_S = 1.0  # what led to an incident, and what came right after it, belong to its story
-_MOST_TOLD = 40
 _MOST_STORIES = 400
+_ENDLESS = (*INFERRED, INJECTED)
 _DIGITS = 6
 _NOTHING_S = 1e-5
 _SEEN_S = 0.005  # below it reads 0.00 s
@@ -84,10 +84,13 @@ def report(fold: Fold, account: Account) -> Report:
             if seconds > _SEEN_S
         ),
         decisions=fold.safety.decisions(began_s),
+        decided=fold.safety.decided,
         stragglers=fold.steps.stragglers(),
+        paced=fold.steps.paced,
         settings=fold.settings,
     )
-    return replace(parts, summaries=summaries(parts), notes=notes(parts, left_out))
+    failures_s = sum(one.cost_s for one in account.incidents if _is_failure(one))
+    return replace(parts, summaries=summaries(parts, failures_s), notes=notes(parts, left_out))
 
 
 def _headline(fold: Fold, account: Account, began_s: float, seen_s: float) -> Headline:
@@ -145,15 +148,26 @@ def _meaning(category: Category, account: Account) -> str:
 
 
 def _stories(fold: Fold, account: Account, began_s: float) -> tuple[tuple[Story, ...], int]:
-    """In their order; of too many, those that cost most. And how many are left out."""
+    """In their order; of too many, failures first, and those that cost most. And how many are left out."""
     chosen = list(enumerate(account.incidents))
     if len(chosen) > _MOST_STORIES:
-        chosen = sorted(sorted(chosen, key=lambda pair: -pair[1].cost_s)[:_MOST_STORIES], key=lambda pair: pair[0])
+        dearest = sorted(chosen, key=lambda pair: (not _is_failure(pair[1]), -pair[1].cost_s))
+        chosen = sorted(dearest[:_MOST_STORIES], key=lambda pair: pair[0])
     lives = account.incarnations > 1
-    told = list(fold.told)
-    moments = [at_s for at_s, _ in told]
-    stories = tuple(_story(number, one, _label(one, lives), told, moments, began_s) for number, one in chosen)
+    told = fold.chronicle.excerpts([_around(one) for _, one in chosen], began_s)
+    stories = tuple(
+        _story(number, one, _label(one, lives), lines, began_s)
+        for (number, one), lines in zip(chosen, told, strict=True)
+    )
     return stories, len(account.incidents) - len(stories)
+
+
+def _around(one: Incident) -> tuple[float, float]:
+    """From when to when what the journal has belongs to a story; of what has no end of its own, while it was felt."""
+    begin_s, end_s = min(one.began_s, one.opened_s), one.resumed_s
+    if end_s is None:
+        end_s = one.opened_s + one.cost_s if one.kind in _ENDLESS else inf
+    return begin_s - _AROUND_S, end_s + _AROUND_S
 
 
 def _label(one: Incident, has_lives: bool) -> str:
@@ -162,11 +176,7 @@ def _label(one: Incident, has_lives: bool) -> str:
     return f"{one.incarnation}.{one.its_number}" if has_lives else str(one.its_number)
 
 
-def _story(
-    number: int, one: Incident, label: str, told: list[tuple[float, str]], moments: list[float], began_s: float
-) -> Story:
-    begin = bisect_left(moments, min(one.began_s, one.opened_s) - _AROUND_S)
-    end = bisect_right(moments, one.resumed_s + _AROUND_S) if one.resumed_s is not None else len(told)
+def _story(number: int, one: Incident, label: str, told: tuple[Told, ...], began_s: float) -> Story:
     costs = [(category, seconds) for category, seconds in one.wall_seconds.items() if seconds > _NOTHING_S]
     return Story(
         number=number,
@@ -190,16 +200,13 @@ def _story(
         replicas_before=one.replicas_before,
         replicas_after=one.replicas_after,
         step=one.step,
-        told=tuple(
-            Told(at_s=round(at_s - began_s, _MOMENT_DIGITS), text=text)
-            for at_s, text in told[begin : min(end, begin + _MOST_TOLD)]
-        ),
+        told=told,
     )
 
 
 def _is_failure(one: Incident) -> bool:
     """Something failed; slow steps, and repeated ones, are told of, and fail nobody."""
-    return not one.is_planned and one.kind not in (*INFERRED, INJECTED)
+    return not one.is_planned and one.kind not in _ENDLESS
 
 
 def _to_the_end(series: Series, end_s: float) -> Series:

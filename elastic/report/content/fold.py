@@ -1,9 +1,9 @@
 """Pure. A run's journal, taken in a line at a time: what a report needs of it."""
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from elastic.report.content.chronicle import Chronicle
 from elastic.report.content.lanes import Lanes
 from elastic.report.content.model import Setting
 from elastic.report.content.safety import Safety
@@ -11,7 +11,6 @@ from elastic.report.content.steps import Steps, Told, begins_anew
 from elastic.report.content.words import sentence
 
 ROLES = ("event", "command", "checkpoint", "life", "moment", "phase")
-_MOST_TOLD = 20_000
 
 Handler = Callable[[float, Mapping[str, Any]], None]
 
@@ -22,7 +21,7 @@ class Fold:
     Attributes:
         began_s, seen_s: first and last line, of the wall clock; None before any.
         phase: in the controller's words. ending: see `Headline`.
-        told: (moment, sentence) of what stories are made of, the last ones.
+        chronicle: what stories are told from.
         settings: of the newest life, empty where its journal does not tell them.
     """
 
@@ -35,7 +34,7 @@ class Fold:
         self.began_s: float | None = None
         self.seen_s: float | None = None
         self._steps_told = Told()
-        self.told: deque[tuple[float, str]] = deque(maxlen=_MOST_TOLD)
+        self.chronicle = Chronicle()
         self.settings: tuple[Setting, ...] = ()
         self._handlers: dict[str, list[Handler]] = {}
         own: dict[str, Handler] = {
@@ -63,7 +62,7 @@ class Fold:
             handler(at_s, line)
         text = sentence(kind, line)
         if text:
-            self.told.append((at_s, text))
+            self.chronicle.add(at_s, kind, text)
 
     def _started(self, at_s: float, line: Mapping[str, Any]) -> None:
         """A new life; whoever was there is gone with the last one."""

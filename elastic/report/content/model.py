@@ -238,8 +238,9 @@ class Report:
         retries: steps of `losses` that were not committed at the first try; retried: how many there were in all;
             redone: of these, from a checkpoint.
         rungs: the newest step that has come to each rung of the checkpoint ladder, over time.
-        stalls: checkpoint costs in the ledger, by category. decisions: on intervals, the newest last.
-        stragglers: slowest first.
+        stalls: checkpoint costs in the ledger, by category. decisions: on intervals, the newest, which are last;
+            decided: how many there were in all.
+        stragglers: slowest first. paced: of so many workers.
         summaries: what each part shows, in a sentence, by the part's name.
         notes: what is not shown, and why.
     """
@@ -259,7 +260,9 @@ class Report:
     rungs: tuple[Series, ...] = ()
     stalls: tuple[Spent, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    decided: int = 0
     stragglers: tuple[Slowness, ...] = ()
+    paced: int = 0
     settings: tuple[Setting, ...] = ()
     summaries: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ class Safety:
         self.newest: dict[str, int] = {}
         self._shards: dict[tuple[int, str], set[int]] = {}  # by step and lineage, of those that are staged in part
         self._decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
+        self.decided = 0  # in all
         self.handlers = {
             "Form": self._formed,
             "StepStable": self._stable,
@@ -79,3 +80,4 @@ class Safety:
 
     def _decided(self, at_s: float, tier: str, reason: str) -> None:
         self._decisions.append(Decision(at_s=at_s, tier=tier, reason=reason))
+        self.decided += 1

@@ -85,6 +85,11 @@ class Steps:
             "StepStable": self._stable,
         }
 
+    @property
+    def paced(self) -> int:
+        """Workers whose pace is known."""
+        return len(self._paces)
+
     def stragglers(self) -> tuple[Slowness, ...]:
         """The slowest of those that are there, then of those that were."""
         found = [

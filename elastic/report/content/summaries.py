@@ -6,12 +6,12 @@ from elastic.report.content.words import duration, several
 _NO_CHECKPOINTS = "No checkpoint is told of: fit(checkpoint=...) says how safe each step is made."
 
 
-def summaries(report: Report) -> dict[str, str]:
-    """By the part's name."""
+def summaries(report: Report, failures_s: float) -> dict[str, str]:
+    """By the part's name. failures_s: what all failures have cost, those that are not listed included."""
     return {
         "waterfall": _waterfall(report),
         "timeline": _timeline(report),
-        "incidents": _incidents(report),
+        "incidents": _incidents(report, failures_s),
         "sizes": _sizes(report),
         "throughput": _throughput(report),
         "losses": _losses(report),
@@ -28,7 +28,8 @@ def notes(report: Report, stories_left_out: int) -> tuple[str, ...]:
     if report.timeline.left_out:
         found.append(f"{report.timeline.left_out} more nodes are not drawn.")
     if stories_left_out:
-        found.append(f"{stories_left_out} more incidents, which cost least, are not listed; `elastic goodput` has all.")
+        more = f"{stories_left_out} more incidents are not listed"
+        found.append(f"{more}: failures come first, and what cost most; `elastic goodput` has all.")
     if report.retried > len(report.retries):
         found.append(f"{report.retried - len(report.retries)} more retries are not marked.")
     return tuple(found)
@@ -57,15 +58,14 @@ def _timeline(report: Report) -> str:
     return f"{len(lanes)} workers on {len({lane.node for lane in lanes})} nodes.{lost}"
 
 
-def _incidents(report: Report) -> str:
-    failures = [one for one in report.incidents if one.is_failure]
-    if not failures:
+def _incidents(report: Report, failures_s: float) -> str:
+    count = report.headline.incidents
+    if not count:
         return "Nothing has failed."
-    cost_s = sum(one.cost_s for one in failures)
-    worst = max(failures, key=lambda one: one.cost_s)
+    worst = max((one for one in report.incidents if one.is_failure), key=lambda one: one.cost_s)
     number = f" (number {worst.label})" if worst.label else ""
-    count = "1 failure" if len(failures) == 1 else f"{len(failures)} failures"
-    return f"{count}, {duration(cost_s)} in all; the dearest is {worst.kind}{number}, {duration(worst.cost_s)}."
+    told = "1 failure" if count == 1 else f"{count} failures"
+    return f"{told}, {duration(failures_s)} in all; the dearest is {worst.kind}{number}, {duration(worst.cost_s)}."
 
 
 def _sizes(report: Report) -> str:
@@ -115,7 +115,10 @@ def _stragglers(report: Report) -> str:
     if not report.stragglers:
         return "No worker's pace is known: it takes two replicas, and some steps."
     slowest = report.stragglers[0]
-    return f"The slowest, {slowest.worker}, takes {slowest.latest or slowest.mean:.2f} times the median."
+    text = f"The slowest, {slowest.worker}, takes {slowest.latest or slowest.mean:.2f} times the median."
+    if report.paced == len(report.stragglers):
+        return text
+    return f"{text} Of {report.paced} workers the {len(report.stragglers)} slowest are listed."
 
 
 def _settings(report: Report) -> str:
