@@ -37,10 +37,15 @@ class Relays:
         self._emit, self._emit_beat, self._then, self._on_lost = emit, emit_beat, then, on_lost
         self._limits = limits
         self._heard_by: dict[Any, dict[str, Any]] = {}  # relay -> node -> monitor
+        self._had: dict[str, int] = {}  # node -> how many of the news of its monitor have come here
         self._lock = Lock()
 
     def add(self, node: str, monitor: Any) -> None:
         """Have this monitor heard by a relay that has room, or by a new one."""
+        self._had[node] = 0
+        self._assign(node, monitor)
+
+    def _assign(self, node: str, monitor: Any) -> None:
         with self._lock:
             room = (one for one, nodes in self._heard_by.items() if len(nodes) < self._limits.hosts_per_relay)
             relay = next(room, None)
@@ -49,7 +54,7 @@ class Relays:
                 relay = self._start(node)
                 self._heard_by[relay] = {}
             self._heard_by[relay][node] = monitor
-        self._then(relay.add.remote(node, monitor), _ignore, _ignore)
+        self._then(relay.add.remote(node, monitor, self._had[node]), _ignore, _ignore)
         if is_new:
             self._listen(relay)
 
@@ -70,6 +75,7 @@ class Relays:
         def heard(told: Heard) -> None:
             for node, event in told.events:
                 self._emit(node, event)
+            self._had |= told.numbers
             if told.beat.nodes:
                 self._emit_beat(told.beat)
             for node in told.lost:
@@ -83,7 +89,7 @@ class Relays:
                 nodes = self._heard_by.pop(relay, {})
             log.debug("a relay of %d hosts is gone: %s", len(nodes), error)
             for node, monitor in nodes.items():
-                self.add(node, monitor)
+                self._assign(node, monitor)
 
         if relay in self._heard_by:
             self._then(relay.beat.remote(self._limits.heartbeat_polling_period_s), heard, lost)

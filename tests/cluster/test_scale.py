@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import ray
 import elastic
 from benchmarks.control_plane import exponent, measure, percentile
 from benchmarks.crowd import Size
+from elastic.actors.monitor import HostMonitor
+from elastic.actors.relay import Heard, Relay
 from elastic.actors.relays import Relays
 from elastic.control.state import RunState
 from elastic.control.values import IncidentClass
@@ -56,6 +59,38 @@ def test_a_hang_is_seen_through_relays_after_they_have_died_too(hosts: Any, rela
     assert len(relays) > 2, "others have taken the place of those that were killed"
     assert IncidentClass.WORKER_HUNG in {incident.kind for incident in result.incidents}
     assert result.steps == 100
+
+
+def test_a_death_that_dies_with_a_relay_is_told_by_the_next_one(hosts: Any, tmp_path: Path) -> None:
+    """The driver never gets the answer of the first relay, which is killed; it has that of the second one."""
+    monitor = ray.remote(num_cpus=0, concurrency_groups={"events": 1})(HostMonitor).remote("a")
+    relays = [ray.remote(num_cpus=0)(Relay).remote(0.2, 0.5, 0.2) for _ in range(3)]
+    processes = {name: subprocess.Popen(["sleep", "600"]) for name in ("w0", "w1")}
+
+    def told_by(relay: Any, had: int) -> Heard:
+        ray.get(relay.add.remote("a", monitor, had), timeout=60)
+        while not (told := ray.get(relay.beat.remote(0.2), timeout=60)).events:
+            assert not told.lost
+        return told
+
+    try:
+        for name, process in processes.items():
+            assert ray.get(monitor.watch.remote(name, process.pid, tmp_path / name), timeout=60)
+        processes["w0"].kill()
+        lost = told_by(relays[0], 0)
+        ray.kill(relays[0])
+        passed = told_by(relays[1], 0)
+        ray.kill(relays[1])
+        processes["w1"].kill()
+        later = told_by(relays[2], passed.numbers["a"])
+        assert [event.worker for _, event in lost.events] == ["w0"] and passed.events == lost.events
+        assert [event.worker for _, event in later.events] == ["w1"], "nothing is told twice"
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+        for actor in (monitor, *relays):
+            ray.kill(actor)
 
 
 @pytest.mark.slow
