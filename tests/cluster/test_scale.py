@@ -1,5 +1,6 @@
 """Effect. Host monitors heard through relays, and the control plane's benchmark, on a real cluster."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from elastic.actors.relay import Heard, Relay
 from elastic.actors.relays import Relays
 from elastic.control.state import RunState
 from elastic.control.values import IncidentClass
+from tests.cluster.test_fit import control_plane_pids
 from tests.cluster.training import At, regression
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,8 +40,19 @@ def relays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_a_hang_is_seen_through_relays_after_they_have_died_too(hosts: Any, relays: list[Any], tmp_path: Path) -> None:
-    def kill_relays(state: RunState) -> None:
+@pytest.mark.parametrize("fate", ["killed", "stopped"])
+def test_a_hang_is_seen_through_relays_after_they_have_died_too(
+    fate: str, hosts: Any, relays: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic.actors.relays._HUNG_S", 3.0)
+    stopped: list[int] = []
+
+    def strike_relays(state: RunState) -> None:
+        if fate == "stopped":
+            stopped.extend(control_plane_pids("ray::Relay"))
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            return
         for relay in list(relays):
             ray.kill(relay)
 
@@ -47,15 +60,21 @@ def test_a_hang_is_seen_through_relays_after_they_have_died_too(hosts: Any, rela
         assert len({worker.node for worker in state.members}) > 1
         os.kill(state.members[-1].pid, signal.SIGSTOP)
 
-    killer, saboteur = At(8, kill_relays), At(60, stop)
-    result = elastic.fit(
-        regression(tmp_path, 100),
-        scaling=elastic.Scaling(num_dp_replicas=(1, 4)),
-        limits=elastic.Limits(start_timeout_s=60, relay_above_hosts=1, hosts_per_relay=1),
-        callbacks=[killer, saboteur],
-        run_dir=tmp_path / "run",
-    )
+    killer, saboteur = At(8, strike_relays), At(60, stop)
+    try:
+        result = elastic.fit(
+            regression(tmp_path, 100),
+            scaling=elastic.Scaling(num_dp_replicas=(1, 4)),
+            limits=elastic.Limits(start_timeout_s=60, relay_above_hosts=1, hosts_per_relay=1),
+            callbacks=[killer, saboteur],
+            run_dir=tmp_path / "run",
+        )
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     assert killer.fired_s is not None and saboteur.fired_s is not None
+    assert bool(stopped) == (fate == "stopped")
     assert len(relays) > 2, "others have taken the place of those that were killed"
     assert IncidentClass.WORKER_HUNG in {incident.kind for incident in result.incidents}
     assert result.steps == 100

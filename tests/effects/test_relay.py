@@ -1,6 +1,7 @@
 """Effect. A relay tells whose news is whose, and each monitor is believed about its own node alone."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -184,6 +185,39 @@ def test_what_a_relay_passes_on_is_believed_as_if_the_monitor_had_told_it(
     assert told == [ON_A, beat, ev.MonitorLost(node="a")]
     assert "the monitor of a speaks for b" in caplog.text
     assert called[-1][0] == "beat" and len(called) == 3, "it is asked again"
+
+
+def test_a_relay_that_does_not_answer_is_replaced_and_what_it_says_then_is_no_news(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[tuple[Any, Any, Any]] = []
+    killed: list[Any] = []
+    told: list[Any] = []
+    monkeypatch.setattr(Relays, "_start", lambda self, node: Actor())
+    monkeypatch.setattr("elastic.actors.relays.ray", SimpleNamespace(kill=killed.append))
+    relays = Relays(
+        lambda node, event: told.append(event), told.append, lambda *call: called.append(call), told.append, Limits()
+    )
+    relays.add("a", object())
+    heard = called[-1][1]
+    heard(Heard(events=[("a", ON_A)], numbers={"a": 1}))
+    asked_s = time.monotonic()
+    late = called[-1][1]
+    relays.replace_hung(asked_s + 1000.0)
+    assert not killed, "nobody has looked"
+    for looked_s in range(1001, 1050):
+        relays.replace_hung(asked_s + looked_s)
+    assert not killed
+    looked_s = 1050.0
+    while not killed and looked_s < 1070.0:
+        relays.replace_hung(asked_s + looked_s)
+        looked_s += 1.0
+    assert len(killed) == 1 and [call for call, *_ in called[-2:]] == ["add a from 1", "beat"]
+    late(Heard(events=[("a", ON_B)], beat=ev.HostsHeard(nodes=("a",)), lost=["a"], numbers={"a": 2}))
+    called[-1][1](Heard(events=[("a", ON_B)], numbers={"a": 2}))
+    assert told == [ON_A, ON_B], "once"
+    assert "has not answered for 60 s" in caplog.text
+    assert list(relays._asked_s) == list(relays._heard_by), "the one that was replaced is asked no more"
 
 
 def test_the_next_relay_begins_where_the_driver_is(monkeypatch: pytest.MonkeyPatch) -> None:
