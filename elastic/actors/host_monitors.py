@@ -84,12 +84,13 @@ class HostMonitors:
         self.admission.begin(node)
 
     def replace(self, is_needed: Callable[[str], bool]) -> None:
-        """A monitor may die alone; as long as its node has workers, it gets another one."""
+        """A monitor may die alone; as long as its node has workers, it gets another one. So does a relay that hangs."""
         for node, due_s in list(self._replacements.items()):
             if time.monotonic() >= due_s:
                 del self._replacements[node]
                 if is_needed(node):
                     self.need(node)
+        self._relays.replace_hung(time.monotonic())
         self.admission.recheck()
 
     def watch(self, node: str, worker: str, pid: int, page: Path) -> None:

@@ -68,6 +68,7 @@ class HostMonitor:
         self._watched: dict[str, Watched] = {}
         self._ended: dict[str, tuple[float, Claim]] = {}  # a moment ago; each with the time until which it counts
         self._news: list[ev.Event] = []
+        self._forgotten = 0  # news before these, which nobody will ask for again
         self._lock = threading.Condition()
         self._aftermath = Aftermath()
         self._is_closed = threading.Event()
@@ -93,8 +94,8 @@ class HostMonitor:
     def events(self, timeout_s: float) -> list[ev.Event]:
         """News, as soon as there are any, else none: after the timeout, or when a worker has come to stand still."""
         with self._lock:
-            self._lock.wait_for(lambda: bool(self._news) or self._is_urgent, timeout_s)
-            news, self._news, self._is_urgent = self._news, [], False
+            news = self._news_after(self._forgotten, timeout_s)
+            self._forget(self._forgotten + len(news))
             return news
 
     def fence(self, worker: str) -> str:
@@ -143,6 +144,24 @@ class HostMonitor:
         """See `events`; and what is seen of the workers."""
         news = self.events(timeout_s)
         return [*news, *self.logged()], self.readings()
+
+    def tell(self, timeout_s: float, had: int, passed: int) -> tuple[int, list[ev.Event], tuple[Reading, ...]]:
+        """`beat` for who passes it on, and may be lost with what it was told: another one can ask for that again.
+
+        Args:
+            had: how many of the news that there have ever been the asker has.
+            passed: how many of them have come to where they were to go; these are forgotten.
+
+        Returns:
+            How many news there have been by now, those of them that the asker lacks, and what is seen of the workers.
+        """
+        with self._lock:
+            self._forget(passed)
+            self._news_after(had, timeout_s)
+            self._news += self.logged()
+            news = self._news[max(0, had - self._forgotten) :]
+            number = self._forgotten + len(self._news)
+        return number, news, self.readings()
 
     def logged(self) -> list[ev.Logged]:
         """What this process has logged since the last time."""
@@ -240,6 +259,18 @@ class HostMonitor:
 
     def _notice(self, reason: str) -> None:
         self._tell(ev.NodeNotice(node=self._node, reason=reason))
+
+    def _news_after(self, number: int, timeout_s: float) -> list[ev.Event]:
+        """With the lock held: as soon as there are any, or a worker has come to stand still, or the timeout is over."""
+        self._lock.wait_for(lambda: self._is_urgent or self._forgotten + len(self._news) > number, timeout_s)
+        self._is_urgent = False
+        return self._news[max(0, number - self._forgotten) :]
+
+    def _forget(self, number: int) -> None:
+        """With the lock held: the first so many of all news."""
+        over = min(max(0, number - self._forgotten), len(self._news))
+        del self._news[:over]
+        self._forgotten += over
 
     def _tell(self, event: ev.Event) -> None:
         with self._lock:

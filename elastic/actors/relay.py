@@ -2,6 +2,9 @@
 
 One actor for 16 hosts and more, on one of them. It asks each monitor as the driver would; the driver asks the relay,
 once a period, and is told which hosts are heard, and of their workers what is not as it was told before.
+
+A monitor keeps its news until the driver has them: a relay may die with what it was told, and then the next one asks
+for it again.
 """
 
 import asyncio
@@ -25,11 +28,13 @@ class Heard:
         events: news, each with the node whose monitor tells it, in the order in which it came.
         beat: which hosts are heard.
         lost: nodes whose monitor does not answer any more, and is not asked again.
+        numbers: for each node that tells news, how many its monitor has ever had, up to these.
     """
 
     events: list[tuple[str, ev.Event]] = field(default_factory=list)
     beat: ev.HostsHeard = field(default_factory=lambda: ev.HostsHeard(nodes=()))
     lost: list[str] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
 
 
 class Relay:
@@ -47,33 +52,42 @@ class Relay:
         self._nodes: dict[str, None] = {}
         self._readings: dict[str, Reading] = {}
         self._told = Heard()
+        self._telling: dict[str, int] = {}  # node -> how many of its news are on their way to the driver
+        self._passed: dict[str, int] = {}  # the same, of those that are there
         self._has_news = asyncio.Event()
 
-    async def add(self, node: str, monitor: Any) -> None:
-        """Listen to the monitor of a node."""
+    async def add(self, node: str, monitor: Any, had: int) -> None:
+        """Listen to the monitor of a node; so many of its news are with the driver."""
         if (old := self._listeners.pop(node, None)) is not None:
             old.cancel()
         self._digests[node] = Digest(self._hang_floor_s, self._stopped_timeout_s)
-        self._listeners[node] = asyncio.create_task(self._listen(node, monitor))
+        for numbers in (self._told.numbers, self._telling):
+            numbers.pop(node, None)  # of a monitor that was lost
+        self._passed[node] = had
+        self._listeners[node] = asyncio.create_task(self._listen(node, monitor, had))
 
     async def beat(self, timeout_s: float) -> Heard:
-        """What there is to tell: at once if it is news, else after the timeout."""
+        """What there is to tell: at once if it is news, else after the timeout. Who asks has what was told before."""
+        self._passed |= self._telling
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_news.wait(), timeout_s)
         self._has_news.clear()
         told, self._told = self._told, Heard()
+        self._telling = dict(told.numbers)
         told.beat = ev.HostsHeard(nodes=tuple(self._nodes), readings=tuple(self._readings.values()))
         self._nodes, self._readings = {}, {}
         return told
 
-    async def _listen(self, node: str, monitor: Any) -> None:
+    async def _listen(self, node: str, monitor: Any, had: int) -> None:
         try:
             while True:
-                asked = monitor.beat.options(concurrency_group="events").remote(self._period_s)
-                news, readings = await asked
+                tell = monitor.tell.options(concurrency_group="events")
+                had, news, readings = await tell.remote(self._period_s, had, self._passed[node])
                 self._nodes[node] = None
                 self._readings |= {reading.worker: reading for reading in self._digests[node].news(readings)}
                 self._told.events += [(node, event) for event in news]
+                if news:
+                    self._told.numbers[node] = had
                 if news or presses(readings, self._stopped_timeout_s):
                     self._has_news.set()
         except RayError:

@@ -1,6 +1,7 @@
 """Effect. The relays of a run as the driver sees them: each hears some host monitors, and is replaced if lost."""
 
 import logging
+import time
 from collections.abc import Callable
 from threading import Lock
 from typing import Any
@@ -16,6 +17,8 @@ from elastic.settings import Limits
 log = logging.getLogger("elastic")
 
 _OFTENER = 2  # a relay asks its monitors more often than it tells, so that a host is not heard late for being relayed
+_HUNG_S = 60.0  # without an answer, which takes a period, or what it takes to start a process
+_LATE_S = 5.0  # who looks is asked to more often: what is beyond that is its own absence
 
 EmitOf = Callable[[str, ev.Event], None]
 Then = Callable[[Any, Callable[[Any], Any], Callable[[Exception], Any]], None]
@@ -37,10 +40,17 @@ class Relays:
         self._emit, self._emit_beat, self._then, self._on_lost = emit, emit_beat, then, on_lost
         self._limits = limits
         self._heard_by: dict[Any, dict[str, Any]] = {}  # relay -> node -> monitor
+        self._had: dict[str, int] = {}  # node -> how many of the news of its monitor have come here
+        self._asked_s: dict[Any, float] = {}  # relay -> when it was asked what it has not answered yet
+        self._looked_s = time.monotonic()
         self._lock = Lock()
 
     def add(self, node: str, monitor: Any) -> None:
         """Have this monitor heard by a relay that has room, or by a new one."""
+        self._had[node] = 0
+        self._assign(node, monitor)
+
+    def _assign(self, node: str, monitor: Any) -> None:
         with self._lock:
             room = (one for one, nodes in self._heard_by.items() if len(nodes) < self._limits.hosts_per_relay)
             relay = next(room, None)
@@ -49,13 +59,34 @@ class Relays:
                 relay = self._start(node)
                 self._heard_by[relay] = {}
             self._heard_by[relay][node] = monitor
-        self._then(relay.add.remote(node, monitor), _ignore, _ignore)
+        self._then(relay.add.remote(node, monitor, self._had[node]), _ignore, _ignore)
         if is_new:
             self._listen(relay)
 
+    def replace_hung(self, now_s: float) -> None:
+        """A relay that does not answer, and is not lost either, hides its hosts: others take them over.
+
+        To be called every second or so; time in which nobody looked does not count, as answers lie unheard then.
+        """
+        absent_s = max(0.0, now_s - self._looked_s - _LATE_S)
+        self._looked_s = now_s
+        if absent_s:
+            self._asked_s = {relay: asked_s + absent_s for relay, asked_s in list(self._asked_s.items())}
+        for relay in [relay for relay, asked_s in list(self._asked_s.items()) if now_s - asked_s > _HUNG_S]:
+            log.warning("a relay has not answered for %.0f s; another one takes its place", _HUNG_S)
+            ray.kill(relay)
+            self._replace(relay)
+
+    def _replace(self, relay: Any) -> None:
+        with self._lock:
+            nodes = self._heard_by.pop(relay, {})
+            self._asked_s.pop(relay, None)
+        for node, monitor in nodes.items():
+            self._assign(node, monitor)
+
     def kill(self) -> None:
         with self._lock:
-            relays, self._heard_by = list(self._heard_by), {}
+            relays, self._heard_by, self._asked_s = list(self._heard_by), {}, {}
         for relay in relays:
             ray.kill(relay)
 
@@ -68,8 +99,11 @@ class Relays:
 
     def _listen(self, relay: Any) -> None:
         def heard(told: Heard) -> None:
+            if relay not in self._heard_by:
+                return  # it was taken for hung: the next one is told the same
             for node, event in told.events:
                 self._emit(node, event)
+            self._had |= told.numbers
             if told.beat.nodes:
                 self._emit_beat(told.beat)
             for node in told.lost:
@@ -79,13 +113,11 @@ class Relays:
             self._listen(relay)
 
         def lost(error: Exception) -> None:
-            with self._lock:
-                nodes = self._heard_by.pop(relay, {})
-            log.debug("a relay of %d hosts is gone: %s", len(nodes), error)
-            for node, monitor in nodes.items():
-                self.add(node, monitor)
+            log.debug("a relay of %d hosts is gone: %s", len(self._heard_by.get(relay, {})), error)
+            self._replace(relay)
 
         if relay in self._heard_by:
+            self._asked_s[relay] = time.monotonic()
             self._then(relay.beat.remote(self._limits.heartbeat_polling_period_s), heard, lost)
 
 

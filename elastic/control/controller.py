@@ -48,7 +48,7 @@ from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
 from elastic.control.poison import after, noted
 from elastic.control.pruning import note_trained, prune
-from elastic.control.remediation import Policy
+from elastic.control.remediation import Kind, Policy
 from elastic.control.restored import found, refused, restored
 from elastic.control.restoring import consider_restore, look_for_state, note_progress, rewind_asked
 from elastic.control.retuning import consider_tuning, note_tuning, tune_asked
@@ -196,6 +196,8 @@ def _react_to_loss(turn: Turn, name: str, before: Standing, evidence: str) -> No
         count_start_failure(turn, name, evidence)
     phase = turn.state.phase
     if phase in (Phase.STARTING, Phase.WAITING):
+        if phase is Phase.WAITING and before is Standing.MEMBER and turn.is_member(name):
+            _lost_while_waiting(turn, name, evidence)
         if turn.worker(name).standing in OVER or not turn.is_member(name):  # a suspect may come back
             turn.replenish(f"{name} was lost")
         start_if_ready(turn) if phase is Phase.STARTING else try_form(turn)
@@ -205,6 +207,13 @@ def _react_to_loss(turn: Turn, name: str, before: Standing, evidence: str) -> No
         _member_lost(turn, name, before, evidence)
     elif phase is Phase.RUNNING:
         turn.replenish(f"{name} was lost")
+
+
+def _lost_while_waiting(turn: Turn, name: str, evidence: str) -> None:
+    """It held the state, as those do who wait on. What a pause lasts is not what the remedy takes."""
+    turn.signal(IncidentClass.WORKER_LOST, evidence, culprit=name)
+    if turn.state.care.hold is not None:
+        turn.tend(decided=Kind.PAUSE)
 
 
 def _member_lost(turn: Turn, name: str, before: Standing, evidence: str) -> None:

@@ -16,7 +16,7 @@ from elastic.control import events as ev
 from elastic.control.controller import TABLE
 from elastic.control.copies import changed
 from elastic.control.faults import OF_WORKERS
-from elastic.control.flight import Reading
+from elastic.control.flight import Flying, Reading
 from elastic.control.state import RunState, Standing
 from elastic.control.values import CommitId, StepReport, StepTimes
 
@@ -103,10 +103,12 @@ def _check_of_tuple(hints: tuple[Any, ...]) -> Check:
 
 def _is_reading(value: Any) -> bool:
     """The hot path: thousands of hosts tell of their workers every second."""
-    if type(value) is not Reading or not isinstance(value.worker, str):
+    if type(value) is not Reading or type(value.phase) is not Flying:
         return False
+    texts = isinstance(value.worker, str) and isinstance(value.state, str) and isinstance(value.remark, str)
     numbers = isinstance(value.generation, int) and isinstance(value.step, int) and isinstance(value.micro_batch, int)
-    return numbers and isinstance(value.still_s, float | int) and isfinite(value.still_s)
+    counts = numbers and isinstance(value.commits, int)
+    return texts and counts and isinstance(value.still_s, float | int) and isfinite(value.still_s)
 
 
 def _about(event: ev.Event) -> tuple[str, tuple[str, ...]]:

@@ -285,3 +285,17 @@ def test_while_answers_come_in_nobody_is_late():
     ws.answer("w2", 4)
     ws.tick(after_s=2.0)
     assert ws.addressees(cmd.Fence) == {"w3"}, "who repeats itself buys it no time"
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["died", "lost contact, and died"])
+def test_who_dies_while_the_others_wait_is_named_too(lost):
+    ws = BareController(3).run()
+    ws.die("w1")
+    ws.answer("w0", 4)
+    ws.answer("w2", 4)
+    assert ws.phase is Phase.WAITING, "two of three"
+    if lost:
+        ws.lose("w2")
+    ws.die("w2")
+    (incident,) = ws.state.incidents
+    assert incident.culprits == ("w1", "w2") and incident.kind is IncidentClass.WORKER_LOST

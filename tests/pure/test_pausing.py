@@ -230,3 +230,19 @@ def test_micro_batches_are_dealt_by_speed_whatever_the_incident():
     ws.break_("w0")
     stop(ws)
     assert ws.view.balanced
+
+
+def test_who_dies_while_the_run_is_paused_is_an_incident():
+    ws = trains_on((1, 3))
+    ws.feed(ev.PauseAsked())
+    stop(ws)
+    ws.die("w1")
+    (incident,) = ws.state.incidents
+    assert ws.phase is Phase.WAITING and incident.culprits == ("w1",)
+    ws.tick(1000.0)
+    ws.feed(ev.ResumeAsked())
+    assert ws.members == ["w0", "w2"] and ws.state.incidents[0].decision.startswith("shrink")
+    ws.form()
+    ws.stable(9)
+    assert ws.state.incidents[0].resumed_at_s is not None
+    assert ws.state.care.recovery_s.keys() == {Kind.PAUSE}, "it is no measure of how long shrinking takes"

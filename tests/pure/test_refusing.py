@@ -60,6 +60,25 @@ def test_what_nobody_can_send_is_refused(message, why):
     assert believed is None and why in told
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"worker": None}, {"generation": "1"}, {"step": None}, {"phase": "COMPUTING"}, {"phase": 3}, {"phase": []},
+        {"micro_batch": ""}, {"commits": None}, {"still_s": float("inf")}, {"still_s": "0"}, {"state": 7},
+        {"remark": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_reading_of_garbage_is_refused_and_never_judged(wrong):
+    ws = BareController().run()
+    told = replace(ws.reading("w0", Flying.COMPUTING, 100.0, commits=100), **wrong)
+    for event in (ev.HostBeat(node="node-w0", readings=(told,)), ev.HostsHeard(nodes=("node-w0",), readings=(told,))):
+        believed, why = admitted(ws.state, event)
+        assert believed is None and "readings=" in why
+    right = replace(told, **{name: getattr(ws.reading("w0", Flying.COMPUTING), name) for name in wrong})
+    assert admitted(ws.state, ev.HostBeat(node="node-w0", readings=(right,)))[1] == ""
+
+
 def test_everything_may_come_after_the_end_but_what_never_may():
     state = RunState(settings=BareController().state.settings, phase=Phase.ENDED)
     assert all(
