@@ -39,7 +39,9 @@ from elastic.train.logs import lines_of
 
 log = logging.getLogger("elastic")
 
-_PARTS = 16  # so that parts on their way, on the node that gives them, stay below what the budget leaves free
+# Of the budget. Two nodes that pull two shards each have 8 parts on their way in the store of the node that gives them:
+# no more than what lies between a budget of 0.7 of the store and the 0.8 at which Ray spills.
+_PARTS = 56
 _LEASE_LOOK_S = 0.5
 _CLEAR_S = 5.0
 _MAP_S = 30.0  # it is in this node's store, and is only mapped
