@@ -5,13 +5,10 @@ this node, mapped by this actor: Ray neither spills nor frees them, and they out
 restarted actor begins with what is in its node's slots; its driver has it pull the rest again.
 """
 
-import contextlib
 import logging
-import math
-import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.equipment import Equipment, equipment_for
 from elastic.actors.peer_source import PeerSource, actor_name, namespace, replica_actors
+from elastic.actors.uploading import WAITING, UploadAnswer, Uploads
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.memory import reclaim
@@ -41,17 +39,17 @@ from elastic.train.logs import lines_of
 
 log = logging.getLogger("elastic")
 
-_PARTS = 16  # so that parts on their way, on the node that gives them, stay below what the budget leaves free
+# Of the budget. Two nodes that pull two shards each have 8 parts on their way in the store of the node that gives them:
+# no more than what lies between a budget of 0.7 of the store and the 0.8 at which Ray spills.
+_PARTS = 56
 _LEASE_LOOK_S = 0.5
-_TURN_S = 1800.0  # the store has deadlines of its own, which follow from sizes
-_NEXT_S = 5.0  # within which an upload that waited for a thread has begun
 _CLEAR_S = 5.0
 _MAP_S = 30.0  # it is in this node's store, and is only mapped
 _LOOK_S = 10.0
 _WAKE_S = 60.0
 _WOKEN_S = 120.0
 _WAIT_S = 0.2  # then a reader asks again, and the thread is free for those whose bytes are here
-_GROUPS = {"control": 2, "read": 8, "pull": 2, "upload": 2, "prefetch": 1, "disk": 1}
+_GROUPS = {"control": 2, "read": 8, "pull": 2, "upload": WAITING, "prefetch": 1, "disk": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +69,6 @@ class PullAnswer:
         return f"it was to pull shard {key.shard} of {key.shards} of step {key.commit.step}, and holds no copy of it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadAnswer:
-    """How an upload ended.
-
-    Attributes:
-        digest: of the shard's manifest. reason: why it is not there, empty if it is.
-        cost_s: CPU time that this actor took meanwhile, divided by the cores that it shares with the workers.
-    """
-
-    digest: str = ""
-    reason: str = ""
-    cost_s: float = 0.0
-
-
 class CheckpointReplica:
     """See the module. Reads and pulls have threads of their own, so that beats are answered meanwhile."""
 
@@ -99,9 +83,7 @@ class CheckpointReplica:
         log.info("keeps what is in the memory of node %s, and %d bytes of copies", node[:12], equipment.budget_bytes)
         self._use_disk(equipment)
         self._vault_lock = threading.Lock()
-        self._uploading: set[ShardKey] = set()
-        self._at_work, self._worked_s = 0, -math.inf  # uploads, those that wait for another included; when one ended
-        self._turn = threading.Condition()
+        self._uploads = Uploads(self._node, self._opened)
         self._heard_s = time.monotonic()
         self._self = ray.get_runtime_context().current_actor
         threading.Thread(target=self._expire, name="elastic-lease", daemon=True).start()
@@ -196,41 +178,13 @@ class CheckpointReplica:
         With `metrics` of the step no driver may be left by then: whoever finds all its shards there commits it.
         """
         self._obey(incarnation)
-        with self._working(key):
-            uploaded = self._upload(key)
+        with self._uploads.working(key):
+            uploaded = self._uploads.upload(key)
             if metrics is None or uploaded.reason:
                 return uploaded
             if reason := self._commit_if_whole(incarnation, key, metrics):
                 log.warning("step %d is not durable yet: %s", key.commit.step, reason)
             return uploaded
-
-    def _upload(self, key: ShardKey) -> UploadAnswer:
-        began_s = time.process_time()
-        try:
-            with self._node.lent(key) as (manifest, read):
-                digest = self._opened().upload(manifest, read)
-        except ElasticError as error:
-            return UploadAnswer(reason=f"node {self._node.name}: {error}")
-        cost_s = (time.process_time() - began_s) / len(os.sched_getaffinity(0))
-        return UploadAnswer(digest=digest, cost_s=cost_s)
-
-    @contextlib.contextmanager
-    def _working(self, key: ShardKey) -> Iterator[None]:
-        """The actor stays meanwhile. A shard is uploaded once at a time: the second finds what the first has sent."""
-        with self._turn:
-            self._at_work += 1
-            if not self._turn.wait_for(lambda: key not in self._uploading, _TURN_S):
-                self._at_work -= 1
-                raise StoreError(f"node {self._node.name}: an earlier upload of {key} has not ended in {_TURN_S:.0f} s")
-            self._uploading.add(key)
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._uploading.discard(key)
-                self._worked_s = time.monotonic()
-                self._at_work -= 1
-                self._turn.notify_all()
 
     def commit(self, incarnation: int, commit: CommitId, digests: Sequence[str], metrics: Mapping[str, float]) -> str:
         """Make a step durable and delete what nobody wants any more; returns why it is not durable, empty if it is."""
@@ -248,8 +202,8 @@ class CheckpointReplica:
     def make_durable(self, incarnation: int, key: ShardKey) -> str:
         """No driver is left: upload a shard, and commit its step if all shards are there; returns why it is not."""
         self._obey(incarnation)
-        with self._working(key):
-            return self._upload(key).reason or self._commit_if_whole(incarnation, key, {})
+        with self._uploads.working(key):
+            return self._uploads.upload(key).reason or self._commit_if_whole(incarnation, key, {})
 
     def _commit_if_whole(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float]) -> str:
         """Commit a step if all its shards are uploaded; returns why it is not durable, empty if it is."""
@@ -308,9 +262,8 @@ class CheckpointReplica:
 
     def _is_needed(self) -> bool:
         """A driver was heard, or something is uploaded and committed, or may be about to be."""
-        now_s = time.monotonic()
-        is_heard = now_s - self._heard_s < self._equipment.lease_s
-        return is_heard or self._at_work > 0 or now_s - self._worked_s < _NEXT_S
+        is_heard = time.monotonic() - self._heard_s < self._equipment.lease_s
+        return is_heard or self._uploads.is_at_work
 
     def _expire(self) -> None:
         while self._is_needed():

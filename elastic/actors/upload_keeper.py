@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elastic.actors.replica import UploadAnswer
+from elastic.actors.uploading import UploadAnswer
 from elastic.checkpoint import rungs
 from elastic.checkpoint.manifest import ShardKey
 from elastic.control.values import CommitId

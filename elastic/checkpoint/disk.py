@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic.checkpoint import summing
-from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.manifest import Manifest, ShardKey, checked_name
 from elastic.checkpoint.parallel import in_parallel
 from elastic.checkpoint.records import Keys, digest_of, name_of, parse_name
 from elastic.checkpoint.source import Tier
@@ -38,14 +38,14 @@ class Disk:
         where: for people; the host's name by default.
 
     Raises:
-        SettingError: the directory cannot be used.
+        SettingError: the directory cannot be used, or `run` cannot be part of a key.
     """
 
     tier = Tier.DISK
 
     def __init__(self, directory: Path, run: str, where: str = "") -> None:
-        self._directory, self._run, self._keys = directory, run, Keys(run)
-        self._store = open_store(str(directory))
+        self._directory, self._run, self._keys = directory, checked_name(run, "the run"), Keys(run)
+        self._store = open_store(str(directory), knob="Checkpoint.disk")
         self.where = where or f"disk of {socket.gethostname()}"
         self._known: dict[str, Manifest] = {}  # by the key of the manifest
         self._lock = threading.Lock()

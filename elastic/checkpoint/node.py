@@ -204,6 +204,22 @@ class Node:
                     self._let_go(copied, "nobody brings it")
 
     @contextlib.contextmanager
+    def held(self, key: ShardKey) -> Iterator[None]:
+        """A shard that stays while it waits to be lent: its slot is not overwritten, and no budget is taken.
+
+        Raises:
+            MissingError: it is not here (any more).
+        """
+        manifest = self.manifest(key)
+        with self._lock:
+            is_copied = copy_of(key) in self._shelf
+        kept = None if is_copied else self._memory.read(key, 0, manifest.nbytes)
+        try:
+            yield
+        finally:
+            del kept
+
+    @contextlib.contextmanager
     def lent(self, key: ShardKey) -> Iterator[tuple[Manifest, Callable[[int, int], Any]]]:
         """A shard that stays as long as the context, however slow its reader is: (manifest, read(begin, end)).
 

@@ -166,7 +166,10 @@ def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> 
     vault = opened_vault(persistent, run)
     try:
         if vault.incarnations():
-            raise SettingError(f"{vault.where} holds a run already: import under another name (--run)")
+            raise SettingError(
+                f"{vault.where} holds a run already, or what is left of an import that failed: import under another "
+                "name (--run)"
+            )
         vault.register(f"elastic import {path}")
         digest = vault.upload(manifest, lambda begin, end: payload[begin:end])
         vault.commit(manifest.commit, [digest])

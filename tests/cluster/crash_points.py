@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from elastic.checkpoint import pulling
 from elastic.checkpoint.memory import MemorySource
-from elastic.checkpoint.node import Node
 from elastic.checkpoint.stores.bounded import BoundedStore
 from elastic.checkpoint.vault import Vault
 from elastic.control.values import Fork
@@ -186,10 +186,10 @@ class HomeSlots(MemorySource):
 
 def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
     """What a replica actor calls when it starts: the place to put its points."""
-    verify, upload, commit, delete = Node._verify, Vault.upload, Vault.commit, BoundedStore.delete
+    verify, upload, commit, delete = pulling._verify, Vault.upload, Vault.commit, BoundedStore.delete
 
-    def verifying(self: Node, manifest: Any, *part: Any) -> None:
-        verify(self, manifest, *part)
+    def verifying(manifest: Any, *part: Any) -> None:
+        verify(manifest, *part)
         strike.at("pulling", manifest.commit.step, by_replica=True)
 
     def uploading(self: Vault, manifest: Any, read: Any) -> str:
@@ -208,7 +208,8 @@ def slots_of(strike: Strike, directory: Path, run: str, node: str) -> Any:
         if "/commits/" in key:
             strike.at("deleting", by_replica=True)
 
-    Node._verify, Vault.upload, Vault.commit = verifying, uploading, committing  # type: ignore[method-assign]
+    pulling._verify = verifying
+    Vault.upload, Vault.commit = uploading, committing  # type: ignore[method-assign]
     BoundedStore.delete = deleting  # type: ignore[method-assign]
     strike.note(f"replica-{node}", os.getpid())
     return HomeSlots(strike, directory, run, node)

@@ -161,6 +161,15 @@ def spilled_bytes(asked: str) -> int:
     return reply.store_stats.spilled_bytes_total
 
 
+def store_of(node: str) -> Any:
+    """What one node tells of its store: spilled_bytes_total, object_store_bytes_used."""
+    import ray
+    from ray._private.internal_api import node_stats
+
+    known = next(one for one in ray.nodes() if one["NodeID"] == node)
+    return node_stats(known["NodeManagerAddress"], known["NodeManagerPort"], include_memory_info=False).store_stats
+
+
 def test_c17_a_copy_outlives_its_node_and_a_restarted_actor_is_filled_again(crew: Crew) -> None:
     keeper = crew.keeper()
     data = [crew.seal(key(1, 0, 2), "x"), crew.seal(key(1, 1, 2), "y")]
@@ -228,6 +237,34 @@ def test_a_full_store_refuses_and_says_so_and_nothing_is_spilled(crew: Crew) -> 
     held = next(one for one in keeper.inventory("") if one.node == crew.id("y")).manifests()
     assert {(one.commit.step, one.shard) for one in held} == {(1, 0), (1, 1), (2, 1)}
     assert spilled_bytes(crew.id("y")) == 0
+
+
+def test_a_node_that_is_full_gives_to_several_at_once_spills_nothing_and_keeps_nothing_of_it(
+    hosts: Any, tmp_path: Path
+) -> None:
+    """What it gives lies in its own store until Ray has brought it over, beside the copies that it has taken."""
+    import ray
+
+    with gathered(hosts, tmp_path, "xyz") as crew:
+        keeper = crew.keeper(peers=0)
+        keeper.homes({shard: {crew.id(name)} for shard, name in enumerate("xyz")})
+        wait_until(lambda: len(keeper.inventory("")) == 3, "no actors")
+        at = {name: next(one for one in keeper.inventory("") if one.node == crew.id(name)) for name in "xyz"}
+
+        def pull(of: ShardKey, giver: str, taker: str) -> Any:
+            return at[taker]._actor.pull.options(concurrency_group="pull").remote(1, of, [at[giver]])
+
+        held, given = key(1, 0, 3), [key(1, 1, 3), key(1, 2, 3)]
+        crew.seal(held, "y", 52 * CHUNK_BYTES)
+        assert ray.get(pull(held, "y", "x"), timeout=60).reason == ""
+        for of in given:
+            crew.seal(of, "x", 20 * CHUNK_BYTES)
+        answers = ray.get([pull(of, "x", taker) for of in given for taker in "yz"], timeout=60)
+        assert [(one.reason, one.nbytes) for one in answers] == [("", 20 * CHUNK_BYTES)] * 4
+        told = {name: store_of(crew.id(name)) for name in "xyz"}
+        assert {name: one.spilled_bytes_total for name, one in told.items()} == dict.fromkeys("xyz", 0)
+        wait_until(lambda: store_of(crew.id("x")).object_store_bytes_used < 53 * CHUNK_BYTES, "it keeps what it gave")
+        assert store_of(crew.id("z")).object_store_bytes_used > 40 * CHUNK_BYTES
 
 
 def left_behind(root: Path) -> None:
@@ -304,6 +341,43 @@ def test_what_is_staged_becomes_durable_and_its_slot_is_kept_until_the_next_one(
     assert np.array_equal(read, data[5, newest.shard])
     source.close()
     wait_until(lambda: not torn.exists(), "what was left behind is still there")
+
+
+def test_more_shards_than_are_uploaded_at_once_outlast_their_slots(hosts: Any, tmp_path: Path) -> None:
+    """One node, as with eight GPUs and one replica; steps are staged over all slots while the store is slow."""
+    url, run, shards_here, nbytes = str(tmp_path / "store"), tmp_path.name, 6, 2 * CHUNK_BYTES
+    vault = open_vault(url, run)
+    vault.register("test")
+    with gathered(hosts, tmp_path, "x") as crew:
+        every = Interval(steps=1000)
+        keeper = crew.keeper(on="x", persistent=url, persistent_interval=every, upload_bytes_per_s=2 << 20)
+        node, folder = crew.id("x"), tmp_path / crew.id("x")
+        keeper.homes({shard: {node} for shard in range(shards_here)})
+        folder.mkdir()
+        arenas = [Arena(folder, run, 1, f"w{shard}") for shard in range(shards_here)]
+
+        def seal(step: int, shard: int) -> bool:
+            of, slot = key(step, shard, shards_here), arenas[shard].begin(nbytes)
+            if slot is None:
+                return False
+            data = shards.payload(of, nbytes)
+            slot.payload[:nbytes] = data
+            arenas[shard].seal(slot, shards.manifest(of, data, CHUNK_BYTES, run))
+            staged = ev.ShardStaged(worker="w", commit=of.commit, nbytes=nbytes, shard=shard, shards=shards_here)
+            keeper.staged(node, staged)
+            return True
+
+        for step in range(1, 6):
+            for shard in range(shards_here):
+                wait_until(functools.partial(seal, step, shard), f"no slot for step {step}", seen=crew.told)
+            wait_until(lambda step=step: crew.rung(step) is not None, f"step {step} is not told of")
+            wait_until(lambda: any((tmp_path / "store" / run / "leases").glob("*")), "nothing is uploaded")
+        here = {one.manifest.shard for one in scan(folder, run) if one.manifest.commit.step == 1}
+        assert len(here) < shards_here and not vault.commits(), "no slot of step 1 was written anew while it was sent"
+        wait_until(lambda: any(one.commit.step == 1 for one in vault.commits()), "it is not durable", seen=crew.told)
+        assert [one.reason for one in crew.told if isinstance(one, rungs.Degraded) and one.rung == "durable"] == []
+        for arena in arenas:
+            arena.close()
 
 
 def test_a_persistent_tier_that_fails_is_told_of_and_that_it_works_again(crew: Crew, tmp_path: Path) -> None:

@@ -54,9 +54,13 @@ class FakeMemory:
         self.slots[of] = (manifest(of, data), data)
         return data
 
+    def held(self) -> set[ShardKey]:
+        """Shards whose slots somebody holds."""
+        return {one for one, array in list(self._lent) if array() is not None}
+
     def overwrite(self, of: ShardKey) -> bool:
         """What a worker does that needs the slot; False where somebody holds it."""
-        if any(one == of and array() is not None for one, array in self._lent):
+        if of in self.held():
             return False
         del self.slots[of]
         return True

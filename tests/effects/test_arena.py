@@ -17,7 +17,7 @@ from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, chunk_coun
 from elastic.checkpoint.store import MissingError
 from elastic.control.values import CommitId
 from elastic.errors import NoRoomError, SettingError
-from elastic.policies.sizing import MARGIN, SLOTS
+from elastic.policies.sizing import MARGIN, SLOTS, slots_for
 from tests.effects.helpers import LONG_S, child, hear
 from tests.effects.tmpfs import mounted
 
@@ -260,6 +260,23 @@ def test_where_all_slots_are_held_a_snapshot_is_left_out(arena: Arena, tmp_path:
     assert steps_in(tmp_path) == [2, 1, 0]
     del held
     assert stage(arena, 4) is not None
+
+
+def test_a_pull_that_takes_for_ever_costs_no_snapshot(tmp_path: Path) -> None:
+    """The ladder pins two steps at most, the one to fall back to and the one on its way; all others are staged yet."""
+    slots, staged = slots_for(peers=1), []
+    arena, source = Arena(tmp_path, RUN, 1, "w0", slots=slots), memory.MemorySource(tmp_path, RUN)
+    for step in range(2):
+        stage(arena, step)
+    pinned = [source.read(manifest.key, 0, NBYTES) for manifest in source.manifests()]
+    for step in range(2, 12):
+        staged.append(stage(arena, step) is not None)
+        assert_holds(tmp_path, step)
+    assert staged == [True] * 10
+    assert_holds(tmp_path, 0)
+    assert_holds(tmp_path, 1)
+    del pinned
+    arena.close()
 
 
 def hold(pipe: Any, directory: Path) -> None:

@@ -170,6 +170,34 @@ def test_wrong_use_is_code_2(call, command, arguments):
     assert code == 2 and out == "" and err.startswith(("Usage: ", "Error: "))
 
 
+@pytest.mark.parametrize("command", ["ls", "verify", "restore-report", "gc"])
+@pytest.mark.parametrize(("option", "knob"), [("--disk", "Checkpoint.disk"), ("--persistent", "Checkpoint.persistent")])
+def test_a_place_that_cannot_be_used_is_told_by_its_own_knob(call, command, option, knob, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    code, out, err = call(command, RUN, option, file)
+    assert code == 2 and out == "" and f"{knob}={str(file)!r} is a file" in err
+    code, out, err = call(command, "..", option, tmp_path)
+    assert code == 2 and out == "" and err.startswith("error: the run '..' must be ")
+
+
+def test_an_import_that_failed_has_taken_its_name(call, tmp_path, monkeypatch):
+    def fail(*_):
+        raise StoreError("the network is gone")
+
+    monkeypatch.setattr("elastic.checkpoint.vault.Vault.upload", fail)
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        write_header(file, [Named("w", "float32", (3,))], {})
+        write_tensor(file, numbers(3))
+    arguments = ("import", tmp_path / "model.safetensors", "--run", "new", "--persistent", tmp_path / "store")
+    code, _, err = call(*arguments)
+    assert code == 1 and "the network is gone" in err
+    assert call.facts("ls", "new", "--persistent", tmp_path / "store")["steps"] == [], "it is not there by halves"
+    monkeypatch.undo()
+    code, _, err = call(*arguments)
+    assert code == 2 and "an import that failed" in err and "--run" in err
+
+
 # --- with the real store ---
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from elastic.actors import replica, upload_keeper
+from elastic.actors import replica, upload_keeper, uploading
 from elastic.actors.equipment import Equipment
 from elastic.actors.keeper import Hand, Keeper
-from elastic.actors.replica import CheckpointReplica, UploadAnswer
+from elastic.actors.replica import CheckpointReplica
 from elastic.actors.upload_keeper import UploadKeeper
+from elastic.actors.uploading import UploadAnswer
 from elastic.checkpoint import rungs
 from elastic.checkpoint.manifest import ShardKey
 from elastic.policies.interval import PRIOR_HOST_S, optimal_interval_s
@@ -148,7 +149,7 @@ def replica_of(vault: SlowVault, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     ray = SimpleNamespace(get_runtime_context=lambda: context, kill=lambda actor, no_restart: ended.append("ended"))
     monkeypatch.setattr(replica, "ray", ray)
     monkeypatch.setattr(replica, "_put", lambda array: (None, array))
-    monkeypatch.setattr(replica, "_NEXT_S", LEASE_S, raising=False)
+    monkeypatch.setattr(uploading, "_NEXT_S", LEASE_S)
     monkeypatch.setattr(replica, "_LEASE_LOOK_S", LEASE_S / 10)
     memory = FakeMemory()
     memory.seal(key(1, 0, 2))
@@ -195,7 +196,7 @@ def test_what_is_handed_over_while_it_is_sent_is_sent_once_and_committed(monkeyp
     first = Running(lambda: actor.upload(1, key(1, 0, 2)))
     eventually(lambda: vault.said == ["sending"], "it is sent")
     second = Running(lambda: actor.upload(1, key(1, 0, 2), {"loss": 1.0}))
-    eventually(lambda: actor._at_work == 2, "it was told of the end")
+    eventually(lambda: actor._uploads._at_work == 2, "it was told of the end")
     expire(actor)
     assert vault.said == ["sending"] and ended == []
     vault.may_commit.set()
@@ -204,6 +205,33 @@ def test_what_is_handed_over_while_it_is_sent_is_sent_once_and_committed(monkeyp
     assert vault.said[:4] == ["sending", "sent", "nothing is missing", "sent"]
     assert vault.said[4:] == ["committing", "committed d0,d1 {'loss': 1.0}"]
     eventually(lambda: ended == ["ended"], "its lease is over")
+
+
+def test_shards_that_wait_for_their_turn_hold_their_slots_and_no_others_do(monkeypatch, tmp_path: Path) -> None:
+    """Their step is not pinned any more: its workers write the next ones where nobody holds a slot."""
+    vault = SlowVault()
+    actor, _ = replica_of(vault, tmp_path, monkeypatch)
+    memory = FakeMemory()
+    monkeypatch.setattr(actor._node, "_memory", memory)
+    sent, count = dict[int, bytes](), uploading.AT_ONCE + 2
+    data = [memory.seal(key(1, shard, count)) for shard in range(count)]
+
+    def upload(manifest: Any, read: Callable[[int, int], Any]) -> str:
+        vault.said.append("sending")
+        assert vault.may_send.wait(LONG_S)
+        sent[manifest.shard] = bytes(read(0, manifest.nbytes))
+        return f"d{manifest.shard}"
+
+    monkeypatch.setattr(vault, "upload", upload)
+    orders = [Running(lambda shard=shard: actor.upload(1, key(1, shard, count))) for shard in range(count)]
+    eventually(lambda: vault.said == ["sending"] * uploading.AT_ONCE, "as many as may be are sent at once")
+    eventually(lambda: len(memory.held()) == 2, "the others wait with their slots")
+    written = [shard for shard in range(count) if memory.overwrite(key(1, shard, count))]
+    assert len(written) == uploading.AT_ONCE, "what is sent has been copied"
+    vault.may_send.set()
+    assert [order.result().reason for order in orders] == [""] * count
+    assert sent == {shard: bytes(data[shard]) for shard in range(count)}
+    assert memory.held() == set()
 
 
 def test_what_a_keeper_was_told_before_it_is_closed_is_done(monkeypatch, tmp_path: Path) -> None:

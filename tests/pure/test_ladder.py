@@ -408,6 +408,20 @@ def test_one_upload_at_a_time_and_each_step_once():
     assert [order.key for order in nodes.take(rungs.Upload)] == [key(2)], "it was due meanwhile"
 
 
+def test_copies_of_a_step_that_is_uploaded_stay_until_it_is_durable():
+    nodes = Nodes("ab", is_persistent=True)
+    nodes.replicate("a", key(1))
+    nodes.tell(rungs.UploadDue())
+    (upload,) = nodes.take(rungs.Upload)
+    for step in (2, 3, 4):
+        nodes.replicate("a", key(step))
+    assert {order.key.commit.step for order in nodes.take(rungs.Drop)} == {2}, "two newer ones are replicated"
+    nodes.tell(rungs.Uploaded(key=upload.key, node=upload.node, digest="d"))
+    assert nodes.take(rungs.Drop) == []
+    nodes.tell(rungs.Committed(commit=key(1).commit, shards=1))
+    assert {order.key.commit.step for order in nodes.take(rungs.Drop)} == {1}
+
+
 def overtaken() -> tuple[Nodes, list[rungs.Upload]]:
     """A slow upload of step 1, whose slots have been overwritten meanwhile: whoever uploads has copied them."""
     nodes = Nodes("a", peers=0, is_persistent=True)

@@ -9,11 +9,11 @@ from elastic.errors import SettingError
 DEADLINE_S = 120.0
 
 
-def open_store(url: str, *, deadline_s: float = DEADLINE_S) -> Store:
+def open_store(url: str, *, deadline_s: float = DEADLINE_S, knob: str = "Checkpoint.persistent") -> Store:
     """Open the store at gs://bucket/prefix, an absolute path, file:///path, or a URL that fsspec knows.
 
     Args:
-        deadline_s: how long one request may take, with its retries.
+        deadline_s: how long one request may take, with its retries. knob: names the URL in errors.
 
     Raises:
         SettingError: the URL cannot be used; says what to write or to install.
@@ -24,11 +24,10 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S) -> Store:
         path = Path(rest if separator else url)
         if not path.is_absolute():
             raise SettingError(
-                f"Checkpoint.persistent={url!r} must be an absolute path, the same on every node, or a URL such as "
-                "gs://bucket/prefix"
+                f"{knob}={url!r} must be an absolute path, the same on every node, or a URL such as gs://bucket/prefix"
             )
         if path.exists() and not path.is_dir():
-            raise SettingError(f"Checkpoint.persistent={url!r} is a file; name a directory")
+            raise SettingError(f"{knob}={url!r} is a file; name a directory")
         from elastic.checkpoint.stores.directory import DirectoryStore
 
         return BoundedStore(DirectoryStore(path, deadline_s=deadline_s), deadline_s)
@@ -42,6 +41,6 @@ def open_store(url: str, *, deadline_s: float = DEADLINE_S) -> Store:
         return BoundedStore(UrlStore(url), deadline_s)
     except (ImportError, ValueError) as error:
         raise SettingError(
-            f"Checkpoint.persistent: the scheme {scheme!r} cannot be opened ({type(error).__name__}); install "
+            f"{knob}: the scheme {scheme!r} cannot be opened ({type(error).__name__}); install "
             "ray-elastic[url] and fsspec's implementation of it (s3fs for s3://), or use gs:// or a mounted path"
         ) from None
