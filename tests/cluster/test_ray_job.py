@@ -151,7 +151,8 @@ def test_a_stopped_job_is_pushed_on_without_it_and_the_next_one_goes_on_from_pee
     assert f"{saved + 21} steps, 0 incidents, world sizes [2]" in log and "succeeded" in log
 
     restored = {line["worker"]: line for line in jobs.journal("Restored")}
-    assert len(restored) == 2 and {line["commit"]["step"] for line in restored.values()} == {saved}
+    (resumed,) = {line["commit"]["step"] for line in restored.values()}
+    assert len(restored) == 2 and resumed >= saved  # who trained until it was saved may have kept a later one, too
     places = {worker: [place.rsplit(" ", 1) for place in line["places"]] for worker, line in restored.items()}
     assert {place.split()[0] for found in places.values() for place, _ in found} <= {"memory", "peer"}, places
     assert all(sum(int(nbytes) for _, nbytes in found) > 0 for found in places.values())
