@@ -22,12 +22,14 @@ from elastic.control import events as ev
 from elastic.control.faults import Fault
 from elastic.control.flight import Reading
 from elastic.control.refusing import misplaced
+from elastic.control.silences import Silences
 from elastic.settings import RunSettings
 
 log = logging.getLogger("elastic")
 
 _REPLACE_S = 1.0  # until a lost monitor is replaced; on a node that is gone, its workers are proven dead by then
 _END_S = 10.0
+_HUNG_S = 60.0  # for which a monitor that was heard before says nothing, though it beats every period
 
 Then = Callable[[Any, Callable[[Any], Any], Callable[[Exception], Any]], None]
 
@@ -60,7 +62,8 @@ class HostMonitors:
         self.admission = Admission(settings.health, emit, self._check)
         self._monitors: dict[str, Any] = {}
         self._replacements: dict[str, float] = {}
-        self._relays = Relays(self._believe, emit, then, self._lost, limits)
+        self._silences: Silences[str] = Silences(time.monotonic())  # of nodes' monitors, since each was heard
+        self._relays = Relays(self._believe, self._relayed, then, self._lost, limits)
         self._watched: dict[str, str] = {}
         self._refused: set[tuple[str, str]] = set()
         self._is_measured: dict[str, bool] = {}  # whether another node's bytes came fast enough; False: there was none
@@ -84,14 +87,30 @@ class HostMonitors:
         self.admission.begin(node)
 
     def replace(self, is_needed: Callable[[str], bool]) -> None:
-        """A monitor may die alone; as long as its node has workers, it gets another one. So does a relay that hangs."""
+        """A monitor may die alone, or hang; as long as its node has workers, it gets another one. So does a relay."""
+        now_s = time.monotonic()
+        self._end_hung(now_s)
         for node, due_s in list(self._replacements.items()):
-            if time.monotonic() >= due_s:
+            if now_s >= due_s:
                 del self._replacements[node]
                 if is_needed(node):
                     self.need(node)
-        self._relays.replace_hung(time.monotonic())
+        self._relays.replace_hung(now_s)
         self.admission.recheck()
+
+    def _end_hung(self, now_s: float) -> None:
+        """Whoever has called it hears that it is gone."""
+        for node in self._silences.longer_than(_HUNG_S, now_s):
+            self._silences.forget(node)
+            if node in self._monitors:
+                log.warning("the host monitor of node %s has said nothing for %.0f s, and is ended", node[:12], _HUNG_S)
+                ray.kill(self._monitors[node])
+
+    def _relayed(self, beat: ev.HostsHeard) -> None:
+        now_s = time.monotonic()
+        for node in beat.nodes:
+            self._silences.begin(node, now_s)
+        self._emit(beat)
 
     def watch(self, node: str, worker: str, pid: int, page: Path) -> None:
         self._watched[worker] = node
@@ -229,6 +248,7 @@ class HostMonitors:
 
     def _lost(self, node: str) -> None:
         self._monitors.pop(node, None)
+        self._silences.forget(node)
         self._is_measured.pop(node, None)
         self._replacements[node] = time.monotonic() + _REPLACE_S
         self._emit(ev.MonitorLost(node=node))
@@ -242,6 +262,7 @@ class HostMonitors:
 
         def heard(beat: tuple[list[ev.Event], tuple[Reading, ...]]) -> None:
             news, readings = beat
+            self._silences.begin(node, time.monotonic())
             for event in (*news, ev.HostBeat(node=node, readings=readings)):
                 self._believe(node, event)
             self._listen(node)

@@ -9,18 +9,18 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from elastic.actors.fleet import Emit
 from elastic.actors.relay import Heard, Relay
 from elastic.control import events as ev
+from elastic.control.silences import Silences
 from elastic.settings import Limits
 
 log = logging.getLogger("elastic")
 
 _OFTENER = 2  # a relay asks its monitors more often than it tells, so that a host is not heard late for being relayed
 _HUNG_S = 60.0  # without an answer, which takes a period, or what it takes to start a process
-_LATE_S = 5.0  # who looks is asked to more often: what is beyond that is its own absence
 
 EmitOf = Callable[[str, ev.Event], None]
+EmitBeat = Callable[[ev.HostsHeard], None]
 Then = Callable[[Any, Callable[[Any], Any], Callable[[Exception], Any]], None]
 
 
@@ -35,14 +35,13 @@ class Relays:
     """
 
     def __init__(
-        self, emit: EmitOf, emit_beat: Emit, then: Then, on_lost: Callable[[str], None], limits: Limits
+        self, emit: EmitOf, emit_beat: EmitBeat, then: Then, on_lost: Callable[[str], None], limits: Limits
     ) -> None:
         self._emit, self._emit_beat, self._then, self._on_lost = emit, emit_beat, then, on_lost
         self._limits = limits
         self._heard_by: dict[Any, dict[str, Any]] = {}  # relay -> node -> monitor
         self._had: dict[str, int] = {}  # node -> how many of the news of its monitor have come here
-        self._asked_s: dict[Any, float] = {}  # relay -> when it was asked what it has not answered yet
-        self._looked_s = time.monotonic()
+        self._silences: Silences[Any] = Silences(time.monotonic())  # of relays, since each was asked
         self._lock = Lock()
 
     def add(self, node: str, monitor: Any) -> None:
@@ -66,13 +65,9 @@ class Relays:
     def replace_hung(self, now_s: float) -> None:
         """A relay that does not answer, and is not lost either, hides its hosts: others take them over.
 
-        To be called every second or so; time in which nobody looked does not count, as answers lie unheard then.
+        To be called every second or so.
         """
-        absent_s = max(0.0, now_s - self._looked_s - _LATE_S)
-        self._looked_s = now_s
-        if absent_s:
-            self._asked_s = {relay: asked_s + absent_s for relay, asked_s in list(self._asked_s.items())}
-        for relay in [relay for relay, asked_s in list(self._asked_s.items()) if now_s - asked_s > _HUNG_S]:
+        for relay in self._silences.longer_than(_HUNG_S, now_s):
             log.warning("a relay has not answered for %.0f s; another one takes its place", _HUNG_S)
             ray.kill(relay)
             self._replace(relay)
@@ -80,13 +75,14 @@ class Relays:
     def _replace(self, relay: Any) -> None:
         with self._lock:
             nodes = self._heard_by.pop(relay, {})
-            self._asked_s.pop(relay, None)
+            self._silences.forget(relay)
         for node, monitor in nodes.items():
             self._assign(node, monitor)
 
     def kill(self) -> None:
         with self._lock:
-            relays, self._heard_by, self._asked_s = list(self._heard_by), {}, {}
+            relays, self._heard_by = list(self._heard_by), {}
+            self._silences.clear()
         for relay in relays:
             ray.kill(relay)
 
@@ -117,7 +113,7 @@ class Relays:
             self._replace(relay)
 
         if relay in self._heard_by:
-            self._asked_s[relay] = time.monotonic()
+            self._silences.begin(relay, time.monotonic())
             self._then(relay.beat.remote(self._limits.heartbeat_polling_period_s), heard, lost)
 
 

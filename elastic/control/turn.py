@@ -340,14 +340,18 @@ class Turn:
             self._set_incident(replace(incident, generation=self.state.generation, replicas_after=replicas))
 
     def resolve_incidents(self, report: StepReport) -> None:
-        """The first stable step of the generation that followed an incident closes it."""
+        """The first stable step of the generation that followed an incident closes it.
+
+        A worker's clock may be wrong, so that it says neither what has been before the incident nor what is to come.
+        """
         if not self.is_recovering():
             return
         care, incidents = self.state.care, list(self.state.incidents)
         for number, incident in enumerate(incidents):
             if incident.resumed_at_s is None and 0 < incident.generation <= report.commit.generation:
-                incidents[number] = replace(incident, resumed_at_s=report.committed_at_s, step=report.commit.step)
-                care = care.recovered(incident, max(0.0, report.committed_at_s - incident.opened_at_s))
+                resumed_at_s = min(max(report.committed_at_s, incident.opened_at_s), self.now_s)
+                incidents[number] = replace(incident, resumed_at_s=resumed_at_s, step=report.commit.step)
+                care = care.recovered(incident, max(0.0, resumed_at_s - incident.opened_at_s))
         self.change(incidents=tuple(incidents), care=care)
 
     def _set_incident(self, incident: Incident) -> None:

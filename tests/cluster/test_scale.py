@@ -40,6 +40,39 @@ def relays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.slow
+def test_a_hang_is_seen_beside_a_host_monitor_that_was_stopped(
+    hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic.actors.host_monitors._HUNG_S", 3.0)
+    stopped: list[int] = []
+
+    def stop_monitors(state: RunState) -> None:
+        stopped.extend(control_plane_pids("ray::HostMonitor"))
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+
+    def stop(state: RunState) -> None:
+        os.kill(state.members[-1].pid, signal.SIGSTOP)
+
+    saboteurs = At(8, stop_monitors), At(100, stop)
+    try:
+        result = elastic.fit(
+            regression(tmp_path, 140),
+            scaling=elastic.Scaling(num_dp_replicas=(1, 4)),
+            limits=elastic.Limits(start_timeout_s=60),
+            callbacks=list(saboteurs),
+            run_dir=tmp_path / "run",
+        )
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert stopped and all(one.fired_s is not None for one in saboteurs)
+    assert IncidentClass.WORKER_HUNG in {incident.kind for incident in result.incidents}
+    assert result.steps == 140
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
 def test_a_hang_is_seen_through_relays_after_they_have_died_too(
     fate: str, hosts: Any, relays: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from ray.exceptions import GetTimeoutError
 from elastic.actors import host_monitors
 from elastic.actors.answers import Answers
 from elastic.actors.host_monitors import HostMonitors
+from elastic.actors.monitor import HostMonitor
 from elastic.control import events as ev
 from elastic.control.hardware import FindingKind
 from elastic.control.xid import Severity
@@ -104,6 +105,38 @@ def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
     driven = Driven(monkeypatch)
     yield driven
     driven.close()
+
+
+def test_a_monitor_that_says_nothing_any_more_is_ended_and_one_that_begins_late_is_not(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[Any] = []
+    monkeypatch.setattr(host_monitors.ray, "kill", ended.append, raising=False)
+    monkeypatch.setattr(host_monitors, "_HUNG_S", 0.5)
+    is_stopped = {"a": False, "b": True}
+    beat = HostMonitor.beat
+
+    def silent(self: HostMonitor, timeout_s: float) -> Any:
+        while is_stopped[self._node]:
+            time.sleep(0.01)
+        return beat(self, timeout_s)
+
+    monkeypatch.setattr(HostMonitor, "beat", silent)
+    driven.monitors.need("a")
+    driven.monitors.need("b")
+
+    def looks() -> list[Any]:
+        driven.monitors.replace(lambda node: True)
+        return ended
+
+    try:
+        driven.first(ev.HostBeat)
+        is_stopped["a"] = True
+        eventually(looks, "the monitor of node a is ended")
+        assert ended == [driven.monitors.actor("a")], "nobody has heard b yet, which may take long to start"
+        assert "of node a has said nothing" in caplog.text
+    finally:
+        is_stopped.update(a=False, b=False)
 
 
 def lost(node: str, *workers: str) -> ev.HardwareFinding:

@@ -25,6 +25,22 @@ def test_an_incident_from_its_signal_to_the_step_that_closes_it():
     assert (incident.step, incident.culprits, incident.evidence) == (2, ("w1",), ("killed",))
 
 
+@pytest.mark.parametrize(("off_s", "took_s"), [(3600.0, 2.0), (-3600.0, 0.0)])
+def test_a_worker_whose_clock_is_an_hour_off_says_nothing_about_how_long_a_remedy_takes(off_s, took_s):
+    ws = BareController((1, 2)).run()
+    ws.stable(0)
+    ws.die("w1")
+    opened_at_s = ws.now_s
+    ws.answer("w0", 1)
+    ws.form()
+    ws.now_s = opened_at_s + 2.0
+    told = report(2, ws.generation, committed_at_s=ws.now_s + off_s)
+    ws.feed(ev.StepStable(worker="w0", report=told))
+    (incident,) = ws.state.incidents
+    assert incident.resumed_at_s == opened_at_s + took_s
+    assert list(ws.state.care.recovery_s.values()) == [(took_s,)]
+
+
 def test_a_step_of_the_old_generation_does_not_close_an_incident():
     ws = BareController((1, 2)).run()
     ws.die("w1")
