@@ -210,7 +210,7 @@ def test_what_is_handed_over_while_it_is_sent_is_sent_once_and_committed(monkeyp
 def test_shards_that_wait_for_their_turn_hold_their_slots_and_no_others_do(monkeypatch, tmp_path: Path) -> None:
     """Their step is not pinned any more: its workers write the next ones where nobody holds a slot."""
     vault = SlowVault()
-    actor, _ = replica_of(vault, tmp_path, monkeypatch)
+    actor, ended = replica_of(vault, tmp_path, monkeypatch)
     memory = FakeMemory()
     monkeypatch.setattr(actor._node, "_memory", memory)
     sent, count = dict[int, bytes](), uploading.AT_ONCE + 2
@@ -232,6 +232,8 @@ def test_shards_that_wait_for_their_turn_hold_their_slots_and_no_others_do(monke
     assert [order.result().reason for order in orders] == [""] * count
     assert sent == {shard: bytes(data[shard]) for shard in range(count)}
     assert memory.held() == set()
+    expire(actor)
+    eventually(lambda: ended == ["ended"], "its lease is over")
 
 
 def test_what_a_keeper_was_told_before_it_is_closed_is_done(monkeypatch, tmp_path: Path) -> None:
