@@ -19,6 +19,7 @@ from elastic.settings import Limits
 from elastic.sim import planning
 from elastic.sim.account import Cause
 from elastic.sim.failures import failures_of
+from elastic.sim.fleet import Fleet
 from elastic.sim.planning import (
     POLICIES,
     Choice,
@@ -215,6 +216,18 @@ def test_who_hangs_is_found_by_the_rule_of_the_product():
     assert [suspicions([one], stall_s, Limits())[0].is_dead for one in readings] == [False, True]
     assert scenario_of(GIVEN, Choice()).times.detect_hang_s == hang_s(10.0, Limits()) == 40.0
     assert hang_s(0.01, Limits()) == 2 * Limits().hang_floor_s
+
+
+def test_no_copy_outlives_the_last_machine_however_slowly_they_go():
+    fleet = Fleet(scenario_of(replace(GIVEN, gpus=32), Choice(peers=1)), 0)
+    fleet.holders = {"w1": (0, 1, 2, 3)}
+    kept = []
+    for machine in range(4):
+        fleet.now_s += 1000.0
+        fleet.machines.lose(machine, until_s=1e6)
+        fleet.lose_copies(machine)
+        kept.append(bool(fleet.holders))
+    assert kept == [True, True, True, False]
 
 
 def test_an_outage_of_all_machines_costs_what_was_not_uploaded():
