@@ -142,7 +142,7 @@ def test_a_death_that_dies_with_a_relay_is_told_by_the_next_one(hosts: Any, tmp_
     finally:
         for process in processes.values():
             process.kill()
-            process.wait()
+            process.wait(30)
         for actor in (monitor, *relays):
             ray.kill(actor)
 
