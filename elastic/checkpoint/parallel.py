@@ -155,10 +155,9 @@ class Throttle:
         return nbytes / self._bytes_per_s if self._bytes_per_s else 0.0
 
     def take(self, nbytes: int) -> None:
-        """Wait until so many bytes may be sent."""
+        """Wait as long as so many bytes take at the cap: what is sent after it, at once, is within the cap, too."""
         with self._lock:
             now_s = self._clock()
-            start_s = max(now_s, self._free_at_s)
-            self._free_at_s = start_s + self.duration_s(nbytes)
-        if start_s > now_s:
-            self._sleep(start_s - now_s)
+            self._free_at_s = free_at_s = max(now_s, self._free_at_s) + self.duration_s(nbytes)
+        if free_at_s > now_s:
+            self._sleep(free_at_s - now_s)

@@ -334,7 +334,7 @@ def test_uploads_keep_to_their_bandwidth(store, monkeypatch):
     monkeypatch.setattr(vault._throttle, "_clock", lambda: 0.0)
     vault._throttle._free_at_s = 0.0
     uploaded(vault, commit_id(10), shards=1)
-    assert slept == pytest.approx([0.256, 0.512, 0.768])
+    assert slept == pytest.approx([0.256, 0.512, 0.768, 1.024])
 
 
 def test_a_step_that_is_asked_for_is_found_however_old_it_is_and_no_other_is_read(vault):
