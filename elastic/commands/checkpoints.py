@@ -48,7 +48,9 @@ def places(function: Function, default: str | None = MEMORY) -> Any:
     """
     told = f"; {default} if nothing else is given." if default else "."
     memory_option = click.option(
-        "--memory", type=click.Path(path_type=Path), help=f"This node's ramdisk (Checkpoint.memory){told}"
+        "--memory",
+        type=click.Path(file_okay=False, path_type=Path),
+        help=f"This node's ramdisk (Checkpoint.memory){told}",
     )
 
     @functools.wraps(function)

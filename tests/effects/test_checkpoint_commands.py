@@ -160,7 +160,7 @@ WRONG = {
     "restore-report": [["r", "--timeout", "0"]],
     "export": [["r"], ["r", "--to", "x", "--format", "pickle"]],
     "import": [["nowhere", "--run", "r", "--persistent", "x"], [".", "--run", "r"]],
-    "gc": [["r"], ["r", "--persistent", "x", "--keep-last", "0"]],
+    "gc": [["r"], ["r", "--persistent", "x", "--keep-last", "0"], ["r", "--memory", __file__]],
 }
 
 

@@ -309,6 +309,15 @@ def test_nodes_that_are_not_drawn_are_counted():
     assert len(now.timeline.lanes) == 1024 and now.notes == ("6 more nodes are not drawn.",)
 
 
+def test_workers_that_came_to_no_node_are_counted_where_lanes_are_nodes():
+    scribe = training(*(f"w{number}" for number in range(70)))
+    for number in (70, 71):
+        scribe.command("StartWorker", "a replica is lost", worker=f"w{number}", gang=0, shard=0, avoid=[], node="")
+    now = made(scribe.lines)
+    assert [lane.name for lane in now.timeline.lanes] == ["a"]
+    assert now.notes == ("Not drawn are workers that came to no node: 2.",)
+
+
 def test_retries_that_are_not_marked_are_counted():
     scribe = training("w0", "w1")
     scribe.steps(310, replicas=2)

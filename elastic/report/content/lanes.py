@@ -101,12 +101,13 @@ class Lanes:
         nodes: dict[str, list[_Life]] = {}
         for life in lives:
             nodes.setdefault(life.node, []).append(life)
-        nodes.pop("", None)  # never placed
+        unplaced = len(nodes.pop("", ()))
         shown = list(nodes.items())[:_MOST_LANES]
         bins = min(_BINS[1], max(_BINS[0], _MOST_CELLS // max(1, len(shown))))
         bin_s = max((until_s - began_s) / bins, 1e-3)
         lanes = tuple(_of_node(node, group, began_s, until_s, bin_s, bins) for node, group in shown)
-        return Timeline(is_by_node=True, bin_s=round(bin_s, 6), lanes=lanes, left_out=len(nodes) - len(shown))
+        more = len(nodes) - len(shown)
+        return Timeline(is_by_node=True, bin_s=round(bin_s, 6), lanes=lanes, left_out=more, unplaced=unplaced)
 
     def _started(self, at_s: float, line: Mapping[str, Any]) -> None:
         self._lives[line["worker"]] = _Life(name=line["worker"], node=line.get("node", ""), since_s=at_s)

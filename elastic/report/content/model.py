@@ -117,12 +117,14 @@ class Timeline:
     Attributes:
         is_by_node: a lane is a node. bin_s: length of a bin of its shares.
         lanes: in the order of nodes. left_out: lanes that are not told of, for there are too many.
+        unplaced: workers that came to no node, and have a lane only where lanes are workers.
     """
 
     is_by_node: bool
     bin_s: float
     lanes: tuple[Lane, ...]
     left_out: int = 0
+    unplaced: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ def notes(report: Report, stories_left_out: int) -> tuple[str, ...]:
     found = []
     if report.timeline.left_out:
         found.append(f"{report.timeline.left_out} more nodes are not drawn.")
+    if report.timeline.unplaced:
+        found.append(f"Not drawn are workers that came to no node: {report.timeline.unplaced}.")
     if stories_left_out:
         more = f"{stories_left_out} more incidents are not listed"
         found.append(f"{more}: failures come first, and what cost most; `elastic goodput` has all.")
