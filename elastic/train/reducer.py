@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,7 +75,6 @@ class Reducer:
         self.buckets: list[Bucket] = []
         self._ordered: OrderedSums | None = None
         self._cut_into(bucket_bytes)
-        self._number = {p: n for n, p in enumerate(self.params)}
         self._names = {p: name for name, p in model.named_parameters()}
         self._used = [0.0] * len(self.params)
         self._works: list[Any] = []
@@ -85,8 +85,8 @@ class Reducer:
         self._is_active = False
         self._trainable = [(p, p.requires_grad) for p in model.parameters()]
         self.layout = self._digest_layout()
-        for param in self.params:
-            param.register_post_accumulate_grad_hook(self._on_gradient)
+        for number, param in enumerate(self.params):
+            param.register_post_accumulate_grad_hook(partial(self._on_gradient, number))
 
     def lay_out(self, bucket_bytes: int | None) -> None:
         """Between two attempts, on all replicas before the same step: buckets of another size; None: as at first.
@@ -104,7 +104,8 @@ class Reducer:
     def _cut_into(self, bucket_bytes: int) -> None:
         self.bucket_bytes = bucket_bytes
         self.buckets = [Bucket(group) for group in _group(self.params, bucket_bytes)]
-        self._place = {p: (i, j) for i, bucket in enumerate(self.buckets) for j, p in enumerate(bucket.params)}
+        place = {p: (i, j) for i, bucket in enumerate(self.buckets) for j, p in enumerate(bucket.params)}
+        self._places = [place[p] for p in self.params]
         self._ordered = OrderedSums(len(self.buckets), self._in_order) if self._in_order is not None else None
 
     def _digest_layout(self) -> str:
@@ -239,28 +240,25 @@ class Reducer:
 
         The user may have set a gradient to None (`zero_grad` in the loop's body) that another replica has computed.
         """
-        for param, count in zip(self.params, used.tolist(), strict=True):
-            i, j = self._place[param]
+        for param, (i, j), count in zip(self.params, self._places, used.tolist(), strict=True):
             wanted = self.buckets[i].grads[j] if count else None
             if param.grad is not wanted:
                 param.grad = wanted
 
-    def _on_gradient(self, param: torch.nn.Parameter) -> None:
+    def _on_gradient(self, number: int, param: torch.nn.Parameter) -> None:
+        """Runs once per parameter and micro-batch, so what is usual takes the shortest way."""
         if not self._is_active:
             return  # a backward outside of a step is the user's own
         if not self._is_live():
             raise _BackwardEndedError
-        i, j = self._place[param]
+        i, j = self._places[number]
         bucket = self.buckets[i]
-        grad, view = param.grad, bucket.views[j]
+        grad = param.grad
         if grad is None:
             return
-        if grad.is_sparse:
-            raise StepMisuseError(f"the gradient of {self._names[param]} is sparse: use a dense one (sparse=False)")
-        if local(grad).data_ptr() != view.data_ptr():  # the user set grad to None; keep what is summed in the bucket
-            view.add_(local(grad))
-            param.grad = bucket.grads[j]
-        self._used[self._number[param]] = 1.0
+        if grad is not bucket.grads[j]:
+            self._take_back(param, grad, bucket, j)
+        self._used[number] = 1.0
         if self._is_last:
             if i < self._next:
                 raise StepMisuseError(
@@ -269,6 +267,15 @@ class Reducer:
                 )
             bucket.missing -= 1
             self._pump()
+
+    def _take_back(self, param: torch.nn.Parameter, grad: torch.Tensor, bucket: Bucket, place: int) -> None:
+        """The user set the gradient to None, or autograd has put a new one there: keep what is summed in the bucket."""
+        if grad.is_sparse:
+            raise StepMisuseError(f"the gradient of {self._names[param]} is sparse: use a dense one (sparse=False)")
+        view = bucket.views[place]
+        if local(grad).data_ptr() != view.data_ptr():
+            view.add_(local(grad))
+            param.grad = bucket.grads[place]
 
     def _pump(self, force: bool = False) -> None:
         while self._next < len(self.buckets) and (force or self.buckets[self._next].missing <= 0):

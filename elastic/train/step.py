@@ -14,7 +14,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -348,6 +348,7 @@ class Step:
     def _is_last_phase(self) -> bool:
         return self.phase == self._replica.phases - 1
 
+    @cached_property
     def _identity(self) -> int:
         """32 bits that must be the same on all replicas of this attempt."""
         replica = self._replica
@@ -377,7 +378,7 @@ class Step:
         computed_s = replica.page.computing_s - self._computed_before_s
         account = Account(digest=self._digest, odd=tally.odd, micro_batches=tally.position + 1, compute_s=computed_s)
         return Tail(
-            record=contribution(replica.batches.plan, tally.done, self._identity()),
+            record=contribution(replica.batches.plan, tally.done, self._identity),
             pauses=float(replica.link.wants_pause()),
             skips=float(bool(self.skipped)),
             stages=replica.snapshots.vote(self),
@@ -391,7 +392,7 @@ class Step:
 
     def _check_conservation(self, got: Conservation) -> None:
         replica = self._replica
-        want = expected(replica.batches.plan, replica.cursor.samples, replica.replicas, self._identity())
+        want = expected(replica.batches.plan, replica.cursor.samples, replica.replicas, self._identity)
         if got != want:
             raise ConservationError(
                 f"step {self.index}: the reduction holds {got}, but seed, cursor and learning-rate rule say {want}; "
