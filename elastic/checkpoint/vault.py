@@ -285,8 +285,11 @@ class Vault:
     # Transfers
 
     def all_of(self, work: Callable, items: Sequence, what: str, nbytes: int = 0) -> list:
-        """`in_parallel` with this vault's threads and deadline; `nbytes`: the most that one item sends."""
-        stall_s = self._stall_s + 2 * self._throttle.duration_s(nbytes)
+        """`in_parallel` with this vault's threads and deadline; `nbytes`: the most that one item sends.
+
+        A cap is shared by two shards at a time: an item of one may wait for those that all threads of the other send.
+        """
+        stall_s = self._stall_s + self._throttle.duration_s(2 * self._threads * nbytes)
         return in_parallel(work, items, threads=self._threads, stall_s=stall_s, what=what)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from elastic.checkpoint import vault as vault_module
 from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.records import name_of, sealed
@@ -335,6 +336,13 @@ def test_uploads_keep_to_their_bandwidth(store, monkeypatch):
     vault._throttle._free_at_s = 0.0
     uploaded(vault, commit_id(10), shards=1)
     assert slept == pytest.approx([0.256, 0.512, 0.768, 1.024])
+
+
+def test_a_chunk_may_wait_for_all_those_of_another_shard_that_shares_the_cap(store, monkeypatch):
+    waits: list[float] = []
+    monkeypatch.setattr(vault_module, "in_parallel", lambda *_, stall_s, **__: waits.append(stall_s))
+    Vault(store, "night-1", bytes_per_s=1000.0, threads=4, stall_s=60.0).all_of(print, [], "nothing", nbytes=500)
+    assert waits == [60.0 + 2 * 4 * 0.5]
 
 
 def test_a_step_that_is_asked_for_is_found_however_old_it_is_and_no_other_is_read(vault):
