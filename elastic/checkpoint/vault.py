@@ -287,7 +287,8 @@ class Vault:
     def all_of(self, work: Callable, items: Sequence, what: str, nbytes: int = 0) -> list:
         """`in_parallel` with this vault's threads and deadline; `nbytes`: the most that one item sends.
 
-        A cap is shared by two shards at a time: an item of one may wait for those that all threads of the other send.
+        Two shards at a time share a cap (`actors/uploading.py`), so that an item of one may wait for as many of the
+        other as there are threads.
         """
         stall_s = self._stall_s + self._throttle.duration_s(2 * self._threads * nbytes)
         return in_parallel(work, items, threads=self._threads, stall_s=stall_s, what=what)
