@@ -27,6 +27,7 @@ log = logging.getLogger("elastic")
 _AGAIN_S = 30.0  # until a node on which one has failed gets another
 _ASK_S = 30.0
 _LINGER_S = 60.0  # on a node whose workers have gone: their replacements may come there
+_CALM_S = 3.0  # after one was taken: forming, and the first steps after it, want the cores that imports would take
 _LOOK_S = 1.0
 _SURVEY_S = 10.0  # nodes come and go seldom, and Ray needs a while to list thousands
 _AT_ONCE = 16  # Ray needs milliseconds for each
@@ -57,7 +58,7 @@ class StandIns:
         self._all: list[StandIn] = []
         self._failed_s: dict[str, float] = {}
         self._needed_s: dict[str, float] = {}
-        self._number, self._look_s, self._survey_s = 0, 0.0, 0.0
+        self._number, self._look_s, self._survey_s, self._calm_until_s = 0, 0.0, 0.0, 0.0
         self._room: dict[str, int] = {}
         self._lock = threading.RLock()
 
@@ -98,6 +99,8 @@ class StandIns:
 
     def _wanting(self, workers: Collection[str], wanted: Mapping[str, int], now_s: float) -> list[str]:
         """Where there are too few: beside workers first; elsewhere one at a time, once all the others are ready."""
+        if now_s < self._calm_until_s:
+            return []
         there = Counter(one.node for one in self._all)
         fit = [node for node in wanted if now_s >= self._failed_s.get(node, 0.0)]
         missing = [node for node in fit for _ in range(wanted[node] - there[node])]
@@ -129,6 +132,7 @@ class StandIns:
             if found is None:
                 return None
             self._all.remove(found)
+            self._calm_until_s = self._clock() + _CALM_S
             return found.actor
 
     def end(self) -> None:

@@ -28,7 +28,7 @@ from elastic.control.deadlines import (
     tick_starting,
     tick_waiting,
 )
-from elastic.control.departing import node_noticed, notice_if_leaving, worker_noticed
+from elastic.control.departing import departs_soon, node_noticed, notice_if_leaving, worker_noticed
 from elastic.control.exiting import exit_asked
 from elastic.control.forming import (
     freeze,
@@ -353,7 +353,7 @@ def _stable(turn: Turn, event: ev.StepStable) -> None:
     note_tuning(turn, event.report)
     note_vote(turn, event.report)
     turn.resolve_incidents(event.report)
-    if turn.state.phase is Phase.RUNNING and not turn.is_recovering():
+    if turn.state.phase is Phase.RUNNING and not turn.is_recovering() and not departs_soon(turn):
         turn.replenish("the group is below its size")
     note_speed(turn, event.report)
 

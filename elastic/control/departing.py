@@ -13,7 +13,8 @@ from elastic.control.viewing import cluster_view
 from elastic.control.xid import worst
 
 AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
-_SOON_S = 1.0  # a worker that starts competes with the others for processors while they form without the leaving ones
+_SOON_S = 1.0  # a process that starts competes with the others for processors while they form without the leaving ones
+_HOLD_S = 1.0  # notices come seconds before the end; a stand-in needs tenths of one
 
 
 def worker_noticed(turn: Turn, event: ev.WorkerNotice) -> None:
@@ -48,6 +49,8 @@ def consider_departure(turn: Turn) -> None:
     if waited_s >= _SOON_S:
         turn.replenish(f"{leaving[0].name} will be lost: {leaving[0].notice}")
     if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s:
+        return
+    if waited_s < _HOLD_S and _one_stands_in(turn):
         return
     if not _is_to_exit(turn, leaving) and not _are_enough(turn):
         _stage_the_last_copy(turn, leaving)
@@ -156,6 +159,15 @@ def notice(turn: Turn, name: str, reason: str) -> None:
         turn.set_worker(mate.name, notice=reason, notice_s=turn.attended_s)
         if mate.standing in AT_HOME and not _may_be_needed(mate):
             turn.dismiss(mate.name, reason=reason)
-    is_soon = turn.state.phase is Phase.RUNNING and bool(_leaving(turn)) and _are_enough(turn)
-    if not is_soon:
+    if turn.settings.scaling.stand_ins or not departs_soon(turn):
         turn.replenish(f"{name} will be lost: {reason}")
+
+
+def _one_stands_in(turn: Turn) -> bool:
+    """A replacement has its slot already and will be ready in a moment: leaving and joining are one stop then."""
+    return bool(turn.settings.scaling.stand_ins and turn.tally.standings[Standing.LOADING])
+
+
+def departs_soon(turn: Turn) -> bool:
+    """Members leave in a moment, and the others go on without them: new processes are started after that."""
+    return turn.state.phase is Phase.RUNNING and bool(_leaving(turn)) and _are_enough(turn)

@@ -176,7 +176,7 @@ def test_a_joiner_comes_to_the_rate_of_the_others(training: Training, tmp_path: 
     assert len(told) == 3 and len(joiner) == 1 and joiner < told
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_killed_where_a_replica_is_dealt_nothing(victim: int, tmp_path: Path) -> None:
     """Two micro-batches are left for three replicas in the last step of the epoch: rank 0 computes none of them."""
     training = Training(options={"batch_size": FixedMicroBatches(per_replica=1)}, callbacks=(LinearLR(),))

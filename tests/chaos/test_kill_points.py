@@ -111,7 +111,7 @@ def test_a_spare_is_swapped_in(clean: Story, tmp_path: Path) -> None:
     assert story.finished.state.world_sizes == (3, 3)
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_where_a_replica_is_dealt_nothing(victim: int, tmp_path: Path) -> None:
     """Two micro-batches for three replicas: rank 0 computes none of them."""
     plan = [Sabotage(point="reduced", rank=victim, step=4)]

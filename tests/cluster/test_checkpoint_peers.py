@@ -402,7 +402,13 @@ def test_a_persistent_tier_that_fails_is_told_of_and_that_it_works_again(crew: C
     assert told()[1] == ""
 
 
-@pytest.mark.parametrize("is_under_way", [True, False], ids=["its upload has begun", "its upload is not due"])
+@pytest.mark.parametrize(
+    "is_under_way",
+    [
+        pytest.param(True, id="its upload has begun", marks=pytest.mark.slow),
+        pytest.param(False, id="its upload is not due"),
+    ],
+)
 def test_what_is_handed_over_becomes_durable_without_a_keeper(crew: Crew, tmp_path: Path, is_under_way: bool) -> None:
     url, run = str(tmp_path / "store"), tmp_path.name
     vault = open_vault(url, run)

@@ -69,7 +69,7 @@ def test_ctrl_c_ends_workers_and_the_local_cluster(tmp_path: Path) -> None:
     assert not list(Path("/dev/shm").glob(f"elastic-{tmp_path.name}*"))
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_of_a_dead_driver_leave_by_themselves(hosts: Any, width: int, tmp_path: Path) -> None:
     """They wait out the orphan lease, then free their slots: of a replica's workers, who share them, the last does."""
     import ray

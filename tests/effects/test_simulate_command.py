@@ -550,7 +550,7 @@ MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);
 CAMPAIGN = [sys.executable, "-c", MAIN, "simulate", "campaign", "--jobs", "2"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_however_a_campaign_is_ended_its_processes_end_too(how):
     """Each is at work that lasts minutes."""
     with subprocess.Popen([*CAMPAIGN, "--seeds", "4000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as ended:

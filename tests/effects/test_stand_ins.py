@@ -93,6 +93,8 @@ def test_only_one_that_is_ready_is_taken_once_and_another_one_comes(world: World
     world.answer()
     assert world.kept.has_ready and world.kept.take(B) is None
     assert world.kept.take(A) is world.started[0] and world.kept.take(A) is None
+    world.keep([A], after_s=2.0)
+    assert len(world.started) == 1, "the cores belong to those who form"
     world.keep([A])
     assert len(world.started) == 2
     world.kept.end()

@@ -245,15 +245,13 @@ def test_a_shard_that_nobody_holds_ends_the_run():
 def test_notice_to_a_worker_is_notice_to_its_replica():
     ws = gangs(notice_window_s=0.1)
     ws.feed(ev.WorkerNotice(worker="w3", reason="SIGTERM"))
+    assert started(ws) == [("w4", 2, 0), ("w5", 2, 1)]
     ws.tick(after_s=0.2)
     assert ws.addressees(Pause) == {"w0"}
     for worker in ("w0", "w1", "w2", "w3"):
         ws.answer(worker, 4)
     assert ws.members == ["w0", "w1"]
     assert {ws.standing("w2"), ws.standing("w3")} == {Standing.GONE}
-    ws.form()
-    ws.stable(5)
-    assert started(ws) == [("w4", 2, 0), ("w5", 2, 1)]
 
 
 def test_the_groups_of_a_generation_are_views_of_their_own():

@@ -28,9 +28,43 @@ def stop_all(ws: BareController, number: int = 9) -> None:
         ws.answer(worker, number)
 
 
-def test_a_notice_is_a_departure_at_the_end_of_a_step():
+def without_stand_ins(ws: BareController) -> BareController:
+    """Every replacement is a process that must be started first."""
+    scaling = replace(ws.state.settings.scaling, stand_ins=0)
+    ws.state = replace(ws.state, settings=replace(ws.state.settings, scaling=scaling))
+    return ws
+
+
+def test_a_stand_in_takes_the_place_of_who_leaves_in_the_same_stop():
     ws = trained((1, 3))
     tell(ws, "w1")
+    assert ws.addressees(cmd.StartWorker) == {"w3"}
+    ws.place("w3")
+    ws.tick(WINDOW_S)
+    assert ws.given(cmd.Pause) == [], "it will be ready in a moment"
+    ws.park("w3")
+    ws.tick(0.1)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+    stop_all(ws)
+    assert (ws.members, ws.generation) == (["w0", "w2", "w3"], 2)
+
+
+@pytest.mark.parametrize(("has_slot", "waits_s"), [(True, 1.0), (False, WINDOW_S)])
+def test_who_leaves_waits_for_no_stand_in_that_is_late(has_slot: bool, waits_s: float):
+    ws = trained((1, 3))
+    tell(ws, "w1")
+    if has_slot:
+        ws.place("w3")
+    ws.tick(waits_s - 0.01)
+    assert ws.given(cmd.Pause) == []
+    ws.tick(0.02)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+
+
+def test_a_notice_is_a_departure_at_the_end_of_a_step():
+    ws = without_stand_ins(trained((1, 3)))
+    tell(ws, "w1")
+    ws.stable(ws.state.published + 1, after_s=0.05)
     assert ws.given(cmd.StartWorker) == [], "its start would compete with the others while they form"
     assert ws.given(cmd.Pause) == []
     ws.tick(WINDOW_S)
@@ -61,7 +95,7 @@ def test_a_notice_and_its_reminder_wait_for_no_clock_that_jumps(jump_s: float):
 
 
 def test_the_replacement_is_asked_for_within_a_second_even_where_a_step_takes_longer():
-    ws = trained((1, 3))
+    ws = without_stand_ins(trained((1, 3)))
     tell(ws, "w1")
     ws.tick(WINDOW_S)
     assert ws.given(cmd.Pause) and not ws.given(cmd.StartWorker)
@@ -78,7 +112,7 @@ def test_a_spare_that_leaves_is_replaced_at_once():
 
 def test_no_replacement_is_placed_on_a_node_that_will_be_lost():
     """Ray takes it for free; who was placed there would be sent away again, and so on."""
-    ws = trained((1, 3))
+    ws = without_stand_ins(trained((1, 3)))
     node = ws.state.workers["w1"].node
     ws.feed(ev.NodeNotice(node=node, reason="preempted"))
     ws.tick(WINDOW_S)
@@ -89,7 +123,7 @@ def test_no_replacement_is_placed_on_a_node_that_will_be_lost():
 
 
 def test_who_waits_for_a_slot_is_not_placed_on_a_node_that_was_noticed_since():
-    ws = trained((1, 3))
+    ws = without_stand_ins(trained((1, 3)))
     nodes = [ws.state.workers[name].node for name in ("w1", "w2")]
     ws.feed(ev.NodeNotice(node=nodes[0], reason="preempted"))
     ws.tick(WINDOW_S)
@@ -107,7 +141,7 @@ def test_who_waits_for_a_slot_is_not_placed_on_a_node_that_was_noticed_since():
 
 
 def test_a_node_that_went_into_quarantine_while_a_slot_was_waited_for_is_no_failed_start():
-    ws = trained((1, 3))
+    ws = without_stand_ins(trained((1, 3)))
     tell(ws, "w1")
     ws.tick(WINDOW_S)
     stop_all(ws)
