@@ -179,7 +179,7 @@ def test_a_worker_that_is_told_of_its_end_leaves_between_two_steps(clean: Any, t
         os.kill(state.members[1].pid, signal.SIGTERM)
 
     saboteur = At(10, tell)
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
+    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=(1, 2), stand_ins=0))
     assert saboteur.fired_s is not None
     (incident,) = result.incidents
     assert incident.kind is IncidentClass.DEPARTURE
