@@ -25,8 +25,8 @@ def settings_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     """Rows of all recovery results, less those whose fault did not fire.
 
-    Of two results with the same scenario and settings only the newer one counts: what was not measured in turns is not
-    compared.
+    Of results with the same scenario and settings only one counts, as what was not measured in turns is not compared:
+    the newest of those that compare the most systems.
     """
     owners = _owners(results)
     return [row for at, result in enumerate(results) for row in result["rows"] if _counts(row, at, owners)]
@@ -39,12 +39,21 @@ def standing(results: Sequence[Result]) -> list[Result]:
 
 
 def _owners(results: Sequence[Result]) -> Mapping[tuple[str, str], int]:
-    """Scenario and settings -> place of the newest result that has figures of them, or else tells why it has none."""
+    """Scenario and settings -> place of the newest result among those with figures of the most systems.
+
+    Where none has figures, the newest tells why.
+    """
     owners: dict[tuple[str, str], int] = {}
-    in_time = sorted(range(len(results)), key=lambda at: str(results[at]["provenance"]["date"]))
-    for counts in (lambda row: not _measured(row), _measured):
-        for at in in_time:
-            owners |= {_kind(row): at for row in results[at]["rows"] if counts(row) and not row.get("discarded")}
+    ranks: dict[tuple[str, str], tuple[int, str]] = {}
+    for at, result in enumerate(results):
+        systems: dict[tuple[str, str], set[str]] = {}
+        for row in result["rows"]:
+            if not row.get("discarded"):
+                systems.setdefault(_kind(row), set()).update([row["system"]] if _measured(row) else [])
+        for kind, measured in systems.items():
+            rank = len(measured), str(result["provenance"]["date"])
+            if rank >= ranks.get(kind, (0, "")):
+                owners[kind], ranks[kind] = at, rank
     return owners
 
 

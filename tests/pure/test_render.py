@@ -183,6 +183,12 @@ def test_of_what_was_not_measured_in_turns_only_the_newer_counts() -> None:
     assert recovery_tables.standing([result(run("elastic")), new]) == [new]
 
 
+def test_a_newer_run_of_one_system_alone_does_not_hide_a_comparison() -> None:
+    old, new = result(run("elastic", t_resume_s=1.0), run("peer", t_resume_s=9.0)), result(run("elastic"))
+    new["provenance"] = PROVENANCE | {"date": "2026-01-03T00:00:00+00:00"}
+    assert recovery_tables.standing([old, new]) == [old] == recovery_tables.standing([new, old])
+
+
 def test_what_had_no_turn_does_not_take_the_place_of_what_had() -> None:
     old, new = result(run("elastic", t_resume_s=1.0)), result(run("elastic", unavailable="the time was over"))
     new["provenance"] = PROVENANCE | {"date": "2026-01-03T00:00:00+00:00"}
