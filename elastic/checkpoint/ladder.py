@@ -251,13 +251,14 @@ class Ladder:
             return
         whole = (step for step in self._now.newest_first() if self._now.is_whole(step))
         step = next(whole, None) if self._urgent else self._now.safe()
-        done = max((step.order for step in self._now.steps.values() if step.is_durable), default=None)
+        done = max((step.order for step in self._now.newest_first() if step.is_durable), default=None)
         is_newer = step is not None and (done is None or step.order > done)
         if step is None or not (is_newer or self._urgent):
             return  # as soon as there is one
         self._urgent, self._is_due = "", False
         if is_newer and not step.is_uploading:
-            step.is_uploading, step.failed_uploads = True, {}
+            # What an earlier try has uploaded may have been swept since; who sends it again sends only what is missing.
+            step.is_uploading, step.failed_uploads, step.uploaded = True, {}, {}
 
     def _upload(self, step: Step) -> Iterator[rungs.Order]:
         for shard in step.all:

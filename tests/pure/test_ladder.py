@@ -496,6 +496,47 @@ def test_a_commit_that_fails_is_tried_again():
     assert nodes.rung(1) is Rung.DURABLE
 
 
+@pytest.mark.parametrize("who_fails", ["an upload", "the commit"])
+def test_what_was_uploaded_in_vain_is_uploaded_again_since_it_may_have_been_swept(who_fails: str):
+    nodes = Nodes("a", peers=0, is_persistent=True)
+    nodes.replicate("a", key(1, 0, 2), key(1, 1, 2))
+    nodes.tell(rungs.UploadDue())
+    first, second = nodes.take(rungs.Upload)
+    nodes.tell(rungs.Uploaded(key=first.key, node="a", digest="d"))
+    if who_fails == "the commit":
+        nodes.tell(rungs.Uploaded(key=second.key, node="a", digest="d"))
+        for _ in range(TRIES):
+            (commit,) = nodes.take(rungs.Commit)
+            nodes.tell(rungs.Committed(commit=commit.commit, shards=2, reason="not there in full"))
+    else:
+        for _ in range(TRIES):
+            nodes.tell(rungs.Uploaded(key=second.key, node="a", reason="503"))
+            nodes.take(rungs.Upload)
+    assert not nodes.ladder.is_uploading and nodes.take(rungs.Commit) == []
+    nodes.tell(rungs.UploadDue())
+    uploads = nodes.take(rungs.Upload)
+    assert {order.key.shard for order in uploads} == {0, 1}
+    for order in uploads:
+        nodes.tell(rungs.Uploaded(key=order.key, node="a", digest="d"))
+    (commit,) = nodes.take(rungs.Commit)
+    nodes.tell(rungs.Committed(commit=commit.commit, shards=2))
+    assert nodes.ladder.rung(key(1, 0, 2).commit, 2) is Rung.DURABLE
+
+
+def test_a_step_that_history_went_back_to_is_made_durable_though_a_later_one_was():
+    nodes = Nodes("a", peers=0, is_persistent=True)
+    nodes.replicate("a", key(5))
+    nodes.replicate("a", key(9))
+    nodes.tell(rungs.UploadDue())
+    (upload,) = nodes.take(rungs.Upload)
+    nodes.tell(rungs.Uploaded(key=upload.key, node="a", digest="d"))
+    nodes.tell(rungs.Committed(commit=key(9).commit, shards=1))
+    assert upload.key == key(9) and nodes.rung(9) is Rung.DURABLE
+    nodes.tell(rungs.Forked(forks=(Fork(incarnation=1, generation=2, step=5),)))
+    nodes.tell(rungs.UploadDue())
+    assert [order.key for order in nodes.take(rungs.Upload)] == [key(5)]
+
+
 def test_a_full_node_gives_up_what_can_never_be_whole_again():
     nodes = Nodes("abc")
     nodes.stage("a", key(1, 0, 2))
