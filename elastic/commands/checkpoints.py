@@ -161,20 +161,12 @@ def export(
 def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> None:
     """Make PATH (safetensors, or a torch DCP directory) the state that a new run begins with."""
     from elastic.commands.places import opened_vault
-    from elastic.errors import SettingError
-    from elastic.interchange.importing import import_checkpoint
+    from elastic.interchange.importing import begin, import_checkpoint
 
     manifest, payload = import_checkpoint(path, run, into)
     vault = opened_vault(persistent, run)
     try:
-        if vault.incarnations():
-            raise SettingError(
-                f"{vault.where} holds a run already, or what is left of an import that failed: import under another "
-                "name (--run)"
-            )
-        vault.register(f"elastic import {path}")
-        digest = vault.upload(manifest, lambda begin, end: payload[begin:end])
-        vault.commit(manifest.commit, [digest])
+        begin(vault, manifest, payload, path)
         where = vault.where
     finally:
         vault.close()

@@ -18,13 +18,17 @@ from numpy.typing import NDArray
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from elastic.checkpoint.manifest import Manifest, checked_name
-from elastic.control.values import CommitId
+from elastic.checkpoint.records import opened
+from elastic.checkpoint.store import MissingError
+from elastic.checkpoint.vault import Vault
+from elastic.control.values import CommitId, Fork
 from elastic.errors import CorruptError, SettingError
 from elastic.interchange.exporting import STATE_FILE, VERSION, alone
 from elastic.interchange.packing import pack_shard
 from elastic.interchange.safetensors import read_file
 from elastic.train import tree
 
+_WRITER = "elastic import "  # what lives of this kind are registered as
 _METADATA = "torch.distributed.checkpoint.metadata"
 # All that a checkpoint of torch 2.13 names, beside dtypes. Whole classes only: what they lead to is not described here.
 _ALLOWED = {
@@ -63,6 +67,43 @@ def import_checkpoint(path: Path, run: str, into: str = "model") -> tuple[Manife
     state = _read(path, into)
     start = CommitId(incarnation=0, generation=0, attempt=0, step=0, lineage="")
     return pack_shard(tree.flatten(state), run, start)
+
+
+def begin(vault: Vault, manifest: Manifest, payload: NDArray[np.uint8], path: Path) -> None:
+    """Make what was read durable, as what its run begins with. One that failed, or was killed, can be done again.
+
+    Args:
+        payload: (nbytes,) uint8. path: where it was read, for people.
+
+    Raises:
+        SettingError: the run has begun. StoreError: see `Vault.upload` and `Vault.commit`.
+    """
+    _refuse_begun(vault)
+    digest = vault.upload(manifest, lambda begin, end: payload[begin:end])
+    _refuse_begun(vault)  # it may have taken long
+    life = vault.register(f"{_WRITER}{path}")
+    vault.fork(Fork(incarnation=life, generation=0, step=manifest.commit.step))
+    if vault.commit(manifest.commit, [digest]).manifests != (digest,):
+        raise _begun(vault)  # by another import, at the same time
+
+
+def _refuse_begun(vault: Vault) -> None:
+    """Imports that have come to nothing leave no more than a number."""
+    has_steps = any(vault.store.list(vault.keys.folder("commits")))
+    if has_steps or not all(_is_of_import(vault, life) for life in vault.incarnations()):
+        raise _begun(vault)
+
+
+def _is_of_import(vault: Vault, life: int) -> bool:
+    try:
+        record = opened("incarnation", vault.store.read(vault.keys.incarnation(life)))
+        return str(record["writer"]).startswith(_WRITER)
+    except (CorruptError, MissingError, KeyError):
+        return False  # it may be a driver's
+
+
+def _begun(vault: Vault) -> SettingError:
+    return SettingError(f"{vault.where} holds a run already: import under another name (--run)")
 
 
 def _read(path: Path, into: str) -> Any:

@@ -16,6 +16,7 @@ from elastic.checkpoint.arena import Arena
 from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Fork
 from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.vault import Vault as StoredVault
 from elastic.checkpoint.vault import open_vault
 from elastic.commands import places
 from elastic.interchange.safetensors import Named, read_file, write_header, write_tensor
@@ -181,21 +182,78 @@ def test_a_place_that_cannot_be_used_is_told_by_its_own_knob(call, command, opti
     assert code == 2 and out == "" and err.startswith("error: the run '..' must be ")
 
 
-def test_an_import_that_failed_has_taken_its_name(call, tmp_path, monkeypatch):
+@pytest.mark.parametrize("call_that_fails", ["upload", "fork", "commit"])
+def test_an_import_that_failed_can_be_done_again(call, tmp_path, monkeypatch, call_that_fails):
+    """With other state, too."""
+
     def fail(*_):
+        fired.append(call_that_fails)
         raise StoreError("the network is gone")
 
-    monkeypatch.setattr("elastic.checkpoint.vault.Vault.upload", fail)
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        write_header(file, [Named("w", "float32", (3,))], {})
-        write_tensor(file, numbers(3))
-    arguments = ("import", tmp_path / "model.safetensors", "--run", "new", "--persistent", tmp_path / "store")
-    code, _, err = call(*arguments)
-    assert code == 1 and "the network is gone" in err
-    assert call.facts("ls", "new", "--persistent", tmp_path / "store")["steps"] == [], "it is not there by halves"
+    fired: list[str] = []
+    file, store = tmp_path / "model.safetensors", tmp_path / "store"
+    arguments = ("import", file, "--run", "new", "--persistent", store)
+    saved(file, 3)
+    monkeypatch.setattr(f"elastic.checkpoint.vault.Vault.{call_that_fails}", fail)
+    for _ in range(2):
+        code, _, err = call(*arguments)
+        assert code == 1 and "the network is gone" in err
+    assert fired == [call_that_fails] * 2
+    assert call.facts("ls", "new", "--persistent", store)["steps"] == [], "it is not there by halves"
     monkeypatch.undo()
+    saved(file, 5)
+    assert call.facts(*arguments)["tensors"] == 1
+    assert call.facts("verify", "new", "--deep", "--persistent", store)["is_sound"]
+    call.facts("export", "new", "--persistent", store, "--to", tmp_path / "out")
+    assert torch.equal(read_file(tmp_path / "out/model.safetensors")["w"], numbers(5))
     code, _, err = call(*arguments)
-    assert code == 2 and "an import that failed" in err and "--run" in err
+    assert code == 2 and "holds a run already" in err and "--run" in err
+
+
+@pytest.mark.parametrize("comes", ["before", "while it uploads"])
+def test_an_import_takes_no_name_from_a_driver_that_has_saved_nothing_yet(call, tmp_path, monkeypatch, comes):
+    file, store = tmp_path / "model.safetensors", tmp_path / "store"
+    saved(file, 3)
+    driver, upload = open_vault(str(store), "new"), StoredVault.upload
+
+    def uploading(self, *arguments):
+        driver.register("a host, 4711")
+        return upload(self, *arguments)
+
+    if comes == "before":
+        driver.register("a host, 4711")
+    else:
+        monkeypatch.setattr(StoredVault, "upload", uploading)
+    code, _, err = call("import", file, "--run", "new", "--persistent", store)
+    assert code == 2 and "holds a run already" in err
+    assert driver.incarnations() == [driver.incarnation] == [1], "it is not taken over"
+
+
+def test_of_two_imports_at_one_time_one_is_told_that_it_is_not_the_run(call, tmp_path, monkeypatch):
+    """The other one commits between its fork and its COMMIT."""
+    file, other, store = tmp_path / "a.safetensors", tmp_path / "b.safetensors", tmp_path / "store"
+    saved(file, 3)
+    saved(other, 5)
+    fork, begun = StoredVault.fork, []
+
+    def forked(self, one):
+        fork(self, one)
+        if not begun:
+            begun.append(-1)
+            begun[0] = call("import", other, "--run", "new", "--persistent", store)[0]
+
+    monkeypatch.setattr(StoredVault, "fork", forked)
+    code, _, err = call("import", file, "--run", "new", "--persistent", store)
+    assert begun == [0] and code != 0 and "incarnation 2 has taken over" in err
+    call.facts("export", "new", "--persistent", store, "--to", tmp_path / "out")
+    assert torch.equal(read_file(tmp_path / "out/model.safetensors")["w"], numbers(5))
+
+
+def saved(file: Path, count: int) -> None:
+    """One tensor of so many numbers, as others write it."""
+    with file.open("wb") as opened:
+        write_header(opened, [Named("w", "float32", (count,))], {})
+        write_tensor(opened, numbers(count))
 
 
 # --- with the real store ---
@@ -203,9 +261,7 @@ def test_an_import_that_failed_has_taken_its_name(call, tmp_path, monkeypatch):
 
 def stored(tmp_path: Path, call: Called, run: str = "new") -> Path:
     """A store with a run that `elastic import` has begun."""
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        write_header(file, [Named("w", "float32", (3000,))], {})
-        write_tensor(file, numbers(3000))
+    saved(tmp_path / "model.safetensors", 3000)
     store = tmp_path / "real"
     facts = call.facts("import", tmp_path / "model.safetensors", "--run", run, "--persistent", store)
     assert (facts["run"], facts["step"], facts["tensors"], facts["bytes"]) == (run, 0, 1, 12032)
