@@ -41,8 +41,13 @@ class Lease:
         now_s = self._leases.now_s()
         if self._until_s - now_s > self._leases.lease_s / 2:
             return
-        self._until_s = now_s + self._leases.lease_s
-        self._leases.store.put(self._key, sealed("lease", {"name": self._name, "until_s": self._until_s}))
+        before_s, until_s = self._until_s, now_s + self._leases.lease_s
+        self._until_s = until_s  # other threads need not write it, too
+        try:
+            self._leases.store.put(self._key, sealed("lease", {"name": self._name, "until_s": until_s}))
+        except StoreError:
+            self._until_s = before_s
+            raise
 
     def release(self) -> None:
         """Give it up. Raises StoreError."""

@@ -312,3 +312,20 @@ def test_a_lease_is_renewed_once_half_of_it_has_passed(vault, clock):
     assert vault.leases.is_taken("0000000010-ab-1-1", is_durable=True)
     clock.ahead_s = vault.leases.lease_s + SKEW_S + 5
     assert not vault.leases.is_taken("0000000010-ab-1-1", is_durable=True)
+
+
+def test_a_lease_that_could_not_be_renewed_is_renewed_as_soon_as_it_can_be(vault, clock, monkeypatch):
+    lease, put, struck = vault.leases.take("0000000010-ab-1-1", Use.READ), vault.store.put, []
+
+    def fails(*what):
+        struck.append(what)
+        raise StoreError("503")
+
+    clock.ahead_s = vault.leases.lease_s * 0.6
+    monkeypatch.setattr(vault.store, "put", fails)
+    with pytest.raises(StoreError, match="503"):
+        lease.renew()
+    monkeypatch.setattr(vault.store, "put", put)
+    lease.renew()
+    clock.ahead_s = vault.leases.lease_s * 1.2
+    assert struck and vault.leases.is_taken("0000000010-ab-1-1", is_durable=True)
