@@ -223,7 +223,7 @@ class Node:
     def lent(self, key: ShardKey) -> Iterator[tuple[Manifest, Callable[[int, int], Any]]]:
         """A shard that stays as long as the context, however slow its reader is: (manifest, read(begin, end)).
 
-        A slot is copied first, where the budget allows it, so that a slow reader takes none from the trainer.
+        A slot is copied first, where there is room for it, so that a slow reader takes none from the trainer.
 
         Raises:
             MissingError: it is not here (any more).
@@ -235,20 +235,18 @@ class Node:
             yield manifest, copied.read
             return
         slot = self._memory.read(key, 0, manifest.nbytes)
-        try:
-            self._take_room(manifest)
-        except NoRoomError as error:
-            log.debug("a slot stays pinned while it is read: %s", error)
-            yield manifest, functools.partial(_slice, slot)
-            return
-        try:
-            own = Copied(manifest)
-            for begin, end in cuts(manifest, 0, self._part_bytes):
-                own.add(self._keep(begin, slot[begin:end]))
+        with contextlib.ExitStack() as room:
+            try:
+                self._take_room(manifest)
+                room.callback(self._give_room, manifest)
+                own = self._copy_of(manifest, slot)
+            except (NoRoomError, StoreError) as error:
+                log.debug("a slot stays pinned while it is read: %s", error)
+                room.close()
+                yield manifest, functools.partial(_slice, slot)
+                return
             del slot
             yield manifest, own.read
-        finally:
-            self._give_room(manifest)
 
     # --- how a copy is taken ---
 
@@ -290,6 +288,17 @@ class Node:
 
     def _keep(self, begin: int, data: Any) -> Part:
         return _part(begin, *self._put(data))
+
+    def _copy_of(self, manifest: Manifest, slot: Any) -> Copied:
+        """A slot's bytes where copies live.
+
+        Raises:
+            NoRoomError, StoreError: there is no room there, whatever the budget says: others put things there, too.
+        """
+        own = Copied(manifest)
+        for begin, end in cuts(manifest, 0, self._part_bytes):
+            own.add(self._keep(begin, slot[begin:end]))
+        return own
 
     def _passing(self) -> list[Copied]:
         """What is here for a restore alone."""

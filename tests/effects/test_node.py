@@ -232,6 +232,26 @@ def test_what_is_lent_pins_its_slot_where_it_does_not_fit():
     assert memory.overwrite(key(1))
 
 
+@pytest.mark.parametrize("kind", [NoRoomError, StoreError])
+def test_c18_what_is_lent_pins_its_slot_where_the_store_takes_no_copy(kind: type[Exception]):
+    """The budget has room, and Ray's object store is full of what others have put there: the second part fails."""
+    a, memory = node("a")
+    data, puts = memory.seal(key(1)), list[int]()
+
+    def full(array: Any) -> tuple[Any, Any]:
+        puts.append(len(array))
+        if len(puts) > 1:
+            raise kind("others have filled it")
+        return put(array)
+
+    a._put = full
+    with a.lent(key(1)) as (manifest, read):
+        assert len(puts) == 2 and not memory.overwrite(key(1))
+        assert np.array_equal(read(0, manifest.nbytes), data) and a.holding().nbytes == 0
+    del read
+    assert memory.overwrite(key(1))
+
+
 def test_a_copy_that_is_lent_may_be_dropped_meanwhile():
     (a, memory), (b, _) = node("a"), node("b")
     data = memory.seal(key(1))
