@@ -108,12 +108,17 @@ class RayTiers(Tiers):
 
     def formed(self, view: View, state: RunState) -> None:
         super().formed(view, state)
+        left, self._left = self._left, -1
         if view.restored:
-            self._staged = self._on_disk = view.resume.step
+            self._staged = step = view.resume.step
+            # What is in memory alone, and the last step of the run, is still to come down.
+            self._on_disk = step if self._durable == step else min(self._on_disk, step)
             if self._keeper is not None:
                 self._keeper.forked(self._forks)  # before the lease is over
                 self._keeper.restored(view.generation)
                 self._lease(self._keeper, None)
+        elif not view.bootstrap:  # what live workers have staged for an earlier driver may have to come down yet
+            self._staged = max(self._staged, left)
         if self._keeper is not None:
             self._keeper.forked(self._forks)
             homes: dict[int, set[str]] = {}
@@ -201,14 +206,16 @@ class RayTiers(Tiers):
         """Wait until the last staged step is durable, and on the disks, where there are such tiers; tell on the way.
 
         Returns:
-            Whether it is as safe as it was to be: False where a persistent tier does not have it yet.
+            Whether it is as safe as it was to be: False where the persistent tier, or else the disks, lack it yet.
         """
         if self._keeper is None or self._staged < 0:
             return True
         now_s = time.monotonic()
         self._wait(self._is_persistent, now_s + _FLUSH_S, "durable", lambda: self._durable)
         self._wait(self._has_disks, now_s + _DISK_S, "whole on the disks of nodes", lambda: self._on_disk)
-        return not self._is_persistent or self._durable >= self._staged
+        if self._is_persistent:
+            return self._durable >= self._staged
+        return not self._has_disks or self._on_disk >= self._staged
 
     def _wait(self, is_wanted: bool, until_s: float, what: str, reached: Callable[[], int]) -> None:
         if not is_wanted or self._keeper is None:

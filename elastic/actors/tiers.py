@@ -32,6 +32,7 @@ Bad = tuple[CommitId, ...]
 
 _TRIES = 3  # lives that a state is given in which training fails soon after it
 _SOON_STEPS = 100
+_AGAIN_S = 30.0
 _STATE_MAY_BE_BAD = (Ending.TRAIN_FN_RAISED, Ending.DIVERGED, Ending.NO_PROGRESS)
 
 
@@ -88,11 +89,13 @@ class Tiers:
         self._start: CommitId | None = None
         self._recorded = Recorded()  # when the persistent tier was last heard
         self._durable = -1  # the newest step that is known to be
+        self._left = -1  # the newest whole step of earlier lives, until a generation goes on
         self._found: Candidate | None = None  # by the last look
         self._incarnation = 0
         self._claimed: Claim | None = None  # what is durable of it
         self._failure = ""
         self._refused: dict[tuple[int, str], str] = {}  # why, by (step, lineage) that is bad wherever it is
+        self._is_closed = threading.Event()
 
     # --- before the run ---
 
@@ -103,7 +106,7 @@ class Tiers:
             StoreError: a tier cannot be asked. SettingError: it cannot be used.
         """
         seen = self._look()
-        self._forks = seen.forks
+        self._forks, self._left = seen.forks, max((one.commit.step for one in seen.candidates[:1]), default=-1)
         vault, self._incarnation = self._reach.vault, max(at_least, seen.incarnation + 1)
         if vault is not None:
             self._incarnation = vault.register(f"{socket.gethostname()} {os.getpid()}", at_least=self._incarnation)
@@ -131,7 +134,7 @@ class Tiers:
         """A generation is being formed; where the history begins, that is recorded before anything is durable."""
         if view.restored:
             self._hold(None)
-            self._durable = view.resume.step
+            self._durable = self._durable_up_to(view.resume)
             self._start = view.resume
             self._forks = view.forks
         elif view.bootstrap:
@@ -144,6 +147,7 @@ class Tiers:
 
     def close(self, keep: bool) -> None:
         """The run is over; keep: what is in memory may be restored by the next life of the driver."""
+        self._is_closed.set()
         self._blame()
         if self._claimed is not None:
             self._claimed.end()
@@ -312,14 +316,24 @@ class Tiers:
             )
         return self._recorded
 
+    def _durable_up_to(self, resume: CommitId) -> int:
+        """The newest step of the line that goes on from there that is known to be durable; it need not be that one."""
+        found = self._found
+        if self._durable == resume.step or (found and found.commit.same_state(resume) and _is_all_durable(found)):
+            return resume.step
+        return min(self._durable, resume.step - 1)
+
     def _fork(self, fork: Fork) -> None:
-        """Before anything is committed on the new line: steps of the old one must not win the next restart."""
+        """Steps of the old line must not win the next restart. Until it is recorded, this life can commit nothing."""
         vault: Vault | None = self._reach.vault
-        try:
-            if vault is not None:
+        while vault is not None:
+            try:
                 vault.fork(fork)
-        except ElasticError as error:
-            log.warning("it is not recorded yet that history began anew after step %d: %s", fork.step, error)
+                return
+            except ElasticError as error:
+                log.warning("it is not recorded yet that history began anew after step %d: %s", fork.step, error)
+            if self._is_closed.wait(_AGAIN_S):
+                return
 
 
 def _is_put_in_quarantine(vault: Vault, commit: CommitId, reason: str) -> bool:

@@ -16,7 +16,7 @@ from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.replica import end_replicas
 from elastic.actors.tiers import Seen
 from elastic.checkpoint.catalog import Candidate
-from elastic.checkpoint.rungs import DiskStep
+from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
 from elastic.checkpoint.store import StoreError
 from elastic.control import events as ev
 from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord
@@ -187,7 +187,7 @@ def test_the_end_waits_for_disks_but_not_for_long(is_written: bool, tmp_path: Pa
     if is_written:
         tiers._told(DiskStep(commit=commit(4), shards=1, nodes=("n-w0",)))
     began_s = time.monotonic()
-    tiers.flush()
+    assert tiers.flush() == is_written, "else the memory of nodes has the only copy, and stays"
     assert (time.monotonic() - began_s < LATE_S) == is_written
     assert set(keeper.urged) == (set() if is_written else {"the run is over"})
     assert is_written or len(keeper.urged) > 1, "the keeper may hear of the last step after it was urged"
@@ -206,6 +206,57 @@ def test_a_view_that_was_restored_begins_the_count_anew(tmp_path: Path) -> None:
     view = View(resume=commit(3), restored=True, forks=line, **shape)
     tiers.formed(view, state)
     assert (tiers._staged, tiers._on_disk) == (3, 3)
+
+
+def view_of(step: int, generation: int = 2, **more: Any) -> View:
+    """Of a generation that goes on from there."""
+    line = (Fork(incarnation=1, generation=generation, step=step),)
+    shape: dict[str, Any] = {"run": "r", "incarnation": 1, "generation": generation}
+    shape |= dict.fromkeys(("members", "donors", "behind"), ())
+    return View(resume=commit(step, lineage=f"l{step}"), forks=line, **shape, **more)
+
+
+@pytest.mark.parametrize(("held", "is_safe"), [("in memory alone", False), ("durable", True), ("told of since", True)])
+def test_the_end_waits_for_a_step_that_was_restored_and_is_in_memory_alone(
+    held: str, is_safe: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """It may be the last one of the run, whose driver died before it was durable: its memory goes with the run."""
+    monkeypatch.setattr("elastic.actors.ray_tiers._FLUSH_S", LATE_S)
+    keeper = Keeper()
+    tiers, state, _ = tiers_of(tmp_path, keeper, persistent=str(tmp_path / "store"))
+    tiers._keeper, tiers._durable = None, 9
+    tiers._found = candidate_of(3, 1, "ab", held == "durable", run="r")
+    if held == "told of since":
+        tiers._durable = 3
+    tiers.formed(view_of(3, restored=True), state)
+    tiers._keeper = keeper  # type: ignore[assignment]
+    assert tiers.flush() == is_safe
+    assert set(keeper.urged) == (set() if is_safe else {"the run is over"})
+    told = CheckpointRung(commit=commit(3), shards=1, rung=Rung.DURABLE, copies=1, degraded="", reason="it is there")
+    tiers._told(told)
+    assert tiers.flush()
+    tiers._keeper = None
+    tiers.close(keep=True)
+
+
+def test_the_end_waits_for_what_live_workers_have_staged_for_an_earlier_driver(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("elastic.actors.ray_tiers._FLUSH_S", LATE_S)
+    keeper = Keeper()
+    tiers, state, _ = tiers_of(tmp_path, keeper, persistent=str(tmp_path / "store"))
+    monkeypatch.setattr(tiers, "_look", lambda: seen(candidate_of(7, 1, "ab", is_durable=False, run="r")))
+    tiers.begin()
+    assert tiers.flush() and keeper.urged == [], "nobody goes on with it yet"
+    tiers._keeper = None
+    tiers.formed(view_of(7), state)
+    tiers._keeper = keeper  # type: ignore[assignment]
+    assert not tiers.flush() and set(keeper.urged) == {"the run is over"}
+    tiers._keeper = None
+    tiers.formed(view_of(4, generation=3, restored=True), state)
+    tiers.formed(view_of(4, generation=4), state)
+    assert tiers._staged == 4, "it was left behind"
+    tiers.close(keep=True)
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -18,10 +18,12 @@ from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.stores import open_store
 from elastic.checkpoint.vault import Vault, open_vault
 from elastic.checkpoint.vault_cleaning import collected, swept
+from elastic.control.state import RunState
+from elastic.control.values import NOTHING_COMMITTED, View
 from elastic.interchange.safetensors import Named, write_header, write_tensor
-from elastic.settings import Keep
+from elastic.settings import Keep, RunSettings
 from tests.effects.gcs_server import Fault, GcsServer
-from tests.effects.helpers import LONG_S, Running
+from tests.effects.helpers import LONG_S, Running, eventually
 from tests.effects.shelves import numbers
 from tests.effects.test_arena import stage
 from tests.effects.test_checkpoint_commands import Called
@@ -213,3 +215,19 @@ def test_a_life_does_not_begin_without_what_is_on_record_of_those_before(server:
         made_durable(vault, 10)
     with silence(server), pytest.raises(StoreError, match=NOT_ANSWERED):
         Life(tmp_path, URL)
+
+
+def test_where_history_began_anew_is_recorded_though_the_tier_was_silent_then(
+    server: GcsServer, life: Life, monkeypatch: Any, caplog: Any
+) -> None:
+    """Before it is, nothing of this life can be committed."""
+    monkeypatch.setattr("elastic.actors.tiers._AGAIN_S", 0.05)
+    parts: dict[str, Any] = {"members": (), "donors": (), "behind": (), "bootstrap": True}
+    view = View(run=RUN, incarnation=life.incarnation, generation=1, resume=NOTHING_COMMITTED, **parts)
+    committing = Vault(life.vault.store, RUN, incarnation=life.incarnation)
+    with silence(server):
+        life.tiers.formed(view, RunState(settings=RunSettings(run=RUN)))
+        eventually(lambda: "not recorded yet that history began anew" in caplog.text, "it was tried in vain")
+    eventually(life.vault.forks, "it is recorded")
+    made_durable(committing, 12)
+    assert [record.commit.step for record in life.vault.commits()] == [12]
