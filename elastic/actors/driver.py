@@ -178,7 +178,8 @@ class Driver:
                 for _, event in events:
                     self._tiers.heed(event, state)
                 self._written.follow(state)
-                fleet.told(state.generation, state.published)
+                if not self._journal.is_behind:  # else who dies with what waits could not be told it again
+                    fleet.told(state.generation, state.published)
                 for command in commands:
                     lines.append(line_of("command", self._clock(), command))
                     self._journal.write(lines[-1:])

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import logging
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,29 +22,41 @@ from elastic.errors import SettingError
 from elastic.knobs import Knob
 from elastic.ledger.lines import Line, line_of
 
+log = logging.getLogger("elastic")
+
 JOURNAL = "journal.jsonl"
+_WAITING_BYTES = 64 << 20  # hours of steps
 _HEAD = 64  # the kind of a line is among its first characters
 _OF_THE_PAST = ("StepStable", "Form", "StartWorker", "Settings", "Bequest", "Quarantined", "Blamed")
 
 
 class Journal:
-    """Appends to `<run_dir>/journal.jsonl`, a line at a time, from any thread; its lock tells that somebody does."""
+    """Appends to `<run_dir>/journal.jsonl`, a line at a time, from any thread; its lock tells that somebody does.
+
+    What cannot be written, since the disk is full or fails, ends no run: it waits, and is tried again with each call.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / JOURNAL
-        self._file = self.path.open("a", buffering=1)
+        self._file = self.path.open("ab", buffering=0)
         fcntl.flock(self._file, fcntl.LOCK_SH)  # shared: a driver that takes a run over writes beside the old one
         if not _ends_with_a_line(self.path):
-            self._file.write("\n")  # the last driver was killed in the middle of one
+            self._file.write(b"\n")  # the last driver was killed in the middle of one
         self._lock = threading.Lock()
+        self._waiting = bytearray()
+        self._has_failed = self._has_dropped = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Something waits to be written: whoever dies now takes it along."""
+        return bool(self._waiting) or self._has_dropped
 
     def write(self, lines: Iterable[Line]) -> None:
         """In this order; nothing, once it is closed."""
-        text = "".join(in_json(line) + "\n" for line in lines)
+        text = "".join(in_json(line) + "\n" for line in lines).encode()
         with self._lock:
-            if text and not self._file.closed:  # a thread that tells on may end a little later than the run
-                self._file.write(text)
+            self._append(text)
 
     def settings(self, at_s: float, run: str, incarnation: int, knobs: Iterable[Knob]) -> None:
         """What is in effect in this life of the driver, and where each value came from."""
@@ -61,7 +74,30 @@ class Journal:
 
     def close(self) -> None:
         with self._lock:
+            self._append(b"")
+            if self._waiting and not self._file.closed:
+                log.error("%s lacks its last %d bytes: they could not be written", self.path, len(self._waiting))
             self._file.close()
+
+    def _append(self, text: bytes) -> None:
+        """Behind what waits; its bytes go in order, and none goes twice."""
+        if self._file.closed:  # a thread that tells on may end a little later than the run
+            return
+        if self._waiting and len(self._waiting) + len(text) > _WAITING_BYTES:
+            if not self._has_dropped:
+                log.error("lines of %s are lost: too many wait to be written", self.path)
+            self._has_dropped = True
+        else:
+            self._waiting += text
+        try:
+            while self._waiting:
+                del self._waiting[: self._file.write(self._waiting)]
+            self._has_failed = False
+        except OSError as error:
+            if not self._has_failed:
+                why = error.strerror or type(error).__name__
+                log.warning("%s is not written now (%s), and is tried again: make room there", self.path, why)
+            self._has_failed = True
 
 
 def _ends_with_a_line(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Effect. A call that hangs holds up nobody else, nor does a clock: what fails is sensed, decided and acted upon."""
 
+import contextlib
 import json
 import threading
 import time
@@ -25,6 +26,8 @@ from elastic.control.values import CommitId, View
 from elastic.control.xid import Severity
 from elastic.policies import Ladder
 from elastic.settings import Limits, RunSettings, Scaling
+from tests.effects.helpers import eventually
+from tests.effects.tmpfs import mounted
 from tests.pure.bare_controller import commit, report
 
 LONG_S = 20.0
@@ -188,6 +191,33 @@ def one_is_lost(playing: Playing, worker: str, *left: str) -> None:
     members = {member.worker for member in fleet.views[-1].members}
     assert members >= set(left) and worker not in members
     fleet.stable(3 * (generation + 1))
+
+
+def test_a_full_disk_ends_no_run_and_workers_keep_what_they_have_told(tmp_path: Path) -> None:
+    """Who drives the run next is told it again, should this driver die before it could write it."""
+    told: list[tuple[int, int]] = []
+    with mounted(tmp_path, "256k") as tiny:
+        playing = Playing(tiny, set())
+        playing.fleet.told = lambda *journalled: told.append(journalled)  # type: ignore[method-assign,assignment]
+        trains(playing)
+        eventually(lambda: told, "steps are in the journal")
+        with contextlib.suppress(OSError), (tiny / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                continue
+        number = 3
+        while not playing.journal.is_behind and number < 1000:
+            number += 1
+            playing.fleet.stable(number)
+            time.sleep(0.01)
+        assert playing.journal.is_behind, "the disk is full"
+        until = len(told)
+        time.sleep(0.5)  # some turns of the control
+        assert len(told) == until
+        (tiny / "filler").unlink()
+        eventually(lambda: len(told) > until and not playing.journal.is_behind, "it is written, and workers hear of it")
+        playing.end()
+        steps = [line["report"]["commit"]["step"] for line in playing.lines("StepStable")]
+    assert steps == list(range(3, number + 1)), "each once, in order"
 
 
 def test_a_loss_is_dealt_with_while_the_start_of_a_worker_hangs(play: Callable[..., Playing]) -> None:
