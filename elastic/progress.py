@@ -1,5 +1,6 @@
 """Effect. One live line for a run: step, loss, replicas, generation, goodput so far; incidents get their own."""
 
+import contextlib
 import shutil
 import sys
 import time
@@ -24,8 +25,8 @@ class Progress(Callback):
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._is_terminal = self._stream.isatty()
+        self._stream: TextIO | None = stream or sys.stderr  # which is None where it was closed before Python began
+        self._is_terminal = self._stream is not None and self._stream.isatty()
         self._drawn_s = float("-inf")
         self._waiting = ""
         self._is_drawn = False
@@ -85,5 +86,9 @@ class Progress(Callback):
         self._is_drawn = True
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        """A terminal that is gone, or a disk that is full, ends no training."""
+        if self._stream is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()

@@ -27,6 +27,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from elastic.callbacks import Callback
+from elastic.callbacks.board import Board, Entry
 from elastic.control.moments import NAMES, Moment, RungReached
 from elastic.control.plain import plain
 from elastic.errors import SettingError
@@ -85,7 +86,8 @@ class JsonLog(Sink):
     def put(self, moment: Moment) -> None:
         line = json.dumps(facts(moment)) + "\n"
         if self._path is None:
-            sys.stderr.write(line)
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody may read it any more
+                sys.stderr.write(line)
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,28 +110,19 @@ class TensorBoardText(Sink):
     def __init__(self, log_dir: str | os.PathLike[str], moments: Collection[str] = NAMES) -> None:
         super().__init__(moments)
         self._log_dir = os.fspath(log_dir)
-        self._writer: Any = None
-        self._has_failed = False
+        self._board: Board | None = None
 
     def put(self, moment: Moment) -> None:
         step = moment.checkpoint_step if isinstance(moment, RungReached) else max(0, moment.step)
-        try:
-            if self._writer is None:
-                from tensorboardX import SummaryWriter
-
-                self._writer = SummaryWriter(self._log_dir)
-            tag = f"elastic/{moment.name}"
-            self._writer.add_text(tag, moment.sentence, global_step=step, walltime=moment.at_s)
-            self._has_failed = False
-        except OSError as error:
-            if not self._has_failed:
-                log.warning("moments are not written to %s: %s", self._log_dir, error.strerror)
-            self._has_failed = True
+        if self._board is None:
+            self._board = Board(self._log_dir, "moments")
+        texts = {f"elastic/{moment.name}": moment.sentence}
+        self._board.put(Entry(step=step, at_s=moment.at_s, texts=texts))
 
     def on_end(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._board is not None:
+            self._board.close()
+            self._board = None
 
 
 class Webhook(Sink):

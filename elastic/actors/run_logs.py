@@ -5,7 +5,7 @@ import logging
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -120,7 +120,8 @@ class RunLogs(logging.Handler):
         except OSError as error:  # a full disk ends no training; not logged, since that would come here again
             if not self._has_failed:
                 self._has_failed = True
-                print(f"logs are not written to {self.folder}: {error.strerror}", file=self._stream)
+                with suppress(OSError, ValueError):  # it may lead to the same disk, or nowhere any more
+                    print(f"logs are not written to {self.folder}: {error.strerror}", file=self._stream)
 
 
 def put_aside(path: Path) -> Path:

@@ -2,9 +2,9 @@
 
 import logging
 import os
-from typing import Any
 
 from elastic.callbacks.base import Callback
+from elastic.callbacks.board import Board, Entry
 from elastic.callbacks.throughput import Throughput, throughput
 from elastic.control.state import RunState
 from elastic.control.values import StepReport
@@ -60,7 +60,8 @@ class TensorBoardScalars(Callback):
     `train/samples_per_s`, `train/tokens_per_s`, `train/replicas`, `train/goodput`, and `cost/<callback>` in seconds.
     A step that is told again (after a rewind) is written again.
 
-    Cost: nothing on workers; about 0.1 ms a step where `fit` was called. What cannot be written is logged, and dropped.
+    Cost: nothing on workers; about 0.1 ms a step where `fit` was called, in a thread of its own. What cannot be written
+    is logged, and dropped; a minute later it is tried again.
 
     Args:
         log_dir: where TensorBoard looks. every_steps: between two that are written. tokens_per_sample: see `StepLog`.
@@ -75,8 +76,7 @@ class TensorBoardScalars(Callback):
         if every_steps < 1:
             raise SettingError(f"TensorBoardScalars(every_steps={every_steps}) must be at least 1")
         self._log_dir, self._every_steps, self._tokens_per_sample = os.fspath(log_dir), every_steps, tokens_per_sample
-        self._writer: Any = None
-        self._has_failed = False
+        self._board: Board | None = None
         self._since_s: float | None = None
         self._reports: list[StepReport] = []
 
@@ -87,26 +87,15 @@ class TensorBoardScalars(Callback):
         rates = throughput(self._reports, self._since_s, self._tokens_per_sample)
         self._since_s = report.committed_at_s
         self._reports.clear()
-        try:
-            self._write(scalars(report, rates, goodput), report)
-            self._has_failed = False
-        except OSError as error:
-            if not self._has_failed:
-                log.warning("scalars are not written to %s: %s", self._log_dir, error.strerror)
-            self._has_failed = True
+        if self._board is None:
+            self._board = Board(self._log_dir, "scalars")
+        shown = scalars(report, rates, goodput)
+        self._board.put(Entry(step=report.commit.step, at_s=report.committed_at_s, scalars=shown))
 
     def on_end(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _write(self, values: dict[str, float], report: StepReport) -> None:
-        if self._writer is None:
-            from tensorboardX import SummaryWriter
-
-            self._writer = SummaryWriter(self._log_dir)
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, global_step=report.commit.step, walltime=report.committed_at_s)
+        if self._board is not None:
+            self._board.close()
+            self._board = None
 
 
 def scalars(report: StepReport, rates: Throughput, goodput: float) -> dict[str, float]:

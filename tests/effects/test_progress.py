@@ -1,6 +1,8 @@
 """The progress line: rewritten on a terminal, plain lines elsewhere."""
 
+import errno
 import io
+import sys
 
 import pytest
 
@@ -48,6 +50,29 @@ def test_on_a_terminal_one_line_is_rewritten_and_left_at_the_end() -> None:
     progress.on_step(step(2), STATE, 0.5)
     progress.on_end()
     assert stream.getvalue().endswith("50.0%\n"), "what comes next begins a line"
+
+
+class Gone(io.StringIO):
+    """Its terminal was closed, its pipe's other end is gone, or its disk is full."""
+
+    tries = 0
+
+    def write(self, text: str) -> int:
+        self.tries += 1
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_terminal_that_is_gone_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, closed = Gone(), io.StringIO()
+    progress, other = Progress(gone), Progress(closed)
+    closed.close()
+    for one in (progress, other):
+        one.on_step(step(1), STATE, 0.5)
+        one.say("incident 0")
+        one.on_end()
+    assert gone.tries == 2
+    monkeypatch.setattr(sys, "stderr", None)
+    Progress().say("to nobody")
 
 
 def test_a_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,6 +276,24 @@ def test_a_full_disk_ends_nothing_and_is_told_once(tmp_path):
     assert stream.getvalue().count("logs are not written to") == 1
 
 
+def test_a_full_disk_under_the_stream_as_well_ends_nothing(tmp_path):
+    """As where a program's output goes to the disk on which its logs lie."""
+    (tmp_path / "logs").write_text("a file")
+
+    class Full(io.StringIO):
+        tries = 0
+
+        def write(self, text):
+            self.tries += 1
+            raise OSError(28, "No space left on device")
+
+    stream = Full()
+    with RunLogs(tmp_path, SETTINGS, stream) as logs:
+        assert logs.heed(ev.Logged(worker="w4", lines=(LINE,)))
+        logging.getLogger("elastic").warning("the driver says")
+    assert stream.tries > 0
+
+
 def test_lines_are_copied_to_the_persistent_tier_in_order(tmp_path):
     folder, store = tmp_path / "logs", DirectoryStore(tmp_path / "store")
     folder.mkdir()

@@ -1,9 +1,11 @@
 """Effect. Sinks: what is written and posted, and that no server, however it behaves, holds anybody up."""
 
 import http.server
+import io
 import json
 import logging
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -294,6 +296,14 @@ def test_a_quarantine_for_good_is_a_line_that_any_reader_of_json_takes(capsys: A
     JsonLog().on_moment(NodeQuarantined(run="r", at_s=1.0, step=0, node="n1", until_s=inf))
     line = json.loads(capsys.readouterr().err, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (line["until_s"], line["text"]) == (None, "node n1 is in quarantine for good")
+
+
+def test_a_stderr_that_is_gone_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gone in (None, io.StringIO()):
+        if gone is not None:
+            gone.close()
+        monkeypatch.setattr(sys, "stderr", gone)
+        JsonLog().on_moment(OPENED)
 
 
 def test_lines_go_to_stderr_without_a_path(capsys: Any) -> None:
