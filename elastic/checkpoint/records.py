@@ -9,6 +9,7 @@
     <run>/quarantine/<name>                             not to be restored
     <run>/failures/<name>/<incarnation>                 created once: training failed soon after this life's start there
     <run>/journal/<incarnation>-<number>                created once: lines of the driver's journal, in order
+    <run>/journal/<incarnation>-<first>-<last>          created once: the same as those of these numbers, which go then
     <run>/logs/<incarnation>-<worker>-<number>          created once: lines of a log file, in order
     <run>/LATEST                                        a hint for people
 
@@ -172,8 +173,10 @@ class Keys:
     def failure(self, name: str, incarnation: int) -> str:
         return f"{self.run}/failures/{name}/{incarnation:010d}"
 
-    def journal(self, incarnation: int, number: int) -> str:
-        return f"{self.run}/journal/{incarnation:010d}-{number:010d}"
+    def journal(self, incarnation: int, first: int, last: int | None = None) -> str:
+        """Of one segment, or of the merged one that holds those from first to last."""
+        merged = "" if last is None else f"-{last:010d}"
+        return f"{self.run}/journal/{incarnation:010d}-{first:010d}{merged}"
 
     def log(self, incarnation: int, name: str, number: int) -> str:
         return f"{self.run}/logs/{incarnation:010d}-{name}-{number:010d}"

@@ -14,7 +14,7 @@ from elastic.actors.journal import JOURNAL
 from elastic.errors import ElasticError, RefusedError, SettingError
 
 if TYPE_CHECKING:
-    from elastic.actors.journal_copy import StoredJournal
+    from elastic.actors.stored_journal import StoredJournal
 
 RUNS = Path("runs")  # where `fit` puts them, unless it is told otherwise
 FETCH_S = 5.0  # between two looks for what was copied to a persistent tier
@@ -129,11 +129,13 @@ def _read(path: Path) -> Iterator[str]:
 @contextmanager
 def _stored(url: str) -> Iterator[tuple["StoredJournal", str]]:
     """The copy in a persistent tier, and what it has by now, which is something."""
-    from elastic.actors.journal_copy import StoredJournal
+    from elastic.actors.stored_journal import StoredJournal
     from elastic.checkpoint.stores import open_store
 
     prefix, _, name = url.rstrip("/").rpartition("/")
-    with contextlib.closing(open_store(prefix)) as store:
+    if prefix.endswith(":/"):
+        raise click.UsageError(f"{url} names no run: name it as URL/NAME, as in {url.rstrip('/')}/night.")
+    with contextlib.closing(open_store(prefix, knob="RUN")) as store:
         stored = StoredJournal(store, name)
         text = stored.more()
         if not text:

@@ -12,8 +12,8 @@ from ray.exceptions import RayTaskError
 
 import elastic
 from elastic.actors.asking import supervisor_name
-from elastic.actors.journal_copy import stored_journal
 from elastic.actors.peer_source import namespace
+from elastic.actors.stored_journal import stored_journal
 from elastic.checkpoint.records import opened
 from elastic.checkpoint.stores import open_store
 from elastic.control.state import RunState

@@ -110,9 +110,34 @@ def test_a_segment_that_can_not_be_read_is_no_shorter_journal(tmp_path: Path) ->
     copy(path, store, incarnation=2)
     torn, _ = [item.key for item in store.list(f"{RUN}/journal/")]
     store.put(torn, b"not what was written")
-    with pytest.raises(CorruptError):
+    with pytest.raises(CorruptError, match=f"{torn} is damaged .*: once it is deleted, the rest can be read"):
         fetch_journal(tmp_path / "there", store, RUN)
     assert not (tmp_path / "there").exists()
+    store.delete(torn)
+    assert fetch_journal(tmp_path / "there", store, RUN)
+    assert path.read_text().endswith((tmp_path / "there").read_text())
+
+
+def test_who_is_killed_while_it_fetches_a_journal_leaves_no_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    path, there = write(tmp_path / "here", form(-1), stable(0), stable(1)), tmp_path / "there" / JOURNAL
+    copy(path, store)
+    writes = Path.write_text
+
+    def killed(file: Path, text: str) -> int:
+        writes(file, text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fetch_journal(there, store, RUN)
+    assert not there.exists() and list(there.parent.iterdir()), "it was killed in the middle"
+    assert fetch_journal(there, store, RUN)
+    assert there.read_bytes() == path.read_bytes()
+    assert list(there.parent.iterdir()) == [there]
 
 
 def test_half_a_line_waits_for_its_end_and_spoils_none(tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ def test_a_fork_is_its_key(incarnation, generation, step, skip):
 def test_all_keys_are_keys():
     keys, name = Keys("night-1"), name_of(COMMIT)
     made = [keys.incarnation(1), keys.commit(name), keys.clearing(name), keys.quarantine(name)]
-    made += [keys.failure(name, 1), keys.journal(1, 2), keys.log(1, "supervisor", 2), keys.latest]
+    made += [keys.failure(name, 1), keys.journal(1, 2), keys.journal(1, 2, 5), keys.latest]
+    made += [keys.log(1, "supervisor", 2)]
     made += [keys.manifest(name, 1, 2, RECORD.manifests[0]), keys.chunk(MANIFEST, 1)]
     for key in made:
         assert checked_key(key) == key

@@ -1,0 +1,137 @@
+"""Effect. What the persistent tier has of a run's journal: segments of whole lines, each by itself or merged."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.checkpoint.merging import Number, Span, last_of, span_of, unread
+from elastic.checkpoint.parallel import in_parallel
+from elastic.checkpoint.records import Keys, opened, sealed
+from elastic.checkpoint.seal import OtherVersionError
+from elastic.checkpoint.store import Item, MissingError, Store
+from elastic.errors import CorruptError
+
+_KIND = "journal"
+_READERS = 8  # a bucket takes tens of milliseconds for each object
+_STALL_S = 300.0
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Lines of a journal. begin: of their first byte in the file."""
+
+    begin: int
+    text: str
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.text.encode())
+
+
+def encoded(segments: Sequence[Segment]) -> bytes:
+    """One object: of one segment, or of those that are merged, in order."""
+    body: dict[str, Any] = {"begin": segments[0].begin, "text": "".join(one.text for one in segments)}
+    if len(segments) > 1:
+        body["segments"] = [[one.begin, len(one.text)] for one in segments]
+    return sealed(_KIND, body)
+
+
+def decoded(data: bytes, span: Span) -> dict[Number, Segment]:
+    """Read `encoded`'s object, whose key says which segments it holds.
+
+    Raises:
+        CorruptError: it is not what was written.
+    """
+    body = opened(_KIND, data)
+    found: dict[Number, Segment] = {}
+    at = 0
+    try:
+        text = str(body["text"])
+        told = body["segments"] if span.is_merged else [(body["begin"], len(text))]
+        for number, (begin, length) in zip(span.numbers, told, strict=True):
+            found[number] = Segment(int(begin), text[at : at + length])
+            at += length
+        if at != len(text):
+            raise CorruptError("it holds more than its segments")
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"it contradicts its key: {type(error).__name__}: {error}") from error
+    return found
+
+
+def objects(store: Store, run: str) -> dict[Span, Item]:
+    """What is there of a run. Raises: StoreError: it cannot be listed."""
+    items = store.list(Keys(run).folder("journal"))
+    return {span: item for item in items if (span := span_of(item.key)) is not None}
+
+
+def key_of(run: str, span: Span) -> str:
+    return Keys(run).journal(span.incarnation, span.first, span.last if span.is_merged else None)
+
+
+def read(store: Store, run: str, spans: Iterable[Span]) -> dict[Number, Segment]:
+    """All segments of these objects, several at a time.
+
+    Raises:
+        StoreError: one cannot be read. CorruptError: one is not what was written.
+    """
+    found = in_parallel(
+        lambda span: _read(store, run, span),
+        list(spans),
+        threads=_READERS,
+        stall_s=_STALL_S,
+        what=f"{store.url}: the journal of {run}",
+    )
+    return {number: segment for segments in found for number, segment in segments.items()}
+
+
+def _read(store: Store, run: str, span: Span) -> dict[Number, Segment]:
+    key = key_of(run, span)
+    try:
+        return decoded(store.read(key), span)
+    except OtherVersionError:
+        raise  # nothing is wrong with it
+    except CorruptError as error:
+        told = f"{store.url}: {key} is damaged ({error}): once it is deleted, the rest can be read"
+        raise CorruptError(told) from error
+
+
+class StoredJournal:
+    """What the persistent tier has of a run's journal: first all, then what has come since."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store, self._run = store, run
+        self._told, self._seen = set[Number](), set[Span]()
+
+    def more(self) -> str:
+        """Whole lines that were not told before; empty if there are none.
+
+        Raises:
+            StoreError: it cannot be read. CorruptError: a segment is not what was written.
+        """
+        for _ in range(_TRIES - 1):
+            try:
+                return self._more()
+            except MissingError:  # it was merged after it was listed
+                continue
+        return self._more()
+
+    def _more(self) -> str:
+        there = objects(self._store, self._run)
+        wanted = unread({one: item.modified_at_s for one, item in there.items() if one not in self._seen}, self._told)
+        read_now = read(self._store, self._run, wanted)
+        found = {number: read_now[number] for numbers in wanted.values() for number in numbers}
+        self._seen = set(there)
+        self._told.update(found)
+        return "".join(found[number].text for number in sorted(found))
+
+
+def stored_journal(store: Store, run: str) -> str:
+    """What the persistent tier has of a run's journal; empty if it has nothing. Errors are those of `StoredJournal`."""
+    return StoredJournal(store, run).more()
+
+
+def end_of(store: Store, run: str) -> int:
+    """How many bytes of the journal are there. Errors are those of `StoredJournal`."""
+    last = last_of(objects(store, run))
+    return 0 if last is None else read(store, run, [last])[last.incarnation, last.last].end

@@ -1,0 +1,225 @@
+"""Effect. Segments of a journal in the persistent tier become few, whoever reads meanwhile, and whoever is killed."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.actors import journal_copy
+from elastic.actors.journal_copy import JournalCopy, fetch_journal
+from elastic.actors.journal_merging import merge
+from elastic.actors.stored_journal import Segment, StoredJournal, decoded, encoded, end_of, objects, stored_journal
+from elastic.checkpoint import merging
+from elastic.checkpoint.merging import Span
+from elastic.checkpoint.records import Keys, sealed
+from elastic.checkpoint.store import StoreError
+from elastic.checkpoint.stores.directory import DirectoryStore
+from elastic.errors import CorruptError
+from tests.effects.store_parts import opened_store
+
+RUN, DEADLINE_S, MOST_LINES = "night", 60.0, 3000
+
+
+@pytest.fixture(params=["directory", "memory", "gcs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with opened_store(request.param, tmp_path, monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few segments are enough to be merged, and go at once."""
+    monkeypatch.setattr(merging, "MOST", 4)
+    monkeypatch.setattr(merging, "KEPT_S", 0.0)
+    monkeypatch.setattr(merging, "_WHOLE_S", 0.0)
+
+
+def lines(count: int, first: int = 0) -> list[str]:
+    return [f'{{"t": {number}.0, "word": "schön {number}"}}\n' for number in range(first, first + count)]
+
+
+def written(store: Any, incarnation: int, texts: list[str], begin: int = 0) -> int:
+    """Each line a segment; returns where the next one begins."""
+    for number, text in enumerate(texts):
+        segment = Segment(begin, text)
+        store.create(Keys(RUN).journal(incarnation, number), encoded([segment]))
+        begin = segment.end
+    return begin
+
+
+def merged_out(store: Any, incarnation: int) -> None:
+    """As often as there is something to be done."""
+    before: Any = None
+    while before != (now := set(objects(store, RUN))):
+        before = now
+        merge(store, RUN, incarnation)
+
+
+def test_a_long_journal_is_in_few_objects_and_whole(store: Any, tmp_path: Path) -> None:
+    texts = lines(22)
+    end = written(store, 1, texts[:13])
+    written(store, 2, texts[13:], end)
+    assert len(objects(store, RUN)) == 22
+    merged_out(store, 2)
+    assert sorted(objects(store, RUN)) == [
+        *(Span(1, first, first + 3) for first in (0, 4, 8)),
+        Span(1, 12, 12),
+        *(Span(2, first, first + 3) for first in (0, 4)),
+        Span(2, 8, 8),
+    ]
+    assert stored_journal(store, RUN) == "".join(texts)
+    assert end_of(store, RUN) == len("".join(texts).encode())
+    assert fetch_journal(tmp_path / "there", store, RUN)
+    assert (tmp_path / "there").read_text() == "".join(texts)
+
+
+class Deadly:
+    """A store whose user is killed at its n-th change."""
+
+    def __init__(self, store: Any, changes: int) -> None:
+        self._store, self._left, self._lock = store, changes, threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _changed(self, act: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._left:
+                raise StoreError("killed")
+            self._left -= 1
+        act()
+
+    def create(self, key: str, data: bytes) -> None:
+        self._changed(lambda: self._store.create(key, data))
+
+    def delete(self, key: str) -> None:
+        self._changed(lambda: self._store.delete(key))
+
+
+def test_whoever_is_killed_in_the_middle_leaves_every_line_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    texts = lines(10)
+    for changes in itertools.count():
+        store = DirectoryStore(tmp_path / f"store-{changes}")
+        written(store, 1, texts)
+        follower = StoredJournal(store, RUN)
+        assert follower.more() == "".join(texts)
+        is_killed, deadly = False, Deadly(store, changes)
+        for _ in range(3):
+            try:
+                merge(deadly, RUN, 1)  # type: ignore[arg-type]
+            except StoreError:
+                is_killed = True
+                break
+        assert stored_journal(store, RUN) == "".join(texts), changes
+        merged_out(store, 1)
+        assert sorted(objects(store, RUN)) == [Span(1, 0, 3), Span(1, 4, 7), *(Span(1, one, one) for one in (8, 9))]
+        assert stored_journal(store, RUN) == "".join(texts) and follower.more() == ""
+        if not is_killed:
+            break
+    assert changes == 2 + 8, "each merged object that is made, and each segment that goes"
+
+
+def test_who_has_listed_what_goes_meanwhile_lists_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = lines(9)
+    written(store, 1, texts)
+    merge(store, RUN, 1)
+    follower, listing, listed = StoredJournal(store, RUN), store.list, []
+
+    def goes(prefix: str) -> Any:
+        found = list(listing(prefix))
+        found = [item for item in found if item.key.count("-") == 1] if not listed else found  # before it was merged
+        listed.append(len(found))
+        if len(listed) == 1:
+            monkeypatch.setattr(store, "list", listing)
+            merge(store, RUN, 1)
+            monkeypatch.setattr(store, "list", goes)
+        return iter(found)
+
+    monkeypatch.setattr(store, "list", goes)
+    assert follower.more() == "".join(texts)
+    assert listed == [9, 3], "nine segments, eight of which were gone; two merged ones and the last"
+
+
+def test_who_follows_a_journal_that_is_merged_meanwhile_is_told_each_line_once(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_copy, "_MERGED_EVERY", 3)
+    path, texts = tmp_path / "journal.jsonl", list[str]()
+    path.write_text("")
+    follower, told, is_over = StoredJournal(store, RUN), list[str](), threading.Event()
+
+    def follow() -> None:
+        while not is_over.is_set():
+            told.append(follower.more())
+
+    reading = threading.Thread(target=follow)
+    reading.start()
+    try:
+        with closing(JournalCopy(path, store, RUN, 1, period_s=0.005)), path.open("a", buffering=1) as file:
+            while len(texts) < MOST_LINES and not has_gone(store):
+                texts.append(lines(1, len(texts))[0])
+                file.write(texts[-1])
+                threading.Event().wait(0.01)
+    finally:
+        is_over.set()
+        reading.join(DEADLINE_S)
+    told.append(follower.more())
+    assert "".join(told) == "".join(texts) == stored_journal(store, RUN)
+    assert has_gone(store), "nothing was merged"
+
+
+def has_gone(store: Any) -> bool:
+    there = objects(store, RUN)
+    return bool(there) and Span(1, 0, 0) not in there
+
+
+def test_a_merged_object_that_is_damaged_is_made_anew_while_its_segments_are_there(store: Any) -> None:
+    texts = lines(5)
+    written(store, 1, texts)
+    merge(store, RUN, 1)
+    key = Keys(RUN).journal(1, 0, 3)
+    store.put(key, store.read(key)[:-3])
+    merge(store, RUN, 1)
+    merged_out(store, 1)
+    assert sorted(objects(store, RUN)) == [Span(1, 0, 3), Span(1, 4, 4)]
+    assert stored_journal(store, RUN) == "".join(texts)
+
+
+def test_of_a_merged_object_that_is_damaged_no_more_segments_go(store: Any) -> None:
+    written(store, 1, lines(5))
+    merge(store, RUN, 1)
+    key = Keys(RUN).journal(1, 0, 3)
+    store.put(key, store.read(key)[:-3])
+    store.delete(Keys(RUN).journal(1, 2))
+    merge(store, RUN, 1)
+    assert sorted(objects(store, RUN)) == [Span(1, 0, 0), Span(1, 0, 3), *(Span(1, one, one) for one in (1, 3, 4))]
+    with pytest.raises(CorruptError):
+        stored_journal(store, RUN)
+
+
+def test_a_segment_that_is_damaged_stays_as_it_is(store: Any) -> None:
+    written(store, 1, lines(5))
+    store.put(Keys(RUN).journal(1, 2), b"not what was written")
+    with pytest.raises(CorruptError):
+        merge(store, RUN, 1)
+    assert len(objects(store, RUN)) == 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"begin": 0, "text": "a\nb\n", "segments": [[0, 2]]},
+        {"begin": 0, "text": "a\nb\n", "segments": [[0, 2], [2, 1]]},
+        {"begin": 0, "text": "a\nb\n", "segments": [[0, 2], None]},
+        {"begin": 0, "text": "a\nb\n"},
+    ],
+)
+def test_what_contradicts_its_key_is_refused(body: dict[str, Any]) -> None:
+    right = encoded([Segment(0, "a\n"), Segment(2, "b\n")])
+    assert decoded(right, Span(1, 5, 6)) == {(1, 5): Segment(0, "a\n"), (1, 6): Segment(2, "b\n")}
+    with pytest.raises(CorruptError):
+        decoded(sealed("journal", body), Span(1, 5, 6))
