@@ -18,7 +18,7 @@ from elastic.commands.planning import plan
 from elastic.commands.rewinding import rewind
 from elastic.commands.running import run
 from elastic.commands.simulating import simulate
-from elastic.commands.style import address_option, json_option, run_cli, tell
+from elastic.commands.style import Finite, address_option, json_option, run_cli, tell, timeout_option
 from elastic.commands.submit import submit
 
 
@@ -48,11 +48,9 @@ def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool, polic
 
 @cli.command()
 @click.argument("node")
-@click.option("--deadline", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds it has left.")
+@click.option("--deadline", type=Finite(min=0), default=30.0, show_default=True, help="Seconds it has left.")
 @click.option("--reason", default="elastic drain", show_default=True, help="For the records.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds until Ray answers."
-)
+@timeout_option(30.0, "until Ray answers")
 @address_option
 @json_option
 def drain(node: str, deadline: float, reason: str, timeout: float, address: str | None, as_json: bool) -> None:
@@ -69,8 +67,14 @@ def drain(node: str, deadline: float, reason: str, timeout: float, address: str 
 
 @cli.command()
 @click.argument("run")
-@click.option("--for", "for_s", type=float, default=None, help="Seconds; default: the run's limits.hold_timeout_s.")
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until all have stopped.")
+@click.option(
+    "--for",
+    "for_s",
+    type=Finite(min=0, min_open=True),
+    default=None,
+    help="Seconds; default: the run's limits.hold_timeout_s.",
+)
+@timeout_option(60.0, "until all have stopped")
 @address_option
 @json_option
 def pause(run: str, for_s: float | None, timeout: float, address: str | None, as_json: bool) -> None:
@@ -84,7 +88,7 @@ def pause(run: str, for_s: float | None, timeout: float, address: str | None, as
 
 @cli.command()
 @click.argument("run")
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until it is heard.")
+@timeout_option(60.0, "until it is heard")
 @address_option
 @json_option
 def resume(run: str, timeout: float, address: str | None, as_json: bool) -> None:
@@ -108,7 +112,7 @@ for command in (*_OTHERS, *checkpoints.COMMANDS, *reporting.COMMANDS):
 @click.option("--batch-size", type=int, default=None, help="Samples of a step.")
 @click.option("--micro-batch-size", type=int, default=None, help="Samples of one forward.")
 @click.option("--bucket-bytes", type=int, default=None, help="Gradients are summed in buckets of about this size.")
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds until a step has taken it in.")
+@timeout_option(60.0, "until a step has taken it in")
 @address_option
 @json_option
 def tune(
@@ -128,8 +132,10 @@ def tune(
     from elastic.actors.asking import tune as tune_run
 
     settings: dict[str, Any] = {"batch_size": batch_size, "micro_batch_size": micro_batch_size}
-    settings["bucket_bytes"] = bucket_bytes
-    step = tune_run(run, lr_factor=lr_factor, **settings, timeout_s=timeout, address=address)
+    settings |= {"bucket_bytes": bucket_bytes, "lr_factor": lr_factor}
+    if all(value is None for value in settings.values()):
+        raise click.UsageError("name what to change: --lr-factor, --batch-size, --micro-batch-size or --bucket-bytes.")
+    step = tune_run(run, **settings, timeout_s=timeout, address=address)
     tell({"run": run, "step": step}, as_json, f"{run} is tuned from step {step} on")
 
 

@@ -19,7 +19,7 @@ from elastic.control.injecting import nodes_of
 from elastic.control.state import Phase, RunState
 from elastic.control.tuning import Tuning
 from elastic.control.values import AS_BEFORE
-from elastic.errors import ElasticError
+from elastic.errors import ElasticError, SettingError
 
 _GONE = (RayActorError, ActorUnschedulableError, GetTimeoutError)
 _ANSWER_S = 10.0
@@ -130,9 +130,13 @@ def pause(run: str, *, for_s: float | None = None, timeout_s: float = 60.0, addr
         address: of the cluster; default: the connection there is, RAY_ADDRESS, the one on this machine.
 
     Raises:
+        SettingError: for_s is out of its range.
         NoClusterError: nothing answers at the address.
         ElasticError: no such run is there, it refuses, or it has not stopped in time.
     """
+
+    if for_s is not None and not 0 < for_s < math.inf:
+        raise SettingError(f"for_s={for_s} must be a positive number of seconds; None: as Limits.hold_timeout_s says")
 
     def is_held(state: RunState) -> bool:
         return state.care.hold is not None
@@ -271,7 +275,8 @@ def _call(run: str, method: str, deadline_s: float, *arguments: Any) -> Any:
         except _GONE as error:
             if time.monotonic() > deadline_s:
                 raise ElasticError(
-                    f"the supervisor of the run {run} does not answer: {type(error).__name__}"
+                    f"the supervisor of the run {run} does not answer ({type(error).__name__}): where it died, the "
+                    "driver starts the next one within seconds: ask again, or give it longer (timeout_s)"
                 ) from error
             time.sleep(_POLL_S)
 

@@ -57,7 +57,7 @@ class Asked:
             )
             return Schedule(entries=(entry,))
         text = str(self.schedule)
-        return parse(Path(text[1:]).read_text() if text.startswith("@") else text)
+        return parse(_text_in(Path(text[1:])) if text.startswith("@") else text)
 
     def until_s(self, faults: Schedule) -> float:
         """When the last fault strikes.
@@ -105,8 +105,25 @@ def chaos(run: str, **options: Any) -> None:
 
     with connected(asked.address):
         told = Campaign(run, asked, tell).carry_out(faults, until_s)
-    if asked.fault is not None and isinstance(told[0], ev.FaultRefused):
-        raise ElasticError(f"{told[0].fault} did not strike: {told[0].reason}")
+    refused = [came for came in told if isinstance(came, ev.FaultRefused)]
+    if asked.fault is not None and refused:
+        raise ElasticError(f"{refused[0].fault} did not strike: {refused[0].reason}")
+    if refused and len(refused) == len(told):
+        raise ElasticError(f"none of {len(told)} faults struck; of the last one: {refused[-1].reason}")
+    if not told:
+        click.echo(f"no fault was due within --for {until_s:g} s", err=True)
+
+
+def _text_in(path: Path) -> str:
+    """
+    Raises:
+        SettingError: it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingError(f"--schedule @{path} cannot be read ({why}): name a text file with faults") from error
 
 
 class Campaign:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from elastic.commands.style import UNSOUND, address_option
+from elastic.commands.style import UNSOUND, address_option, timeout_option
 from elastic.commands.style import json_option as _json
 from elastic.commands.style import tell as _say
 
@@ -22,9 +22,7 @@ _persistent = click.option("--persistent", metavar="URL", help="Root of the pers
 _required = click.option("--persistent", metavar="URL", required=True, help="Root of the persistent store.")
 _disk = click.option("--disk", type=click.Path(path_type=Path), help="This node's disk (Checkpoint.disk).")
 _peers = click.option("--peers", is_flag=True, help="All nodes of a cluster where RUN lives, by its replica actors.")
-_timeout = click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds for each shard."
-)
+_timeout = timeout_option(3600.0, "for each shard")
 _step = click.option("--step", type=click.IntRange(min=0), help="Default: the newest that is whole.")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from elastic.commands.journals import journal_file
-from elastic.commands.style import json_option
+from elastic.commands.style import Finite, json_option
 from elastic.control.plain import in_json
 from elastic.errors import RefusedError
 from elastic.report.content.model import Report
@@ -49,7 +49,7 @@ def report(run: str, output: Path | None, as_json: bool, address: str | None) ->
 
 @click.command(epilog=_RUN_HELP)
 @click.argument("run")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds.")
+@click.option("--interval", type=Finite(min=0.1), default=1.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print it and end.")
 @_address
 def top(run: str, interval: float, once: bool, address: str | None) -> None:

@@ -5,7 +5,7 @@ import socket
 
 import click
 
-from elastic.commands.style import address_option, json_option, tell
+from elastic.commands.style import address_option, json_option, tell, timeout_option
 from elastic.control.values import AS_BEFORE, NONE_LEFT_OUT
 from elastic.errors import ElasticError
 
@@ -36,7 +36,7 @@ class Steps(click.ParamType):
     help="A to B-1 are left out, in place of earlier ones; none: no step is.",
 )
 @click.option("--persistent", metavar="URL", help="RUN has ended: send its next life back.")
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds until all have gone back.")
+@timeout_option(600.0, "until all have gone back")
 @address_option
 @json_option
 def rewind(

@@ -37,6 +37,12 @@ class Finite(click.FloatRange):
         return found
 
 
+def timeout_option(default_s: float, until: str) -> Callable[[Function], Function]:
+    """How long the command waits for others; every wait ends."""
+    told = f"Seconds {until}."
+    return click.option("--timeout", type=Finite(min=0.1), default=default_s, show_default=True, help=told)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, for a program.")
 address_option = click.option(
     "--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine."
@@ -68,6 +74,21 @@ def run_cli(group: click.Group) -> None:
     except (ElasticError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(FAILED)
+    except Exception as error:
+        if not _is_of_ray(error):
+            raise  # a bug of ours, with all that is known of it
+        click.echo(f"error: {_last_word(error)}: does the cluster live? `elastic doctor` looks at it", err=True)
+        sys.exit(FAILED)
+
+
+def _is_of_ray(error: Exception) -> bool:
+    return any(kind.__module__.partition(".")[0] == "ray" for kind in type(error).__mro__)
+
+
+def _last_word(error: Exception) -> str:
+    """Ray tells a whole story, in many lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1].rstrip(':.')}" if lines else type(error).__name__
 
 
 def between(interval: tuple[float, float] | None, digits: int, sign: str = "") -> str:

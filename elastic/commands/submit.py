@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from elastic.commands.patience import answer
-from elastic.commands.style import UNSOUND, json_option
+from elastic.commands.style import UNSOUND, json_option, timeout_option
 from elastic.control.plain import in_json
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
@@ -33,13 +33,7 @@ _SILENT = "the dashboard has not answered within --timeout {:g} s: is it alive, 
 @click.option("--pip", "packages", multiple=True, metavar="PACKAGE", help="For the job's environment; repeatable.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="For the job; repeatable.")
 @click.option("--address", default=None, help="Of the dashboard; default: RAY_API_SERVER_ADDRESS, or port 8265 here.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.1),
-    default=120.0,
-    show_default=True,
-    help="Seconds that the dashboard may take to answer, and a working directory to be sent.",
-)
+@timeout_option(120.0, "that the dashboard may take to answer, and a working directory to be sent")
 @click.option("--no-wait", is_flag=True, help="Print the job's id and leave.")
 @json_option
 def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
@@ -67,7 +61,11 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
     if options["no_wait"]:
         click.echo(in_json({"job": job, "status": "submitted"}) if as_json else job)
         return
-    status = _follow(client, job, as_json, timeout_s)
+    try:
+        status = _follow(client, job, as_json, timeout_s)
+    except KeyboardInterrupt:
+        click.echo(f"{job} goes on: `ray job logs -f {job}` shows its log, `ray job stop {job}` ends it", err=True)
+        raise
     click.echo(f"{job} {status.value.lower()}", err=True)
     if as_json:
         click.echo(in_json({"job": job, "status": status.value.lower()}))

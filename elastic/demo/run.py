@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from elastic.actors.policy_file import load_policy
 from elastic.control.outcome import Result
 from elastic.demo.faults import Injector
 from elastic.demo.hosts import Hosts
@@ -32,6 +33,8 @@ def demo(
 ) -> dict[str, Any]:
     """Run it; returns what it writes to `out/run.json`, and prints it, or the story for people."""
     began_s = time.time()
+    if policy is not None:
+        load_policy(policy)  # what is wrong with it is told before anything is started, or removed
     for old in ("faulty", "clean"):
         shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)

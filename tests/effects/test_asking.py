@@ -13,7 +13,7 @@ from elastic.control.care import Hold
 from elastic.control.state import Phase, Restoring, RunState
 from elastic.control.tuning import Tuning
 from elastic.control.values import Fork
-from elastic.errors import ElasticError
+from elastic.errors import ElasticError, SettingError
 from elastic.settings import RunSettings
 from tests.effects.helpers import LONG_S
 
@@ -74,6 +74,15 @@ def test_what_a_supervisor_died_with_is_asked_of_the_next_one(call, before, afte
     line = call(Line(before, [], [after]))
     assert ask() == {"RewindAsked": 4, "TuneAsked": 7}.get(type(wish).__name__)
     assert line.asked == [wish, wish] and line.state == after
+
+
+@pytest.mark.parametrize("for_s", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_pause_that_is_no_time_is_refused_before_anybody_is_asked(call, for_s):
+    """The driver would pass over it, and who has asked would wait."""
+    line = call(Line(TRAINS))
+    with pytest.raises(SettingError, match=r"for_s=.* must be a positive number of seconds"):
+        asking.pause("r", for_s=for_s)
+    assert line.asked == []
 
 
 def test_a_refusal_is_an_error(call):

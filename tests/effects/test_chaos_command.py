@@ -10,6 +10,7 @@ from elastic.actors import asking, cluster
 from elastic.cli import cli
 from elastic.control import events as ev
 from elastic.control.faults import FaultKind
+from elastic.errors import SettingError
 
 
 def chaos(*arguments: str):
@@ -54,6 +55,12 @@ def test_a_schedule_may_come_from_a_file(tmp_path):
 def test_what_makes_no_sense_is_refused_before_anything_is_broken(arguments, told):
     done = chaos(*arguments)
     assert done.exit_code == 1 and told in str(done.exception)
+
+
+def test_a_schedule_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "faults").write_bytes(b"\xff\xfe1 kill")
+    done = chaos("--schedule", f"@{tmp_path / 'faults'}")
+    assert done.exit_code == 1 and isinstance(done.exception, SettingError) and "it is not UTF-8" in str(done.exception)
 
 
 @pytest.mark.parametrize("option", ["--duration", "--for"])
@@ -117,6 +124,18 @@ def test_a_schedule_goes_on_when_one_of_its_faults_is_refused(run):
     assert ["refused" in line for line in lines] == [True, False, True]
     assert run.asked_s[1] - run.asked_s[0] >= 0.25
     assert len({line["name"] for line in lines}) == 3
+
+
+def test_a_schedule_of_which_nothing_strikes_has_failed(run):
+    """Whoever tests a run so has tested nothing."""
+    done = chaos("--schedule", "0 stop; 0.1 stop rank:1", "--json")
+    assert len(done.output.splitlines()) == 2 and done.exit_code == 1
+    assert str(done.exception) == "none of 2 faults struck; of the last one: night is not to be stopped"
+
+
+def test_it_is_said_that_no_fault_was_due(run):
+    done = chaos("--schedule", "5 kill", "--for", "0.2")
+    assert (done.exit_code, done.stdout) == (0, "") and done.stderr == "no fault was due within --for 0.2 s\n"
 
 
 def test_faults_of_nodes_follow_the_nodes_that_are_there(run):

@@ -13,13 +13,14 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from ray.exceptions import RayActorError, RaySystemError, RpcError
 
 from elastic.actors import asking, cluster, draining
 from elastic.api import fit
 from elastic.cli import cli, main
 from elastic.commands import running
 from elastic.commands.reference import exit_codes, leaves, render, takes_json
-from elastic.commands.style import CODES, UNSOUND, tell
+from elastic.commands.style import CODES, UNSOUND, Finite, tell
 from elastic.control.values import NONE_LEFT_OUT
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
@@ -220,6 +221,12 @@ def test_an_error_is_one_sentence_on_stderr(monkeypatch, capsys):
         ["goodput", "runs/nigth"],
         ["run", "train.yaml", "--config", "other.yaml"],
         ["simulate", "case-study", "nowhere"],
+        ["tune", "night"],
+        ["chaos", "night", "--schedule", "@nowhere"],
+        ["status", "gs://bucket"],
+        ["top", "gs://bucket/", "--once"],
+        ["goodput", "s3://bucket/runs/night"],
+        ["demo", "--out", "nowhere", "--policy", "nowhere.py:decide"],
     ],
     ids=" ".join,
 )
@@ -227,6 +234,66 @@ def test_what_is_asked_for_in_the_wrong_way_is_wrong_use(monkeypatch, capsys, ar
     """Whether click finds it or a setting does."""
     code, out, err = called(monkeypatch, capsys, *arguments)
     assert (code, out) == (2, "") and "error: " in err.lower()
+
+
+# Options whose value a setting judges, in its own words.
+JUDGED = {
+    ("size", "--params"): ["--hosts", "1"],
+    ("size", "--bytes-per-param"): ["--params", "1e9", "--hosts", "1"],
+    ("doctor", "--params"): ["--no-cluster"],
+    ("doctor", "--bytes-per-param"): ["--params", "1e9", "--no-cluster"],
+    ("tune", "--lr-factor"): ["night"],
+}
+
+
+def test_all_other_options_refuse_what_is_no_number_by_themselves():
+    """A wait that is no number of seconds would never end."""
+    kinds = (type(click.FLOAT), click.FloatRange)
+    loose = {
+        (name, param.opts[0])
+        for name, one in COMMANDS.items()
+        for param in one.params
+        if isinstance(param.type, kinds) and not isinstance(param.type, Finite)
+    }
+    assert loose == set(JUDGED)
+
+
+OTHERS = [("pause", "--for"), ("pause", "--timeout"), ("top", "--interval"), ("drain", "--deadline")]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+@pytest.mark.parametrize(("name", "option"), [*JUDGED, *OTHERS])
+def test_what_is_no_number_is_wrong_use(monkeypatch, capsys, name, option, number):
+    code, out, err = called(monkeypatch, capsys, name, *JUDGED.get((name, option), ["night"]), option, number)
+    assert (code, out) == (2, "") and number in err
+
+
+def test_a_demo_that_can_not_decide_removes_nothing(monkeypatch, capsys, tmp_path):
+    (tmp_path / "clean").mkdir()
+    code, _, err = called(monkeypatch, capsys, "demo", "--out", str(tmp_path), "--policy", "nowhere.py:decide")
+    assert code == 2 and "there is no such file" in err and (tmp_path / "clean").is_dir()
+
+
+@pytest.mark.parametrize(
+    "failure", [RaySystemError("the head is gone\nwith a story"), RpcError("late"), RayActorError()], ids=type
+)
+def test_what_ray_raises_is_one_sentence(monkeypatch, capsys, failure):
+    def failing(*_, **__):
+        raise failure
+
+    monkeypatch.setattr(asking, "resume", failing)
+    code, out, err = called(monkeypatch, capsys, "resume", "night")
+    assert (code, out) == (1, "") and err.startswith(f"error: {type(failure).__name__}") and err.count("\n") == 1
+    assert "elastic doctor" in err
+
+
+def test_a_bug_of_ours_is_told_with_all_that_is_known_of_it(monkeypatch, capsys):
+    def failing(*_, **__):
+        raise AssertionError("ours")
+
+    monkeypatch.setattr(asking, "resume", failing)
+    with pytest.raises(AssertionError, match="ours"):
+        called(monkeypatch, capsys, "resume", "night")
 
 
 def test_wrong_use_shows_the_usage(monkeypatch, capsys):

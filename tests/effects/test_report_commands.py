@@ -176,6 +176,34 @@ def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
     assert b"running" in before and b"succeeded" in shown
 
 
+def test_ctrl_c_ends_top_and_leaves_the_last_picture(run: Path) -> None:
+    written(a_night().lines[:-2], run)
+    code = "from elastic.cli import main; main()"
+    command = f"{sys.executable} -c '{code}' top {run} --interval 0.1"
+    environment = ["env", "TERM=xterm", "COLUMNS=100", "LINES=60"]
+    watching = subprocess.Popen(
+        [*environment, "script", "-qefc", command, "/dev/null"], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    try:
+        assert watching.stdout is not None and watching.stdin is not None
+        before = b""
+        while b"running" not in before and (more := os.read(watching.stdout.fileno(), 1 << 16)):
+            before += more
+        watching.stdin.write(b"\x03")
+        watching.stdin.flush()
+        shown = b""
+        while more := os.read(watching.stdout.fileno(), 1 << 16):
+            shown += more
+        assert watching.wait(60) == 0
+    finally:
+        watching.stdin.close()
+        watching.stdout.close()
+        watching.kill()
+        watching.wait()
+    assert b"where the time went" in shown.rpartition(b"\x1b[?1049l")[2], "after the screen is given back"
+    assert b"Traceback" not in shown
+
+
 def test_top_says_that_a_run_is_silent_until_it_has_ended(tmp_path: Path) -> None:
     """Its driver may be gone for good; a new one may come."""
     scribe = Scribe(began_s=time.time() - 60)

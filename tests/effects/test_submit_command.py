@@ -102,6 +102,15 @@ def test_a_log_that_breaks_off_says_how_to_see_the_rest(monkeypatch):
     assert isinstance(done.exception, ElasticError) and "ray job logs -f job-1" in str(done.exception)
 
 
+def test_who_interrupts_the_log_is_told_that_the_job_goes_on(monkeypatch):
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("elastic.commands.submit._follow", interrupted)
+    done = run(monkeypatch, Dashboard(), "--", "x")
+    assert done.exit_code != 0 and "job-1 goes on: `ray job logs -f job-1` shows its log" in done.stderr
+
+
 def test_a_job_that_is_refused_is_one_sentence(monkeypatch):
     done = run(monkeypatch, Dashboard(refuses="no agent"), "--", "x")
     assert str(done.exception) == "the job was not taken (no agent): check --working-dir, --pip and --env"
