@@ -6,6 +6,10 @@ One run of steps that last 50 ms by sleeping, as those that compute elsewhere do
 what is on, and what follows. Somebody looks at the page all the time, as a browser does; where nothing is to be told,
 the page's process is stopped. What workers do (flight pages, the times in their reports) is part of the control plane
 and always on. A journal with gaps is no easier to account for than a whole one.
+
+Two things are judged: the time of a step, and the processor time that all processes of the run take for it, as a share
+of what the workers have (their number times the step). The second is what would be lost at most on a machine without a
+core to spare; it can be told on a busy machine too, where the first one may not.
 """
 
 import contextlib
@@ -33,10 +37,13 @@ from benchmarks.quadruples import (
     Block,
     Compared,
     Does,
+    contrasts,
     cost,
     log_ratios,
     planned,
+    processor_shares,
     resolves,
+    share,
     step_s,
     verdict,
 )
@@ -173,7 +180,7 @@ def measure(minutes: float, block_s: float, *, workers: int, seed: int) -> dict[
         commits_s = [at_s - begin_s for at_s in _commits_s(job)]
     told = {"step_s": STEP_S, "spin_s": SPIN_S, "block_s": block_s, "seconds": seconds, "workers": workers}
     settings = {**told, "dropped_steps": DROPPED, "limit": LIMIT, "seed": seed}
-    summary = summarized(blocks, commits_s, computed, seed)
+    summary = summarized(blocks, commits_s, computed, workers * STEP_S, seed)
     return {**summary, "reports_viewed": viewer.reports, "settings": settings}
 
 
@@ -220,12 +227,21 @@ def summarized(
     blocks: Sequence[Block],
     commits_s: Sequence[float],
     computed: Sequence[tuple[float, float, dict[str, float]]],
+    whole_s: float,
     seed: int,
 ) -> dict[str, Any]:
-    """Costs with their intervals, the verdict, and what each role computes in a step, on and off."""
+    """Costs with their intervals, verdicts, and what each role computes in a step, on and off.
+
+    Args:
+        whole_s: processor time of a step that all workers have together.
+    """
     taken_s = [step_s(commits_s, block) for block in blocks]
     ratios = log_ratios(blocks, taken_s)
     costs = {one: cost(ratios[one], seed) for one in Compared}
+    all_s = [(from_s, until_s, sum(spent.values())) for from_s, until_s, spent in computed]
+    shares = processor_shares(commits_s, all_s, whole_s)
+    differences = contrasts(blocks, shares)
+    of_processors = {one: share(differences[one], seed) for one in Compared}
     found = costs[Compared.OBSERVABILITY]
     roles: dict[str, dict[str, float]] = {}
     steps: Counter[Does] = Counter()
@@ -235,34 +251,51 @@ def summarized(
             for role, seconds in spent.items():
                 of_role = roles.setdefault(role, {Does.SEEN.value: 0.0, Does.BARE.value: 0.0})
                 of_role[block.does.value] += seconds
-    rows = zip(blocks, taken_s, strict=True)
+    rows = zip(blocks, taken_s, shares, strict=True)
     return {
         "ratio": None if found is None else 1 - found.mean,
         "ratio_ci95": None if found is None else [1 - found.high, 1 - found.low],
         "verdict": verdict(costs).value,
         "resolves": resolves(costs),
         "costs": {one.value: told and dataclasses.asdict(told) for one, told in costs.items()},
+        "processor_verdict": verdict(of_processors).value,
+        "processor_resolves": resolves(of_processors),
+        "processor_costs": {one.value: told and dataclasses.asdict(told) for one, told in of_processors.items()},
         "cpu_s_per_step": {
             role: {does: spent / max(1, steps[Does(does)]) for does, spent in told.items()}
             for role, told in sorted(roles.items())
         },
         "blocks": [
-            {"compared": block.compared.value, "letter": block.letter, "does": block.does.value, "step_s": taken}
-            for block, taken in rows
+            {
+                "compared": block.compared.value,
+                "letter": block.letter,
+                "does": block.does.value,
+                "step_s": taken,
+                "processors": taken_up,
+            }
+            for block, taken, taken_up in rows
         ],
     }
 
 
 def lines(told: dict[str, Any]) -> Iterator[str]:
     """For people."""
-    for name, one in told["costs"].items():
+    settings = told["settings"]
+    known, limit = settings["spin_s"] / settings["step_s"], f"below {100 * settings['limit']:g} %"
+    yield from _judged(told["costs"], "of a step", told["resolves"], known)
+    yield f"time of a step, {limit}: {told['verdict']}"
+    of_processors = known / settings["workers"]
+    yield from _judged(told["processor_costs"], "of processors", told["processor_resolves"], of_processors)
+    yield f"processor time, {limit}: {told['processor_verdict']}"
+    for role, of in told["cpu_s_per_step"].items():
+        yield f"{role:14} {1e3 * of['seen']:.3f} ms of CPU a step, {1e3 * of['bare']:.3f} without"
+
+
+def _judged(costs: dict[str, Any], of: str, is_resolved: bool, known: float) -> Iterator[str]:
+    for name, one in costs.items():
         if one is None:
             yield f"{name:14} no whole quadruple"
             continue
         mean, low, high = (100 * one[key] for key in ("mean", "low", "high"))
-        yield f"{name:14} {mean:+.3f} % of a step, 95 % in {low:+.3f} to {high:+.3f}, {one['quadruples']} quadruples"
-    for role, of in told["cpu_s_per_step"].items():
-        yield f"{role:14} {1e3 * of['seen']:.3f} ms of CPU a step, {1e3 * of['bare']:.3f} without"
-    known = 100 * told["settings"]["spin_s"] / told["settings"]["step_s"]
-    yield f"the controls must show 0 and {known:.2f} %: they {'do' if told['resolves'] else 'do not'}"
-    yield f"below {100 * told['settings']['limit']:g} %: {told['verdict']}"
+        yield f"{name:14} {mean:+.3f} % {of}, 95 % in {low:+.3f} to {high:+.3f}, {one['quadruples']} quadruples"
+    yield f"the controls must show 0 and {100 * known:.3f} %: they {'do' if is_resolved else 'do not'}"

@@ -1,8 +1,9 @@
 """Pure. A run in which something is switched on and off in blocks of some seconds: when, and what it costs.
 
 Blocks come in quadruples, A B B A: what drifts meanwhile meets both alike. What is compared is the mean time from
-commit to commit within a quadruple. Two controls are played in the same run: one in which nothing is switched, which
-must show nothing, and one in which something of a known cost is, which must show that.
+commit to commit within a quadruple, and what all processes of the run compute for a step. Two controls are played in
+the same run: one in which nothing is switched, which must show nothing, and one in which something of a known cost is,
+which must show that.
 """
 
 import math
@@ -66,7 +67,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Share of a step's time. low, high: its mean lies between them in 95 % of resamplings."""
+    """Share of a step's time, or of processors. low, high: its mean lies between them in 95 % of resamplings."""
 
     mean: float
     low: float
@@ -108,27 +109,58 @@ def step_s(commits_s: Sequence[float], block: Block) -> float | None:
     return (kept[-1] - kept[0]) / (len(kept) - 1) if len(kept) > 1 else None
 
 
-def log_ratios(blocks: Sequence[Block], taken_s: Sequence[float | None]) -> dict[Compared, list[float]]:
-    """By what is compared, how much longer a step of B takes, a logarithm for each whole quadruple."""
+def contrasts(blocks: Sequence[Block], values: Sequence[float | None]) -> dict[Compared, list[float]]:
+    """By what is compared, by how much the mean of B is above that of A, for each quadruple of which all is known."""
     found: dict[Compared, list[float]] = {one: [] for one in Compared}
     for first in range(0, len(blocks), len(LETTERS)):
-        four = taken_s[first : first + len(LETTERS)]
-        known_s = [one for one in four if one is not None]
-        if len(known_s) == len(LETTERS):
-            a, b, again_b, again_a = map(math.log, known_s)
+        four = values[first : first + len(LETTERS)]
+        known = [one for one in four if one is not None]
+        if len(known) == len(LETTERS):
+            a, b, again_b, again_a = known
             found[blocks[first].compared].append((b + again_b - a - again_a) / 2)
     return found
 
 
+def log_ratios(blocks: Sequence[Block], taken_s: Sequence[float | None]) -> dict[Compared, list[float]]:
+    """By what is compared, how much longer a step of B takes, a logarithm for each whole quadruple."""
+    return contrasts(blocks, [None if one is None else math.log(one) for one in taken_s])
+
+
 def cost(ratios: Sequence[float], seed: int) -> Cost | None:
     """What share of B's time is lost, from log ratios; None where there are none."""
-    if not ratios:
+    found = share(ratios, seed)
+    if found is None:
+        return None
+    mean, low, high = (-math.expm1(-one) for one in (found.mean, found.low, found.high))
+    return Cost(mean=mean, low=low, high=high, quadruples=found.quadruples)
+
+
+def share(differences: Sequence[float], seed: int) -> Cost | None:
+    """Of what is a share already; None where there are none."""
+    if not differences:
         return None
     chance = random.Random(seed)
-    means = sorted(statistics.fmean(chance.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    means = sorted(statistics.fmean(chance.choices(differences, k=len(differences))) for _ in range(RESAMPLES))
     low, high = means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
-    lost = [-math.expm1(-one) for one in (statistics.fmean(ratios), low, high)]
-    return Cost(mean=lost[0], low=lost[1], high=lost[2], quadruples=len(ratios))
+    return Cost(mean=statistics.fmean(differences), low=low, high=high, quadruples=len(differences))
+
+
+def processor_shares(
+    commits_s: Sequence[float], computed: Sequence[tuple[float, float, float]], whole_s: float
+) -> list[float | None]:
+    """What all processes computed for a step, as a share of the processor time that a step of the workers takes up.
+
+    Args:
+        computed: of each block: from when to when it was looked at, and the processor seconds meanwhile.
+        whole_s: of a step, of all workers together.
+
+    Returns:
+        By block; None where no step was committed.
+    """
+    steps = [bisect_left(commits_s, until_s) - bisect_left(commits_s, from_s) for from_s, until_s, _ in computed]
+    return [
+        spent_s / count / whole_s if count else None for count, (_, _, spent_s) in zip(steps, computed, strict=True)
+    ]
 
 
 def resolves(costs: Mapping[Compared, Cost | None]) -> bool:

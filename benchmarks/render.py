@@ -110,6 +110,7 @@ def report(found: Found) -> str:
         "checkpoint": ("Snapshots", _snapshot_tables),
         "corruption": ("Damaged checkpoints", lambda result: [tables.corruption({"elastic": result["corruption"]})]),
         "overhead": ("Overhead", lambda result: [tables.overhead(result)]),
+        "observability": ("Telling of a run", lambda result: [tables.observability(result)]),
         "control_plane": ("Control plane", lambda result: [tables.control_plane(result)]),
         "simulator": ("Simulated", _simulated_tables),
         "gpu": ("GPU", lambda result: [tables.gpu(result)]),

@@ -212,6 +212,33 @@ def overhead(result: Result) -> Table:
     )
 
 
+def observability(result: Result) -> Table:
+    """What ledger, journal, metrics and live page cost together, beside two controls."""
+    settings, lines = result["settings"], []
+    known = settings["spin_s"] / settings["step_s"]
+    judged = (
+        ("time of a step", "costs", "verdict", known),
+        ("processor time of the workers", "processor_costs", "processor_verdict", known / settings["workers"]),
+    )
+    for what, costs, verdict, cost in judged:
+        shown = [_share(result[costs][one]) for one in ("observability", "null", "positive")]
+        lines.append((what, *shown, f"{100 * cost:.3f} %", result[verdict]))
+    roles = ", ".join(
+        f"{role} {1e3 * of['seen']:.2f} ({1e3 * of['bare']:.2f})" for role, of in result["cpu_s_per_step"].items()
+    )
+    goal = f"below {100 * settings['limit']:g} %"
+    columns = ("share of the", "telling of the run", "control: nothing", "control: a known cost", "which is", goal)
+    note = f"Processor time of a step, ms, and without what tells of the run: {roles}."
+    title = "What telling of a run costs, and 95 % of its mean"
+    return Table(title=title, columns=columns, rows=tuple(lines), notes=(note,))
+
+
+def _share(cost: Mapping[str, float] | None) -> str:
+    if cost is None:
+        return ""
+    return f"{100 * cost['mean']:+.3f} % [{100 * cost['low']:+.3f}, {100 * cost['high']:+.3f}]"
+
+
 def control_plane(result: Result) -> Table:
     """The supervisor at some sizes."""
     names = {

@@ -36,4 +36,6 @@ def test_a_run_is_switched_and_what_that_costs_is_told(tmp_path: Path) -> None:
     assert set(computed) >= {"driver", "supervisor", "monitors", "page", "workers", "ray"}
     assert computed["page"]["bare"] < 0.1 * computed["page"]["seen"], "it stands still where nothing is told"
     assert computed["driver"]["bare"] < computed["driver"]["seen"]
-    assert "below 0.5 %: not resolved" in played.stdout and "workers" in played.stdout
+    assert set(result["processor_costs"]) == set(result["costs"]) and result["processor_verdict"] == "not resolved"
+    assert "time of a step, below 0.5 %: not resolved" in played.stdout and "workers" in played.stdout
+    assert "processor time, below 0.5 %: not resolved" in played.stdout

@@ -12,11 +12,14 @@ from benchmarks.quadruples import (
     Cost,
     Does,
     Verdict,
+    contrasts,
     cost,
     does_at,
     log_ratios,
     planned,
+    processor_shares,
     resolves,
+    share,
     step_s,
     verdict,
 )
@@ -89,6 +92,23 @@ def test_a_quadruple_that_lacks_a_block_is_left_out():
     ratios = log_ratios(blocks, [1.0, None, 1.0, 1.0, *[1.0, 2.0, 2.0, 1.0] * 3])
     assert ratios[Compared.OBSERVABILITY] == [pytest.approx(math.log(2))]
     assert cost([], seed=0) is None
+
+
+def test_what_all_processes_compute_for_a_step_is_a_share_of_what_the_workers_have():
+    commits_s = [0.05 * number for number in range(100)]
+    computed = [(0.01, 1.01, 0.4), (1.01, 2.01, 0.8), (9.0, 10.0, 0.1)]
+    assert processor_shares(commits_s, computed, whole_s=0.2) == [pytest.approx(0.1), pytest.approx(0.2), None]
+
+
+@pytest.mark.parametrize("longer", [0.0, 0.002, 0.01])
+def test_what_processors_lose_is_found_among_what_they_do_anyway(longer):
+    """A step takes a fourth of the workers' processors, more or less; what is looked for is much smaller."""
+    blocks, chance = planned(480.0, BLOCK_S), random.Random(1)
+    values = [0.25 + longer * (block.does is Does.SEEN) + chance.gauss(0.0, 0.002) for block in blocks]
+    found = contrasts(blocks, values)[Compared.OBSERVABILITY]
+    told = share(found, seed=0)
+    assert told.low <= longer <= told.high and told.high - told.low < 0.004
+    assert told.quadruples == len(found) == 14 and share([], seed=0) is None
 
 
 def costs(found=(0.001, 0.002, 0.003), null=(-0.001, 0.0, 0.001), positive=(0.004, 0.005, 0.006), quadruples=18):

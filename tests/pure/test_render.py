@@ -406,3 +406,25 @@ def test_a_way_that_was_left_out_has_a_row_that_says_so() -> None:
     rows = left_out(list(WAYS)[1:])
     assert [(row["system"], row["note"]) for row in rows] == [(next(iter(WAYS)), "left out of this run")]
     assert all(row[figure] is None for row in rows for figure in tables.KEPT)
+
+
+def test_what_telling_of_a_run_costs_is_shown_beside_its_controls() -> None:
+    cost = {"mean": 0.001, "low": -0.0005, "high": 0.002, "quadruples": 14}
+    told = {"observability": cost, "null": cost, "positive": None}
+    found = result(
+        benchmark="observability",
+        costs=told,
+        processor_costs=told,
+        verdict="not resolved",
+        processor_verdict="met",
+        cpu_s_per_step={"driver": {"seen": 0.0012, "bare": 0.001}},
+        settings={"spin_s": 250e-6, "step_s": 0.05, "workers": 4, "limit": 0.005},
+    )
+    table = tables.observability(found)
+    shown = cells(table)
+    assert [row["below 0.5 %"] for row in shown.values()] == ["not resolved", "met"]
+    assert [row["which is"] for row in shown.values()] == ["0.500 %", "0.125 %"]
+    first = shown["time of a step"]
+    assert first["telling of the run"] == "+0.100 % [-0.050, +0.200]" and first["control: a known cost"] == ""
+    assert table.notes[0].endswith("driver 1.20 (1.00).")
+    assert "## Telling of a run" in render.report({"observability": [found]})
