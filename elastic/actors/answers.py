@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from ray.exceptions import RayActorError
+
 
 class Answers:
     """A thread in which calls go on, one after the other.
@@ -44,3 +46,10 @@ class Answers:
                 self._queue.get()()
         except Exception as error:  # nobody would hear it here
             self._crash(error)
+
+
+def first_line(error: Exception) -> str:
+    """The sentence of a Ray error, without its pages of advice."""
+    cause = "its process or node is gone" if isinstance(error, RayActorError) else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{cause} ({lines[-1] if lines else 'no detail'})"[:400]

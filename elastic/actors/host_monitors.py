@@ -15,12 +15,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from elastic.actors.admission import Admission
 from elastic.actors.fleet import Emit
 from elastic.actors.monitor import UNREACHABLE, HostMonitor
+from elastic.actors.refusals import Refusals
 from elastic.actors.relays import Relays
 from elastic.actors.series import GpuSeries
 from elastic.chaos.striking import Scene
 from elastic.control import events as ev
+from elastic.control.envelopes import beat_of
 from elastic.control.faults import Fault
-from elastic.control.flight import Reading
 from elastic.control.refusing import misplaced
 from elastic.control.silences import Silences
 from elastic.settings import RunSettings
@@ -65,7 +66,8 @@ class HostMonitors:
         self._silences: Silences[str] = Silences(time.monotonic())  # of nodes' monitors, since each was heard
         self._relays = Relays(self._believe, self._relayed, then, self._lost, limits)
         self._watched: dict[str, str] = {}
-        self._refused: set[tuple[str, str]] = set()
+        self._refusals = Refusals()
+        self._garbled: set[str] = set()  # nodes whose monitor has answered with what is no beat; asked again soon
         self._is_measured: dict[str, bool] = {}  # whether another node's bytes came fast enough; False: there was none
 
     def need(self, node: str) -> None:
@@ -95,6 +97,8 @@ class HostMonitors:
                 del self._replacements[node]
                 if is_needed(node):
                     self.need(node)
+        while self._garbled:
+            self._listen(self._garbled.pop())
         self._relays.replace_hung(now_s)
         self.admission.recheck()
 
@@ -187,17 +191,15 @@ class HostMonitors:
                 alive, logged = ray.get(list(pair), timeout=_END_S)
                 if alive:
                     log.warning("processes that could not be ended: %s", alive)
-                for one in logged:
+                for one in beat_of(node, (logged, ())).news:
                     self._believe(node, one)
 
     def _believe(self, node: str, event: ev.Event) -> None:
         """Pass on what is this monitor's to tell; say once of each kind that something was not."""
-        why_not = misplaced(node, event, self._watched)
-        if not why_not:
+        if why_not := misplaced(node, event, self._watched):
+            self._refusals.say(node, type(event).__name__, why_not)
+        else:
             self._emit(event)
-        elif (node, type(event).__name__) not in self._refused:
-            self._refused.add((node, type(event).__name__))
-            log.warning("refused: %s", why_not)
 
     def kill(self) -> None:
         self._relays.kill()
@@ -260,11 +262,19 @@ class HostMonitors:
             self._relays.add(node, monitor)
             return
 
-        def heard(beat: tuple[list[ev.Event], tuple[Reading, ...]]) -> None:
-            news, readings = beat
+        def heard(message: Any) -> None:
+            beat = beat_of(node, message)
+            if beat.why_not:
+                self._refusals.say(node, "beat", beat.why_not)
+            if not beat.is_heard:
+                if node not in self._silences:
+                    self._silences.begin(node, time.monotonic())  # it has started
+                self._garbled.add(node)
+                return
             self._silences.begin(node, time.monotonic())
-            for event in (*news, ev.HostBeat(node=node, readings=readings)):
+            for event in beat.news:
                 self._believe(node, event)
+            self._emit(ev.HostBeat(node=node, readings=beat.readings))
             self._listen(node)
 
         def lost(error: Exception) -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
 
 from elastic.actors import crown
-from elastic.actors.answers import Answers
+from elastic.actors.answers import Answers, first_line
 from elastic.actors.draining import Drains
 from elastic.actors.fleet import Emit
 from elastic.actors.former import Heirloom
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.probing import Probes
+from elastic.actors.refusals import Refusals
 from elastic.actors.slots import Slots, is_reserved, place_of
 from elastic.actors.staff import Hand, Staff
 from elastic.actors.striker import Striker
@@ -30,9 +30,11 @@ from elastic.actors.worker_actor import call
 from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.adoption import newest_view
+from elastic.control.envelopes import news_of
 from elastic.control.faults import Fault, FaultKind
+from elastic.control.refusing import presumed
 from elastic.control.values import CommitId, View
-from elastic.errors import SupersededError
+from elastic.errors import ElasticError, SupersededError
 from elastic.settings import RunSettings
 from elastic.train.flight import PAGES, page_path, page_pattern
 from elastic.train.runner import TrainFn
@@ -63,7 +65,7 @@ class RayFleet:
     ) -> None:
         self._settings, self._emit_event, self._crash = settings, emit, crash
         self._run, self._incarnation = settings.run, settings.incarnation
-        self._told = (0, -1)
+        self._told, self._refusals = (0, -1), Refusals()
         self._reign, self._probes = crown.Reign(settings.run, settings.incarnation, crash), Probes(self._emit)
         self._hands: dict[str, Hand] = {}
         self._slots = Slots(settings.scaling, self._name(""))
@@ -134,9 +136,9 @@ class RayFleet:
         return f"elastic-{self._settings.run}@{self._settings.incarnation}-{what}"
 
     def freeze(self, worker: str, generation: int) -> None:
-        def answered(answer: ev.FreezeAnswered | None) -> None:
+        def answered(answer: Any) -> None:
             if answer is not None:
-                self._emit(answer)
+                self._take(worker, answer)
 
         self._order(worker, "freeze", generation, then=answered)
 
@@ -234,6 +236,12 @@ class RayFleet:
 
     # --- calls and their answers ---
 
+    def _take(self, worker: str, event: Any) -> None:
+        if why_not := presumed(worker, event):
+            self._refusals.say(worker, type(event).__name__, why_not)
+        else:
+            self._emit(event)
+
     def _emit(self, event: ev.Event) -> None:
         if isinstance(event, ev.WorkerParked):
             self._hands[event.worker].address = (event.host, event.port)
@@ -299,11 +307,14 @@ class RayFleet:
         if hand.is_over or hand.is_fenced:  # a call would renew the lease of one that must not step again
             return
 
-        def heard(news: tuple[int, list[ev.Event]]) -> None:
-            number, events = news
+        def heard(message: Any) -> None:
+            number, events, why_not = news_of(worker, message, hand.seen)
+            if why_not:
+                self._lost(worker, ElasticError(why_not))
+                return
             hand.seen = number
             for event in events:
-                self._emit(event)
+                self._take(worker, event)
             self._listen(worker)
 
         hand.is_heard = True
@@ -316,7 +327,7 @@ class RayFleet:
         if isinstance(error, SupersededError):
             self._reign.end(error)
         elif not self._hands[worker].is_over:
-            self._emit(ev.WorkerLost(worker=worker, evidence=_first_line(error)))
+            self._emit(ev.WorkerLost(worker=worker, evidence=first_line(error)))
 
     def _fenced(self, worker: str, proof: str) -> None:
         self._fenced_s.pop(worker, None)
@@ -382,10 +393,3 @@ class RayFleet:
             if time.monotonic() - asked_s > limit_s:
                 self._fenced_s.pop(worker, None)
                 self.prove_dead(worker)
-
-
-def _first_line(error: Exception) -> str:
-    """The sentence of a Ray error, without its pages of advice."""
-    cause = "its process or node is gone" if isinstance(error, RayActorError) else type(error).__name__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{cause} ({lines[-1] if lines else 'no detail'})"[:400]

@@ -9,32 +9,15 @@ for it again.
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
 from typing import Any
 
 from ray.exceptions import RayError
 
 from elastic.control import events as ev
 from elastic.control.digest import Digest
+from elastic.control.envelopes import Beat, Heard, numbered_beat_of
 from elastic.control.flight import Reading
 from elastic.control.suspicion import presses
-
-
-@dataclass(slots=True)
-class Heard:
-    """What a relay tells.
-
-    Attributes:
-        events: news, each with the node whose monitor tells it, in the order in which it came.
-        beat: which hosts are heard.
-        lost: nodes whose monitor does not answer any more, and is not asked again.
-        numbers: for each node that tells news, how many its monitor has ever had, up to these.
-    """
-
-    events: list[tuple[str, ev.Event]] = field(default_factory=list)
-    beat: ev.HostsHeard = field(default_factory=lambda: ev.HostsHeard(nodes=()))
-    lost: list[str] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)
 
 
 class Relay:
@@ -82,15 +65,25 @@ class Relay:
         try:
             while True:
                 tell = monitor.tell.options(concurrency_group="events")
-                had, news, readings = await tell.remote(self._period_s, had, self._passed[node])
-                self._nodes[node] = None
-                self._readings |= {reading.worker: reading for reading in self._digests[node].news(readings)}
-                self._told.events += [(node, event) for event in news]
-                if news:
-                    self._told.numbers[node] = had
-                if news or presses(readings, self._stopped_timeout_s):
-                    self._has_news.set()
+                answer = await tell.remote(self._period_s, had, self._passed[node])
+                beat = numbered_beat_of(node, answer, had)
+                had = beat.number
+                if beat.why_not:
+                    self._told.refused[node] = beat.why_not
+                if beat.is_heard:
+                    self._take(node, beat)
+                else:
+                    await asyncio.sleep(self._period_s)  # garbage may come at once
         except RayError:
             self._listeners.pop(node, None)
             self._told.lost.append(node)
+            self._has_news.set()
+
+    def _take(self, node: str, beat: Beat) -> None:
+        self._nodes[node] = None
+        self._readings |= {reading.worker: reading for reading in self._digests[node].news(beat.readings)}
+        self._told.events += [(node, event) for event in beat.news]
+        if beat.news:
+            self._told.numbers[node] = beat.number
+        if beat.news or presses(beat.readings, self._stopped_timeout_s):
             self._has_news.set()

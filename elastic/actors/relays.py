@@ -9,8 +9,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from elastic.actors.relay import Heard, Relay
+from elastic.actors.refusals import Refusals
+from elastic.actors.relay import Relay
 from elastic.control import events as ev
+from elastic.control.envelopes import relayed
 from elastic.control.silences import Silences
 from elastic.settings import Limits
 
@@ -41,6 +43,7 @@ class Relays:
         self._limits = limits
         self._heard_by: dict[Any, dict[str, Any]] = {}  # relay -> node -> monitor
         self._had: dict[str, int] = {}  # node -> how many of the news of its monitor have come here
+        self._refusals = Refusals()
         self._silences: Silences[Any] = Silences(time.monotonic())  # of relays, since each was asked
         self._lock = Lock()
 
@@ -63,7 +66,7 @@ class Relays:
             self._listen(relay)
 
     def replace_hung(self, now_s: float) -> None:
-        """A relay that does not answer, and is not lost either, hides its hosts: others take them over.
+        """A relay that does not answer, or says what nobody understands, hides its hosts: others take them over.
 
         To be called every second or so.
         """
@@ -76,6 +79,7 @@ class Relays:
         with self._lock:
             nodes = self._heard_by.pop(relay, {})
             self._silences.forget(relay)
+            self._refusals.forget(relay)
         for node, monitor in nodes.items():
             self._assign(node, monitor)
 
@@ -94,9 +98,16 @@ class Relays:
         return actor_class.remote(period_s, self._limits.hang_floor_s, self._limits.stopped_timeout_s)
 
     def _listen(self, relay: Any) -> None:
-        def heard(told: Heard) -> None:
+        def heard(message: Any) -> None:
             if relay not in self._heard_by:
                 return  # it was taken for hung: the next one is told the same
+            with self._lock:
+                hosts = tuple(self._heard_by.get(relay, ()))
+            told, why_not = relayed(message, hosts, self._had)
+            for part, why in why_not.items():
+                self._refusals.say(relay, part, why)
+            if told is None:
+                return  # it is as one that hangs
             for node, event in told.events:
                 self._emit(node, event)
             self._had |= told.numbers

@@ -5,12 +5,11 @@ what the dead one decided and could not tell has never happened. What it is answ
 last answer, for the state of a large run is large.
 """
 
-import logging
 import pickle
 from collections import deque
-from typing import Any
 
 from elastic.actors.cycles import Cycles
+from elastic.actors.refusals import Refusals
 from elastic.control import events as ev
 from elastic.control.change import change_between
 from elastic.control.commands import Command
@@ -23,8 +22,6 @@ from elastic.control.remediation import Policy
 from elastic.control.restoring import why_no_rewind
 from elastic.control.retuning import refusal
 from elastic.control.state import RunState
-
-log = logging.getLogger("elastic")
 
 _KEPT_FAULTS = 256
 
@@ -44,7 +41,7 @@ class Supervisor:
         self._policy = policy
         self._cycles = Cycles()
         self._asked: list[ev.Event] = []
-        self._refused: set[tuple[str, str]] = set()
+        self._refusals = Refusals()
         self._faults: deque[ev.FaultInjected | ev.FaultRefused] = deque(maxlen=_KEPT_FAULTS)
 
     def observe(self, events: list[tuple[float, ev.Event]]) -> tuple[tuple[Command, ...], RunState]:
@@ -53,7 +50,8 @@ class Supervisor:
         for at_s, told in events:
             event, why_not = admitted(self._state, told)
             if why_not:
-                self._refuse(told, why_not)
+                sender = str(getattr(told, "worker", "") or getattr(told, "node", ""))
+                self._refusals.say(sender, type(told).__name__, why_not)
             if event is not None:
                 decision = step(self._state, event, at_s, self._policy)
                 self._state = decision.state
@@ -68,13 +66,6 @@ class Supervisor:
         commands, state = self.observe(pickle.loads(asked))
         before, self._answered = self._answered, state
         return packed((commands, change_between(before, state)), before.view)
-
-    def _refuse(self, told: Any, why: str) -> None:
-        """Said once for each sender and kind of message: who sends nonsense sends it often."""
-        sender = str(getattr(told, "worker", "") or getattr(told, "node", ""))
-        if (sender, type(told).__name__) not in self._refused:
-            self._refused.add((sender, type(told).__name__))
-            log.warning("refused: %s", why)
 
     def ask(self, wish: Wish) -> str:
         """Somebody outside of the run wants something of it; returns why it is refused, empty if it is passed on."""

@@ -1,4 +1,4 @@
-"""Pure. What is not believed: messages that are malformed, that nobody can send, or that are not a monitor's to tell.
+"""Pure. What is not believed: messages that are malformed, that nobody can send, or that are not the sender's to tell.
 
 Each refusal is a sentence, for the log; nothing follows from what is refused, and nothing is lost by it. What is merely
 old (an answer of a replaced generation, a second death) needs no refusal: the handlers pass over it. They pass over an
@@ -15,10 +15,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from elastic.control import events as ev
 from elastic.control.controller import TABLE
 from elastic.control.copies import changed
-from elastic.control.faults import OF_WORKERS
+from elastic.control.faults import OF_WORKERS, Fault
 from elastic.control.flight import Flying, Reading
+from elastic.control.logs import LogLine
 from elastic.control.state import RunState, Standing
 from elastic.control.values import CommitId, StepReport, StepTimes
+from elastic.settings.logs import LEVELS
 
 Check = Callable[[Any], bool]
 
@@ -40,9 +42,9 @@ def admitted(state: RunState, event: Any) -> tuple[ev.Event | None, str]:
 
 def misplaced(node: str, event: ev.Event, watched: Mapping[str, str]) -> str:
     """Why the monitor of this node may not say this; empty: it may. `watched`: by worker, the node that watches it."""
-    if not isinstance(event, _TOLD_BY_MONITORS):
+    if type(event) not in _TOLD_BY_MONITORS:
         return f"the monitor of {node} tells of {type(event).__name__}, which is not its to tell"
-    if not isinstance(event, ev.HostBeat) and (why_not := malformed(event)):  # of a beat, the supervisor sees to it
+    if why_not := malformed(event):
         return f"{type(event).__name__} of the monitor of {node}: {why_not}"
     where, workers = _about(event)
     if where not in ("", node):
@@ -51,6 +53,17 @@ def misplaced(node: str, event: ev.Event, watched: Mapping[str, str]) -> str:
         if watched.get(name, node) != node:
             return f"the monitor of {node} speaks of {name}, which is on {watched[name]}"
     return ""
+
+
+def presumed(worker: str, event: Any) -> str:
+    """Why this worker may not say this; empty: it may."""
+    kind = type(event)
+    if kind not in _TOLD_BY_WORKERS:
+        return f"{worker} tells of {kind.__name__}, which is not its to tell"
+    if why_not := malformed(event):
+        return f"{kind.__name__} of {worker}: {why_not}"
+    who = event.target if isinstance(event, ev.FaultInjected) else event.worker
+    return f"{worker} speaks for {who}" if who != worker else ""
 
 
 def malformed(value: Any, where: str = "") -> str:
@@ -78,8 +91,8 @@ def _check_of(hint: Any) -> Check:
         return lambda value: isinstance(value, Integral) and not isinstance(value, bool)
     if hint is bool:
         return lambda value: str(value) in ("True", "False")  # numpy has a kind of its own
-    if hint is Reading:
-        return _is_reading
+    if hint in _OF_THEIR_OWN:
+        return _OF_THEIR_OWN[hint]
     if getattr(hint, "_is_protocol", False):
         return lambda value: True
     kind = origin or hint
@@ -101,7 +114,7 @@ def _check_of_tuple(hints: tuple[Any, ...]) -> Check:
     )
 
 
-def _is_reading(value: Any) -> bool:
+def is_reading(value: Any) -> bool:
     """The hot path: thousands of hosts tell of their workers every second."""
     if type(value) is not Reading or type(value.phase) is not Flying:
         return False
@@ -109,6 +122,10 @@ def _is_reading(value: Any) -> bool:
     numbers = isinstance(value.generation, int) and isinstance(value.step, int) and isinstance(value.micro_batch, int)
     counts = numbers and isinstance(value.commits, int)
     return texts and counts and isinstance(value.still_s, float | int) and isfinite(value.still_s)
+
+
+def _is_log_line(value: Any) -> bool:
+    return type(value) is LogLine and not malformed(value) and value.level in LEVELS
 
 
 def _about(event: ev.Event) -> tuple[str, tuple[str, ...]]:
@@ -127,14 +144,17 @@ def _about(event: ev.Event) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-_INNER = (CommitId, StepReport, StepTimes)
+_INNER = (CommitId, StepReport, StepTimes, Fault)
+_OF_THEIR_OWN: dict[Any, Check] = {Reading: is_reading, LogLine: _is_log_line}
 _TOLD_BY_MONITORS = (
     ev.HostBeat, ev.HardwareFinding, ev.NodeNotice, ev.WorkerDead, ev.FaultInjected, ev.FaultRefused, ev.Logged,
 )  # fmt: skip
 _KNOWN = {kind for _, kind in TABLE}
+_TOLD_OF_WORKERS = (ev.WorkerPlaced, ev.WorkerLost, ev.WorkerDead, ev.StackDumped)  # by who watches them
+_TOLD_BY_WORKERS = {one for one in _KNOWN if issubclass(one, ev.WorkerEvent | ev.FaultInjected)} - {*_TOLD_OF_WORKERS}
 _FIELDS = {
     kind: tuple((field.name, _check_of(hints[field.name]), hints[field.name]) for field in fields(kind))
-    for kind, hints in ((kind, get_type_hints(kind)) for kind in (*_KNOWN, *_INNER))
+    for kind, hints in ((kind, get_type_hints(kind)) for kind in (*_KNOWN, *_INNER, LogLine))
 }
 
 

@@ -21,6 +21,7 @@ from elastic.control.state import RunState
 from elastic.control.values import IncidentClass
 from elastic.errors import ElasticError
 from tests.chaos.ledger_checks import booked
+from tests.cluster import training
 from tests.cluster.training import At, read_lines, regression, relative_difference
 from tests.conftest import RUN_MARK
 
@@ -144,6 +145,26 @@ def test_a_killed_worker_costs_no_step_and_no_process(clean: Any, tmp_path: Path
     lines = [json.loads(text) for text in (tmp_path / f"{survivor}.jsonl").read_text().splitlines()]
     assert len({line["pid"] for line in lines}) == 1
     assert [line["event"] for line in lines].count("started") == 1
+
+
+def test_a_worker_that_tells_garbage_and_of_others_is_refused_once_and_trains(
+    clean: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = elastic.fit(
+        training.lying(regression(tmp_path)),
+        scaling=elastic.Scaling(num_dp_replicas=2),
+        limits=elastic.Limits(start_timeout_s=60),
+        run_dir=tmp_path / "run",
+    )
+    said = [text for text in caplog.messages if text.startswith("refused: ")]
+    assert said == [
+        "refused: w1 tells of str, which is not its to tell",
+        "refused: w1 tells of WorkerDead, which is not its to tell",
+        "refused: w1 speaks for w0",  # another one of that kind, for w9, is not told of
+        "refused: Overdue of w1: generation='1' is no int",
+    ]
+    assert (result.world_sizes, result.incidents) == ([2], [])
+    assert_nothing_lost(tmp_path, clean, result)
 
 
 @pytest.mark.slow

@@ -15,8 +15,9 @@ import elastic
 from benchmarks.control_plane import exponent, measure, percentile
 from benchmarks.crowd import Size
 from elastic.actors.monitor import HostMonitor
-from elastic.actors.relay import Heard, Relay
+from elastic.actors.relay import Relay
 from elastic.actors.relays import Relays
+from elastic.control.envelopes import Heard
 from elastic.control.state import RunState
 from elastic.control.values import IncidentClass
 from tests.cluster.test_fit import control_plane_pids

@@ -119,6 +119,26 @@ def stopping_apart(train_fn: Callable[[Any], Any], silent_s: float = 1.5) -> Cal
     return apart
 
 
+def lying(train_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Worker w1 tells garbage, and what is not its to tell, before it trains."""
+
+    def lies(session: Any) -> Any:
+        from elastic.control import events as ev
+
+        if session.worker == "w1":
+            for told in (
+                "garbage",
+                ev.WorkerDead(worker="w0", proof="a lie"),
+                ev.AtDoor(worker="w0", generation=1),
+                ev.AtDoor(worker="w9", generation=1),
+                ev.Overdue(worker="w1", generation="1"),
+            ):
+                session._link.post(told)
+        return train_fn(session)
+
+    return lies
+
+
 def read_lines(folder: Path) -> list[dict[str, Any]]:
     """All workers' lines, by time."""
     lines = [json.loads(text) for path in folder.glob("*.jsonl") for text in path.read_text().splitlines()]

@@ -12,9 +12,10 @@ from ray.exceptions import RayActorError
 
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.monitor import HostMonitor
-from elastic.actors.relay import Heard, Relay
+from elastic.actors.relay import Relay
 from elastic.actors.relays import Relays
 from elastic.control import events as ev
+from elastic.control.envelopes import Heard
 from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.settings import Limits, RunSettings
 
@@ -23,7 +24,7 @@ ON_B = ev.NodeNotice(node="b", reason="preempted")
 
 
 class Monitor:
-    """A host monitor as a relay calls it: answers what it was given, then nothing."""
+    """A host monitor as a relay calls it: answers what it was given, then nothing; a text is garbage."""
 
     def __init__(self, *answers: Any) -> None:
         self.tell, self._answers, self._number = self, list(answers), 0
@@ -39,6 +40,8 @@ class Monitor:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
+        if isinstance(answer, str):
+            return answer
         news, readings = answer
         self._number += len(news)
         return self._number, news, readings
@@ -185,6 +188,96 @@ def test_what_a_relay_passes_on_is_believed_as_if_the_monitor_had_told_it(
     assert told == [ON_A, beat, ev.MonitorLost(node="a")]
     assert "the monitor of a speaks for b" in caplog.text
     assert called[-1][0] == "beat" and len(called) == 3, "it is asked again"
+
+
+def test_a_monitor_that_answers_with_garbage_is_as_one_that_is_silent_and_is_asked_again() -> None:
+    monitor = Monitor("garbage", "garbage")
+
+    async def listen() -> Heard:
+        relay = Relay(0.01, hang_floor_s=0.5, stopped_timeout_s=0.2)
+        await relay.add("a", monitor, 0)
+        while len(monitor.asked) < 3:
+            await asyncio.sleep(0.01)
+        return await relay.beat(0.01)
+
+    heard = asyncio.run(listen())
+    assert heard == Heard(refused={"a": "the monitor of a answers with tuple(str), which is no beat"})
+    assert monitor.asked == [(0, 0)] * 3
+
+
+def test_a_reading_of_garbage_costs_neither_news_nor_other_readings() -> None:
+    async def listen() -> Heard:
+        relay = Relay(0.01, hang_floor_s=0.5, stopped_timeout_s=0.2)
+        await relay.add("a", Monitor("garbage", ([ON_A], ("garbage", reading("w0")))), 0)
+        return await asyncio.wait_for(relay.beat(600.0), 20.0)
+
+    heard = asyncio.run(listen())
+    assert (heard.events, heard.numbers, heard.beat.nodes) == ([("a", ON_A)], {"a": 1}, ("a",))
+    assert [one.worker for one in heard.beat.readings] == ["w0"]
+    assert heard.refused == {"a": "1 of 2 readings of the monitor of a are none"}
+
+
+class Driven:
+    """Relays as the driver has them, of one host each; what they are called with, and what has come of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.called: list[tuple[Any, Any, Any]] = []
+        self.told: list[Any] = []
+        self.killed: list[Any] = []
+        monkeypatch.setattr(Relays, "_start", lambda self, node: Actor())
+        monkeypatch.setattr("elastic.actors.relays.ray", SimpleNamespace(kill=self.killed.append))
+        self.relays = Relays(
+            lambda node, event: self.told.append(event),
+            self.told.append,
+            lambda *call: self.called.append(call),
+            self.told.append,
+            Limits(hosts_per_relay=1),
+        )
+        for node in ("a", "b"):
+            self.relays.add(node, object())
+        self.hear_a, self.hear_b = (heard for call, heard, _ in self.called if call == "beat")
+
+    @property
+    def calls(self) -> list[Any]:
+        return [call for call, *_ in self.called]
+
+
+def test_a_relay_that_speaks_for_hosts_of_another_is_refused_once_and_nothing_of_theirs_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driven = Driven(monkeypatch)
+    both = ev.HostsHeard(nodes=("a", "b"))
+    lie = Heard(events=[("b", ON_B), ("a", ON_A)], beat=both, lost=["b"], numbers={"a": 1, "b": 5})
+    driven.hear_a(lie)
+    assert driven.told == [ON_A, ev.HostsHeard(nodes=("a",))], "b is neither heard nor lost"
+    driven.called[-1][1](Heard(beat=both, lost=["b"]))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4 and all(one.startswith("refused: a relay tells ") and "'b'" in one for one in said)
+    driven.told.clear()
+    driven.hear_b(Heard(events=[("b", ON_B)], beat=ev.HostsHeard(nodes=("b",)), numbers={"b": 1}))
+    assert driven.told == [ON_B, ev.HostsHeard(nodes=("b",))]
+    driven.called[-1][2](RayActorError())
+    assert driven.calls[-2:] == ["add b from 1", "beat"], "the next one asks for what has not come yet"
+
+
+def test_a_relay_that_nobody_understands_is_refused_once_and_another_one_is_told_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driven, begun_s = Driven(monkeypatch), time.monotonic()
+    driven.hear_b(Heard(events=[("b", ON_B)], numbers={"b": 1}))
+    told, asked = list(driven.told), len(driven.called)
+    driven.called[-1][1](("garbage", None))
+    assert (driven.told, len(driven.called)) == (told, asked), "it is neither heard nor asked"
+    assert caplog.messages == ["refused: a relay answers with tuple(str, NoneType), which is not what relays tell"]
+    driven.hear_a(Heard())  # the other one goes on
+    looked_s = begun_s
+    while len(driven.killed) < 2 and looked_s < begun_s + 70.0:
+        looked_s += 1.0
+        driven.relays.replace_hung(looked_s)
+    assert "add b from 1" in driven.calls[-4:]
+    driven.told.clear()
+    driven.called[driven.calls.index("add b from 1") + 1][1](Heard(events=[("b", ON_A)], numbers={"b": 2}))
+    assert driven.told == [ON_A]
 
 
 def test_a_relay_that_does_not_answer_is_replaced_and_what_it_says_then_is_no_news(

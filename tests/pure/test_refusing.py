@@ -1,5 +1,6 @@
 """Messages that nobody may send are refused with a sentence, and change nothing."""
 
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,8 @@ from elastic.control.adoption import Adopted
 from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Flying
 from elastic.control.hardware import FindingKind
-from elastic.control.refusing import admitted, misplaced
+from elastic.control.logs import LogLine
+from elastic.control.refusing import admitted, misplaced, presumed
 from elastic.control.state import Phase, RunState
 from elastic.control.values import CommitId
 from elastic.control.worker_protocol import Stage, WorkerState
@@ -110,11 +112,27 @@ def finding(node: str, *workers: str) -> ev.HardwareFinding:
     return ev.HardwareFinding(node=node, workers=workers, **what)
 
 
+def unchecked(value, **changes):
+    """As it comes over the wire: nothing is checked there."""
+    other = copy(value)
+    for name, one in changes.items():
+        object.__setattr__(other, name, one)
+    return other
+
+
 def struck(kind: FaultKind, target: str) -> ev.FaultInjected:
     return ev.FaultInjected(fault=Fault(kind=kind), target=target, at_s=1.0, proof="seen")
 
 
 FOR_B, OF_W1 = "the monitor of a speaks for b", "the monitor of a speaks of w1, which is on b"
+FAULT = Fault(kind=FaultKind.KILL)
+ODD_FAULT = ev.FaultInjected(fault=unchecked(FAULT, kind=[]), target="a", at_s=1.0, proof="seen")
+LINE = LogLine(at_s=1.0, level="info", logger="elastic", generation=1, step=5, rank=0, text="told", kind="told")
+ODD_LINE = replace(LINE, level="fatal")
+
+
+class Notice(ev.NodeNotice):
+    """Of somebody else's make."""
 
 
 @pytest.mark.parametrize(
@@ -135,6 +153,11 @@ FOR_B, OF_W1 = "the monitor of a speaks for b", "the monitor of a speaks of w1, 
         (ev.StopAsked(reason="."), "the monitor of a tells of StopAsked, which is not its to tell"),
         ("beat", "the monitor of a tells of str, which is not its to tell"),
         (finding("a", 7), "HardwareFinding of the monitor of a: workers=(7,) is no tuple"),
+        (ev.HostBeat(node="a", readings=None), "HostBeat of the monitor of a: readings=None is no tuple"),
+        (ODD_FAULT, "FaultInjected of the monitor of a: fault.kind=[] is no FaultKind"),
+        (ev.Logged(worker="w0", lines=(ODD_LINE,)), "Logged of the monitor of a: lines=(LogLine("),
+        (ev.Logged(worker="w0", lines=(replace(LINE, text=None),)), "Logged of the monitor of a: lines=(LogLine("),
+        (Notice(node="a", reason="preempted"), "the monitor of a tells of Notice, which is not its to tell"),
         (ev.NodeNotice(node="a", reason="preempted"), ""),
         (ev.WorkerDead(worker="w0", proof="gone"), ""),
         (ev.WorkerDead(worker="w9", proof="gone"), ""),
@@ -143,12 +166,33 @@ FOR_B, OF_W1 = "the monitor of a speaks for b", "the monitor of a speaks of w1, 
         (struck(FaultKind.DISK_FULL, "a"), ""),
         (ev.FaultRefused(fault=Fault(kind=FaultKind.KILL), reason="."), ""),
         (ev.HostBeat(node="a"), ""),
-        (ev.Logged(worker="monitor-a", lines=(), role="monitor", node="a"), ""),
+        (ev.Logged(worker="monitor-a", lines=(LINE,), role="monitor", node="a"), ""),
     ],
     ids=str,
 )
 def test_a_monitor_speaks_for_its_node(event, why):
-    assert misplaced("a", event, {"w0": "a", "w1": "b"}) == why
+    told = misplaced("a", event, {"w0": "a", "w1": "b"})
+    assert told.startswith(why) and bool(told) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        ("beat", "w0 tells of str, which is not its to tell"),
+        (ev.WorkerDead(worker="w0", proof="gone"), "w0 tells of WorkerDead, which is not its to tell"),
+        (ev.StopAsked(reason="."), "w0 tells of StopAsked, which is not its to tell"),
+        (ev.Formed(worker="w1", generation=1), "w0 speaks for w1"),
+        (ev.Formed(worker="w0", generation="1"), "Formed of w0: generation='1' is no int"),
+        (ev.Logged(worker="w1", lines=(LINE,)), "w0 speaks for w1"),
+        (struck(FaultKind.RAISE, "w1"), "w0 speaks for w1"),
+        (struck(FaultKind.RAISE, "w0"), ""),
+        (ev.Logged(worker="w0", lines=(LINE,)), ""),
+        (ev.StepStable(worker="w0", report=report(3)), ""),
+    ],
+    ids=str,
+)
+def test_a_worker_speaks_for_itself(event, why):
+    assert presumed("w0", event) == why
 
 
 def test_a_zombie_of_a_replaced_generation_changes_nothing():
