@@ -1,5 +1,6 @@
 """Effect. A run whose cluster loses processes of Ray, one after the other, each together with a worker."""
 
+import contextlib
 import os
 import signal
 import time
@@ -15,11 +16,13 @@ from elastic.actors.processes import process_state
 from elastic.callbacks import Callback
 from elastic.control.state import RunState
 from elastic.control.values import StepReport
+from tests.cluster.second_faults import Strike
 from tests.cluster.training import regression
 
 STEPS = 2500
 REPLICAS = 3
 GONE_S = 10.0
+STRUCK_S = 60.0
 _LINES = {
     "dashboard": "/ray/dashboard/dashboard.py",
     "log_monitor": "/ray/_private/log_monitor.py",
@@ -66,11 +69,15 @@ def is_gone(pid: int) -> bool:
 
 @dataclass
 class Killer(Callback):
-    """Kills the next victim, and a worker, once all replicas train; when all are done, the rest is trained quickly."""
+    """Kills the next victim, and a worker, once all replicas train; when all are done, the rest is trained quickly.
+
+    With a `strike` the worker comes first, and the victim at that point of what follows.
+    """
 
     cluster: Any
     folder: Path
     victims: list[str]
+    strike: Strike | None = None
     faults: list[dict[str, Any]] = field(default_factory=list)
     next_step: int = 10
 
@@ -83,20 +90,36 @@ class Killer(Callback):
         if state.replicas < REPLICAS or any(one.resumed_at_s is None for one in state.incidents):
             return
         victim, worker = self.victims.pop(0), state.members[-1]
-        has_ended = self._kill(victim, worker.pid)
-        self.faults.append({"victim": victim, "worker": worker.name, "is_gone": has_ended})
+        struck_s, has_ended = self._kill(victim, worker.pid)
+        told = {"victim": victim, "worker": worker.name, "is_gone": has_ended, "struck_s": struck_s}
+        self.faults.append(told)
         self.next_step = report.commit.step + 20
 
-    def _kill(self, victim: str, worker: int) -> bool:
+    def _kill(self, victim: str, worker: int) -> tuple[float, bool]:
+        """When the victim was killed, and whether it has ended; the GCS server is started again."""
+        killed: list[int] = []
+        struck_s: float | None = time.time()
+        if self.strike is None:
+            killed += self._end(victim)
+            os.kill(worker, signal.SIGKILL)
+        else:
+            self.strike.arm(lambda: killed.extend(self._end(victim)))
+            os.kill(worker, signal.SIGKILL)
+            deadline_s = time.monotonic() + STRUCK_S
+            while (struck_s := self.strike.struck_s) is None and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+        has_ended = bool(killed) and all(map(is_gone, killed))
+        if victim == "gcs_server":
+            time.sleep(2.0)  # until somebody starts it again
+            self.cluster.head_node.start_gcs_server()
+        return struck_s or 0.0, has_ended
+
+    def _end(self, victim: str) -> list[int]:
         if victim == "gcs_server":
             head = self.cluster.head_node
-            process = head.all_processes["gcs_server"][0].process
+            killed = [head.all_processes["gcs_server"][0].process.pid]
             head.kill_gcs_server(check_alive=False)
-            os.kill(worker, signal.SIGKILL)
-            has_ended = process.poll() is not None
-            time.sleep(2.0)  # until somebody starts it again
-            head.start_gcs_server()
-            return has_ended
+            return killed
         killed = found(victim)[:1]
         if victim.endswith("agent"):  # not of the node that this process is connected to
             here = ray.get_runtime_context().get_node_id()
@@ -108,21 +131,23 @@ class Killer(Callback):
             killed = [pid for pid in found(victim) if parent(pid) in raylets][:1]
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        os.kill(worker, signal.SIGKILL)
-        return bool(killed) and all(map(is_gone, killed))
+        return killed
 
 
-def survive(cluster: Any, folder: Path, victims: Sequence[str]) -> dict[str, Any]:
-    killer = Killer(cluster, folder, list(victims))
-    result = elastic.fit(
-        regression(folder, STEPS, pause_s=0.02, until=folder / "enough"),
-        name="survivor",
-        scaling=elastic.Scaling(num_dp_replicas=(1, REPLICAS)),
-        # One node loses all of these workers; the next one of them shall not have to wait until it is trusted again.
-        limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30, flap_losses=len(victims) + 1),
-        callbacks=[killer],
-        run_dir=folder / "run",
-    )
+def survive(cluster: Any, folder: Path, point: str, victims: Sequence[str]) -> dict[str, Any]:
+    """Args: point: of the handling of a worker's death, at which each victim is killed; empty: before the worker."""
+    strike = Strike(point, lambda: None) if point else None
+    killer = Killer(cluster, folder, list(victims), strike)
+    with strike or contextlib.nullcontext():
+        result = elastic.fit(
+            regression(folder, STEPS, pause_s=0.02, until=folder / "enough"),
+            name="survivor",
+            scaling=elastic.Scaling(num_dp_replicas=(1, REPLICAS)),
+            # One node loses all of these workers; the next one shall not have to wait until it is trusted again.
+            limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30, flap_losses=len(victims) + 1),
+            callbacks=[killer],
+            run_dir=folder / "run",
+        )
     return {
         "steps": result.steps,
         "faults": killer.faults,

@@ -19,6 +19,7 @@ import pytest
 import elastic
 from elastic.control.state import RunState
 from tests.cluster.ray_processes import is_gone
+from tests.cluster.second_faults import fell_within
 from tests.cluster.test_fit import committed_samples, control_plane_pids
 from tests.cluster.test_tuning import Asking
 from tests.cluster.training import At, read_lines, regression, start_python
@@ -163,7 +164,7 @@ try:
     for _ in range(2):
         cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
     ray.init(address=cluster.address, log_to_driver=False)
-    told = ray_processes.survive(cluster, folder, sys.argv[2:])
+    told = ray_processes.survive(cluster, folder, sys.argv[2], sys.argv[3:])
     (folder / "told.json").write_text(json.dumps(told))
 finally:
     ray.shutdown()
@@ -179,14 +180,14 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def play(folder: Path, *victims: str) -> dict[str, Any]:
-    """A run in a cluster of its own, in which these processes are killed; what it tells."""
+def play(folder: Path, *victims: str, point: str = "") -> dict[str, Any]:
+    """A run in a cluster of its own, in which these processes are killed; what it tells. `point`: see `survive`."""
     (folder / "script.py").write_text(SCRIPT)
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     environment |= {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}
     environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / "gcs")}
     environment |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "60", "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, str(folder / "script.py"), str(folder), *victims]
+    command = [sys.executable, str(folder / "script.py"), str(folder), point, *victims]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=270, check=False
     )
@@ -195,12 +196,17 @@ def play(folder: Path, *victims: str) -> dict[str, Any]:
     return told
 
 
-def test_the_run_goes_on_without_processes_of_ray_and_handles_faults_meanwhile(folder: Path) -> None:
+HEAD = ("dashboard", "log_monitor", "autoscaler", "gcs_server")  # what may die of a head node
+
+
+@pytest.mark.parametrize("point", ["", "forming"], ids=["before a worker does", "while the death of one is handled"])
+def test_the_run_goes_on_without_processes_of_ray_and_handles_faults_meanwhile(point: str, folder: Path) -> None:
     """With each of them a worker is killed. The GCS server is started again, as Kubernetes would."""
-    victims = ("dashboard", "log_monitor", "autoscaler", "gcs_server")
-    told = play(folder, *victims)
-    assert [one["victim"] for one in told["faults"]] == list(victims)
+    told = play(folder, *HEAD, point=point)
+    assert [one["victim"] for one in told["faults"]] == list(HEAD)
     assert all(one["is_gone"] for one in told["faults"]), told
+    if point:
+        assert all(fell_within(one["struck_s"], journal(folder)) for one in told["faults"])
     lost = [one["worker"] for one in told["faults"]]
     assert [culprits for culprits in told["culprits"] if set(culprits) & set(lost)] == [[one] for one in lost]
     assert_exactly_once(folder, told["steps"])

@@ -49,6 +49,7 @@ def fit(
     policy: str | None = None,
     where: str = "run",
     pool: str = "",
+    most: int = 2,
 ) -> Any:
     """What all drivers of a run call: their code and settings are the same."""
     checkpoint = None
@@ -58,7 +59,7 @@ def fit(
     return elastic.fit(
         training.regression(folder, steps=steps),
         scaling=elastic.Scaling(
-            num_dp_replicas=(1, 2),
+            num_dp_replicas=(1, most),
             resources_per_worker={"CPU": 1},
             supervisor_labels={"pool": "b"},
             label_selector={"pool": pool} if pool else None,
@@ -72,10 +73,14 @@ def fit(
 
 
 class Driver:
-    """`fit` in a process of its own, once its workers have committed some steps; killed at the end of the context."""
+    """`fit` in a process of its own, once its workers have committed some steps; killed at the end of the context.
 
-    def __init__(self, hosts: Any, folder: Path, name: str, after: int = 20, **options: Any) -> None:
-        command = [sys.executable, "-c", DRIVER, hosts.address, str(folder), name, repr(options)]
+    Args:
+        prelude: what the process runs first.
+    """
+
+    def __init__(self, hosts: Any, folder: Path, name: str, after: int = 20, prelude: str = "", **options: Any) -> None:
+        command = [sys.executable, "-c", prelude + DRIVER, hosts.address, str(folder), name, repr(options)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         deadline_s = time.monotonic() + 120
         try:
@@ -302,12 +307,12 @@ def test_a_driver_that_stood_still_leaves_its_workers_to_the_next(hosts: Any, tm
     assert_nothing_lost(tmp_path, result)
 
 
-def as_fit(folder: Path, name: str) -> dict[str, Any]:
+def as_fit(folder: Path, name: str, **options: Any) -> dict[str, Any]:
     """The arguments that `fit` gives to `elastic.fit`."""
     given: dict[str, Any] = {}
     original, elastic.fit = elastic.fit, lambda train_fn, **rest: given.update(train_fn=train_fn, **rest)
     try:
-        fit(folder, name)
+        fit(folder, name, **options)
     finally:
         elastic.fit = original
     return given
