@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from elastic.report.content.model import Report, Spent, Waterfall
 from elastic.report.follower import Follower
 from elastic.report.terminal import screen
 from tests.effects.gcs_server import GcsServer
+from tests.effects.interruptible import MAIN
 from tests.effects.store_parts import gcs_store
 from tests.pure.report_lines import Scribe, a_night, written
 
@@ -152,54 +154,41 @@ def made_of(lines: list[dict]) -> Report:
     return report(fold, ledger.account())
 
 
+@contextmanager
+def top_on_a_terminal(run: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`elastic top`, once it shows that the run goes on."""
+    command = f"{sys.executable} -c '{MAIN}' top {run} --interval 0.1"
+    environment = ["env", "TERM=xterm", "COLUMNS=100", "LINES=60"]
+    with subprocess.Popen(
+        [*environment, "script", "-qefc", command, "/dev/null"], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    ) as watching:
+        try:
+            assert watching.stdout is not None
+            before = b""
+            while b"running" not in before and (more := os.read(watching.stdout.fileno(), 1 << 16)):
+                before += more
+            assert b"running" in before
+            yield watching
+        finally:
+            watching.kill()
+
+
 def test_top_follows_a_run_on_a_terminal_and_ends_with_it(run: Path) -> None:
     scribe = a_night()
     written(scribe.lines[:-2], run)
-    code = "from elastic.cli import main; main()"
-    command = f"{sys.executable} -c '{code}' top {run} --interval 0.1"
-    environment = ["env", "TERM=xterm", "COLUMNS=100", "LINES=60"]
-    watching = subprocess.Popen(
-        [*environment, "script", "-qefc", command, "/dev/null"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
-    try:
-        assert watching.stdout is not None
-        before = b""
-        while b"running" not in before and (more := os.read(watching.stdout.fileno(), 1 << 16)):
-            before += more
+    with top_on_a_terminal(run) as watching:
         assert watching.poll() is None, "the run goes on, and so does it"
         written(scribe.lines, run)
         shown, _ = watching.communicate(timeout=60)
-    finally:
-        watching.kill()
-        watching.wait()
     assert watching.returncode == 0
-    assert b"running" in before and b"succeeded" in shown
+    assert b"succeeded" in shown
 
 
 def test_ctrl_c_ends_top_and_leaves_the_last_picture(run: Path) -> None:
     written(a_night().lines[:-2], run)
-    code = "from elastic.cli import main; main()"
-    command = f"{sys.executable} -c '{code}' top {run} --interval 0.1"
-    environment = ["env", "TERM=xterm", "COLUMNS=100", "LINES=60"]
-    watching = subprocess.Popen(
-        [*environment, "script", "-qefc", command, "/dev/null"], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    )
-    try:
-        assert watching.stdout is not None and watching.stdin is not None
-        before = b""
-        while b"running" not in before and (more := os.read(watching.stdout.fileno(), 1 << 16)):
-            before += more
-        watching.stdin.write(b"\x03")
-        watching.stdin.flush()
-        shown = b""
-        while more := os.read(watching.stdout.fileno(), 1 << 16):
-            shown += more
-        assert watching.wait(60) == 0
-    finally:
-        watching.stdin.close()
-        watching.stdout.close()
-        watching.kill()
-        watching.wait()
+    with top_on_a_terminal(run) as watching:
+        shown, _ = watching.communicate(b"\x03", timeout=60)
+    assert watching.returncode == 0
     assert b"where the time went" in shown.rpartition(b"\x1b[?1049l")[2], "after the screen is given back"
     assert b"Traceback" not in shown
 

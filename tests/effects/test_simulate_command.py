@@ -27,6 +27,7 @@ from elastic.errors import SettingError
 from elastic.sim import campaign
 from elastic.sim.scenario import Failures
 from elastic.sim.study import interval_of, simulate
+from tests.effects.interruptible import MAIN
 
 SMALL = """
 name: small
@@ -545,8 +546,6 @@ def test_one_seed_is_one_history_in_every_process():
     assert told[0] == told[1]
 
 
-# Who starts the tests in the background of a shell has them ignore interrupts.
-MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from elastic.cli import main; main()"
 CAMPAIGN = [sys.executable, "-c", MAIN, "simulate", "campaign", "--jobs", "2"]
 
 
