@@ -157,7 +157,8 @@ def made_of(lines: list[dict]) -> Report:
 @contextmanager
 def top_on_a_terminal(run: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`elastic top`, once it shows that the run goes on."""
-    command = f"{sys.executable} -c '{MAIN}' top {run} --interval 0.1"
+    # `exec`: a shell in between (dash) would die of the interrupt, whatever the command says to it.
+    command = f"exec {sys.executable} -c '{MAIN}' top {run} --interval 0.1"
     environment = ["env", "TERM=xterm", "COLUMNS=100", "LINES=60"]
     with subprocess.Popen(
         [*environment, "script", "-qefc", command, "/dev/null"], stdout=subprocess.PIPE, stdin=subprocess.PIPE
