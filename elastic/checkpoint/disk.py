@@ -19,7 +19,7 @@ from elastic.checkpoint.manifest import Manifest, ShardKey, checked_name
 from elastic.checkpoint.parallel import in_parallel
 from elastic.checkpoint.records import Keys, digest_of, name_of, parse_name
 from elastic.checkpoint.source import Tier
-from elastic.checkpoint.store import Item, MissingError, StoreError
+from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError
 from elastic.checkpoint.stores import open_store
 from elastic.errors import CorruptError, NoRoomError
 
@@ -104,7 +104,7 @@ class Disk:
     # --- for the node's actor ---
 
     def write(self, manifest: Manifest, read: Callable[[int, int], Any]) -> None:
-        """Write a shard; what is there of it already stays.
+        """Write a shard; what is there of it already stays, and what is damaged gives way.
 
         Args:
             read: gives bytes [begin, end) of the payload. Called by several threads.
@@ -124,11 +124,11 @@ class Disk:
             begin, end = manifest.chunk(number)
             payload = read(begin, end)
             manifest.verify(number, payload, summing.value)
-            self._store.create(keys[number], payload if isinstance(payload, bytes) else memoryview(payload))
+            self._replace(keys[number], payload if isinstance(payload, bytes) else memoryview(payload))
 
         in_parallel(send, missing, threads=THREADS, stall_s=STALL_S, what=f"{self.where}: {manifest.name}")
         key = self._keys.manifest(name, manifest.shard, manifest.shards, digest_of(data))
-        self._store.create(key, data)
+        self._replace(key, data)
         with self._lock:
             self._known[key] = manifest
 
@@ -156,6 +156,14 @@ class Disk:
         return count
 
     # --- inside ---
+
+    def _replace(self, key: str, data: bytes | memoryview) -> None:
+        """A key names its bytes by their sum, and has one writer: others in its place are damage."""
+        try:
+            self._store.create(key, data)
+        except TakenError:
+            self._store.delete(key)
+            self._store.create(key, data)
 
     def _folder(self, key: ShardKey) -> str:
         return self._keys.shard(name_of(key.commit), key.shard, key.shards)

@@ -125,6 +125,20 @@ def test_what_is_not_whole_does_not_count(spoil: str, tmp_path: Path) -> None:
     assert Disk(tmp_path, "day" if spoil == "of another run" else RUN).manifests() == []
 
 
+@pytest.mark.parametrize("damaged", ["chunk-000002-*", "manifest-*"])
+def test_what_is_cut_off_is_written_anew(damaged: str, tmp_path: Path) -> None:
+    """Its place was taken, and the shard never whole again."""
+    data = written(Disk(tmp_path, RUN), 1)
+    (path,) = tmp_path.rglob(damaged)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert Disk(tmp_path, RUN).manifests() == []
+    written(Disk(tmp_path, RUN), 1)
+    disk = Disk(tmp_path, RUN)
+    (holder,) = take_inventory([disk]).holders
+    assert check(holder, is_deep=True) == []
+    assert disk.read(key(1), 0, NBYTES) == data.tobytes()
+
+
 def test_what_is_erased_loses_its_manifest_first(tmp_path: Path, monkeypatch: Any) -> None:
     disk, gone = Disk(tmp_path, RUN), list[str]()
     written(disk, 1)
