@@ -20,7 +20,7 @@ from elastic.actors.relays import Relays
 from elastic.actors.series import GpuSeries
 from elastic.chaos.striking import Scene
 from elastic.control import events as ev
-from elastic.control.envelopes import beat_of
+from elastic.control.envelopes import beat_of, findings_of, text_of
 from elastic.control.faults import Fault
 from elastic.control.refusing import misplaced
 from elastic.control.silences import Silences
@@ -129,24 +129,33 @@ class HostMonitors:
     def inspect(self, node: str, worker: str) -> None:
         """Have its stacks dumped; they come as an event."""
 
-        def tell(stack: str) -> None:
-            self._emit(ev.StackDumped(worker=worker, stack=stack))
+        def tell(answer: Any) -> None:
+            stack, why_not = text_of(node, answer)
+            self._emit(ev.StackDumped(worker=worker, stack=stack or why_not))
 
         if node in self._monitors:
             self._then(self._monitors[node].inspect.remote(worker), tell, _ignore)
 
     def fence(self, node: str, worker: str, done: Callable[[str], None]) -> None:
         """Kill a worker; `done` gets the proof of its end, empty if there is none."""
+
+        def fenced(answer: Any) -> None:
+            proof, why_not = text_of(node, answer)
+            if why_not:
+                self._refusals.say(node, "proof", why_not)
+            done(proof)
+
         if node in self._monitors:
-            self._then(self._monitors[node].fence.remote(worker), done, lambda _: done(""))
+            self._then(self._monitors[node].fence.remote(worker), fenced, lambda _: done(""))
         else:
             done("")
 
     def reset_gpus(self, node: str, gpus: tuple[str, ...], timeout_s: float) -> None:
         """Have GPUs reset; how that ended comes as an event."""
 
-        def tell(error: str) -> None:
-            self._emit(ev.GpuReset(node=node, gpus=gpus, error=error))
+        def tell(answer: Any) -> None:
+            error, why_not = text_of(node, answer)
+            self._emit(ev.GpuReset(node=node, gpus=gpus, error=error or why_not))
 
         if node in self._monitors:
             reset = self._monitors[node].reset_gpus.options(concurrency_group="slow")
@@ -221,7 +230,8 @@ class HostMonitors:
                 return
             self._is_measured[node] = False
 
-        def answered(found: list[str]) -> None:
+        def answered(answer: Any) -> None:
+            found = findings_of(answer)
             done(found)
             if peer is not None and not found:
                 self._make_up_for(node)

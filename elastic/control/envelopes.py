@@ -91,6 +91,20 @@ def news_of(worker: str, message: Any, had: int) -> tuple[int, list[Any], str]:
     return message[0], message[1], ""
 
 
+def text_of(node: str, message: Any) -> tuple[str, str]:
+    """What a host monitor answers in words, empty where these are none; and why not."""
+    if isinstance(message, str):
+        return message, ""
+    return "", f"the monitor of {node} answers with {_shape(message)}, which is no text"
+
+
+def findings_of(message: Any) -> list[str]:
+    """What a host monitor has found amiss: sentences, none if all is well; garbage is something amiss."""
+    if isinstance(message, list) and all(isinstance(one, str) for one in message):
+        return message
+    return [f"it could not be checked: its monitor answers with {_shape(message)}, which are no sentences"]
+
+
 def relayed(told: Any, hosts: Collection[str], had: Mapping[str, int]) -> tuple[Heard | None, dict[str, str]]:
     """What a relay tells of hosts that it hears, None if it is no message; and by its parts, a sentence about the rest.
 

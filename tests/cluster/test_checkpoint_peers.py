@@ -413,7 +413,8 @@ def test_what_is_handed_over_becomes_durable_without_a_keeper(crew: Crew, tmp_pa
     url, run = str(tmp_path / "store"), tmp_path.name
     vault = open_vault(url, run)
     vault.register("test")
-    keeper = crew.keeper(persistent=url, persistent_interval=Interval(steps=1000), upload_bytes_per_s=1 << 20)
+    slowly = {"upload_bytes_per_s": 1 << 20} if is_under_way else {}
+    keeper = crew.keeper(persistent=url, persistent_interval=Interval(steps=1000), **slowly)
 
     def has_begun(step: int) -> bool:
         names = (parse_name(path.name) for path in (tmp_path / "store" / run / "leases").glob("*"))
@@ -427,8 +428,9 @@ def test_what_is_handed_over_becomes_durable_without_a_keeper(crew: Crew, tmp_pa
         crew.seal(key(step, 1, 2), "y")
 
     seal(1)
-    wait_until(lambda: has_begun(1), "the first step is uploaded at once")
-    if not is_under_way:
+    if is_under_way:
+        wait_until(lambda: has_begun(1), "the first step is uploaded at once")
+    else:
         wait_until(lambda: is_durable(1), "the first step is not uploaded", seen=crew.told)
         seal(2)
         wait_until(lambda: crew.rung(2) is not None and crew.rung(2).rung >= Rung.LOCAL, "step 2 is not whole")

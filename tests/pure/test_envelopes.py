@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from elastic.control import events as ev
-from elastic.control.envelopes import MESSAGE, Beat, Heard, beat_of, news_of, numbered_beat_of, relayed
+from elastic.control.envelopes import (
+    MESSAGE,
+    Beat,
+    Heard,
+    beat_of,
+    findings_of,
+    news_of,
+    numbered_beat_of,
+    relayed,
+    text_of,
+)
 from elastic.control.flight import Flying, Reading
 
 NOTICE = ev.NodeNotice(node="a", reason="preempted")
@@ -161,3 +171,20 @@ def test_what_no_worker_tells_is_no_message(message):
     number, events, why_not = news_of("w0", message, 2)
     assert (number, events) == (2, [])
     assert why_not.startswith("w0 answers with ") and why_not.endswith(", which is not what workers tell")
+
+
+def test_what_is_no_text_says_nothing():
+    assert text_of("a", "pid 7 is gone") == ("pid 7 is gone", "")
+    assert text_of("a", "") == ("", "")
+    assert text_of("a", True) == ("", "the monitor of a answers with bool, which is no text")
+
+
+@pytest.mark.parametrize(("found", "shape"), [(None, "NoneType"), ("cold", "str"), ([None], "list(NoneType)")])
+def test_a_check_that_answers_with_garbage_has_found_something_amiss(found, shape):
+    amiss = f"it could not be checked: its monitor answers with {shape}, which are no sentences"
+    assert findings_of(found) == [amiss]
+
+
+def test_a_check_finds_what_its_sentences_say():
+    assert findings_of([]) == []
+    assert findings_of(["the disk is full"]) == ["the disk is full"]
