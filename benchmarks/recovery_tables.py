@@ -26,7 +26,7 @@ def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     """Rows of all recovery results, less those whose fault did not fire.
 
     Of results with the same scenario and settings only one counts, as what was not measured in turns is not compared:
-    the newest of those that compare the most systems.
+    of those that compare the most systems, and those in most runs each, the newest.
     """
     owners = _owners(results)
     return [row for at, result in enumerate(results) for row in result["rows"] if _counts(row, at, owners)]
@@ -39,20 +39,20 @@ def standing(results: Sequence[Result]) -> list[Result]:
 
 
 def _owners(results: Sequence[Result]) -> Mapping[tuple[str, str], int]:
-    """Scenario and settings -> place of the newest result among those with figures of the most systems.
+    """Scenario and settings -> place of the newest result among those with most figures: of systems, then of each.
 
     Where none has figures, the newest tells why.
     """
     owners: dict[tuple[str, str], int] = {}
-    ranks: dict[tuple[str, str], tuple[int, str]] = {}
+    ranks: dict[tuple[str, str], tuple[int, int, str]] = {}
     for at, result in enumerate(results):
-        systems: dict[tuple[str, str], set[str]] = {}
+        systems: dict[tuple[str, str], Counter[str]] = {}
         for row in result["rows"]:
             if not row.get("discarded"):
-                systems.setdefault(_kind(row), set()).update([row["system"]] if _measured(row) else [])
-        for kind, measured in systems.items():
-            rank = len(measured), str(result["provenance"]["date"])
-            if rank >= ranks.get(kind, (0, "")):
+                systems.setdefault(_kind(row), Counter()).update([row["system"]] if _measured(row) else [])
+        for kind, runs in systems.items():
+            rank = len(runs), max(runs.values(), default=0), str(result["provenance"]["date"])
+            if rank >= ranks.get(kind, (0, 0, "")):
                 owners[kind], ranks[kind] = at, rank
     return owners
 

@@ -189,6 +189,13 @@ def test_a_newer_run_of_one_system_alone_does_not_hide_a_comparison() -> None:
     assert recovery_tables.standing([old, new]) == [old] == recovery_tables.standing([new, old])
 
 
+def test_a_newer_run_does_not_hide_the_median_of_several() -> None:
+    old = result(*(run("elastic", repetition, t_resume_s=1.0) for repetition in range(2)))
+    new = result(run("elastic", t_resume_s=0.5))
+    new["provenance"] = PROVENANCE | {"date": "2026-01-03T00:00:00+00:00"}
+    assert recovery_tables.standing([old, new]) == [old] == recovery_tables.standing([new, old])
+
+
 def test_what_had_no_turn_does_not_take_the_place_of_what_had() -> None:
     old, new = result(run("elastic", t_resume_s=1.0)), result(run("elastic", unavailable="the time was over"))
     new["provenance"] = PROVENANCE | {"date": "2026-01-03T00:00:00+00:00"}
