@@ -220,11 +220,10 @@ def test_a_reading_of_garbage_is_refused_once_and_costs_no_other(
 
 
 def test_what_a_monitor_answers_to_a_command_proves_nothing_if_it_is_garbage(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    driven: Driven, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for method in ("fence", "inspect", "reset_gpus", "check_health"):
         monkeypatch.setattr(HostMonitor, method, lambda self, *asked: 7)
-    driven = Driven(monkeypatch, Health(sensing=False))
     driven.monitors.need("a")
     (check,) = eventually(lambda: checks(driven), "it was checked")
     why_not = "the monitor of a answers with int, which is no text"
@@ -236,7 +235,6 @@ def test_what_a_monitor_answers_to_a_command_proves_nothing_if_it_is_garbage(
     assert driven.first(ev.StackDumped).stack == driven.first(ev.GpuReset).error == why_not
     assert eventually(lambda: proofs, "it is told that there is no proof") == [""]
     assert f"refused: {why_not}" in caplog.messages and not driven.of(Exception)
-    driven.close()
 
 
 # --- health, measured between nodes -----------------------------------------------------------------------------------
