@@ -114,12 +114,9 @@ def _followed(run: str, journal: Path) -> Follower:
 
 def _facts(made: Report, folder: Path) -> dict[str, object]:
     """Seconds of the wall clock end in `_at_s`."""
-    from elastic.report.window import URL_FILE
+    from elastic.report.window import live_url
 
     now = made.headline
-    page = ""
-    with contextlib.suppress(OSError):  # none, or another user's
-        page = (folder / URL_FILE).read_text().strip()
     facts = asdict(now)
     began_s, seen_s = facts.pop("began_s"), facts.pop("seen_s")
     return {
@@ -128,5 +125,5 @@ def _facts(made: Report, folder: Path) -> dict[str, object]:
         "began_at_s": began_s,
         "seen_at_s": seen_s,
         "silent_s": 0.0 if now.ending else round(max(0.0, time.time() - seen_s), 3),
-        "page": page,
+        "page": live_url(folder),
     }

@@ -4,6 +4,7 @@ Until then the page costs a thread that sleeps. The server is a child process, a
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import secrets
@@ -44,7 +45,7 @@ def window(settings: Page, run_dir: Path, journal: Path, run: str) -> Iterator[s
     token = "" if settings.is_loopback else secrets.token_urlsafe(24)
     url = _url(settings.host, listening.getsockname()[1], token)
     path = run_dir / URL_FILE
-    _write_for_owner(path, url)
+    held = _write_for_owner(path, url)
     over, wake = os.pipe()
     keeper = threading.Thread(
         target=_keep, args=(listening, over, journal, run, token), name="elastic-page-window", daemon=True
@@ -60,6 +61,21 @@ def window(settings: Page, run_dir: Path, journal: Path, run: str) -> Iterator[s
         with contextlib.suppress(OSError):
             if path.read_text().strip() == url:
                 path.unlink()
+        os.close(held)
+
+
+def live_url(run_dir: Path) -> str:
+    """Where the page of a run is served now; empty: nowhere, or to another user.
+
+    A driver that was killed leaves the file, but not the lock (to try the port would start the server). Where a file
+    system has no locks, the file counts.
+    """
+    with contextlib.suppress(OSError), (run_dir / URL_FILE).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return file.read().strip()
+    return ""
 
 
 def _keep(listening: socket.socket, over: int, journal: Path, run: str, token: str) -> None:
@@ -136,7 +152,11 @@ def _url(host: str, port: int, token: str) -> str:
     return f"http://{place}:{port}/" + (f"?token={quote(token)}" if token else "")
 
 
-def _write_for_owner(path: Path, text: str) -> None:
+def _write_for_owner(path: Path, text: str) -> int:
+    """The descriptor under whose lock the file is."""
     path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text + "\n")
+    held = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with contextlib.suppress(OSError):  # not every file system has locks
+        fcntl.flock(held, fcntl.LOCK_EX)
+    os.write(held, f"{text}\n".encode())
+    return held

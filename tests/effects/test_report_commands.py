@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -28,11 +29,23 @@ from elastic.report.content.fold import Fold
 from elastic.report.content.model import Report, Spent, Waterfall
 from elastic.report.follower import Follower
 from elastic.report.terminal import screen
+from elastic.report.window import window
+from elastic.settings import Page
 from tests.effects.gcs_server import GcsServer
 from tests.effects.interruptible import MAIN
 from tests.effects.store_parts import gcs_store
 from tests.pure.report_lines import Scribe, a_night, written
 
+SERVED_AND_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from elastic.report.window import window
+from elastic.settings import Page
+
+run = Path(sys.argv[1])
+with window(Page(), run, run / "journal.jsonl", "night"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 HEADLINE = {"run", "phase", "ending", "step", "replicas", "goodput", "wall_s", "incidents", "open_incidents"}
 
 
@@ -76,11 +89,17 @@ def test_status_for_programs_and_for_people(run: Path) -> None:
 
 def test_status_of_a_run_that_goes_on_says_for_how_long_it_is_silent_and_where_its_page_is(run: Path) -> None:
     scribe = a_night()
-    written(scribe.lines[:-2], run)
-    (run / "page.url").write_text("http://127.0.0.1:1234/\n")
-    facts = json.loads(elastic("status", run, "--json").output)
-    assert facts["phase"] == "running" and facts["page"] == "http://127.0.0.1:1234/"
+    journal = written(scribe.lines[:-2], run) / "journal.jsonl"
+    with window(Page(), run, journal, "night") as url:
+        facts = json.loads(elastic("status", run, "--json").output)
+    assert facts["phase"] == "running" and facts["page"] == url
     assert facts["silent_s"] == pytest.approx(max(0.0, time.time() - scribe.lines[-3]["t"]), abs=30)
+
+
+def test_status_names_no_page_of_a_killed_driver(run: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", SERVED_AND_KILLED, str(run)])
+    assert killed.returncode == -signal.SIGKILL and (run / "page.url").read_text().startswith("http://")
+    assert json.loads(elastic("status", run, "--json").output)["page"] == ""
 
 
 def test_top_once(run: Path) -> None:
