@@ -5,17 +5,17 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, next_candidate
+from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, in_parts, next_candidate
 from elastic.checkpoint.catalog import Ending as StartEnding
 from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import Inventory, take_inventory
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
+from elastic.checkpoint.seen import Recorded, Seen, why_nothing
 from elastic.checkpoint.source import Source, Tier, troubles_of
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
@@ -34,36 +34,6 @@ _TRIES = 3  # lives that a state is given in which training fails soon after it
 _SOON_STEPS = 100
 _AGAIN_S = 30.0
 _STATE_MAY_BE_BAD = (Ending.TRAIN_FN_RAISED, Ending.DIVERGED, Ending.NO_PROGRESS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """What the persistent tier has on record of a run's lives, beside their steps; see `Vault`."""
-
-    forks: tuple[Fork, ...] = ()
-    incarnations: tuple[int, ...] = ()
-    quarantined: Mapping[CommitId, str] = field(default_factory=dict)
-    blamed: tuple[tuple[CommitId, int, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What the tiers hold.
-
-    Attributes:
-        forks: where history began anew. starts: those that failed, of the last lives.
-        silent: a sentence for each tier that gave no answer. is_durable_heard: the persistent tier, if any, gave one.
-        quarantined: a sentence for each whole step that is left out. unread: for each durable one that cannot be read.
-    """
-
-    candidates: tuple[Candidate, ...]
-    forks: tuple[Fork, ...]
-    starts: tuple[Start, ...]
-    incarnation: int
-    silent: tuple[str, ...]
-    is_durable_heard: bool
-    quarantined: tuple[str, ...]
-    unread: tuple[str, ...] = ()
 
 
 class Tiers:
@@ -186,19 +156,7 @@ class Tiers:
             self._emit(ev.RestoreFound(commit=choice.candidate.commit))
             return
         self._hold(None)
-        why = "; ".join(seen.silent)
-        if choice.bad:
-            advice = f"choose one with elastic rewind --to-step ({story})"
-            why = f"training failed {_TRIES} times soon after each step: {advice}"
-        elif seen.quarantined and not seen.candidates:
-            bad = "; ".join((*seen.quarantined, *seen.silent))
-            why = f"every whole step is in quarantine: start the run under another name to begin anew ({bad})"
-        elif seen.unread and not seen.candidates:
-            bad = "; ".join((*seen.unread, *seen.silent))
-            why = (
-                f"durable steps are there, and none can be read ({bad}): elastic verify looks at them; start the run "
-                "under another name to begin anew"
-            )
+        why = why_nothing(seen, choice, story, _TRIES)
         self._emit(ev.RestoreFound(commit=None, reason=why or "no step is whole", error=why))
 
     def _wanted(self, seen: Seen, at_most: int | None, without: Bad) -> list[Candidate]:
@@ -299,6 +257,11 @@ class Tiers:
                 if any(one.same_state(there.commit) for there in left_out)
             ),
             unread=tuple(troubles_of(sources)),
+            broken=tuple(
+                told
+                for commit, told in in_parts(inventory.holders, self._run, forks, quarantined)
+                if commit.incarnation < self._incarnation
+            ),
         )
 
     def _records(self, inventory: Inventory) -> Recorded:

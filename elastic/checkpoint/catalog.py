@@ -56,16 +56,25 @@ def candidates(
         forks: beside those that the manifests name.
         quarantined: what must not be taken; the same step made anew, in a later generation, may be.
     """
-    mine = [holder for holder in found if holder.manifest.run == run]
-    bad = {(one.step, one.lineage, *_line(one)) for one in quarantined}
-    lines = {*forks, *(fork for holder in mine for fork in holder.manifest.forks)}
-    groups: dict[tuple[int, str, int], list[Holder]] = {}
-    for holder in mine:
-        commit = holder.manifest.commit
-        if is_visible(commit, tuple(lines)) and (commit.step, commit.lineage, *_line(commit)) not in bad:
-            groups.setdefault((commit.step, commit.lineage, holder.manifest.shards), []).append(holder)
+    groups = _groups(found, run, forks, quarantined)
     whole = [one for (_, _, shards), held in groups.items() if (one := _whole(held, shards)) is not None]
     return tuple(sorted(whole, key=_rank, reverse=True))
+
+
+def in_parts(
+    found: Iterable[Holder],
+    run: str,
+    forks: Collection[Fork] = (),
+    quarantined: Collection[CommitId] = (),
+) -> tuple[tuple[CommitId, str], ...]:
+    """The steps of which shards are there, but not all: newest first, each with a sentence; arguments as above."""
+    broken = []
+    for (step, _, shards), held in _groups(found, run, forks, quarantined).items():
+        if _whole(held, shards) is None:
+            missing = sorted(set(range(shards)) - {holder.manifest.shard for holder in held})
+            told = f"of step {step}, shard {', '.join(map(str, missing))} of {shards} is nowhere"
+            broken.append((max((holder.manifest.commit for holder in held), key=_made), told))
+    return tuple(sorted(broken, key=lambda one: (one[0].step, _made(one[0])), reverse=True))
 
 
 def find(those: Iterable[Candidate], commit: CommitId, silent: Sequence[str] = ()) -> Candidate:
@@ -136,6 +145,21 @@ def next_candidate(those: Sequence[Candidate], history: Sequence[Start], tries: 
         bad.append(state)
     told = f"all {len(those)} whole steps were tried {tries} times in vain" if those else "no step is whole"
     return Choice(candidate=None, reason=told, bad=tuple(bad))
+
+
+def _groups(
+    found: Iterable[Holder], run: str, forks: Collection[Fork], quarantined: Collection[CommitId]
+) -> dict[tuple[int, str, int], list[Holder]]:
+    """Who holds what of each state: by step, lineage, and number of shards."""
+    mine = [holder for holder in found if holder.manifest.run == run]
+    bad = {(one.step, one.lineage, *_line(one)) for one in quarantined}
+    lines = {*forks, *(fork for holder in mine for fork in holder.manifest.forks)}
+    groups: dict[tuple[int, str, int], list[Holder]] = {}
+    for holder in mine:
+        commit = holder.manifest.commit
+        if is_visible(commit, tuple(lines)) and (commit.step, commit.lineage, *_line(commit)) not in bad:
+            groups.setdefault((commit.step, commit.lineage, holder.manifest.shards), []).append(holder)
+    return groups
 
 
 def _whole(held: Sequence[Holder], shards: int) -> Candidate | None:

@@ -14,9 +14,9 @@ from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.replica import end_replicas
-from elastic.actors.tiers import Seen
 from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
+from elastic.checkpoint.seen import Seen
 from elastic.checkpoint.store import StoreError
 from elastic.control import events as ev
 from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord

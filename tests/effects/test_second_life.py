@@ -35,15 +35,18 @@ class Life:
         self.tiers = Tiers(RUN, reach, self.told.append, 30.0, write, kept)  # type: ignore[arg-type]
         self.incarnation, self.forks = self.tiers.begin()
 
-    def seal(self, *steps: int) -> None:
+    def seal(self, *steps: int, **parts: Any) -> None:
         with closing(Arena(self.folder / "memory", RUN, self.incarnation, "w0", slots=4)) as arena:
             for step in steps:
-                assert stage(arena, step, incarnation=self.incarnation)
+                assert stage(arena, step, incarnation=self.incarnation, **parts)
 
-    def found(self, without: tuple[CommitId, ...] = ()) -> CommitId | None:
+    def answer(self, without: tuple[CommitId, ...] = ()) -> ev.RestoreFound:
         self.tiers.find(None, without)
         eventually(lambda: self.told, "the tiers have answered")
-        return self.told.pop().commit
+        return self.told.pop()
+
+    def found(self, without: tuple[CommitId, ...] = ()) -> CommitId | None:
+        return self.answer(without).commit
 
     def began(self, resume: CommitId) -> None:
         """Its workers hold that state, and the journal says so."""
@@ -114,3 +117,20 @@ def test_c06_a_state_in_memory_that_fails_training_is_left_for_an_older_one(fold
         life.began(found(life, 9))
         life.ended(Ending.TRAIN_FN_RAISED, published=12)
     assert found_by_the_next(folder) == 4
+
+
+def test_c08_nothing_is_begun_over_steps_of_which_shards_are_nowhere(tmp_path: Path) -> None:
+    """Also where no journal is left: the node that held the others may come back."""
+    first = Life(tmp_path)
+    first.seal(4, 9, shard=0, shards=2)
+    assert first.answer().error == "", "what this life itself has begun is not there in parts only for ever"
+    first.ended()
+    (tmp_path / JOURNAL).unlink()
+    second = Life(tmp_path)
+    told = second.answer()
+    second.ended()
+    assert told.commit is None
+    assert told.error == (
+        "of step 9, shard 1 of 2 is nowhere: start the run again when the node that holds it is back, or under another "
+        "name to begin anew"
+    )

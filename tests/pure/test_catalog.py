@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.checkpoint.catalog import Candidate, Ending, Holder, Start, candidates, find, next_candidate
+from elastic.checkpoint.catalog import Candidate, Ending, Holder, Start, candidates, find, in_parts, next_candidate
 from elastic.checkpoint.manifest import Fork, Manifest
 from elastic.checkpoint.source import Tier, troubles_of
 from elastic.control.values import CommitId
@@ -54,6 +54,18 @@ def test_shards_of_different_lines_or_counts_never_mix():
     assert steps([holder(FAR, 3, 0, 2, lineage="a"), holder(FAR, 3, 1, 2, lineage="b")]) == []
     assert steps([holder(FAR, 3, 0, 2), holder(FAR, 3, 1, 3), holder(FAR, 3, 2, 3)]) == []
     assert steps([holder(FAR, 3, 0, 2), holder(FAR, 3, 1, 2, run="other")]) == []
+
+
+def test_steps_of_which_shards_are_nowhere_are_told_newest_first():
+    found = [holder(MEMORY, 4, 0, 3), holder(PEER, 4, 0, 3), holder(FAR, 3, 0, 2), holder(FAR, 3, 1, 2)]
+    found += [holder(MEMORY, 7, 1, 2), holder(MEMORY, 6, 0, 2, run="other"), holder(MEMORY, 8, 0, 2, made=(1, 2))]
+    void = Fork(incarnation=1, generation=3, step=7)
+    told = in_parts(found, "r", forks=(void,))
+    assert [sentence for _, sentence in told] == [
+        "of step 7, shard 0 of 2 is nowhere",
+        "of step 4, shard 1, 2 of 3 is nowhere",
+    ]
+    assert told[0][0].step == 7
 
 
 def test_shards_staged_in_different_generations_are_one_state():
