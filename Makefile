@@ -33,14 +33,17 @@ $(READY): pyproject.toml $(LOCK)
 demo: $(READY) ## train a small model on this machine, break it, and watch it go on
 	$(BIN)/elastic demo --out runs/demo $(ARGS)
 
+# Tests that train come one after the other, the rest beside them; see tests/side_by_side.py.
+SIDE_BY_SIDE := -n auto --dist loadgroup
+
 test: $(READY) ## every test but the slow ones
-	$(BIN)/python -m pytest -m "not slow" --durations=60 $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE) --durations=60 $(ARGS)
 
 test-pure: $(READY) ## the pure tests but the slow ones: seconds, no Ray, no torch
 	$(BIN)/python -m pytest tests/pure -m "not slow" $(ARGS)
 
 test-all: $(READY) ## every test, slow ones included
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 KUBERNETES := $(addprefix tests/effects/test_,kube_client.py kube_autoscaler.py kuberay_files.py kuberay_commands.py deploying.py)
 KUBERNETES += $(addprefix tests/cluster/test_,machines.py operator.py rayjob_operator.py submit.py ray_job.py)

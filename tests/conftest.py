@@ -18,6 +18,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests import side_by_side
 from tests.chaos.ledger_checks import booked
 
 TESTS = Path(__file__).parent
@@ -58,12 +59,26 @@ RAY_DAEMONS = (
 )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What `-n auto` means here."""
+    return side_by_side.workers()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker of pytest-xdist parts from the others."""
+    if hasattr(config, "workerinput"):
+        side_by_side.part()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives each test the mark of its folder."""
+    """Gives each test the mark of its folder, and to one worker those of a file, or all that train."""
     for item in items:
         parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
         if parts and parts[0] in FOLDER_MARKS:
             item.add_marker(parts[0])
+        trains = any(item.get_closest_marker(name) for name in side_by_side.TOGETHER)
+        item.add_marker(pytest.mark.xdist_group("running" if trains else item.path.stem))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from elastic.actors.monitor import HostMonitor
 from elastic.train.surroundings import Surroundings
 from tests.effects.nvml_standin import install_smi
 
+pytestmark = pytest.mark.host
+
 UUID = "GPU-8a1f2c3d-0000-1111-2222-333344445555"
 
 

@@ -22,6 +22,8 @@ from elastic.train.flight import FlightPage
 from tests.effects.helpers import ENDLESS_S, LONG_S, MOMENT_S, eventually
 from tests.effects.nvml_standin import STATE, compiled, install
 
+pytestmark = pytest.mark.host
+
 QUICK = Health(period_s=0.05, cooldown_s=60.0)
 
 

@@ -18,6 +18,8 @@ from elastic.control.flight import Flying
 from elastic.train.flight import FlightPage, read_page
 from tests.effects.helpers import LONG_S, child, eventually, hear, process_state, stop
 
+pytestmark = pytest.mark.host
+
 
 def fly(pipe, path):
     """A worker's process in the middle of a micro-batch."""

@@ -10,6 +10,8 @@ from elastic.control import events as ev
 from tests.effects.helpers import LONG_S, eventually
 from tests.effects.metadata import metadata_server
 
+pytestmark = pytest.mark.host
+
 
 @pytest.fixture
 def server(monkeypatch):

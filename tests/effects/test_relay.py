@@ -19,6 +19,8 @@ from elastic.control.envelopes import Heard
 from elastic.control.flight import STOPPED, Flying, Reading
 from elastic.settings import Limits, RunSettings
 
+pytestmark = pytest.mark.host
+
 ON_A = ev.NodeNotice(node="a", reason="preempted")
 ON_B = ev.NodeNotice(node="b", reason="preempted")
 

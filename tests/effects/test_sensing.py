@@ -22,6 +22,8 @@ from elastic.train.flight import FlightPage, read_page, read_visible
 from tests.effects.helpers import LONG_S, eventually
 from tests.effects.nvml_standin import STATE, Standin, compiled, install
 
+pytestmark = pytest.mark.host
+
 QUICK = Health(period_s=0.05, driver_timeout_s=0.4, cooldown_s=0.6)
 LOST, NO_PERMISSION = 15, 4  # nvmlReturn_t
 UUIDS = [f"GPU-0000000{index}-aaaa-bbbb-cccc-000000000000" for index in range(2)]

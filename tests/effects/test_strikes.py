@@ -20,6 +20,8 @@ from tests.effects.helpers import LONG_S, MOMENT_S, child, eventually, hear, pro
 from tests.effects.idiom import once, raised, trained
 from tests.effects.test_link import enter, parked
 
+pytestmark = pytest.mark.host
+
 SCENE = Scene(run="strikes")
 
 

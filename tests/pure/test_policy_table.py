@@ -262,7 +262,7 @@ def test_a_class_that_is_called_is_made_first():
     assert policy_of(Ladder(swap=False)) == Ladder(swap=False)
 
 
-@pytest.mark.parametrize("given", [7, object(), "ladder"], ids=str)
+@pytest.mark.parametrize("given", [7, object(), "ladder"], ids=["a number", "an object", "a name"])
 def test_what_is_no_policy_is_refused(given):
     with pytest.raises(SettingError, match="must be a function"):
         policy_of(given)

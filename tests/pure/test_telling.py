@@ -22,7 +22,7 @@ from elastic.sim.telling import text_of
         (ev.MonitorLost(node="a"), "MonitorLost('a')"),
         (cmd.Pause(worker="w0", generation=1, reason="so"), "Pause('so','w0',1)"),
     ],
-    ids=str,
+    ids=lambda one: type(one).__name__,
 )
 def test_a_value_has_one_text(value, text):
     assert text_of(value) == text_of(value) == text
