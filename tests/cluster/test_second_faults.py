@@ -127,11 +127,8 @@ def test_nobody_is_left_who_drives_decides_or_senses(point: str, hosts: Any, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("title", "point"),
-    [("ray::Guard", "stopping"), ("ray::Guard", "forming"), ("ray::Guard", "formed")],
-    ids=["the supervisor, stopping", "the supervisor, forming", "the supervisor, formed"],
-)
+@pytest.mark.parametrize("point", ["stopping", "forming", "formed"])
+@pytest.mark.parametrize("title", ["ray::Guard", "ray::HostMonitor"], ids=["the supervisor", "all monitors"])
 def test_who_decides_or_senses_dies_at_a_point(title: str, point: str, hosts: Any, tmp_path: Path) -> None:
     """Between the decision and whoever is told of it."""
     victims: list[int] = []
