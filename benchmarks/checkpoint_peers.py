@@ -29,7 +29,10 @@ from benchmarks.provenance import provenance
 from elastic.actors.equipment import Equipment, budget_bytes
 from elastic.actors.peer_source import PeerSource
 from elastic.actors.replica import end_replica, start_replica
-from elastic.checkpoint.manifest import CHUNK_BYTES, Manifest, ShardKey
+from elastic.checkpoint.boxes import Want, plan
+from elastic.checkpoint.catalog import Holder, candidates
+from elastic.checkpoint.manifest import CHUNK_BYTES, Entry, Manifest, ShardKey
+from elastic.checkpoint.reader import Effort, read
 from elastic.checkpoint.source import Tier
 from elastic.control.values import CommitId
 from elastic.settings import Keep
@@ -72,6 +75,10 @@ class Plain:
     def load(self, path: Path) -> None:
         self._array = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
 
+    def make_room(self, nbytes: int) -> None:
+        """What `restore` fills, as the tensors of a worker are there before it loads them."""
+        self._into = np.full(nbytes, 1, dtype=np.uint8)
+
     def give(self) -> Any:
         return self._array
 
@@ -84,12 +91,13 @@ class Plain:
         return seconds
 
     def restore(self, source: PeerSource) -> float:
-        """Seconds until every chunk of the source's shard was read and verified."""
+        """Seconds until the source's shard was read into this process's memory, verified."""
         began_s = time.monotonic()
         (manifest,) = source.manifests()
-        for number in range(len(manifest.chunks)):
-            begin, end = manifest.chunk(number)
-            manifest.verify(number, source.read(manifest.key, begin, end))
+        (candidate,) = candidates([Holder(source=source, manifest=manifest)], manifest.run)
+        (entry,) = manifest.entries
+        want = Want(path=entry.path, dtype=entry.dtype, whole=entry.shape, box=entry.box)
+        read(candidate, plan([want], candidate.manifests), [self._into], Effort(timeout_s=TIMEOUT_S))
         return time.monotonic() - began_s
 
 
@@ -103,7 +111,7 @@ def write_shard(path: Path, nbytes: int) -> ShardKey:
         shards=1,
         layout="",
         skeleton="{}",
-        entries=(),
+        entries=(Entry(path="/state", dtype="uint8", shape=(nbytes,), begin=0, nbytes=nbytes),),
         nbytes=nbytes,
         chunks=tuple(google_crc32c.value(payload[at : at + CHUNK_BYTES]) for at in range(0, nbytes, CHUNK_BYTES)),
     )
@@ -138,6 +146,7 @@ def measure(nodes: list[str], path: Path, nbytes: int, rounds: int) -> dict[str,
     }
     hands = {node: actor.remote() for node, actor in plain.items()}
     ray.get(hands[giver].load.remote(path), timeout=TIMEOUT_S)
+    ray.get([hand.make_room.remote(nbytes) for hand in hands.values()], timeout=TIMEOUT_S)
     source = PeerSource(replicas[giver], giver)
     seconds: dict[str, list[float]] = {"peer": [], "ray": [], "restore_local": [], "restore_peer": []}
 
