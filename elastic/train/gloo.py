@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 from elastic.control.values import View
 from elastic.errors import DivergenceError
+from elastic.train.direct import SumTogether, can_go_together
 from elastic.train.meeting import Store, StoreHost
 from elastic.train.sockets import Address, listeners, own_sockets, plain, unreached
 
@@ -151,9 +152,11 @@ class GlooGroup:
         for one in self._notes:
             self.finish(one)
 
-    def allreduce(self, tensor: torch.Tensor) -> Any:
-        """Start a sum over all ranks, in place; returns a work to wait for."""
-        return self._pg.allreduce([tensor])
+    def allreduce(self, *tensors: torch.Tensor) -> Any:
+        """Start a sum over all ranks, in place; several go in one message to everybody. Returns a work to wait for."""
+        if len(tensors) > 1 or can_go_together(tensors, self.size):
+            return SumTogether(self._pg, tensors)
+        return self._pg.allreduce(list(tensors))
 
     def all_to_all(
         self, received: torch.Tensor, sent: torch.Tensor, received_bytes: list[int], sent_bytes: list[int]

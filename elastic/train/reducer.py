@@ -50,28 +50,32 @@ class Reducer:
 
     Args:
         model: parameters that do not require gradients are left alone.
-        launch: starts the sum of a tensor over replicas and returns a work; raises if the group is broken.
+        launch: starts the sum of a tensor over replicas, or of some together; returns a work; raises if the group is
+            broken.
         is_live: false once the attempt is lost; hooks then end the backward early.
         cut: frees pending reductions of the group.
         bucket_bytes: upper bound of a bucket at first, unless one parameter is larger.
         in_order: the current group, where sums must not depend on its size: each micro-batch's gradients are kept
             apart and added in one fixed order (`train/ordered.py`).
+        go_together: whether these tensors are small enough to be summed in one message with what is summed beside them
+            (`train/direct.py`); asked in each attempt, since it follows from the size of the group too.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
-        launch: Callable[[torch.Tensor], Any],
+        launch: Callable[..., Any],
         is_live: Callable[[], bool],
         cut: Callable[[], None],
         bucket_bytes: int = BUCKET_BYTES,
         in_order: Callable[[], GlooGroup] | None = None,
+        go_together: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False,
     ) -> None:
         self.params = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
             raise StateError("the model has no parameter that requires a gradient")
         self._launch, self._is_live, self._cut = launch, is_live, cut
-        self._in_order, self._first_bytes = in_order, bucket_bytes
+        self._in_order, self._first_bytes, self._go_together = in_order, bucket_bytes, go_together
         self.buckets: list[Bucket] = []
         self._ordered: OrderedSums | None = None
         self._cut_into(bucket_bytes)
@@ -82,7 +86,7 @@ class Reducer:
         self._is_last = False
         self._last_number = -1
         self._error: Exception | None = None
-        self._is_active = False
+        self._is_active = self._is_together = False
         self._trainable = [(p, p.requires_grad) for p in model.parameters()]
         self.layout = self._digest_layout()
         for number, param in enumerate(self.params):
@@ -152,6 +156,8 @@ class Reducer:
         self._works, self._next, self._is_last, self._error = [], 0, False, None
         if self._ordered is not None:
             self._ordered.begin(hands)
+        is_whole = self._ordered is None and len(self.buckets) == 1  # small buckets are wanted in the backward
+        self._is_together = is_whole and self._go_together(self._flats)
         self._used = [0.0] * len(self.params)
         for bucket in self.buckets:
             bucket.flat.zero_()
@@ -184,7 +190,7 @@ class Reducer:
         ordered = self._ordered
         if ordered is not None and beside is not None:
             self._start(lambda: ordered.beside.start(beside))
-        self._start(lambda: self._launch(tail))
+        self._start(lambda: self._launch(*(self._flats if self._is_together else ()), tail))
         for work in self._works:
             self._wait(work)
         if ordered is not None and beside is not None:
@@ -201,7 +207,7 @@ class Reducer:
         for work in self._works[launched:]:
             self._wait(work)
         if self._error is None:
-            for one, target in zip(ordered.all, (*(bucket.flat for bucket in self.buckets), beside), strict=True):
+            for one, target in zip(ordered.all, (*self._flats, beside), strict=True):
                 one.take(target)
 
     @property
@@ -282,7 +288,13 @@ class Reducer:
             self._start_bucket(self._next)
             self._next += 1
 
+    @property
+    def _flats(self) -> list[torch.Tensor]:
+        return [bucket.flat for bucket in self.buckets]
+
     def _start_bucket(self, index: int) -> None:
+        if self._is_together:
+            return  # it goes with the tail
         flat = self.buckets[index].flat
         if self._ordered is None:
             self._start(lambda: self._launch(flat))

@@ -18,6 +18,7 @@ from elastic.errors import AttemptBroken, ConservationError, DivergenceError, No
 from elastic.train.buffers import Buffers
 from elastic.train.cursor import Cursor, rates
 from elastic.train.data import Source
+from elastic.train.direct import can_go_together
 from elastic.train.evaluation import Evaluator
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.landing import Landing
@@ -89,7 +90,9 @@ class Replica:
             raise StepMisuseError("session.prepare was called twice: wrap several modules in one torch.nn.ModuleDict")
         self.model = model
         in_order = self._live_group if reproducible else None
-        self._reducer = Reducer(model, self._launch, self.link.is_stepping, self.cut, bucket_bytes, in_order)
+        self._reducer = Reducer(
+            model, self._launch, self.link.is_stepping, self.cut, bucket_bytes, in_order, self._go_together
+        )
         self._buffers = Buffers(model)
         self.watch = Watch(self, digest_steps)
 
@@ -280,8 +283,11 @@ class Replica:
             raise RuntimeError("no group")
         return self.group
 
-    def _launch(self, tensor: torch.Tensor) -> Any:
-        return self._live_group().allreduce(tensor)
+    def _launch(self, *tensors: torch.Tensor) -> Any:
+        return self._live_group().allreduce(*tensors)
+
+    def _go_together(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return can_go_together(tensors, self.replicas)
 
     def summed(self, row: torch.Tensor) -> Tail | None:
         """Sum gradients and a tail's row over replicas, in place; None if a reduction failed."""

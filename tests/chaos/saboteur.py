@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from elastic.train import gloo, session, tree
+from elastic.train import direct, gloo, session, tree
 
 GATE = "gate"
 SAMPLES, BATCH, MICRO_BATCH = 240, 12, 2
@@ -207,10 +207,10 @@ def train(
         batch_size: of `session.batches`; or what makes the batches from the session, the folder and `micro_batch`.
         poison: a sample whose loss is nan, whoever computes it.
         slow: by worker, the seconds that each of its micro-batches takes longer.
-        prepare: passed on to `session.prepare`.
+        prepare: passed on to `session.prepare`; buckets are so small that there are several.
     """
     saboteur = Saboteur(plan, folder)
-    model = session.prepare(Net().to(dtype), bucket_bytes=300, **prepare)
+    model = session.prepare(Net().to(dtype), **({"bucket_bytes": 300} | prepare))
     params = list(model.parameters())
     optimizer = HalfwayOptimizer([{"params": params[:3]}, {"params": params[3:]}], lr=1e-2, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.97)
@@ -268,6 +268,12 @@ def train(
         torch.save(model.state_dict(), folder / "final.pt")
     write("finished", digest=digest, objects=[id(model), id(optimizer), *map(id, params)])
     return digest
+
+
+def train_in_rings(session: session.Session, **options: Any) -> str:
+    """The same where nothing is small enough to be summed in one message, as if the model were a large one."""
+    direct.MESSAGE_BYTES = 0
+    return train(session, **options)
 
 
 def _sabotage_internals(session: session.Session, saboteur: Saboteur, optimizer: HalfwayOptimizer) -> None:

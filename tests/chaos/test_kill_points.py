@@ -12,7 +12,7 @@ from elastic.control import events as ev
 from elastic.control.commands import Command
 from elastic.control.state import RunState
 from tests.chaos.group import STEPS, Story, Training, assert_promises, run, thinned
-from tests.chaos.saboteur import Sabotage
+from tests.chaos.saboteur import Sabotage, train_in_rings
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -72,6 +72,27 @@ STORIES = {
 @pytest.mark.parametrize("plan", thinned(STORIES, 2))
 def test_killed(plan: list[Sabotage], clean: Story, tmp_path: Path) -> None:
     assert_promises(run(tmp_path, *plan), clean, *plan)
+
+
+# How gradients are summed: around rings, and all of them with the tail in one message.
+RINGS, WHOLE = Training(function=train_in_rings), Training(options={"bucket_bytes": 1 << 20})
+SUMS = {
+    "in rings, between two buckets": (RINGS, "between two buckets"),
+    "in one message, while others wait": (WHOLE, "while others wait in their reductions"),
+    "in rings, while others wait": (RINGS, "while others wait in their reductions"),
+    "in one message, the donor": (WHOLE, "the only donor, while it heals the one that was behind"),
+    "in rings, the donor": (RINGS, "the only donor, while it heals the one that was behind"),
+    "in one message, two at once": (WHOLE, "two at once"),
+    "in rings, two in a row": (RINGS, "two in a row"),
+    "in one message, inside apply": (WHOLE, "inside apply, the leader"),
+}
+
+
+@pytest.mark.parametrize(("sums", "story"), thinned(SUMS, 2))
+def test_killed_where_sums_are_made_in_another_way(sums: Training, story: str, clean: Story, tmp_path: Path) -> None:
+    """Parameters are those of the run without faults, whose buckets were small and went in messages of their own."""
+    plan = STORIES[story]
+    assert_promises(run(tmp_path, *plan, training=sums), clean, *plan)
 
 
 JOINERS = {

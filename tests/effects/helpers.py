@@ -165,7 +165,7 @@ def process_state(pid: int) -> str:
 
 
 def serve_member(pipe: Any) -> None:
-    """A child's main: hosts a store, joins one group, and takes part in a sum whenever it is told to."""
+    """A child's main: hosts a store, joins one group, and takes part in a sum of 10s whenever told their shape."""
     torch.set_num_threads(1)
     store = StoreHost(HOST)
     pipe.send(store.port)
@@ -174,10 +174,10 @@ def serve_member(pipe: Any) -> None:
     group.form(store, "same", lambda: False, LONG_S)
     pipe.send("formed")
     while True:
-        value = torch.tensor([pipe.recv()], dtype=torch.float64)
+        value = torch.full(pipe.recv(), 10.0, dtype=torch.float64)
         try:
             group.allreduce(value).wait()
-            pipe.send(float(value))
+            pipe.send(float(value[0]))
         except RuntimeError as error:
             group.cut()  # as a reducer does
             pipe.send(f"broken: {error}")

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.amp.grad_scaler import OptState
 
 from elastic.errors import DivergenceError
+from elastic.train.direct import can_go_together
 from elastic.train.gloo import FormingCancelledError, GlooGroup, InOneGo
 from elastic.train.meeting import Store, StoreHost
 from tests.effects.helpers import (
@@ -38,22 +39,27 @@ def connected(port: int) -> Store:
     return Store(HOST, port, lambda waiting_for: None, "the store")
 
 
-def summed(group: GlooGroup, value: float) -> float:
-    tensor = torch.tensor([value], dtype=torch.float64)
+IN_A_RING = 1 << 16  # elements: more than one message holds
+both_ways = pytest.mark.parametrize("elements", [1, IN_A_RING], ids=["in one message", "in a ring"])
+
+
+def summed(group: GlooGroup, value: float, elements: int = 1) -> float:
+    tensor = torch.full((elements,), value, dtype=torch.float64)
+    assert can_go_together([tensor], group.size) == (elements < IN_A_RING and group.size > 1)
     group.allreduce(tensor).wait()
-    return float(tensor)
+    assert torch.equal(tensor, tensor[:1].expand(elements))
+    return float(tensor[0])
 
 
 # --- forming ---
 
 
+@both_ways
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_group_sums_over_all_its_members(size):
+def test_a_group_sums_over_all_its_members(size, elements):
+    wanted = [sum(10.0**rank for rank in range(size))] * size
     with formed(size) as groups:
-        assert (
-            in_threads(size, lambda rank: summed(groups[rank], 10.0**rank))
-            == [sum(10.0**r for r in range(size))] * size
-        )
+        assert in_threads(size, lambda rank: summed(groups[rank], 10.0**rank, elements)) == wanted
 
 
 def test_the_next_generation_forms_over_the_same_stores():
@@ -211,9 +217,10 @@ def test_forming_is_cancelled_while_a_peer_connects(monkeypatch):
 # --- cutting ---
 
 
-def test_a_cut_frees_a_sum_that_a_silent_member_never_joins():
+@both_ways
+def test_a_cut_frees_a_sum_that_a_silent_member_never_joins(elements):
     with formed(2, collective_timeout_s=ENDLESS_S) as groups:
-        waiting = Running(lambda: summed(groups[0], 1.0))
+        waiting = Running(lambda: summed(groups[0], 1.0, elements))
         threading.Event().wait(MOMENT_S)
         assert not waiting.is_over
         groups[0].cut()
@@ -226,48 +233,53 @@ def test_a_transfer_that_never_comes_names_whom_it_waited_for():
         groups[0].wait(InOneGo([groups[0].recv(torch.zeros(1), 1)]))
 
 
-def test_a_sum_that_a_silent_member_never_joins_ends_by_itself_at_the_timeout():
+@both_ways
+def test_a_sum_that_a_silent_member_never_joins_ends_by_itself_at_the_timeout(elements):
     """The collective's timeout holds, although the group was formed under another one."""
     whom = r"^w1 have not all come .* within Limits.collective_timeout_s=.*(?i:timed out)"
     with formed(2, collective_timeout_s=MOMENT_S) as groups, pytest.raises(RuntimeError, match=whom):
-        groups[0].wait(groups[0].allreduce(torch.zeros(1)))
+        groups[0].wait(groups[0].allreduce(torch.zeros(elements, dtype=torch.float64)))
 
 
-def test_a_cut_frees_a_sum_with_a_stopped_process():
+@both_ways
+def test_a_cut_frees_a_sum_with_a_stopped_process(elements):
     """A frozen process keeps its sockets open, and only a cut helps."""
     with formed_with_children(1) as (group, processes, pipes):
-        pipes[0].send(10)
-        assert summed(group, 1) == 11 and hear(pipes[0]) == 11
+        pipes[0].send((elements,))
+        assert summed(group, 1, elements) == 11 and hear(pipes[0]) == 11
         stop(processes[0].pid)
-        waiting = Running(lambda: summed(group, 1))
+        waiting = Running(lambda: summed(group, 1, elements))
         threading.Event().wait(MOMENT_S)
         assert not waiting.is_over
         group.cut()
         assert isinstance(waiting.error(), RuntimeError)
 
 
-def test_a_cut_frees_the_neighbours_in_turn():
+@both_ways
+def test_a_cut_frees_the_neighbours_in_turn(elements):
     """They wait in other processes for a sum that this member will never join."""
     with formed_with_children(2) as (group, _, pipes):
         for pipe in pipes:
-            pipe.send(10)
+            pipe.send((elements,))
         threading.Event().wait(MOMENT_S)
         assert not any(pipe.poll() for pipe in pipes)
         group.cut()
         assert all(hear(pipe).startswith("broken") for pipe in pipes)
 
 
-def test_a_killed_process_frees_the_sum_without_a_cut():
+@both_ways
+def test_a_killed_process_frees_the_sum_without_a_cut(elements):
     with formed_with_children(1) as (group, processes, _):
-        waiting = Running(lambda: summed(group, 1))
+        waiting = Running(lambda: summed(group, 1, elements))
         processes[0].kill()
         assert isinstance(waiting.error(), RuntimeError)
 
 
-def test_a_cut_before_a_sum_makes_it_fail():
+@both_ways
+def test_a_cut_before_a_sum_makes_it_fail(elements):
     with formed(2) as groups:
         groups[0].cut()
-        waiting = Running(lambda: summed(groups[0], 1))
+        waiting = Running(lambda: summed(groups[0], 1, elements))
         assert isinstance(waiting.error(), RuntimeError)
 
 

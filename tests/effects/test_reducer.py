@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from elastic.control.data import deal, even
 from elastic.errors import StateError, StepMisuseError
+from elastic.train.direct import can_go_together
 from elastic.train.reducer import Reducer
 from tests.effects.helpers import formed, in_threads
 
@@ -110,7 +112,8 @@ def reduced(kind, micro_batches: int, replicas: int, bucket_bytes: int, forget=l
 
     def replica(rank: int):
         model, group = models[rank], groups[rank]
-        reducer = Reducer(model, group.allreduce, lambda: True, group.cut, bucket_bytes)
+        together = partial(can_go_together, ranks=replicas)
+        reducer = Reducer(model, group.allreduce, lambda: True, group.cut, bucket_bytes, go_together=together)
         dealt = deal(micro_batches, even(replicas), rank)
         reducer.begin()
         forget(model)
@@ -207,6 +210,42 @@ def test_buckets_are_launched_in_index_order_during_the_last_backward_only():
     tail = reducer.used
     reducer.finish(tail)
     assert launched[-1] is tail and len(launched) == len(reducer.buckets) + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "bucket_bytes", "is_small", "messages"),
+    [
+        (Plain, 1 << 20, True, [2]),  # the bucket and the tail
+        (Plain, 1 << 20, False, [1, 1]),
+        (Plain, 64, True, [1, 1, 1, 1]),  # buckets that were asked to be small leave in the backward
+        (Mixed, 1 << 20, True, [1, 1, 1]),
+    ],
+)
+def test_gradients_that_are_small_and_whole_go_with_the_tail(kind, bucket_bytes, is_small, messages):
+    model, launched = build(kind), []
+    reducer = Reducer(
+        model,
+        lambda *tensors: launched.append(tensors) or Ended(),
+        lambda: True,
+        lambda: None,
+        bucket_bytes,
+        go_together=lambda tensors: is_small,
+    )
+    for _ in range(2):
+        launched.clear()
+        broken_attempt(reducer, model)
+        assert len(launched) == len(messages) - 1
+        tail = reducer.used
+        assert reducer.finish(tail)
+        assert [len(tensors) for tensors in launched] == messages and launched[-1][-1] is tail
+
+
+def test_a_gradient_after_its_bucket_is_refused_though_the_bucket_waits_for_the_tail():
+    model = build(Plain)
+    reducer = Reducer(model, lambda *tensors: Ended(), lambda: True, lambda: None, go_together=lambda tensors: True)
+    broken_attempt(reducer, model)
+    with pytest.raises(StepMisuseError, match="received a gradient after its bucket was reduced"):
+        loss_of(model, 0, 2).backward()
 
 
 def test_a_model_without_trainable_parameters_is_refused():
