@@ -26,6 +26,12 @@ def can_go_together(tensors: Sequence[torch.Tensor], ranks: int) -> bool:
     return all(one.device.type == "cpu" for one in tensors) and is_small(_ends(tensors)[-1], ranks)
 
 
+def to_everybody(group: Any, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    """Start to send (elements,) to all ranks, and to receive theirs, (ranks, elements); returns a work."""
+    counts = [sent.numel()] * group.size()
+    return group.alltoall_base(received.view(-1), sent.repeat(group.size()), counts, counts)
+
+
 class SumTogether:
     """A work that sums tensors over all ranks, in place, in rank order: so all get the same bits.
 
@@ -37,14 +43,11 @@ class SumTogether:
 
     def __init__(self, group: Any, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors, self._ranks, self._ends = tensors, group.size(), _ends(tensors)
-        size_bytes = self._ends[-1]
-        sent = torch.zeros(self._ranks, size_bytes, dtype=torch.uint8)
-        for mine, tensor in zip(self._cut(sent[0]), tensors, strict=True):
+        sent = torch.zeros(self._ends[-1], dtype=torch.uint8)
+        for mine, tensor in zip(self._cut(sent), tensors, strict=True):
             mine.copy_(tensor.view(-1))
-        sent[1:] = sent[0]
-        self._received = torch.empty_like(sent)
-        counts = [size_bytes] * self._ranks
-        self._work = group.alltoall_base(self._received.view(-1), sent.view(-1), counts, counts)
+        self._received = torch.empty(self._ranks, sent.numel(), dtype=torch.uint8)
+        self._work = to_everybody(group, self._received, sent)
         self._has_added = False
 
     def is_completed(self) -> bool:

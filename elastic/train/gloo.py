@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from elastic.control.values import View
 from elastic.errors import DivergenceError
-from elastic.train.direct import SumTogether, can_go_together
+from elastic.train.direct import SumTogether, can_go_together, to_everybody
 from elastic.train.meeting import Store, StoreHost
 from elastic.train.sockets import Address, listeners, own_sockets, plain, unreached
 
@@ -178,17 +178,21 @@ class GlooGroup:
     def gather_words(self, words: list[int]) -> list[list[int]]:
         """All ranks' equally long lists of 64-bit integers."""
         mine = torch.tensor([word - (1 << 63) for word in words], dtype=torch.int64)
-        rows = [torch.empty_like(mine) for _ in range(self.size)]
-        self.wait(self._pg.allgather([rows], [mine]))
-        return [[int(word) + (1 << 63) for word in row] for row in rows]
+        return [[word + (1 << 63) for word in row] for row in self._gather(mine).tolist()]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
         """What all ranks have to say, in rank order."""
         sizes = [row[0] for row in self.gather_words([len(mine)])]
         padded = torch.frombuffer(bytearray(mine.ljust(max(1, *sizes), b"\0")), dtype=torch.uint8)
-        rows = [torch.empty_like(padded) for _ in sizes]
-        self.wait(self._pg.allgather([rows], [padded]))
+        rows = self._gather(padded)
         return [row.numpy().tobytes()[:size] for row, size in zip(rows, sizes, strict=True)]
+
+    def _gather(self, mine: torch.Tensor) -> torch.Tensor:
+        """(ranks, elements): what all ranks have, which is equally much."""
+        rows = torch.empty(self.size, mine.numel(), dtype=mine.dtype)
+        is_small = can_go_together([mine], self.size)
+        self.wait(to_everybody(self._pg, rows, mine) if is_small else self.all_gather(rows.view(-1), mine))
+        return rows
 
     def wait(self, work: Any) -> None:
         """Wait for a work of this group.
