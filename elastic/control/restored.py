@@ -21,7 +21,7 @@ def restored(turn: Turn, event: ev.Restored) -> None:
 
 def refused(turn: Turn, event: ev.RestoreRefused) -> None:
     if _is_expected(turn.worker(event.worker), event.commit):
-        turn.set_worker(event.worker, refused=True, kept=event.kept)
+        turn.set_worker(event.worker, refused=True, kept=event.kept, prepared=None)  # dropped when it was asked
         _go_on(turn)
 
 

@@ -42,6 +42,7 @@ class Signal(Enum):
     ENTER_APPLY = "enter apply"
     LEAVE_APPLY = "leave apply"
     ROLL_FORWARD = "applied what it was prepared for"
+    FORGO = "dropped what it was prepared for"
     BREAK = "a collective broke"
     TEAR = "the received state could not be installed"
     RESTORED = "loaded a checkpoint"
@@ -111,6 +112,7 @@ TRANSITIONS: dict[tuple[Stage, Signal], Stage] = {
     (_S.READY, _G.GO): _S.STEPPING,
     (_S.STEPPING, _G.PREPARE): _S.STEPPING,
     (_S.FORMING, _G.ROLL_FORWARD): _S.FORMING,
+    (_S.FROZEN, _G.FORGO): _S.FROZEN,
     (_S.STEPPING, _G.ENTER_APPLY): _S.APPLYING,
     (_S.APPLYING, _G.LEAVE_APPLY): _S.STEPPING,
     (_S.STEPPING, _G.BREAK): _S.BROKEN,
@@ -199,6 +201,8 @@ def _after(
         return {"commit": state.prepared, "prepared": None}
     if signal in (Signal.FORMED, Signal.RESTORED) and commit is not None:
         return {"commit": commit, "healed": True, "prepared": None}
+    if signal is Signal.FORGO:
+        return {"prepared": None}
     if signal in (Signal.TEAR, Signal.OUTVOTED):
         return {"healed": False, "outvoted": state.outvoted or signal is Signal.OUTVOTED}
     if signal is Signal.LEAVE_APPLY and commit is not None:

@@ -337,6 +337,9 @@ class Link:
         with self._lock:
             if not self.is_forming(view.generation):
                 return False
+            if self._lacks(view):
+                self.forming_failed(view, RuntimeError(f"{self.worker} does not hold update {view.resume.step}"))
+                return False
             try:
                 install()
             except Exception as error:  # half of it may be set: from now on this worker holds no state of worth
@@ -348,6 +351,11 @@ class Link:
             self.post(ev.Formed(worker=self.worker, generation=view.generation, healing_s=healing_s))
             self._await(lambda: self._state.stage is not Stage.READY)
             return self._state.stage is Stage.STEPPING
+
+    def _lacks(self, view: View) -> bool:
+        """Whether it is taken for one of those who hold what all resume from, and is none."""
+        is_holder = not view.bootstrap and self.rank not in view.behind
+        return is_holder and not (self._state.healed and self._state.commit.same_state(view.resume))
 
     def is_stepping(self) -> bool:
         return self._state.stage is Stage.STEPPING  # one attribute read; called from gradient hooks
@@ -411,6 +419,7 @@ class Link:
             if agree is not None:
                 self._await(self._has_orders)
             if self._state.stage is not Stage.FORMING or self._state.prepared is None:
+                self._react(Signal.FORGO)  # its sums are gone: it must not be taken for one who could apply them yet
                 raise AttemptBroken
             yield
             self._react(Signal.ROLL_FORWARD)

@@ -79,6 +79,7 @@ class Replica:
         self._tuning = NOT_TUNED
         self._retired: list[GlooGroup] = []
         self._pending: Step | None = None
+        self._own_error: Exception | None = None  # what an act on a stable step has raised
         self._reducer: Reducer | None = None
         self._buffers: Buffers | None = None
         self._batches: Source | None = None
@@ -273,7 +274,7 @@ class Replica:
         """Whose exception it is, by state, not by type: any while the generation is broken belongs to the failure."""
         if isinstance(error, AttemptBroken):
             return True
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or error is self._own_error:
             return False
         is_ours = isinstance(error, StepMisuseError | ConservationError | DivergenceError | NonFiniteLossError)
         return self.link.is_broken_within(0 if is_ours else self.grace_s)
@@ -406,9 +407,6 @@ class Replica:
         if step is None:
             return
         self.snapshots.stable(step.commit)
-        for act in step.on_stable:
-            with self.page.during(Flying.SLOW, "step.on_commit"):
-                act()
         report = StepReport(
             commit=step.commit,
             metrics=dict(step.metrics),
@@ -426,6 +424,17 @@ class Replica:
         self.drop_published(self.link.published)
         self.unpublished.append(report)
         self.on_report(report)
+        for act in step.on_stable:
+            self._act(act)
+
+    def _act(self, act: Callable[[], None]) -> None:
+        """What the user does about a stable step; what it raises is no failure, whatever befalls the next one."""
+        try:
+            with self.page.during(Flying.SLOW, "step.on_commit"):
+                act()
+        except Exception as error:
+            self._own_error = error
+            raise
 
     def resume(self, view: View) -> None:
         """The state of the view's commit is in place."""

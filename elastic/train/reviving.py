@@ -10,6 +10,7 @@ from elastic.checkpoint.store import StoreError
 from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.values import CommitId
+from elastic.control.worker_protocol import WorkerState
 from elastic.errors import CorruptError, DivergenceError, RefusedError
 from elastic.train.replica import Replica
 from elastic.train.restore import Fetched, Report, fetch
@@ -27,6 +28,7 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
     with replica.page.during(Flying.SLOW, f"restoring step {commit.step}"):
         try:
             fetched = _fetched(replica, around, commit)
+            _refuse_a_start(fetched.report, around.link.state)
             replica.forget()
             replica.snapshots.fence()
             around.link.restored(commit, fetched.install, _told(around.worker, fetched.report))
@@ -37,6 +39,20 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
             around.link.answer_restore(
                 ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept, is_bad=is_bad)
             )
+
+
+def _refuse_a_start(report: Report, held: WorkerState) -> None:
+    """An import may lack what a run adds to it, and so sets back none of that where the run has gone on since.
+
+    Raises:
+        RefusedError: this worker has.
+    """
+    if report.missing and held.healed and held.commit.step > report.commit.step:
+        raise RefusedError(
+            f"the import that the run began with holds nothing for {', '.join(report.missing)}, of which this worker "
+            f"has the state after update {held.commit.step}: begin a run of another name with it",
+            shard=report.shard,
+        )
 
 
 def _fetched(replica: Replica, around: Surroundings, commit: CommitId) -> Fetched:

@@ -10,6 +10,7 @@ import torch
 from elastic.control.data import seed_of
 
 BODY = -1  # the code of a step before and after its micro-batches
+DOOR = -2  # the code before the step, in the body of the loop
 
 
 def seed_all(seed: int, step: int, micro_batch: int) -> None:

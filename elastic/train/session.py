@@ -17,6 +17,7 @@ from elastic.control.flight import Flying
 from elastic.control.pace import Resize
 from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
+from elastic.train import rng
 from elastic.train.closing import close_loop
 from elastic.train.compiling import Compilations
 from elastic.train.data import Source
@@ -201,6 +202,7 @@ class Session(DataDoor):
                 with step:
                     step.leave_out(why)
             else:
+                rng.seed_all(replica.seed, number, rng.DOOR)
                 self._hooks.step_begins(step)
                 with self._around.section():
                     yield step
@@ -210,7 +212,8 @@ class Session(DataDoor):
                 replica.snapshots.at_door()
             if step.is_committed and step.wants_pause:
                 self._link.stop_at_door()
-            self._hooks.step_ends(step)
+            if not why:
+                self._hooks.step_ends(step)
 
     def on_generation(self, act: Callable[["Session"], None]) -> None:
         """Call `act(session)` whenever this worker enters a new generation, before its next step."""

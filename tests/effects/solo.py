@@ -52,7 +52,7 @@ class Solo:
     Args:
         directory: where the flight page lies.
         seed: of the run. checkpoint: of the run.
-        tuning, replaced, failures: of the generations that are formed from now on; may be set.
+        tuning, replaced, failures, left_out: of the generations that are formed from now on; may be set.
         limits: fields of `Limits`.
     """
 
@@ -63,7 +63,7 @@ class Solo:
         self.limits = Limits(**limits)
         self.link = Link("w0", self.limits.lease_s)
         self.page = FlightPage(directory / "page")
-        self.tuning, self.replaced, self.failures = NOT_TUNED, (), 0
+        self.tuning, self.replaced, self.failures, self.left_out = NOT_TUNED, (), 0, ()
         self._port = 0
 
     def run(self, train_fn: Callable[[Session], Any]) -> Ended:
@@ -118,7 +118,7 @@ class Solo:
         elif isinstance(event, ev.CollectiveBroken):
             self.break_generation()
 
-    def _form(self, resume: CommitId) -> None:
+    def _form(self, resume: CommitId, behind: tuple[int, ...] = ()) -> None:
         self.link.form(
             View(
                 run="solo",
@@ -127,10 +127,11 @@ class Solo:
                 members=(Member("w0", HOST, self._port),),
                 resume=resume,
                 donors=(0,),
-                behind=(),
+                behind=behind,
                 bootstrap=resume == NOTHING_COMMITTED,
                 tuning=self.tuning,
                 replaced=self.replaced,
                 failures=self.failures,
+                left_out=self.left_out,
             )
         )

@@ -59,6 +59,14 @@ def test_each_attempt_is_told_and_what_it_cost_comes_with_the_step(solo):
     assert all(set(report.costs) == {"Diary"} and report.costs["Diary"] >= 0 for report in ended.reports)
 
 
+def test_of_a_step_that_all_leave_out_nobody_is_told(solo):
+    """Neither of a beginning nor of an end: train_fn has not seen it either."""
+    solo.left_out, diary = (1,), Diary()
+    ended = solo.run(with_callbacks(trained(), [diary]))
+    assert [report.commit.step for report in ended.reports if report.skipped] == [1]
+    assert [line[0] for line in diary.lines[1:-1]] == [0, 0, 2, 2, 3, 3]
+
+
 def test_a_cost_belongs_to_its_step_alone(solo):
     class Slow(WorkerCallback):
         def on_step_end(self, step):

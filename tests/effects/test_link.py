@@ -26,8 +26,8 @@ def parked():
     return ev.WorkerParked(worker="w0", host=HOST, port=1, pid=1, layout="same")
 
 
-def view(generation, resume=NOTHING_COMMITTED):
-    return view_of(ADDRESS, generation, resume=resume)
+def view(generation, resume=NOTHING_COMMITTED, behind=()):
+    return view_of(ADDRESS, generation, resume=resume, behind=behind)
 
 
 def enter(link, generation, resume=NOTHING_COMMITTED):
@@ -225,7 +225,7 @@ def test_a_worker_that_waits_long_asks_where_things_stand(monkeypatch):
 def forming_link():
     link = Link("w0", lease_s=LONG_S)
     link.arrive(parked())
-    link.form(view(1, resume=commit(4)))
+    link.form(view(1, resume=commit(4), behind=(0,)))
     link.take_events(0)
     return link
 
@@ -237,7 +237,7 @@ def test_received_state_is_installed_before_anybody_is_told():
         assert link.take_events(0) == []
         installed.append(link.state.healed)
 
-    forming = Running(lambda: link.formed(view(1, resume=commit(4)), install))
+    forming = Running(lambda: link.formed(view(1, resume=commit(4), behind=(0,)), install))
     assert link.take_events(LONG_S) == [ev.Formed(worker="w0", generation=1)]
     assert installed == [False] and link.state.healed and link.state.commit == commit(4)
     link.go(1)
@@ -252,7 +252,7 @@ def test_a_freeze_sees_the_state_before_or_after_an_installation():
         inside.set()
         assert out.wait(LONG_S)
 
-    forming = Running(lambda: link.formed(view(1, resume=commit(4)), install))
+    forming = Running(lambda: link.formed(view(1, resume=commit(4), behind=(0,)), install))
     assert inside.wait(LONG_S)
     freeze = Running(lambda: link.freeze(1))
     threading.Event().wait(MOMENT_S)
@@ -268,7 +268,7 @@ def test_nothing_is_installed_after_a_freeze():
     link = forming_link()
     answer = link.freeze(1)
     assert (answer.commit, answer.healed) == (NOTHING_COMMITTED, False)
-    assert not link.formed(view(1, resume=commit(4)), lambda: pytest.fail("installed after a freeze"))
+    assert not link.formed(view(1, resume=commit(4), behind=(0,)), lambda: pytest.fail("installed after a freeze"))
     assert not link.is_forming(1)
 
 

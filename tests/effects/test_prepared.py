@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from elastic.control import events as ev
 from elastic.errors import AttemptBroken
 from elastic.train.link import Link
 from elastic.train.session import Session
@@ -50,6 +51,23 @@ def test_it_drops_what_the_next_generation_does_not_resume_from(resume) -> None:
     link.form(view(2, resume))
     assert isinstance(training.error(), AttemptBroken)
     assert applied == []
+
+
+def test_what_it_was_to_apply_is_dropped_for_good_when_it_is_called_to_something_else() -> None:
+    """Its sums are gone; a driver that takes it for one who could apply them yet, from before, is told."""
+    applied: list[int] = []
+    link, training = prepared(applied)
+    link.restore(commit(-1), 1)
+    assert isinstance(training.error(), AttemptBroken) and not applied
+    assert link.wait_for_orders() == commit(-1)
+    link.answer_restore(ev.RestoreRefused(worker="w0", commit=commit(-1), reason="nothing there"))
+    assert link.state.prepared is None
+    link.form(view(2, commit(0)))
+    assert not link.formed(view(2, commit(0)), lambda: pytest.fail("it had nothing to install"))
+    (failed,) = [event for event in link.take_events(LONG_S) if isinstance(event, ev.FormingFailed)]
+    assert failed.error == "RuntimeError: w0 does not hold update 0"
+    assert link.freeze(2) is not None
+    assert (link.state.commit.step, link.state.prepared) == (-1, None)
 
 
 def test_it_does_not_wait_when_it_is_dismissed() -> None:

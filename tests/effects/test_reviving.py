@@ -10,6 +10,7 @@ import pytest
 from elastic.checkpoint import parallel
 from elastic.control.events import RestoreRefused
 from elastic.control.values import CommitId
+from elastic.control.worker_protocol import WorkerState
 from elastic.errors import RefusedError
 from elastic.train import reviving
 from tests.effects.helpers import ENDLESS_S
@@ -22,7 +23,7 @@ def revived(monkeypatch: pytest.MonkeyPatch, fetched: Any) -> list[Any]:
     """What was done, in order."""
     done: list[Any] = []
     link = SimpleNamespace(
-        state=SimpleNamespace(commit=HELD, healed=True),
+        state=WorkerState(commit=HELD, healed=True),
         answer_restore=done.append,
         restored=lambda commit, install, report: done.append(commit),
     )
@@ -38,7 +39,22 @@ def revived(monkeypatch: pytest.MonkeyPatch, fetched: Any) -> list[Any]:
 
 
 def test_what_it_held_is_void_once_it_has_something_else(monkeypatch):
-    fetched = SimpleNamespace(install=lambda: None, report=None)
+    fetched = SimpleNamespace(install=lambda: None, report=SimpleNamespace(missing=(), commit=WANTED))
+    assert revived(monkeypatch, lambda *about: fetched) == ["forget", "fence", WANTED]
+
+
+def test_an_import_is_no_way_back_for_who_has_trained_since(monkeypatch):
+    """It would set back the weights, and leave moments and the place in the data as they are."""
+    report = SimpleNamespace(missing=("optimizer", "elastic.cursor"), commit=WANTED, shard=0)
+    fetched = SimpleNamespace(install=lambda: pytest.fail("installed"), report=report)
+    (refused,) = revived(monkeypatch, lambda *about: fetched)
+    assert isinstance(refused, RestoreRefused) and (refused.kept, refused.is_bad) == (HELD, False)
+    assert "nothing for optimizer, elastic.cursor" in refused.reason and "another name" in refused.reason
+
+
+def test_who_has_not_trained_begins_with_an_import(monkeypatch):
+    report = SimpleNamespace(missing=("optimizer",), commit=HELD, shard=0)
+    fetched = SimpleNamespace(install=lambda: None, report=report)
     assert revived(monkeypatch, lambda *about: fetched) == ["forget", "fence", WANTED]
 
 

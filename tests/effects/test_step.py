@@ -29,12 +29,14 @@ def test_the_flight_page_says_when_it_is_the_users_turn(solo):
     assert seen == in_step | computing | dict.fromkeys(("before", "applied", "after"), {Flying.OUTSIDE})
 
 
-def test_a_joiner_whose_first_generation_ends_before_it_begins_starts_at_the_step_of_the_next(tmp_path):
+def test_a_joiner_whose_first_generation_ends_before_it_begins_starts_at_the_step_of_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr("elastic.train.session.exchange", lambda *about: lambda: None)  # nobody is there to heal it
+
     class Late(Solo):
         def _answer(self, event):
             if isinstance(event, ev.Formed) and event.generation == 1:
                 self.link.freeze(1)
-                self._form(CommitId(incarnation=1, generation=1, attempt=1, step=1, lineage="theirs"))
+                self._form(CommitId(incarnation=1, generation=1, attempt=1, step=1, lineage="theirs"), (0,))
             else:
                 super()._answer(event)
 
@@ -127,6 +129,45 @@ def test_what_is_done_on_commit_may_take_long(solo):
 
     assert_like_a_plain_loop(solo.run(trained(hook)))
     assert [(one.phase, one.remark) for one in seen] == [(Flying.SLOW, "step.on_commit")] * STEPS
+
+
+def test_what_fails_on_commit_ends_the_run_though_the_next_step_is_broken(solo):
+    """A step's report is told before; an error of the user's is none of the failure that comes with it."""
+
+    def act():
+        solo.break_generation()
+        raise ValueError("the user's own")
+
+    def hook(step, training, place):
+        if place == "start" and step.index == 1:
+            step.on_commit(act)
+
+    ended = solo.run(trained(hook))
+    assert isinstance(ended.last, ev.TrainFnRaised) and "the user's own" in ended.last.summary
+    assert ended.steps == [0, 1]
+
+
+def test_what_is_drawn_before_a_step_is_the_same_whatever_came_before(solo, tmp_path):
+    """A retry, an evaluation, the process of a joiner: none of them decides what code in the loop's body draws."""
+
+    def drawn(one, spoil):
+        draws = {}
+
+        def hook(step, training, place):
+            if place == "before":
+                draws.setdefault(step.index, set()).add(float(torch.rand(())))
+                torch.manual_seed(spoil)
+            if place == "reduced" and step.index == 2 and len(draws[2]) == 1 and spoil:
+                one.break_generation()
+                draws[2].add("again")
+
+        one.run(trained(hook))
+        return draws
+
+    first, second = drawn(solo, 0), drawn(Solo(tmp_path), 7)
+    assert second[2] - {"again"} == first[2] and second.keys() == first.keys()
+    assert all(second[index] == first[index] for index in first if index != 2)
+    assert len({draw for draws in first.values() for draw in draws}) == STEPS
 
 
 def test_a_loop_left_early_ends_cleanly(solo):

@@ -18,6 +18,7 @@ SIGNALS = (
     Signal.ENTER_APPLY,
     Signal.LEAVE_APPLY,
     Signal.ROLL_FORWARD,
+    Signal.FORGO,
     Signal.BREAK,
     Signal.TEAR,
     Signal.RESTORED,
@@ -34,17 +35,17 @@ SIGNALS = (
 )
 # What becomes of each signal, in the order above, when the driver's number is right.
 VERDICTS: dict[Stage, tuple[Verdict, ...]] = {
-    # arrive formed prepare enter leave fwd break tear restored outvoted stop end leave | freeze form go fin dism adpt
-    Stage.LOADING: (D, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D, D),
-    Stage.PARKED: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, R, D, D),
-    Stage.FORMING: (R, D, R, R, R, R, D, D, R, D, R, R, D, D, R, R, R, D, D),
-    Stage.READY: (R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, D, R, D, D),
-    Stage.STEPPING: (R, R, D, D, R, R, D, R, R, D, D, D, D, D, R, R, D, D, D),
-    Stage.APPLYING: (R, R, R, R, D, R, R, R, R, R, R, R, D, L, R, R, L, L, L),
-    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, R, D, D, D),
-    Stage.FROZEN: (R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, D, D, D),
-    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, D, D, D),
-    Stage.GONE: (R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D, D),
+    # arrive formed prepare enter leave fwd forgo break tear rest outv stop end leave | freeze form go fin dism adpt
+    Stage.LOADING: (D, R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D, D),
+    Stage.PARKED: (R, R, R, R, R, R, R, R, D, D, R, R, R, D, D, D, R, R, D, D),
+    Stage.FORMING: (R, D, R, R, R, R, R, D, D, R, D, R, R, D, D, R, R, R, D, D),
+    Stage.READY: (R, R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, D, R, D, D),
+    Stage.STEPPING: (R, R, D, D, R, R, R, D, R, R, D, D, D, D, D, R, R, D, D, D),
+    Stage.APPLYING: (R, R, R, R, D, R, R, R, R, R, R, R, R, D, L, R, R, L, L, L),
+    Stage.BROKEN: (R, R, R, R, R, R, R, R, R, R, R, R, R, D, D, R, R, D, D, D),
+    Stage.FROZEN: (R, R, R, R, R, R, D, R, D, D, R, R, R, D, D, D, R, D, D, D),
+    Stage.FINISHED: (R, R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, D, D, D),
+    Stage.GONE: (R, R, R, R, R, R, R, R, R, R, R, R, R, D, R, R, R, R, D, D),
 }
 CASES = [
     (stage, signal, verdict) for stage, row in VERDICTS.items() for signal, verdict in zip(SIGNALS, row, strict=True)
@@ -102,6 +103,14 @@ def test_who_is_prepared_applies_yet_if_all_resume_from_that(resume, applies):
     again = react(forming, Signal.ROLL_FORWARD)
     assert again.verdict is (Verdict.DONE if applies else Verdict.REFUSED)
     assert (again.state.commit, again.state.prepared) == (commit(8) if applies else commit(7), None)
+
+
+def test_who_drops_what_it_was_prepared_for_is_found_with_what_it_holds():
+    prepared = react(at(Stage.STEPPING), Signal.PREPARE, commit=commit(8)).state
+    dropped = react(react(prepared, Signal.FREEZE, generation=4).state, Signal.FORGO).state
+    assert (dropped.commit, dropped.prepared, dropped.generation, dropped.frozen_at) == (commit(7), None, 4, 4)
+    forming = react(dropped, Signal.FORM, generation=5, commit=commit(8)).state
+    assert react(forming, Signal.ROLL_FORWARD).verdict is Verdict.REFUSED
 
 
 def test_a_freeze_before_it_has_rolled_forward_finds_it_prepared_yet():
