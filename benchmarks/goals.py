@@ -103,9 +103,8 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
         _EVERYBODY: "what we lose is said in the table of the storm's time",
     },
     "clean run: steps per second": {
-        _EVERYBODY: "the training thread computes as long as under DDP, and waits longer: for the second reduction, "
-        "which carries the vote, and for a core, of which four workers, driver, supervisor, monitors and stand-ins "
-        "have two here; and the step is short"
+        _EVERYBODY: "the training thread computes as long as under DDP, and waits longer for a core, of which four "
+        "workers, driver, supervisor, monitors and stand-ins have two here; and the step is short"
     },
 }
 

@@ -213,14 +213,15 @@ class Tiers:
         """What cannot be restored, and is bad, no later life reads again."""
         vault = self._reach.vault
         for commit in without:
-            reason = self._refused.pop((commit.step, commit.lineage), "")
+            reason = self._refused.get((commit.step, commit.lineage), "")
             if not reason:
                 continue
             try:
                 is_durable = vault is not None and _is_put_in_quarantine(vault, commit, reason)
             except StoreError as error:
                 log.warning("step %d is bad, and not put in quarantine: %s", commit.step, error)
-                continue
+                continue  # it is tried again with the next look
+            del self._refused[commit.step, commit.lineage]
             if not is_durable:  # it was in memory, or on disks: the journal remembers it
                 told = Quarantined(commit=commit, reason=reason)
                 self._kept = self._kept.without(told)
@@ -271,12 +272,17 @@ class Tiers:
         """
         vault = self._reach.vault
         if vault is not None and (_is_durable_heard(inventory) or not self._incarnation):
-            self._recorded = Recorded(
-                forks=tuple(vault.forks()),
-                incarnations=tuple(vault.incarnations()),
-                quarantined=vault.quarantined(),
-                blamed=tuple(vault.blamed()),
-            )
+            try:
+                self._recorded = Recorded(
+                    forks=tuple(vault.forks()),
+                    incarnations=tuple(vault.incarnations()),
+                    quarantined=vault.quarantined(),
+                    blamed=tuple(vault.blamed()),
+                )
+            except StoreError as error:
+                if not self._incarnation:
+                    raise
+                log.warning("records of the persistent tier are taken as they were: %s", error)
         return self._recorded
 
     def _durable_up_to(self, resume: CommitId) -> int:

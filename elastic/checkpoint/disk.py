@@ -5,12 +5,13 @@ beside its place, synced, and linked to it, and the folder is synced; the manife
 is there is whole. There is one writer, the node's actor.
 """
 
+import contextlib
 import os
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,11 @@ class Disk:
             manifest.verify(number, payload, summing.value)
             self._replace(keys[number], payload if isinstance(payload, bytes) else memoryview(payload))
 
-        in_parallel(send, missing, threads=THREADS, stall_s=STALL_S, what=f"{self.where}: {manifest.name}")
+        try:
+            in_parallel(send, missing, threads=THREADS, stall_s=STALL_S, what=f"{self.where}: {manifest.name}")
+        except BaseException:
+            self._take_back([keys[number] for number in missing])
+            raise
         key = self._keys.manifest(name, manifest.shard, manifest.shards, digest_of(data))
         self._replace(key, data)
         with self._lock:
@@ -164,6 +169,12 @@ class Disk:
         except TakenError:
             self._store.delete(key)
             self._store.create(key, data)
+
+    def _take_back(self, keys: Iterable[str]) -> None:
+        """Half a shard takes room, and nobody asks for it again; on a disk that fails, some of it may stay."""
+        for key in keys:
+            with contextlib.suppress(StoreError):
+                self._store.delete(key)
 
     def _folder(self, key: ShardKey) -> str:
         return self._keys.shard(name_of(key.commit), key.shard, key.shards)

@@ -2,7 +2,8 @@
 
 One step at a time is written, by every node that has pinned slots of it, and then the newest that all shards are pinned
 of: so the nodes write the same steps, however fast their disks are. A step leaves the disks when two newer ones are
-whole there; one, on a node without room. What somebody reads stays.
+whole there; one, on a node without room, where what history has left behind goes, too. A step that some disk refused,
+and that is not whole, goes when the next one is written. What somebody reads stays.
 """
 
 from collections import Counter
@@ -38,6 +39,7 @@ class Disks:
         self._target: StepId | None = None
         self._writing: set[tuple[Copy, str]] = set()
         self._refused: set[tuple[Copy, str]] = set()
+        self._torn: set[StepId] = set()  # that a disk has refused, so that they never came to be whole
         self._failing: dict[str, str] = {}  # by node, why the last shard was not written
         self._told: StepId | None = None
         self._readers: Counter[StepId] = Counter()
@@ -92,11 +94,17 @@ class Disks:
 
     def _write(self) -> Iterator[rungs.ToDisk]:
         if not self._writing and not any(self._lacking()):
-            self._target = self._next()
+            self._leave_target()
             self._refused = {(copy, at) for copy, at in self._refused if copy[0] == self._target}
         for node, key in self._lacking():
             self._writing.add((copy_of(key), node))
             yield rungs.ToDisk(key=key, node=node, reason="it is the newest step that all shards are pinned of")
+
+    def _leave_target(self) -> None:
+        """To the next step; the one before is whole, or never will be."""
+        last, self._target = self._target, self._next()
+        if last is not None and last != self._target and any(copy[0] == last for copy, _ in self._refused):
+            self._torn.add(last)
 
     def _lacking(self) -> list[tuple[str, ShardKey]]:
         """(node, shard) of what is to be written now."""
@@ -124,17 +132,27 @@ class Disks:
         return [key for key in whole if is_visible(key.commit, self._forks)]
 
     def _drop(self) -> Iterator[rungs.OffDisk]:
-        whole = {_order(key) for key in self._on_disks()}
+        whole = {step_id(key): _order(key) for key in self._on_disks()}
+        self._torn &= {copy[0] for site in self._sites.values() for copy in site.disk} - whole.keys()
         for node, site in self._sites.items():
             for copy, key in list(site.disk.items()):
-                newer = sum(order > _order(key) for order in whole)
-                if not self._readers[copy[0]] and newer >= (1 if site.is_full else KEEP):
+                newer = sum(order > _order(key) for order in whole.values())
+                reason = self._why_gone(key, site, newer) if not self._readers[copy[0]] else ""
+                if reason:
                     del site.disk[copy]
                     if site.is_full:  # not any more
                         self._failing.pop(node, None)
                     site.is_full = False
                     self._refused = {(one, at) for one, at in self._refused if at != node}
-                    yield rungs.OffDisk(key=key, node=node, reason=f"{newer} newer steps are whole on the disks")
+                    yield rungs.OffDisk(key=key, node=node, reason=reason)
+
+    def _why_gone(self, key: ShardKey, site: Site, newer: int) -> str:
+        """Why a shard need not stay on a disk, empty if it must; `newer` steps are whole on the disks."""
+        if newer >= (1 if site.is_full else KEEP):
+            return f"{newer} newer steps are whole on the disks"
+        if site.is_full and not is_visible(key.commit, self._forks):
+            return "history went on from an earlier step, and there is no room"
+        return "a disk refused a part of its step" if step_id(key) in self._torn else ""
 
     def _tell(self) -> Iterator[rungs.DiskStep]:
         newest = max(self._on_disks(), key=_order, default=None)

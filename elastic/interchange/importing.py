@@ -117,7 +117,26 @@ def _read(path: Path, into: str) -> Any:
         return _read_exported(path, files)
     if is_dcp:
         return _named_objects(_read_dcp(path), into)
-    return {into: {name: tensor for file in files for name, tensor in read_file(file).items()}}
+    return {into: _together(files)}
+
+
+def _together(files: list[Path]) -> dict[str, Any]:
+    """The tensors of all files of a model.
+
+    Raises:
+        SettingError: two files have one of the same name.
+    """
+    held: dict[str, Any] = {}
+    of: dict[str, Path] = {}
+    for file in files:
+        for name, tensor in read_file(file).items():
+            if name in held:
+                raise SettingError(
+                    f"{of[name].name} and {file.name} both hold {name}, so they are not parts of one model: name the "
+                    "file that is to be imported, instead of its directory"
+                )
+            held[name], of[name] = tensor, file
+    return held
 
 
 def _read_exported(path: Path, files: list[Path]) -> Any:

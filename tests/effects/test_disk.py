@@ -23,7 +23,7 @@ from elastic.checkpoint.store import MissingError
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.errors import CorruptError, NoRoomError, SettingError
 from elastic.settings import Checkpoint
-from tests.effects.helpers import LONG_S, child
+from tests.effects.helpers import LONG_S, child, eventually
 from tests.effects.shards import CHUNK_BYTES, FakeMemory, key, manifest, payload
 from tests.effects.tmpfs import mounted
 
@@ -137,6 +137,24 @@ def test_what_is_cut_off_is_written_anew(damaged: str, tmp_path: Path) -> None:
     (holder,) = take_inventory([disk]).holders
     assert check(holder, is_deep=True) == []
     assert disk.read(key(1), 0, NBYTES) == data.tobytes()
+
+
+def test_a_write_that_fails_half_way_takes_back_what_it_has_written(tmp_path: Path) -> None:
+    """The step is not asked for again: its chunks would take room until the disk is looked through."""
+    data, landed = payload(key(1), NBYTES), []
+
+    def read(begin: int, end: int) -> Any:
+        if end == NBYTES:
+            eventually(lambda: landed.extend(files(tmp_path)) or landed, "other chunks have been written")
+            raise MissingError("its slot is gone")
+        return data[begin:end]
+
+    disk = Disk(tmp_path, RUN)
+    with pytest.raises(MissingError):
+        disk.write(manifest(key(1), data), read)
+    assert landed and files(tmp_path) == []
+    disk.write(manifest(key(1), data), lambda begin, end: data[begin:end])
+    assert [one.commit.step for one in disk.manifests()] == [1]
 
 
 def test_what_is_erased_loses_its_manifest_first(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,15 +1,18 @@
 """Effect. C6: a state after which training fails again and again is left for an older one; nobody loops for ever."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from elastic.actors import tiers
 from elastic.actors.tiers import Tiers
 from elastic.checkpoint.boxes import Want, plan, whole_box
 from elastic.checkpoint.catalog import Candidate, candidates
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import Effort, read, take_inventory
+from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import open_vault
 from elastic.checkpoint.vault_source import VaultSource
 from elastic.control import events as ev
@@ -161,6 +164,39 @@ def test_c06_what_is_bad_wherever_it_is_goes_into_quarantine_and_is_not_read_aga
     told = second.found()
     assert told.commit is not None and told.commit.step == 10, "step 20 is read again"
     second.tiers.close(keep=True)
+
+
+def test_c06_a_store_that_fails_while_a_step_goes_into_quarantine_is_asked_again(folder: Path, monkeypatch) -> None:
+    spoiled(folder, 20, "gone")
+    life, failures = Life(folder), [StoreError("unavailable")]
+    put = tiers._is_put_in_quarantine
+
+    def late(*about: Any) -> bool:
+        if failures:
+            raise failures.pop()
+        return put(*about)
+
+    monkeypatch.setattr(tiers, "_is_put_in_quarantine", late)
+    assert life.restored() == (10, "")
+    assert not failures and life.vault.quarantined() == {}
+    (bad,) = [one.commit for one in life.candidates() if one.commit.step == 20]
+    life.found(without=(bad,))
+    assert [commit.step for commit in life.vault.quarantined()] == [20]
+    life.tiers.close(keep=True)
+
+
+def test_c16_records_that_cannot_be_read_for_once_are_as_they_were(folder: Path, monkeypatch) -> None:
+    """A life that has begun goes on with what it can reach: nobody else writes records while it lasts."""
+    life = Life(folder)
+    assert life.found().commit is not None
+
+    def fail(vault: Any) -> Any:
+        raise StoreError("gs://b: cannot list what failed")
+
+    monkeypatch.setattr("elastic.checkpoint.vault.Vault.blamed", fail)
+    told = life.found()
+    assert told.commit is not None and (told.commit.step, told.error) == (20, "")
+    life.tiers.close(keep=True)
 
 
 def test_c06_a_run_whose_every_step_is_bad_ends_with_its_story(folder: Path) -> None:

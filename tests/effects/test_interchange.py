@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -220,6 +221,28 @@ def test_an_export_is_there_in_whole_or_not_at_all(tmp_path):
     with pytest.raises(SettingError, match="--to"):
         export(of(Shelf([good]))[0], tmp_path / "out", Format.DCP)
     assert (tmp_path / "out/mine").exists()
+
+
+def test_an_export_goes_to_a_directory_of_its_own(tmp_path, monkeypatch):
+    """`.` is one, where it is empty; a mount point is none: the export is written beside it first, and then moved."""
+    good = shard_of({"model": {"w": numbers(300)}})
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    export(of(Shelf([good]))[0], Path("."), Format.SAFETENSORS)
+    assert (tmp_path / "here/model.safetensors").exists() and [one.name for one in tmp_path.iterdir()] == ["here"]
+    with pytest.raises(SettingError, match="is where a file system is mounted"):
+        export(of(Shelf([good]))[0], Path("/dev/shm"), Format.SAFETENSORS)
+
+
+def test_files_that_hold_the_same_names_are_not_mixed(tmp_path):
+    """Weights, and their averages beside them."""
+    export(of(Shelf([shard_of({"model": {"w": numbers(3)}})]))[0], tmp_path / "out", Format.SAFETENSORS)
+    (both := tmp_path / "both").mkdir()
+    for name in ("model", "model_ema"):
+        shutil.copy(tmp_path / "out/model.safetensors", both / f"{name}.safetensors")
+    with pytest.raises(SettingError, match=r"model.safetensors and model_ema.safetensors both hold w"):
+        import_checkpoint(both, RUN)
+    assert import_checkpoint(both / "model_ema.safetensors", RUN)
 
 
 def test_what_safetensors_cannot_hold_is_refused(tmp_path):

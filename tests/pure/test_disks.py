@@ -3,6 +3,7 @@
 from elastic.checkpoint import rungs
 from elastic.checkpoint.disks import Disks, surplus
 from elastic.checkpoint.manifest import ShardKey
+from elastic.control.values import Fork
 from tests.pure.test_ladder import key
 
 
@@ -126,6 +127,46 @@ def test_the_last_whole_step_never_goes():
         nodes.write(reason="no room", is_full=True)
         nodes.hold("a")
     assert nodes.dropped == [] and {one.commit.step for one in nodes.disk["a"]} == {1}
+
+
+def test_where_there_is_no_room_what_history_has_left_behind_goes():
+    """After a rewind, or a power cut in mid-write, nothing newer comes to be whole before it has gone."""
+    nodes = Nodes("a")
+    for step in (100, 110):
+        nodes.pin(a=key(step))
+        nodes.write()
+    nodes.tell(rungs.Forked(forks=(Fork(incarnation=1, generation=2, step=100),)))
+    nodes.pin(a=key(105, generation=2))
+    nodes.write(reason="no room", is_full=True)
+    assert nodes.dropped == [(110, "a")]
+    assert nodes.write() == [(105, 0, "a")]
+    assert {one.commit.step for one in nodes.disk["a"]} == {100, 105}
+
+
+def test_what_history_has_left_behind_stays_where_there_is_room():
+    nodes = Nodes("a")
+    nodes.pin(a=key(110))
+    nodes.write()
+    nodes.tell(rungs.Forked(forks=(Fork(incarnation=1, generation=2, step=100),)))
+    nodes.pin(a=key(105, generation=2))
+    nodes.write()
+    assert nodes.dropped == []
+
+
+def test_one_disk_that_fails_does_not_fill_the_others():
+    """Parts of steps that no restore can put together go; the last whole step stays."""
+    nodes = Nodes("ab")
+    nodes.pin(a=key(1, 0, 2), b=key(1, 1, 2))
+    nodes.write()
+    for step in range(2, 9):
+        nodes.pinned = {"a": {key(step, 0, 2)}, "b": {key(step, 1, 2)}}
+        nodes.hold("a")
+        nodes.hold("b")
+        nodes.write("a")
+        nodes.write("b", reason="input/output error")
+    assert {one.commit.step for one in nodes.disk["a"]} <= {1, 7, 8}
+    assert nodes.dropped[:5] == [(step, "a") for step in range(2, 7)]
+    assert {one.commit.step for one in nodes.disk["b"]} == {1}
 
 
 def test_what_somebody_reads_stays_until_they_have_done():
