@@ -191,8 +191,8 @@ def gc(
     **keep: int,
 ) -> None:
     """Delete the durable steps of RUN that nobody wants any more, never the newest good one, and what was left behind;
-    or old ones on a disk, or in memory, of this node, where the newest may be parts of steps that other nodes lack: look
-    at all with `elastic ls` first. Of copies on nodes say only which its driver would drop.
+    or old ones on a disk, or in memory, of this node. Of copies on nodes say only which its driver would drop.
+    A node knows nothing of the shards of others: see with `elastic ls` that newer steps are whole.
     """
     from elastic.commands.places import disk_of, opened_vault
     from elastic.commands.telling import collection, copies_that_may_go, disk_collection, memory_collection

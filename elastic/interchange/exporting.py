@@ -72,7 +72,7 @@ def export(candidate: Candidate, to: Path, form: Format, effort: Effort | None =
     """
     effort, to = effort or Effort(), to.resolve()
     if to.is_mount():
-        raise SettingError(f"{to} is where a file system is mounted, which an export cannot replace: name a folder in it")
+        raise SettingError(f"{to} is where a file system is mounted, which no export can replace: name a folder in it")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise SettingError(f"{to} exists and is not an empty directory: export to another place (--to)")
     sections, reports = _sections(candidate, effort)
