@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from elastic.callbacks import Callback
 from elastic.callbacks.board import Board, Entry
@@ -125,6 +125,14 @@ class TensorBoardText(Sink):
             self._board = None
 
 
+def _has_port(parts: SplitResult) -> bool:
+    """Whether a URL names a port that there can be, or none."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
+
+
 class Webhook(Sink):
     """Posts each moment as JSON to a URL, from a thread of its own.
 
@@ -156,7 +164,11 @@ class Webhook(Sink):
         name, parts = type(self).__name__, urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SettingError(f"{name}(url=...) must be http://host/... or https://host/...; it is not shown here")
-        if not (timeout_s > 0 and tries >= 1 and capacity >= 1):
+        if parts.username or parts.password or not _has_port(parts):
+            raise SettingError(
+                f"{name}(url=...) has a user or no valid port in it: give secrets as headers=; it is not shown"
+            )
+        if not (0 < timeout_s < threading.TIMEOUT_MAX and tries >= 1 and capacity >= 1):
             raise SettingError(f"{name}: timeout_s={timeout_s}, tries={tries} and capacity={capacity} must be positive")
         self._host = f"{name} {parts.hostname}"
         self._request = (url, {"Content-Type": "application/json", **(headers or {})})

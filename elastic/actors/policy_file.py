@@ -51,7 +51,7 @@ def _from_file(path: Path, knob: str) -> ModuleType:
         sys.path.append(folder)  # what lies beside it can be imported, as from a script
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
         raise SettingError(f"{knob}={str(path)!r} cannot be imported: {type(error).__name__}: {error}") from error
     cloudpickle.register_pickle_by_value(module)
     return module
@@ -60,5 +60,5 @@ def _from_file(path: Path, knob: str) -> ModuleType:
 def _by_name(name: str, knob: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise SettingError(f"{knob}={name!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
+        raise SettingError(f"{knob}={name!r} cannot be imported: {type(error).__name__}: {error}") from error

@@ -2,12 +2,20 @@
 
 import os
 import socket
+import time
+from typing import TYPE_CHECKING
 
 import click
 
 from elastic.commands.style import address_option, json_option, tell, timeout_option
 from elastic.control.values import AS_BEFORE, NONE_LEFT_OUT
 from elastic.errors import ElasticError
+
+if TYPE_CHECKING:
+    from elastic.checkpoint.store import Store
+
+_SILENT_S = 60.0  # a run that trains writes every few seconds
+_LAST_SEGMENTS = 5  # of a life: it may end some time after its training
 
 
 class Steps(click.ParamType):
@@ -64,17 +72,40 @@ def rewind(
     tell({"run": run, "step": step}, as_json, f"{run} goes on after step {step}")
 
 
+def _refuse_a_live_run(store: "Store", run: str) -> None:
+    """A life that goes on would be cut off from its durable steps: who registers after it fences it.
+
+    Raises:
+        ElasticError: its journal has grown lately, and says nothing of an end.
+    """
+    from elastic.actors.stored_journal import objects, read
+
+    there = objects(store, run)
+    newest = max(there, key=lambda span: there[span].modified_at_s, default=None)
+    if newest is None or (silent_s := time.time() - there[newest].modified_at_s) > _SILENT_S:
+        return
+    last = [span for span in sorted(there) if span.incarnation == newest.incarnation][-_LAST_SEGMENTS:]
+    segments = read(store, run, last)
+    text = "".join(segments[number].text for number in sorted(segments))
+    if text.rfind('"EndRun"') <= text.rfind('"StepStable"'):
+        raise ElasticError(
+            f"the run {run} has written its journal {max(0.0, silent_s):.0f} s ago, and trains: leave --persistent out "
+            f"to send it back in place, or, if it was killed, wait until it has been silent for {_SILENT_S:g} s"
+        )
+
+
 def send_back_next_life(run: str, url: str, to_step: int, skip: tuple[int, int]) -> int:
     """Record a fork in the store of a run that does not train: the next `fit` of this name starts there.
 
     Raises:
-        ElasticError: no durable step is that old. StoreError.
+        ElasticError: no durable step is that old, or the run trains. StoreError.
     """
     from elastic.checkpoint.vault import open_vault
     from elastic.control.values import Fork
 
     vault = open_vault(url, run)
     try:
+        _refuse_a_live_run(vault.store, run)
         old = [one.commit.step for one in vault.commits() if one.commit.step <= to_step]
         if not old:
             there = ", ".join(str(one.commit.step) for one in vault.commits()) or "none"

@@ -1,5 +1,6 @@
 """Effect. What all commands have in common: options by one name, exit codes, what they tell."""
 
+import io
 import math
 import sys
 from collections.abc import Callable
@@ -56,6 +57,7 @@ def tell(facts: dict[str, Any], as_json: bool, *lines: str) -> None:
 
 def run_cli(group: click.Group) -> None:
     """Run a command line to its end: errors are one sentence, Ctrl-C is 130."""
+    _take_any_text()
     try:
         code = group.main(prog_name=PROGRAM, standalone_mode=False)
         if isinstance(code, int) and code:  # click returns what ctx.exit was given
@@ -79,6 +81,13 @@ def run_cli(group: click.Group) -> None:
             raise  # a bug of ours, with all that is known of it
         click.echo(f"error: {_last_word(error)}: does the cluster live? `elastic doctor` looks at it", err=True)
         sys.exit(FAILED)
+
+
+def _take_any_text() -> None:
+    """Names of files, in messages for one, may be no text; they are told all the same."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _is_of_ray(error: Exception) -> bool:

@@ -147,7 +147,10 @@ class Care:
         return replace(self, quarantine=_without(self.quarantine, nodes), unhealthy=_without(self.unhealthy, nodes))
 
     def failed_check(self, node: str, until_s: float) -> "Care":
-        return replace(self.quarantined(node, until_s), unhealthy={**self.unhealthy, node: until_s})
+        """One that passes ends this quarantine, unless something else has put the node there, too."""
+        is_for_that = self.quarantine.get(node) in (None, self.unhealthy.get(node))
+        unhealthy = {**self.unhealthy, node: until_s} if is_for_that else self.unhealthy
+        return replace(self.quarantined(node, until_s), unhealthy=unhealthy)
 
     def passed_check(self, node: str) -> "Care":
         """The node is free again, unless something else keeps it away."""

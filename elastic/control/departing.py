@@ -12,6 +12,7 @@ from elastic.control.values import Incident, IncidentClass
 from elastic.control.viewing import cluster_view
 from elastic.control.xid import worst
 
+UNHEALTHY = "it fails its health check: "  # the next one may be passed
 AT_HOME = (Standing.REQUESTED, Standing.LOADING, Standing.PARKED)
 _SOON_S = 1.0  # a process that starts competes with the others for processors while they form without the leaving ones
 _HOLD_S = 1.0  # notices come seconds before the end; a stand-in needs tenths of one
@@ -22,8 +23,10 @@ def worker_noticed(turn: Turn, event: ev.WorkerNotice) -> None:
 
 
 def node_noticed(turn: Turn, event: ev.NodeNotice) -> None:
-    """Whoever is there, or is placed there later, will be lost."""
-    turn.change(leaving={**turn.state.leaving, event.node: event.reason})
+    """Whoever is there, or is placed there later, will be lost; a failed check takes no other reason's place."""
+    is_passing, known = event.reason.startswith(UNHEALTHY), turn.state.leaving.get(event.node, "")
+    if not (is_passing and known and not known.startswith(UNHEALTHY)):
+        turn.change(leaving={**turn.state.leaving, event.node: event.reason})
     for name in turn.tally.by_start(turn.tally.nodes.get(event.node, ())):
         notice(turn, name, event.reason)
 

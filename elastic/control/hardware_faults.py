@@ -3,7 +3,7 @@
 from math import inf
 
 from elastic.control import events as ev
-from elastic.control.departing import node_noticed
+from elastic.control.departing import UNHEALTHY, node_noticed
 from elastic.control.forming import freeze, harden
 from elastic.control.hardware import FindingKind
 from elastic.control.state import OVER, Phase, Standing
@@ -11,7 +11,6 @@ from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
 from elastic.control.xid import Severity, worst
 
-UNHEALTHY = "it fails its health check: "
 _HARMED = (Severity.RESTARTABLE, Severity.RESET_NEEDED, Severity.NODE_MUST_GO)
 
 
@@ -32,7 +31,7 @@ def hardware_found(turn: Turn, event: ev.HardwareFinding) -> None:
             turn.change(care=turn.state.care.failed_check(event.node, until_s))
         else:  # whoever is blamed, and if nobody is
             turn.change(care=turn.state.care.quarantined(event.node, inf))
-        turn.set_workers(list(turn.tally.nodes.get(event.node, ())), severity=event.severity)
+            turn.set_workers(list(turn.tally.nodes.get(event.node, ())), severity=event.severity)
         node_noticed(turn, ev.NodeNotice(node=event.node, reason=f"{UNHEALTHY if is_check else ''}{event.detail}"))
     elif event.kind is FindingKind.HEALTH:
         _readmit(turn, event.node)
@@ -64,8 +63,9 @@ def _explain(turn: Turn, names: list[str], event: ev.HardwareFinding) -> None:
 
 
 def _readmit(turn: Turn, node: str) -> None:
-    """A node that failed its check passes it now."""
+    """A node that failed its check passes it now; it may have to go for another reason."""
+    if node in turn.state.care.unhealthy:
+        turn.change(care=turn.state.care.passed_check(node))
     if turn.state.leaving.get(node, "").startswith(UNHEALTHY):
-        leaving = {name: why for name, why in turn.state.leaving.items() if name != node}
-        turn.change(leaving=leaving, care=turn.state.care.passed_check(node))
+        turn.change(leaving={name: why for name, why in turn.state.leaving.items() if name != node})
         turn.replenish(f"node {node} passes its health check")

@@ -9,6 +9,7 @@ from itertools import chain
 
 from elastic.control import events as ev
 from elastic.control.awaiting import expire_answers
+from elastic.control.care import Care
 from elastic.control.commands import ResetGpu
 from elastic.control.deciding import on_gpus
 from elastic.control.exiting import see_off
@@ -50,7 +51,13 @@ def gpu_reset(turn: Turn, event: ev.GpuReset) -> None:
             if event.error:
                 _give_reset_up(turn, reset.node)
             elif turn.state.care.quarantine.get(reset.node) == reset.until_s:
-                turn.change(care=turn.state.care.released(reset.node))
+                turn.change(care=_without_reset(turn.state.care, reset.node))
+
+
+def _without_reset(care: Care, node: str) -> Care:
+    """A node of which one reset is done: free again, or when the last of the others is."""
+    others_s = [one.until_s for one in care.resets if one.node == node]
+    return replace(care, quarantine={**care.quarantine, node: max(others_s)}) if others_s else care.released(node)
 
 
 def _give_reset_up(turn: Turn, node: str) -> None:

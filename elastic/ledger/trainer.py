@@ -4,6 +4,7 @@ One JSON line an event: `t`, seconds of any clock, and `trainer`, its name.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from elastic.ledger.book import Book
@@ -30,6 +31,16 @@ DOES = {
 _TIMED = (Category.DATA_WAIT, Category.CHECKPOINT_STALL, Category.EVALUATION)  # that steps have fields for
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A step that its job has died in, perhaps at its end. launch: of that job; next_life_s: when the next one came."""
+
+    number: int
+    began_s: float
+    launch: int
+    next_life_s: float
+
+
 class TrainerReader:
     """Steps last from their start to the start of the next one, unless their end is told."""
 
@@ -42,7 +53,7 @@ class TrainerReader:
         self._is_first = False
         self._does: tuple[Category, float] | None = None
         self._spent: dict[Category, float] = {}
-        self._cut: tuple[int, float] | None = None  # the step that the job before has ended in
+        self._cut: _Cut | None = None  # the step that the last job to come so far has ended in
         self._last = -1
         self._acts: dict[str, Callable[[Line, float], None]] = {
             "job_started": self._started,
@@ -69,14 +80,14 @@ class TrainerReader:
         book = self._book
         self._launches += 1
         self._workers = int(line.get("workers", 1))
-        cut = self._open  # the job before has died in the middle of this step, or at its end: the next step will tell
-        if cut is not None:
-            book.see(cut[1])
+        if self._open is not None:  # the job has died in the middle of this step, or at its end: the next one will tell
+            number, began_s = self._open
+            book.see(began_s)
+            self._cut = _Cut(number, began_s, self._launches - 1, at_s)
         self._open, self._does, self._spent, self._is_first = None, None, {}, True
         book.begin_life(at_s, self._launches, int(line.get("workers_asked", self._workers)))
         book.run = str(line.get("run", book.run))
         book.mark(at_s, Category.INITIALIZATION, book.cause)
-        self._cut = cut
 
     def _ended(self, line: Line, at_s: float) -> None:
         self._close(at_s)
@@ -112,13 +123,13 @@ class TrainerReader:
     def _settle_cut(self, number: int) -> None:
         """The last step before a crash was committed if the job goes on behind it; nobody knows when it ended."""
         cut, self._cut = self._cut, None
-        if cut is None or number <= cut[0]:
+        if cut is None or number <= cut.number:
             return
         usual_s = self._book.usual_s((self._workers, self._samples))
-        until_s = min(cut[1] + usual_s, self._book.lives[-1].begin_s)
-        self._add(cut[0], cut[1], until_s, self._launches - 1, {}, is_first=False)
+        until_s = min(cut.began_s + usual_s, cut.next_life_s)
+        self._add(cut.number, cut.began_s, until_s, cut.launch, {}, is_first=False)
         for mark in self._book.marks:
-            if mark.category is Category.BETWEEN_INCARNATIONS and cut[1] <= mark.at_s < until_s:
+            if mark.category is Category.BETWEEN_INCARNATIONS and cut.began_s <= mark.at_s < until_s:
                 mark.at_s = until_s
 
     def _step_ended(self, line: Line, at_s: float) -> None:

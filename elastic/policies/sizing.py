@@ -44,6 +44,8 @@ def sizing(params: float, hosts: int, *, copies: int, bytes_per_param: float = B
     for name, value in (("params", params), ("hosts", hosts), ("bytes-per-param", bytes_per_param), ("copies", copies)):
         if not (math.isfinite(value) and value > 0):
             raise SettingError(f"--{name}={value} must be a positive number")
+    if not math.isfinite(params * bytes_per_param * copies * MARGIN):
+        raise SettingError(f"--params={params} is more than any number of bytes")
     state_bytes = math.ceil(params * bytes_per_param)
     shard_bytes = -(-state_bytes // hosts)
     arena_bytes = copies * shard_bytes

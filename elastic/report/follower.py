@@ -93,10 +93,10 @@ class Follower:
         """A line that a driver was killed in the middle of says nothing."""
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(line, dict) and "t" in line:
-            with suppress(AttributeError, KeyError, TypeError, ValueError):  # of another version
+            with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):  # of another version
                 self._fold.take(line)
             self._ledger.feed(line)
             self.lines += 1

@@ -18,8 +18,13 @@ from elastic.checkpoint.merging import Span
 from elastic.checkpoint.records import Keys, sealed
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.stores.directory import DirectoryStore
-from elastic.errors import CorruptError
+from elastic.checkpoint.vault import open_vault
+from elastic.commands import rewinding
+from elastic.commands.rewinding import send_back_next_life
+from elastic.control.values import AS_BEFORE
+from elastic.errors import CorruptError, ElasticError
 from tests.effects.store_parts import opened_store
+from tests.effects.vault_parts import made_durable
 
 RUN, DEADLINE_S, MOST_LINES = "night", 60.0, 3000
 
@@ -223,3 +228,32 @@ def test_what_contradicts_its_key_is_refused(body: dict[str, Any]) -> None:
     assert decoded(right, Span(1, 5, 6)) == {(1, 5): Segment(0, "a\n"), (1, 6): Segment(2, "b\n")}
     with pytest.raises(CorruptError):
         decoded(sealed("journal", body), Span(1, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_refused"),
+    [
+        (['{"event": "StepStable"}\n'], True),
+        (['{"event": "WorkerParked"}\n'], True),
+        (['{"event": "StepStable"}\n', '{"command": "EndRun"}\n', '{"event": "WorkerLost"}\n'], False),
+    ],
+    ids=["it trains", "it begins", "it has ended"],
+)
+def test_a_run_that_trains_is_not_sent_back_behind_its_back(
+    texts: list[str], is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who registers in its store after it would cut it off from it."""
+    with closing(open_vault(str(tmp_path), "night-1")) as vault:
+        incarnation = vault.register("a driver")
+        made_durable(vault, 10)
+        for number, text in enumerate(texts):
+            vault.store.create(Keys("night-1").journal(incarnation, number, None), encoded([Segment(0, text)]))
+        if is_refused:
+            with pytest.raises(
+                ElasticError, match=r"night-1 has written its journal \d+ s ago, and trains: leave --persist"
+            ):
+                send_back_next_life("night-1", str(tmp_path), 10, AS_BEFORE)
+            assert vault.forks() == []
+            monkeypatch.setattr(rewinding, "_SILENT_S", 0.0)
+        assert send_back_next_life("night-1", str(tmp_path), 10, AS_BEFORE) == 10
+        assert [fork.step for fork in vault.forks()] == [10]

@@ -70,7 +70,7 @@ def test_it_travels_to_a_process_that_does_not_have_the_file(file, name):
         ("mine.py:", "must be file.py:function"),
         ("mine.py:a b", "must be file.py:function"),
         ("nowhere.py:patient", "there is no such file"),
-        ("no.such.module:patient", "cannot be imported: No module named"),
+        ("no.such.module:patient", "cannot be imported: ModuleNotFoundError: No module named"),
     ],
 )
 def test_a_place_that_holds_no_policy_is_refused(place, why):
@@ -83,7 +83,12 @@ def test_a_file_without_that_name_is_refused(file):
         load_policy(f"{file}:impatient")
 
 
-def test_a_file_that_fails_is_refused_with_its_error(tmp_path):
-    (tmp_path / "bad.py").write_text("1 / 0")
-    with pytest.raises(SettingError, match="cannot be imported: ZeroDivisionError"):
-        load_policy(f"{tmp_path / 'bad.py'}:patient")
+@pytest.mark.parametrize(("text", "error"), [("1 / 0", "ZeroDivisionError"), ("raise SystemExit(0)", "SystemExit")])
+def test_a_file_that_fails_is_refused_with_its_error(tmp_path, monkeypatch, text, error):
+    """Also one that ends its process, as a script without a guard does at its end."""
+    (tmp_path / "bad_one.py").write_text(text)
+    with pytest.raises(SettingError, match=f"cannot be imported: {error}"):
+        load_policy(f"{tmp_path / 'bad_one.py'}:patient")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingError, match=f"cannot be imported: {error}"):
+        load_policy("bad_one:patient")

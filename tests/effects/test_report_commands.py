@@ -108,6 +108,25 @@ def test_top_once(run: Path) -> None:
     assert "w2" in text and "step 79" in text
 
 
+def test_a_line_that_is_no_sense_at_all_is_passed_over(run: Path) -> None:
+    with (run / "journal.jsonl").open("a") as journal:
+        journal.write("[" * 100_000 + "\n")
+    for command in ("status", "goodput"):
+        assert elastic(command, run).exit_code == 0
+
+
+def test_names_that_are_no_text_are_told_all_the_same(run: Path) -> None:
+    """As of a file, in what an exception says."""
+    text = (run / "journal.jsonl").read_text()
+    assert "its process is gone" in text
+    (run / "journal.jsonl").write_text(text.replace("its process is gone", "its process is gone: \\udcff"))
+    command = [sys.executable, "-c", "from elastic.cli import main; main()", "top", "--once", str(run)]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert b"its process is gone: \\udcff" in done.stdout
+
+
 def shown(lines: list[dict], folder: Path, width: int = 160) -> str:
     console = Console(width=width, file=io.StringIO(), record=True)
     follower = Follower(written(lines, folder) / "journal.jsonl")

@@ -268,6 +268,18 @@ def test_what_is_no_url_is_refused_and_not_shown(url: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize("host", [f"me:{SECRET}@host", f"{SECRET}@host", "host:port", "host:99999", "host:0"])
+def test_a_url_that_no_request_can_be_made_of_is_refused_and_not_shown(host: str) -> None:
+    with pytest.raises(SettingError, match="headers=") as caught:
+        Webhook(f"https://{host}/")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_deadline_that_never_comes_is_refused() -> None:
+    with pytest.raises(SettingError, match="timeout_s=inf"):
+        Webhook("https://host/", timeout_s=inf)
+
+
 @pytest.mark.parametrize("setting", [{"timeout_s": 0}, {"tries": 0}, {"capacity": 0}], ids=str)
 def test_numbers_out_of_range_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=f"{next(iter(setting))}=0.*must be positive"):

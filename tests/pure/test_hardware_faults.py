@@ -1,5 +1,6 @@
 """Findings on hosts: what is only told, what is evidence, who is replaced, and which nodes leave."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -306,11 +307,38 @@ def test_a_check_that_passes_ends_no_quarantine_that_something_else_has_begun():
     assert ws.state.care.quarantine == {"b": inf} and ws.state.care.unhealthy == {}
 
 
-def test_a_check_that_passes_brings_nobody_back_who_must_go_for_another_reason():
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_check_that_passes_brings_nobody_back_who_must_go_for_another_reason(fails):
     ws = trained()
     ws.feed(ev.NodeNotice(node="b", reason="preempted"))
+    if fails:
+        find(ws, Severity.NODE_MUST_GO, node="b", device="", kind=FindingKind.HEALTH, detail="/tmp is full")
     find(ws, Severity.INFORMATIONAL, node="b", device="", kind=FindingKind.HEALTH, detail="healthy")
     assert ws.state.leaving == {"b": "preempted"}
+
+
+def test_a_check_that_fails_and_passes_leaves_nothing_for_later_incidents():
+    """No node must go for what costs a worker a restart."""
+    ws = trained()
+    failed = {"node": "node-w1", "device": "", "kind": FindingKind.HEALTH}
+    find(ws, Severity.NODE_MUST_GO, detail="0.1% of /tmp is free", **failed)
+    assert ws.state.workers["w1"].notice, "the check had no effect"
+    find(ws, Severity.INFORMATIONAL, detail="healthy", **failed)
+    find(ws, Severity.RESTARTABLE, "w1", node="node-w1", detail="XID 94")
+    assert ws.state.incidents[-1].severity is Severity.RESTARTABLE
+    assert ws.state.care.quarantine == {} == ws.state.leaving
+
+
+def test_a_check_ends_no_quarantine_that_began_between_two_that_failed():
+    ws = trained()
+    failed = {"node": "b", "device": "", "kind": FindingKind.HEALTH}
+    find(ws, Severity.NODE_MUST_GO, detail="/tmp is full", **failed)
+    until_s = ws.now_s + 1000.0
+    ws.state = replace(ws.state, care=ws.state.care.quarantined("b", until_s))
+    ws.tick(60.0)
+    find(ws, Severity.NODE_MUST_GO, detail="/tmp is full", **failed)
+    find(ws, Severity.INFORMATIONAL, detail="healthy", **failed)
+    assert ws.state.care.quarantine == {"b": until_s}
 
 
 def test_a_worker_of_an_earlier_incarnation_is_nobody():

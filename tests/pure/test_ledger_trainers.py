@@ -79,6 +79,14 @@ def test_an_outage_after_which_it_goes_on_exactly_at_the_next_step_is_not_produc
     assert theirs.parts["OTHER"] == 0.0 and theirs.value * 320 + sum(theirs.parts.values()) > 320
 
 
+def test_a_launch_that_comes_to_nothing_loses_no_step():
+    """Step 49 died with its job, perhaps at its end; a job that dies before its first step says nothing of it."""
+    told = Told().launch().steps(0, 50).sleep(200.0).launch().sleep(30.0).launch().steps(50, STEPS)
+    account = balanced(told.end())
+    assert account.goodput == pytest.approx(100 / 360, abs=0.001)
+    assert account.wall_seconds[C.PRODUCTIVE] == pytest.approx(100, abs=0.1)
+
+
 def test_steps_that_are_done_again_are_redone():
     """The library says 30.3 % here too: it sees an outage where a step number comes twice."""
     told = Told().launch().steps(0, 50).sleep(200.0).launch().steps(40, STEPS)

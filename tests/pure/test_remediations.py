@@ -7,6 +7,7 @@ import pytest
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
+from elastic.control.care import Care, Reset
 from elastic.control.completions import COMPLETIONS
 from elastic.control.faults import Fault, FaultKind
 from elastic.control.flight import Flying
@@ -14,6 +15,7 @@ from elastic.control.moments import NodeQuarantined, moments
 from elastic.control.refusing import admitted
 from elastic.control.remediation import ClusterView, Kind, Remediation
 from elastic.control.state import Phase, RunState, Standing
+from elastic.control.tending import _without_reset
 from elastic.control.values import Incident, IncidentClass
 from elastic.settings import Checkpoint, Limits
 from tests.pure.bare_controller import BareController, commit
@@ -221,6 +223,20 @@ def test_a_reset_that_comes_to_nothing_leaves_the_node_in_quarantine(is_told):
     assert ws.state.care.resets == ()
     assert ws.state.care.quarantine["node-w1"] == pytest.approx(ws.now_s + Limits().quarantine_s, abs=2.0)
     assert [one.until_s for one in told[1:]] == [ws.state.care.quarantine["node-w1"]], "and once for what follows"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_node_of_which_two_gpus_are_reset_is_free_when_both_are(first):
+    care = Care(
+        quarantine={"b": 110.0},
+        resets=tuple(
+            Reset(node="b", gpus=(gpu,), since_s=0.0, until_s=until_s) for gpu, until_s in (("0", 100.0), ("1", 110.0))
+        ),
+    )
+    left = replace(care, resets=(care.resets[1 - first],))
+    after = _without_reset(left, "b")
+    assert after.quarantine == {"b": left.resets[0].until_s}
+    assert _without_reset(replace(after, resets=()), "b").quarantine == {}
 
 
 def test_a_reset_does_not_end_a_longer_quarantine():

@@ -24,7 +24,9 @@ def test_what_does_not_divide_evenly_is_rounded_up():
     assert sizing(1, 5, bytes_per_param=1, copies=1).shard_bytes == 1
 
 
-@pytest.mark.parametrize("wrong", [{"params": 0}, {"hosts": 0}, {"bytes_per_param": -1}, {"params": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"params": 0}, {"hosts": 0}, {"bytes_per_param": -1}, {"params": float("nan")}, {"params": 1e308}]
+)
 def test_nonsense_is_refused_by_name(wrong):
     with pytest.raises(SettingError, match=next(iter(wrong)).replace("_", "-")):
         sizing(**{"params": 1e9, "hosts": 2, "copies": 4, **wrong})
