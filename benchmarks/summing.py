@@ -13,6 +13,7 @@ import socket
 import statistics
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from elastic.train.direct import SumTogether, is_small
 SIZES_BYTES = (128, 2 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20)
 _PAUSE_S = 0.005
 _WARM = 10
+_SUM_TIMEOUT = timedelta(seconds=60)  # of each wait for the others
 
 
 def _ring(tensor: torch.Tensor) -> Any:
@@ -54,7 +56,8 @@ def _turn(start: Callable[[torch.Tensor], Any], tensor: torch.Tensor, sums: int)
 
 def _rank(rank: int, ranks: int, port: int, turns: int, sums: int, found: Any) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    place = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=place, rank=rank, world_size=ranks, timeout=_SUM_TIMEOUT)
     for size_bytes in SIZES_BYTES:
         tensor = torch.zeros(size_bytes // 4)
         taken: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}

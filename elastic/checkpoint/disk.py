@@ -11,7 +11,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from elastic.errors import CorruptError, NoRoomError
 
 THREADS = 4
 STALL_S = 600.0
+_TAKE_BACK_S = 10.0  # a disk that hangs is told of, not waited for once more
 LEFT_S = 960.0  # what was written so long ago, and has no manifest, nobody goes on with
 _SPARE_BYTES = 1 << 20  # for the manifest and the file system
 _SHARD = re.compile(r"shard-(\d{5})-of-(\d{5})")
@@ -170,11 +171,15 @@ class Disk:
             self._store.delete(key)
             self._store.create(key, data)
 
-    def _take_back(self, keys: Iterable[str]) -> None:
-        """Half a shard takes room, and nobody asks for it again; on a disk that fails, some of it may stay."""
-        for key in keys:
+    def _take_back(self, keys: Sequence[str]) -> None:
+        """Half a shard takes room, and nobody asks for it again; on a disk that fails or hangs some may stay."""
+
+        def delete(key: str) -> None:
             with contextlib.suppress(StoreError):
                 self._store.delete(key)
+
+        with contextlib.suppress(StoreError):  # why it was not written is what is told
+            in_parallel(delete, keys, threads=THREADS, stall_s=_TAKE_BACK_S, what=f"{self.where}: half a shard")
 
     def _folder(self, key: ShardKey) -> str:
         return self._keys.shard(name_of(key.commit), key.shard, key.shards)

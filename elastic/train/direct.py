@@ -55,7 +55,7 @@ class SumTogether:
         return bool(self._work.is_completed())
 
     def wait(self, timeout: timedelta | None = None) -> None:
-        """Wait for all, and add up.
+        """Wait for all, at most for the group's own timeout, and add up.
 
         Raises:
             RuntimeError: the group is broken, or not all have come in time.

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,21 @@ def test_a_write_that_fails_half_way_takes_back_what_it_has_written(tmp_path: Pa
     assert landed and files(tmp_path) == []
     disk.write(manifest(key(1), data), lambda begin, end: data[begin:end])
     assert [one.commit.step for one in disk.manifests()] == [1]
+
+
+def test_a_disk_that_hangs_is_told_of_though_nothing_can_be_taken_back(tmp_path: Path, monkeypatch: Any) -> None:
+    disk, ever, asked = Disk(tmp_path, RUN), threading.Event(), threading.Event()
+
+    def hang(key: str) -> None:
+        asked.set()
+        ever.wait(LONG_S)
+
+    monkeypatch.setattr(disk._store, "delete", hang)
+    monkeypatch.setattr(disk_module, "_TAKE_BACK_S", 0.1)
+    with pytest.raises(CorruptError):
+        disk.write(manifest(key(1), payload(key(1), NBYTES)), lambda begin, end: b"?" * (end - begin))
+    assert asked.is_set()
+    ever.set()
 
 
 def test_what_is_erased_loses_its_manifest_first(tmp_path: Path, monkeypatch: Any) -> None:
