@@ -192,7 +192,7 @@ def _goals(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _origins(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [f"{tables.origin(result, 'Measured')}\n" for result in results]
+    return [f"{told}\n" for told in tables.origins(results)]
 
 
 def _picture(name: str, drawn: Sequence[str]) -> str:

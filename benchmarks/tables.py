@@ -64,18 +64,27 @@ def spread(values: Sequence[float], tried: int) -> str:
     return text if len(values) == tried else f"{text}, {len(values)} of {tried}"
 
 
-def origin(result: Result, wanted: str = "") -> str:
-    """One sentence: what was measured, when, on what, how busy that was."""
+def origins(results: Iterable[Result]) -> list[str]:
+    """What was measured, when, on what, how busy that was: a sentence for all parts of one run of a command."""
+    loads: dict[tuple[str, str], list[float]] = {}
+    for result in results:
+        loads.setdefault(_origin(result), []).append(result["provenance"]["machine"]["load_average_1min"])
+    told = []
+    for (origin, command), of in loads.items():
+        busy = " to ".join(dict.fromkeys(f"{load:.1f}" for load in (min(of), max(of))))
+        told.append(f"Measured {origin}, load {busy} at the start." + (f" `{command}`" if command else ""))
+    return told
+
+
+def _origin(result: Result) -> tuple[str, str]:
     of = result["provenance"]
     versions, machine = of["versions"], of["machine"]
     commit = f"commit `{(of['commit'] or 'unknown')[:7]}`" + (" with uncommitted changes" if of["dirty"] else "")
     used = [f"Python {versions['python']}"]
     used += [f"{name} {versions[name]}" for name in ("torch", "ray") if versions[name]]
     used += [f"{name} {version}" for name, version in of.get("peers", {}).items() if version]
-    busy = f"load {machine['load_average_1min']:.1f} at the start"
     place = f"{machine['cores']} cores of {machine['processor']}"
-    told = f"{of['date'][:10]}, {commit}, {place}, {', '.join(used)}, {busy}."
-    return " ".join(filter(None, [wanted, told, f"`{of['command']}`" if of.get("command") else ""]))
+    return f"{of['date'][:10]}, {commit}, {place}, {', '.join(used)}", of.get("command", "")
 
 
 def best(cells: Sequence[str], values: Sequence[float | None], pick: Callable[..., float] = min) -> list[str]:

@@ -353,7 +353,7 @@ def test_a_gpu_that_was_not_there_leaves_its_rows_empty() -> None:
 
 
 def test_an_origin_says_what_was_measured_on_what() -> None:
-    told = tables.origin({"provenance": PROVENANCE | {"dirty": True, "peers": {"torchft": "0.2"}}}, "Measured")
+    (told,) = tables.origins([{"provenance": PROVENANCE | {"dirty": True, "peers": {"torchft": "0.2"}}}])
     for part in (
         "2026-01-02",
         "`0123456`",
@@ -364,6 +364,15 @@ def test_an_origin_says_what_was_measured_on_what() -> None:
         "load 0.5",
     ):
         assert part in told or part.strip("`") in told, part
+
+
+def test_parts_of_one_run_share_their_origin_and_tell_how_the_load_went() -> None:
+    def part(load: float, **more: object) -> dict[str, object]:
+        return {"provenance": PROVENANCE | {"machine": PROVENANCE["machine"] | {"load_average_1min": load}} | more}
+
+    one, other = tables.origins([part(3.9), part(0.4), part(1.0, command="another")])
+    assert "load 0.4 to 3.9 at the start" in one
+    assert "load 1.0 at the start" in other and "another" in other
 
 
 @pytest.mark.parametrize(
