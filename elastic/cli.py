@@ -1,6 +1,7 @@
 """Effect. The command line."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from elastic.commands.planning import plan
 from elastic.commands.rewinding import rewind
 from elastic.commands.running import run
 from elastic.commands.simulating import simulate
-from elastic.commands.style import Finite, address_option, json_option, run_cli, tell, timeout_option
+from elastic.commands.style import Finite, address_option, json_option, run_cli, tell, tell_json, timeout_option
 from elastic.commands.submit import submit
 
 
@@ -43,7 +44,8 @@ def demo(out: Path, steps: int, seed: int, no_faults: bool, float64: bool, polic
     """
     from elastic.demo.run import demo as run_demo
 
-    run_demo(out, steps=steps, seed=seed, with_faults=not no_faults, float64=float64, policy=policy, as_json=as_json)
+    told = partial(tell_json, indent=1) if as_json else None
+    run_demo(out, steps=steps, seed=seed, with_faults=not no_faults, float64=float64, policy=policy, tell=told)
 
 
 @cli.command()

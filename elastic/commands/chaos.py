@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import Finite, address_option
+from elastic.commands.style import Finite, address_option, json_flag, tell_alone
 from elastic.control import events as ev
 from elastic.control.faults import ANY, Fault, FaultKind, kind_of
 from elastic.control.plain import in_json
@@ -83,7 +83,7 @@ class Asked:
 @click.option("--nodes", default="", help="With --dry-run: whose faults to draw; default: the run's nodes.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Only print the plan.")
 @click.option("--force", "is_forced", is_flag=True, help="Even a run that was not started for fault injection.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each fault, for a program.")
+@json_flag("A line of JSON for each fault, for a program.")
 @address_option
 def chaos(run: str, **options: Any) -> None:
     """Break RUN on purpose, while it trains on this cluster, and tell what struck.
@@ -95,13 +95,13 @@ def chaos(run: str, **options: Any) -> None:
     until_s = asked.until_s(faults)
     if asked.is_dry:
         for fault in faults.plan(asked.seed, until_s, _nodes(run, asked, faults)):
-            click.echo(_json(fault) if asked.as_json else f"{fault.at_s:10.2f} s  {fault}")
+            tell_alone(_json(fault) if asked.as_json else f"{fault.at_s:10.2f} s  {fault}")
         return
     from elastic.actors.cluster import connected
 
     def tell(fault: Fault, came: Told) -> None:
         if asked.fault is None or isinstance(came, ev.FaultInjected):  # else it is this command's error
-            click.echo(_json(fault, came) if asked.as_json else _line(fault, came))
+            tell_alone(_json(fault, came) if asked.as_json else _line(fault, came))
 
     with connected(asked.address):
         told = Campaign(run, asked, tell).carry_out(faults, until_s)

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from elastic.commands.style import json_option
-from elastic.control.plain import in_json
+from elastic.commands.style import json_option, tell_json
 
 
 @click.command()
@@ -36,7 +35,7 @@ def config(file: Path | None, assignments: tuple[str, ...], values: Path | None,
     chosen, tree = load(file, merged(*[assigned(one) for one in assignments]))
     knobs = effective(chosen, tree)
     if as_json:
-        click.echo(in_json({one.path: {"value": one.value, "source": one.source} for one in knobs}, indent=1))
+        tell_json({one.path: {"value": one.value, "source": one.source} for one in knobs}, indent=1)
         return
     width = max(len(one.path) for one in knobs)
     shown = [(one, _shown(one.value)) for one in knobs]
@@ -53,7 +52,7 @@ def _explain(as_json: bool) -> None:
         click.echo(table())
         return
     knobs = {path: [asdict(one) for one in documented(kind)] for path, kind in sections().items()}
-    click.echo(in_json(knobs, indent=1))
+    tell_json(knobs, indent=1)
 
 
 def _translate(path: Path, as_json: bool) -> None:
@@ -74,7 +73,7 @@ def _translate(path: Path, as_json: bool) -> None:
     checked(_tree(translation.config, str(path)))  # refuses what cannot work here
     if as_json:
         told = {"config": translation.config, "not_needed": translation.dropped, "not_known": translation.unknown}
-        click.echo(in_json(told, indent=1))
+        tell_json(told, indent=1)
         return
     click.echo(yaml.safe_dump(translation.config, sort_keys=False), nl=False)
     for key, why in translation.dropped.items():

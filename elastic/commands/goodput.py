@@ -11,8 +11,7 @@ from math import isnan
 import click
 
 from elastic.commands.journals import journal_lines
-from elastic.commands.style import json_option
-from elastic.control.plain import in_json
+from elastic.commands.style import json_option, tell_json
 from elastic.errors import RefusedError
 from elastic.ledger.ledger import ledger_of
 from elastic.ledger.model import Account
@@ -79,7 +78,7 @@ def goodput(
     if between is not None:
         account = ledger.account(between=_cut(account, *between))
     if as_json:
-        click.echo(in_json(facts(account)))
+        tell_json(facts(account))
     elif as_csv:
         table = csv.writer(sys.stdout, lineterminator="\n")
         table.writerow(HEADER)

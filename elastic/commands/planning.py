@@ -9,9 +9,8 @@ import yaml
 
 from elastic.commands.counting import Count
 from elastic.commands.many import processors, runs_of
-from elastic.commands.style import Finite, apart, between, json_option
+from elastic.commands.style import Finite, apart, between, json_option, tell_json
 from elastic.control.faults import seconds
-from elastic.control.plain import in_json
 from elastic.sim.planning import Choice, Given, Plan, disk_interval_s, disk_worth, doubts, planned, settings_of
 from elastic.sim.scenario import Scenario
 from elastic.sim.study import Row, difference_of, row_of
@@ -71,7 +70,7 @@ def plan(seeds: int, jobs: int | None, as_json: bool, **options: Any) -> None:
             name: [{"value": value, **other.told} for value, other in tried] for name, tried in found.worth.items()
         }
         said = {"settings": settings_of(given, found.choice), "disk_worth": disk_worth(given, found.choice)}
-        click.echo(in_json({"choice": asdict(found.choice), **found.row.told, "worth": worth, **said}))
+        tell_json({"choice": asdict(found.choice), **found.row.told, "worth": worth, **said})
     else:
         _tell(given, found)
     for doubt in doubts(given, found):

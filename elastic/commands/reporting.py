@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from elastic.commands.journals import journal_file
-from elastic.commands.style import Finite, json_option
-from elastic.control.plain import in_json
+from elastic.commands.style import Finite, json_option, tell_alone, tell_json
 from elastic.errors import RefusedError
 from elastic.report.content.model import Report
 from elastic.report.follower import Follower
@@ -39,7 +38,7 @@ def report(run: str, output: Path | None, as_json: bool, address: str | None) ->
     output = output or Path("-" if as_json else "report.html")
     text = told(made) if as_json else page(made)
     if str(output) == "-":
-        click.echo(text)
+        tell_alone(text)
         return
     output.write_text(text)
     if as_json:
@@ -81,7 +80,7 @@ def status(run: str, as_json: bool, address: str | None) -> None:
     with journal_file(run, address) as journal:
         facts = _facts(_followed(run, journal).report(), journal.parent)
     if as_json:
-        click.echo(in_json(facts))
+        tell_json(facts)
         return
     width = max(map(len, facts))
     for name, value in facts.items():

@@ -12,8 +12,7 @@ from elastic.commands.counting import Count
 from elastic.commands.many import processors, runs_of, spread
 from elastic.commands.scenarios import Entry, load
 from elastic.commands.simulation_report import page
-from elastic.commands.style import UNSOUND, apart, between, json_option
-from elastic.control.plain import in_json
+from elastic.commands.style import UNSOUND, apart, between, json_option, tell_json
 from elastic.errors import SettingError
 from elastic.sim.campaign import (
     STEPS,
@@ -174,7 +173,7 @@ def _against(row: Row, first: Row | None) -> dict[str, Any] | None:
 def _tell(found: dict[str, Any], title: str, as_json: bool, report: Path | None) -> None:
     """Rows, by their key in JSON. The page comes last: what was found is not lost where it cannot be written."""
     if as_json:
-        click.echo(in_json(found))
+        tell_json(found)
     else:
         _print(found)
     if report is not None:
@@ -256,7 +255,7 @@ def campaign(
     files = [_keep(one, keep) if keep is not None else "" for one in bad]
     if as_json:
         told = [_violation(one, kept) for one, kept in zip(bad, files, strict=True)]
-        click.echo(in_json({"played": len(played), "violations": told}))
+        tell_json({"played": len(played), "violations": told})
     else:
         for one, kept in zip(bad, files, strict=True):
             click.echo(f"seed {one.case.seed} ({one.case.kind}): {one.law}: {one.what}")

@@ -4,6 +4,7 @@ import io
 import math
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import Any, TypeVar
 
 import click
@@ -44,7 +45,22 @@ def timeout_option(default_s: float, until: str) -> Callable[[Function], Functio
     return click.option("--timeout", type=Finite(min=0.1), default=default_s, show_default=True, help=told)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, for a program.")
+def json_flag(told: str) -> Callable[[Function], Function]:
+    """The flag `--json`. Whoever is given it has stdout for `tell_json`; what else is printed there goes to stderr:
+    lines of workers, and of lost nodes, which Ray prints as it likes."""
+    return click.option("--json", "as_json", is_flag=True, callback=_with_stdout_alone, help=told)
+
+
+def _with_stdout_alone(context: click.Context, _: click.Parameter, as_json: bool) -> bool:
+    if as_json:
+        context.meta[_STDOUT] = sys.stdout
+        context.with_resource(redirect_stdout(sys.stderr))
+    return as_json
+
+
+_STDOUT = f"{__name__}.stdout"
+
+json_option = json_flag("One JSON object on stdout, for a program.")
 address_option = click.option(
     "--address", default=None, help="Of the cluster; default: RAY_ADDRESS, or the one on this machine."
 )
@@ -52,7 +68,20 @@ address_option = click.option(
 
 def tell(facts: dict[str, Any], as_json: bool, *lines: str) -> None:
     """The facts for a program, or lines for people."""
-    click.echo(in_json(facts, indent=1) if as_json else "\n".join(lines))
+    if as_json:
+        tell_json(facts, indent=1)
+    else:
+        click.echo("\n".join(lines))
+
+
+def tell_json(facts: Any, indent: int | None = None) -> None:
+    """What a program reads of a command that has `--json`."""
+    tell_alone(in_json(facts, indent=indent))
+
+
+def tell_alone(text: str) -> None:
+    """What was asked for, on stdout, whatever else is printed."""
+    click.echo(text, file=click.get_current_context().meta.get(_STDOUT))
 
 
 def run_cli(group: click.Group) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from elastic.commands.patience import answer
-from elastic.commands.style import UNSOUND, json_option, timeout_option
-from elastic.control.plain import in_json
+from elastic.commands.style import UNSOUND, json_option, tell_json, timeout_option
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
 _LATE_S = 30.0
@@ -59,7 +58,7 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
     job = _asked(lambda: client.submit_job(**job_facts), timeout_s, _NOT_TAKEN)
     click.echo(f"submitted {job}", err=True)
     if options["no_wait"]:
-        click.echo(in_json({"job": job, "status": "submitted"}) if as_json else job)
+        tell_json({"job": job, "status": "submitted"}) if as_json else click.echo(job)
         return
     try:
         status = _follow(client, job, as_json, timeout_s)
@@ -68,7 +67,7 @@ def submit(entrypoint: tuple[str, ...], **options: Any) -> None:
         raise
     click.echo(f"{job} {status.value.lower()}", err=True)
     if as_json:
-        click.echo(in_json({"job": job, "status": status.value.lower()}))
+        tell_json({"job": job, "status": status.value.lower()})
     if status.value != "SUCCEEDED":
         sys.exit(UNSOUND)
 

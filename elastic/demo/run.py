@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,9 +30,9 @@ def demo(
     with_faults: bool,
     float64: bool,
     policy: str | None = None,
-    as_json: bool = False,
+    tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Run it; returns what it writes to `out/run.json`, and prints it, or the story for people."""
+    """Run it; returns what it writes to `out/run.json`, and tells it; default: the story for people."""
     began_s = time.time()
     if policy is not None:
         load_policy(policy)  # what is wrong with it is told before anything is started, or removed
@@ -52,7 +53,7 @@ def demo(
     report = _report(out, result, clean, injector)
     report["wall_s"] = time.time() - began_s
     (out / "run.json").write_text(json.dumps(report, indent=2) + "\n")
-    print(json.dumps(report, indent=1)) if as_json else _tell(report)
+    (tell or _tell)(report)
     if injector is not None and injector.left:
         raise SettingError(
             f"the run ended before {injector.left} of its faults could be injected: raise --steps={steps}"

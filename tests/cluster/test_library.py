@@ -93,6 +93,7 @@ import torch
 from sizes import SAMPLES
 
 def train_fn(session):
+    print("a worker talks")
     model = session.prepare(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     session.track(model=model, optimizer=optimizer)
@@ -124,6 +125,7 @@ def test_a_script_is_run_from_a_shell(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(done.stdout)  # the object alone
+    assert "a worker talks" in done.stderr
     assert told["steps"] == 20 and told["world_sizes"][-1] == 2 and told["last_report"]["loss"] > 0
     assert (tmp_path / told["run_dir"] / "journal.jsonl").exists()

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from elastic.api import fit
 from elastic.cli import cli, main
 from elastic.commands import running
 from elastic.commands.reference import exit_codes, leaves, render, takes_json
-from elastic.commands.style import CODES, UNSOUND, Finite, tell
+from elastic.commands.style import CODES, UNSOUND, Finite, json_option, tell
 from elastic.control.values import NONE_LEFT_OUT
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig
@@ -153,6 +154,23 @@ def test_the_json_form_has_one_name_and_a_test(name):
     functions = {one.name for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)}
     assert test in functions, READ[name]
     assert re.search(rf"""["']{re.escape(name.split()[-1])}["']""", text) and '"--json"' in text, READ[name]
+
+
+@click.command()
+@json_option
+def talking(as_json: bool) -> None:
+    print("a line of mine")
+    beside = threading.Thread(target=print, args=("a line of Ray's",))
+    beside.start()
+    beside.join()
+    tell({"all": "well"}, as_json, "all is well")
+
+
+def test_who_asks_for_json_has_stdout_for_the_object_alone():
+    done = CliRunner().invoke(talking, ["--json"])
+    assert json.loads(done.stdout) == {"all": "well"}
+    assert done.stderr == "a line of mine\na line of Ray's\n"
+    assert CliRunner().invoke(talking).stdout == "a line of mine\na line of Ray's\nall is well\n"
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -492,7 +510,8 @@ def test_a_file_that_cannot_be_written_is_one_sentence(monkeypatch, capsys, tmp_
 
 
 def test_json_has_no_word_for_what_is_no_number(capsys):
-    tell({"loss": float("nan")}, True)
+    with click.Context(talking):
+        tell({"loss": float("nan")}, True)
     assert json.loads(capsys.readouterr().out) == {"loss": None}
 
 
