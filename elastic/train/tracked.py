@@ -111,13 +111,21 @@ def _install(thing: Stateful, received: Any) -> bool:
 
 def _install_module(module: torch.nn.Module, received: dict[str, Any]) -> bool:
     live = module.state_dict()
-    if _shape({0: live}) != _shape({0: received}) or any(not isinstance(v, torch.Tensor) for v in live.values()):
-        module.load_state_dict(received)  # it carries extra state, or the error says what does not fit
+    if _shape({0: live}) != _shape({0: received}) or not _is_memory_of(module, live):
+        module.load_state_dict(received)  # its state is made of what it holds; or the error says what does not fit
         return False
     with torch.no_grad():
         for key, value in live.items():
             local(value).copy_(received[key])
     return True
+
+
+def _is_memory_of(module: torch.nn.Module, state: dict[str, Any]) -> bool:
+    """Whether to write into `state` is to write into the module: its own `state_dict` may copy, or hold extra state."""
+    if type(module).load_state_dict is not torch.nn.Module.load_state_dict:
+        return False
+    held = {local(tensor.detach()).data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    return all(isinstance(value, torch.Tensor) and local(value).data_ptr() in held for value in state.values())
 
 
 def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> bool:

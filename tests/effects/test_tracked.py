@@ -206,6 +206,36 @@ def test_a_module_with_state_of_its_own_kind_is_loaded():
     assert taker.count == 5 and torch.equal(taker.weight, giver.weight)
 
 
+class Copying(nn.Linear):
+    """As one that keeps its checkpoints on the CPU."""
+
+    def state_dict(self, *args, **kwargs):
+        return {key: value.clone() for key, value in super().state_dict(*args, **kwargs).items()}
+
+
+class Deriving(nn.Linear):
+    """What it derives from its weights is made when they are loaded."""
+
+    total = 0.0
+
+    def load_state_dict(self, state, *args, **kwargs):
+        loaded = super().load_state_dict(state, *args, **kwargs)
+        self.total = self.weight.sum().item()
+        return loaded
+
+
+@pytest.mark.parametrize("kind", [Copying, Deriving])
+def test_a_module_whose_state_is_not_its_memory_is_loaded_and_looked_at(kind):
+    giver, taker = kind(2, 2), kind(2, 2)
+    trackeds = Tracked(), Tracked()
+    for tracked, model in zip(trackeds, (giver, taker), strict=True):
+        tracked.add({"model": model})
+    flat = trackeds[0].flatten()
+    assert trackeds[1].install(flat.skeleton, [t.clone() for t in flat.tensors]) == ["model"]
+    assert torch.equal(taker.weight, giver.weight)
+    assert kind is Copying or taker.total == giver.weight.sum().item()
+
+
 def test_a_tensor_of_another_shape_is_refused():
     """It would be broadcast over the whole live tensor in silence."""
 
