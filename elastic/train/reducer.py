@@ -9,7 +9,7 @@ has completed or failed, since a late one would write into the next attempt's bu
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -86,7 +86,7 @@ class Reducer:
         self._is_last = False
         self._last_number = -1
         self._error: Exception | None = None
-        self._is_active = self._is_together = False
+        self._is_active = self._is_together = self._is_dropping = False
         self._trainable = [(p, p.requires_grad) for p in model.parameters()]
         self.layout = self._digest_layout()
         for number, param in enumerate(self.params):
@@ -168,6 +168,20 @@ class Reducer:
     def last_backward(self, number: int = 0) -> None:
         """The next backward is the last, of micro-batch `number`: launch buckets as they become complete."""
         self._is_last, self._last_number = True, number
+
+    @contextlib.contextmanager
+    def dropping(self) -> Iterator[None]:
+        """A backward inside leaves nothing behind: times zero is not enough, since gradients may be no numbers."""
+        mine = [param.grad for param in self.params]
+        self._is_dropping = True
+        try:
+            for param in self.params:
+                param.grad = None  # autograd makes new ones instead of adding to the buckets
+            yield
+        finally:
+            self._is_dropping = False
+            for param, grad in zip(self.params, mine, strict=True):
+                param.grad = grad
 
     def end_micro_batch(self, number: int, beside: torch.Tensor) -> None:
         """Where sums are made in order: keep the gradients of a micro-batch apart, and what is summed `beside` them."""
@@ -257,6 +271,8 @@ class Reducer:
             return  # a backward outside of a step is the user's own
         if not self._is_live():
             raise _BackwardEndedError
+        if self._is_dropping:
+            return
         i, j = self._places[number]
         bucket = self.buckets[i]
         grad = param.grad

@@ -14,6 +14,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cached_property, partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -172,7 +173,8 @@ class Step:
         tally.add(micro_batch, share, loss)
         if share or replica.batches.equal_rounds:  # where replicas talk in a backward, all must run it
             weighted = loss * share
-            (scaler.scale(weighted) if scaler is not None else weighted).backward()
+            with nullcontext() if share else replica.reducer.dropping():
+                (scaler.scale(weighted) if scaler is not None else weighted).backward()
         replica.buffers.after_micro_batch(share)
         if replica.reducer.is_ordered:
             beside = torch.cat([tally.take(), replica.buffers.take_change()])

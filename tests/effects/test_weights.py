@@ -80,6 +80,34 @@ def test_the_gradient_is_the_weighted_mean(solo):
     assert loss == loss
 
 
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_with_equal_rounds_too_a_weight_of_0_leaves_a_mean_over_nothing_out(solo, left_out):
+    """All replicas run its backward, whose gradients are no numbers, whatever they are multiplied by."""
+    inputs = []
+
+    def train_fn(session):
+        model = nn.Linear(3, 1, bias=False).double()
+        training = Training(session, model)
+        training.batches = session.batches(
+            training.batches._loading.dataset, batch_size=6, micro_batch_size=2, equal_rounds=True
+        )
+        for step in training.steps(1):
+            with step:
+                for number, (x, _) in enumerate(step):
+                    mask = torch.zeros(2, 1) if number == left_out else torch.ones(2, 1)
+                    step.backward((model(x) * mask).sum() / mask.sum(), weight=mask.sum())
+                    inputs.extend([x.mean(0)] if number != left_out else [])
+                got = model.weight.grad.clone()
+                training.apply(step)
+        return got, step.loss, training.parameters
+
+    ended = solo.run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    gradient, loss, (weight,) = ended.value
+    torch.testing.assert_close(gradient[0], torch.stack(inputs).mean(0), rtol=1e-12, atol=1e-12)
+    assert loss == loss and weight.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("weight_of", "sentence"),
     [
