@@ -1,6 +1,7 @@
 """Effect. What cannot work is refused where it is brought in, with a sentence, not where it would break."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,6 +42,26 @@ def refuse(thing: Any, width: int = 1) -> None:
             f"{type(thing).__name__} evaluates the loss again inside its step (a closure), which a step that is tried "
             "again cannot hold: use an optimizer whose step() needs no argument"
         )
+
+
+def refuse_strangers(optimizers: Mapping[str, torch.optim.Optimizer], model: torch.nn.Module) -> None:
+    """Refuse optimizers of parameters whose gradients nobody sums over the replicas, which would drift apart.
+
+    Args:
+        optimizers: by the names they are tracked by. model: the prepared one.
+
+    Raises:
+        StepMisuseError: names the optimizer.
+    """
+    summed = {id(param) for param in model.parameters()}
+    for name, optimizer in optimizers.items():
+        params = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
+        strangers = sum(id(param) not in summed for param in params)
+        if strangers:
+            raise StepMisuseError(
+                f"{name} ({type(optimizer).__name__}) updates {strangers} parameters of {len(params)} that are not of "
+                "the prepared model, so their gradients are not summed: hand all to session.prepare in one ModuleDict"
+            )
 
 
 def refuse_loop(batches: Source, phases: int, is_ordered: bool) -> None:

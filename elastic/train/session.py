@@ -29,7 +29,7 @@ from elastic.train.hooks import Hooks
 from elastic.train.link import SaveOrder
 from elastic.train.meeting import StoreHost
 from elastic.train.reducer import BUCKET_BYTES
-from elastic.train.refuse import refuse, refuse_loop
+from elastic.train.refuse import refuse, refuse_loop, refuse_strangers
 from elastic.train.replica import Replica
 from elastic.train.reviving import revive
 from elastic.train.sharded import is_gathering, use_sums
@@ -350,6 +350,7 @@ class Session(DataDoor):
             raise StepMisuseError(
                 "the prepared model is not tracked: call session.track(model=model, ...) before steps"
             )
+        refuse_strangers(replica.tracked.named(torch.optim.Optimizer), replica.model)
         if not replica.batches.equal_rounds and any(
             isinstance(part, torch.nn.SyncBatchNorm) for part in replica.model.modules()
         ):
@@ -443,6 +444,7 @@ class Session(DataDoor):
         return is_live
 
     def _end_loop(self, index: int) -> None:
+        self._replica.retune(index)  # one that has just joined has made no step in which to do so
         if close_loop(self._replica, index):
             self._replica.make_stable()
             self._finish()

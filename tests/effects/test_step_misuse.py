@@ -70,6 +70,21 @@ def test_leaving_a_step_without_apply_is_refused_and_located(solo, train_fn):
     assert "step.skip(reason)" in summary
 
 
+def test_an_optimizer_of_what_was_not_prepared_is_refused_by_name(solo):
+    """Its gradients would be summed by nobody: replicas drift apart."""
+
+    def train_fn(session):
+        training, criterion = Training(session), nn.Linear(1, 1).double()
+        criterion.bias.requires_grad_(False)
+        session.track(
+            criterion=criterion, other=torch.optim.SGD([*training.model.parameters(), *criterion.parameters()])
+        )
+        next(iter(training.steps()))
+
+    summary = raised(solo.run(train_fn), "StepMisuseError")
+    assert "other (SGD) updates 1 parameters of 3 that are not of the prepared model" in summary
+
+
 def test_a_micro_batch_without_backward_is_refused(solo):
     def body(step, training):
         with step:

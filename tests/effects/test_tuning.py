@@ -164,6 +164,24 @@ def test_buckets_of_another_size_are_nothing_that_train_fn_sees(solo):
     assert consumed(ended) == consumed(another(solo).run(seen_by(UNTUNED, max_steps=4)))
 
 
+def test_the_closing_reduction_has_buckets_of_the_size_of_its_generation(solo):
+    """One that joins behind the last step has made none in which it could take the size up."""
+    wish = Tuning(bucket_bytes=8)
+
+    def train_fn(session):
+        training = Training(session)
+        act = tune_after(solo, 1, wish)
+        for step in training.steps(2):
+            with step:
+                training.compute(step)
+                training.apply(step)
+            act(step, training, "after")
+        return session._replica.reducer.bucket_bytes
+
+    ended = solo.run(train_fn)
+    assert ended.value == 8 and ended.steps == [0, 1]
+
+
 def test_streams_take_another_batch(solo):
     def train_fn(session):
         training = Training(session)
