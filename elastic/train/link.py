@@ -160,6 +160,7 @@ class Link:
                 return
             self._is_forsaken, self._has_saved, cut = True, False, self.cut
             self._is_asked_to_save = self._is_asked_to_save or has_lost_somebody
+            self.post(self._answer())  # for a driver that comes back meanwhile: it asks nobody whom it takes for well
             self._lock.notify_all()
         cut()
         with self._lock:

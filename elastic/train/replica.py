@@ -447,6 +447,7 @@ class Replica:
             return
         if self.link.worker in view.replaced:
             self._pending = None  # lost with the rest of this replica; the others have done it again
+            self.snapshots.drop()
         elif self._pending.number < view.resume.step:
             self.make_stable()  # a later step was applied somewhere, so all had applied this one
         elif not self._pending.commit.same_state(view.resume):

@@ -168,6 +168,18 @@ def test_a_driver_that_comes_while_the_state_is_saved_has_the_worker() -> None:
     assert link.form(view(2, incarnation=2))
 
 
+def test_a_driver_that_is_heard_again_while_the_state_is_saved_is_told_who_has_stopped() -> None:
+    """It has missed nothing that it knows of, and so asks nobody to stop."""
+    link = stepping()
+    forsaking = Running(lambda: link.forsake(LONG_S, LONG_S))
+    assert isinstance(link.wait_for_orders(), SaveOrder)
+    link.touch()
+    (answer,) = [one for one in link.take_events(0) if isinstance(one, ev.FreezeAnswered)]
+    assert (answer.generation, answer.commit) == (1, link.state.commit)
+    link.saved()
+    forsaking.result()
+
+
 def test_what_is_saved_is_known_to_who_leaves_though_the_driver_was_told_of_it() -> None:
     """A driver may hear of it and die: nobody else has it uploaded."""
     link, place = stepping(), {"shard": 0, "shards": 1}

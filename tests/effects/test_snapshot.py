@@ -254,8 +254,9 @@ def test_a_staged_step_that_is_not_stable_yet_cannot_be_read(book: Book) -> None
     assert replica_of(book.solo(), lambda replica, step: book.sealed)[0] == []
 
 
-def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
-    """The others resume from another outcome of the same step."""
+@pytest.mark.parametrize("replaced", [(), ("w0",)])
+def test_a_staged_step_whose_line_is_left_is_never_sealed(replaced: tuple[str, ...], book: Book) -> None:
+    """The others resume from another outcome of the same step; of a replica they may have lost another worker, too."""
 
     def leave_it(replica: Any, step: Any) -> list[bool]:
         commit = replica.link.state.commit
@@ -268,6 +269,7 @@ def test_a_staged_step_whose_line_is_left_is_never_sealed(book: Book) -> None:
             resume=theirs,
             donors=(0,),
             behind=(),
+            replaced=replaced,
         )
         replica.resume(view)
         replica.snapshots.flush()
