@@ -86,6 +86,7 @@ def _is_to_exit(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:
         number=turn.state.failures,
         kind=IncidentClass.DEPARTURE,
         opened_at_s=turn.now_s,
+        absent_s=turn.state.absent_s,
         culprits=names,
         evidence=told,
         severity=worst(*(member.severity for member in leaving)),

@@ -38,9 +38,14 @@ def _may_be_lost(turn: Turn, node: str) -> bool:
     """Its last word is older than the incident in which it lost a member: the others on it may be gone as well."""
     heard_s = turn.state.heard_s.get(node)
     last = turn.state.incidents[-1] if turn.state.incidents else None
-    if heard_s is None or last is None or heard_s > last.opened_at_s:
+    if heard_s is None or last is None or heard_s > _opened_s(turn.state, last):
         return False
     return any(turn.worker(name).node == node for name in last.culprits)
+
+
+def _opened_s(state: RunState, incident: Incident) -> float:
+    """When it opened, by a clock that has stood still while nobody looked, and never jumped; as `heard_s` is told."""
+    return incident.opened_at_s + state.absent_s - incident.absent_s
 
 
 def is_flapping(turn: Turn, node: str) -> bool:
@@ -55,7 +60,7 @@ def flapping_until_s(state: RunState, node: str) -> float | None:
     if len(state.incidents) < limits.flap_losses:
         return None
     losses_s = [
-        incident.opened_at_s
+        _opened_s(state, incident)
         for incident in state.incidents
         if incident.kind not in HARMLESS
         and any(_was_lost_too_soon(state, incident, name, node) for name in incident.culprits)

@@ -299,7 +299,11 @@ class Turn:
         if incident is None:
             self.change(without_progress=self.state.without_progress + 1)
             incident = Incident(
-                number=self.state.failures, kind=kind, opened_at_s=self.now_s, replicas_before=self.state.replicas
+                number=self.state.failures,
+                kind=kind,
+                opened_at_s=self.now_s,
+                absent_s=self.state.absent_s,
+                replicas_before=self.state.replicas,
             )
             self.change(incidents=(*self.state.incidents, incident), failures=self.state.failures + 1)
         culprits, said = incident.culprits, [evidence]

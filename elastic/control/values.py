@@ -207,6 +207,7 @@ class Incident:
     Attributes:
         number: counts the run's incidents.
         opened_at_s: time of the first signal; `resumed_at_s`: commit of the first step after it.
+        absent_s: for which the controller had not looked until then, with jumps of its clock.
         culprits: workers that were lost; evidence: what was seen, in order.
         suspects: workers among which the culprit is, where it can not be told.
         severity: the worst that sensors have found about the hardware of the culprits, or about what they did to it;
@@ -219,6 +220,7 @@ class Incident:
     number: int
     kind: IncidentClass
     opened_at_s: float
+    absent_s: float = 0.0
     culprits: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()

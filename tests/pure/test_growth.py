@@ -96,6 +96,22 @@ def test_a_node_flaps_when_it_loses_many_within_a_short_time(times, every_s, is_
     assert not flaps(ws, "good")
 
 
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_node_flaps_as_long_whatever_the_clock_does(jump_s):
+    ws = BareController((1, 2))
+    ws.start()
+    ws.join("w0", node="good")
+    ws.tick(121.0)
+    ws.form()
+    lose_on(ws, "bad", 3, 1.0)
+    ws.sleep(jump_s)
+    ws.tick(0.1)
+    assert flaps(ws, "bad")
+    for _ in range(int(COOLDOWN_S)):
+        ws.tick(1.0)
+    assert not flaps(ws, "bad")
+
+
 def test_workers_of_a_flapping_node_wait_and_cost_nothing():
     ws = BareController((1, 2))
     ws.start()
@@ -167,8 +183,11 @@ def lost_from_the_node_of_a_spare() -> BareController:
     return ws
 
 
-def test_a_spare_is_let_in_once_its_node_was_heard_since_it_lost_a_member():
+@pytest.mark.parametrize("jump_s", [0.0, -3600.0, 3600.0])
+def test_a_spare_is_let_in_once_its_node_was_heard_since_it_lost_a_member(jump_s):
+    """The clock may be set meanwhile."""
     ws = lost_from_the_node_of_a_spare()
+    ws.sleep(jump_s)
     ws.feed(ev.HostBeat(node="good"), after_s=GROW_S)
     ws.tick(0.05)
     assert ws.given(cmd.Pause) == [], "the node may be lost altogether"
