@@ -24,7 +24,8 @@ from elastic.control.backlog import Backlog
 from elastic.control.outcome import Outcome
 from elastic.control.state import Phase, RunState, Standing
 from elastic.control.suspicion import presses
-from elastic.ledger.lines import Line, happened, line_of
+from elastic.errors import SupersededError
+from elastic.ledger.lines import Line, broken_off, happened, line_of
 
 log = logging.getLogger("elastic")
 
@@ -142,6 +143,7 @@ class Driver:
             target=self._control, args=(fleet, carrier, value_timeout_s), name="elastic-driver", daemon=True
         )
         control.start()
+        broke: BaseException | None = None
         try:
             while True:
                 try:
@@ -157,10 +159,20 @@ class Driver:
                 self._teller.tell(events, state, lines)
                 if state.phase is Phase.ENDED and state.outcome is not None:
                     return self._finished(state, state.outcome, value)
+        except BaseException as error:
+            broke = error
+            raise
         finally:
             self._is_stopped.set()
             control.join(_STOP_S)
             carrier.close()
+            self._break_off(broke)
+
+    def _break_off(self, error: BaseException | None) -> None:
+        """Whoever reads the journal learns that nothing more comes, unless the run goes on elsewhere."""
+        if error is not None and not isinstance(error, SupersededError):
+            why = f"{type(error).__name__}: {error}".rstrip(": ")
+            self._journal.write(broken_off(self._state, self._clock(), why))
 
     def _control(self, fleet: Fleet, carrier: Carrier, value_timeout_s: float) -> None:
         turned_s = time.monotonic()

@@ -10,7 +10,9 @@ from typing import Any
 
 from elastic.control import events as ev
 from elastic.control.bequest import is_to_be_told, left_by
+from elastic.control.commands import EndRun
 from elastic.control.moments import incident_moments
+from elastic.control.outcome import Ending, Outcome
 from elastic.control.plain import plain
 from elastic.control.state import Phase, RunState
 from elastic.knobs import without_secrets
@@ -48,6 +50,20 @@ def happened(before: RunState | None, state: RunState, events: Sequence[tuple[fl
         phase, waits_for, planned = _stand(state)
         what = {"generation": state.generation, "replicas": state.replicas, "planned": planned, "waits_for": waits_for}
         yield {"t": at_s, "phase": phase.value, **what}
+
+
+def broken_off(state: RunState | None, at_s: float, why: str) -> Iterator[Line]:
+    """The end of a life whose driver was interrupted, or has failed: it leaves, and its workers with it.
+
+    Args:
+        state: the newest; a run that it says is over has its end in the journal.
+    """
+    if state is not None and state.outcome is not None:
+        return
+    yield line_of("command", at_s, EndRun(outcome=Outcome(ending=Ending.STOPPED, message=why), reason=why))
+    place = (0, 0) if state is None else (state.generation, state.replicas)
+    stand = {"phase": Phase.ENDED.value, "generation": place[0], "replicas": place[1]}
+    yield {"t": round(at_s, 6), **stand, "planned": False, "waits_for": ""}
 
 
 def _stand(state: RunState) -> tuple[Phase, str, bool]:

@@ -1,5 +1,6 @@
 """Effect. How a run is left: Ctrl-C, a driver that dies, and what remains of it: nothing."""
 
+import json
 import os
 import signal
 import time
@@ -67,6 +68,8 @@ def test_ctrl_c_ends_workers_and_the_local_cluster(tmp_path: Path) -> None:
     assert process.returncode in (130, -signal.SIGINT), stderr
     assert wait_until_gone(pids, 10) == set()
     assert not list(Path("/dev/shm").glob(f"elastic-{tmp_path.name}*"))
+    last = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()][-2:]
+    assert last[0]["outcome"]["ending"] == "stopped" and last[1]["phase"] == "ended"
 
 
 @pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.slow), 2])

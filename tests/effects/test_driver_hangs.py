@@ -24,7 +24,9 @@ from elastic.control.outcome import Ending
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, View
 from elastic.control.xid import Severity
+from elastic.errors import SupersededError
 from elastic.policies import Ladder
+from elastic.report.follower import Follower
 from elastic.settings import Limits, RunSettings, Scaling
 from tests.effects.helpers import eventually
 from tests.effects.tmpfs import mounted
@@ -218,6 +220,29 @@ def test_a_full_disk_ends_no_run_and_workers_keep_what_they_have_told(tmp_path: 
         playing.end()
         steps = [line["report"]["commit"]["step"] for line in playing.lines("StepStable")]
     assert steps == list(range(3, number + 1)), "each once, in order"
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        (KeyboardInterrupt(), "stopped: KeyboardInterrupt"),
+        (ValueError("a callback's own"), "stopped: ValueError: a callback's own"),
+        (SupersededError("a newer driver"), ""),
+    ],
+    ids=["interrupted", "failed", "superseded"],
+)
+def test_a_driver_that_leaves_says_so_unless_the_run_goes_on_elsewhere(
+    play: Callable[..., Playing], error: BaseException, ending: str
+) -> None:
+    playing = play()
+    trains(playing)
+    playing.driver._news.put(error)
+    with pytest.raises(type(error)):
+        playing._end.result(LONG_S)
+    playing.journal.close()
+    follower = Follower(playing.journal.path)
+    follower.read()
+    assert (follower.is_over, follower.report().headline.ending) == (bool(ending), ending)
 
 
 def test_a_loss_is_dealt_with_while_the_start_of_a_worker_hangs(play: Callable[..., Playing]) -> None:

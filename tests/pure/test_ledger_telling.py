@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from elastic.control.outcome import Ending, Outcome
 from elastic.control.state import RunState
 from elastic.ledger.ledger import Ledger
-from elastic.ledger.lines import happened
+from elastic.ledger.lines import broken_off, happened
 from elastic.ledger.model import Account
 from elastic.ledger.telling import facts, lines, rows
 from elastic.settings import Checkpoint, RunSettings, Scaling
@@ -203,6 +204,30 @@ def test_what_a_sensor_sees_of_an_injected_fault_is_evidence_beside_its_own_proo
     seen(journal.sleep(60.0), "space", "n1", "long after")
     incident = only(journal.steps(2).account(), "injected fault")
     assert incident.evidence == ("filled", "0% of /disk is free")
+
+
+def test_a_driver_that_leaves_before_it_has_seen_anything_says_so_and_one_whose_run_is_over_does_not():
+    end, phase = broken_off(None, 7.0, "KeyboardInterrupt")
+    assert (end["command"], end["outcome"]["ending"], end["outcome"]["message"]) == (
+        "EndRun",
+        "stopped",
+        "KeyboardInterrupt",
+    )
+    assert (phase["phase"], phase["t"]) == ("ended", 7.0)
+    over = RunState(settings=RunSettings(run="r", scaling=Scaling()), outcome=Outcome(ending=Ending.SUCCEEDED))
+    assert list(broken_off(over, 8.0, "KeyboardInterrupt")) == []
+
+
+def test_the_life_after_one_that_was_left_is_no_failure():
+    """A run that is stopped by hand and submitted again."""
+    journal = started().steps(3)
+    for line in broken_off(None, journal.at_s, "KeyboardInterrupt"):
+        journal.write(**line)
+    assert not journal.account().is_live
+    account = journal.sleep(60.0).begin().account()
+    assert only(account, "resubmitted").is_planned and not [
+        one for one in account.incidents if one.kind == "driver lost"
+    ]
 
 
 def test_no_secret_of_a_url_is_journalled():
