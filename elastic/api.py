@@ -279,7 +279,7 @@ def _opening(left: Heirloom | None, past: Past) -> ev.RunStarted | ev.RunTakenOv
 def _past(path: Path, settings: RunSettings) -> Past:
     """What the journal tells of earlier lives; a driver on another machine has it from the persistent tier."""
     make_way(path, settings.run)
-    if settings.checkpoint is not None and settings.checkpoint.persistent is not None and not path.exists():
+    if settings.checkpoint is not None and settings.checkpoint.persistent is not None:
         with closing(open_vault(settings.checkpoint.persistent, settings.run)) as vault:
             fetch_journal(path, vault.store, settings.run)
     return read_past(path)
@@ -309,7 +309,7 @@ def _copied(journal: Journal, settings: RunSettings) -> Iterator[None]:
         return
     vault = open_vault(settings.checkpoint.persistent, settings.run)
     who = settings.run, settings.incarnation
-    with closing(vault), closing(JournalCopy(journal.path, vault.store, *who)):
+    with closing(vault), closing(JournalCopy(journal.path, vault.store, *who, before_bytes=journal.before_bytes)):
         yield
 
 

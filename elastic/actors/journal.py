@@ -40,6 +40,7 @@ class Journal:
         run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / JOURNAL
         self._file = self.path.open("ab", buffering=0)
+        self.before_bytes = self._file.tell()  # of earlier lives
         fcntl.flock(self._file, fcntl.LOCK_SH)  # shared: a driver that takes a run over writes beside the old one
         if not _ends_with_a_line(self.path):
             self._file.write(b"\n")  # the last driver was killed in the middle of one
@@ -183,6 +184,11 @@ def _is_written(path: Path) -> bool:
 
 def _beside(path: Path, run: str) -> Path:
     return path.with_stem(f"{path.stem}-{run}")
+
+
+def newest_life(path: Path) -> int:
+    """The incarnation of the last driver that has opened a journal; 0: none says so."""
+    return max((line["incarnation"] for line in _lines_of_the_past(path) if line.get("life") == "Settings"), default=0)
 
 
 def read_past(path: Path) -> Past:

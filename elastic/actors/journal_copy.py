@@ -6,9 +6,11 @@ A driver that begins on another machine has the lives before it from there.
 import logging
 from pathlib import Path
 
+from elastic.actors.journal import newest_life
 from elastic.actors.journal_merging import merge
 from elastic.actors.segments import Copying, next_lines
-from elastic.actors.stored_journal import Segment, encoded, end_of, stored_journal
+from elastic.actors.stored_journal import Segment, encoded, end_of, objects, stored_journal
+from elastic.checkpoint.merging import last_of
 from elastic.checkpoint.records import Keys
 from elastic.checkpoint.store import Store, TakenError
 from elastic.errors import ElasticError
@@ -25,9 +27,19 @@ class JournalCopy(Copying):
     Args:
         path: of the journal; what an earlier life has not copied of it goes first.
         incarnation: of this driver.
+        before_bytes: how long the journal was when this life began; all behind it is copied. None: it is none's yet.
     """
 
-    def __init__(self, path: Path, store: Store, run: str, incarnation: int, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        store: Store,
+        run: str,
+        incarnation: int,
+        period_s: float = PERIOD_S,
+        before_bytes: int | None = None,
+    ) -> None:
+        self._before_bytes = path.stat().st_size if before_bytes is None else before_bytes
         self._path, self._store, self._run, self._incarnation = path, store, run, incarnation
         self._number, self._merged_at = 0, -_MERGED_EVERY
         self._copied_bytes: int | None = None  # not known yet
@@ -36,7 +48,8 @@ class JournalCopy(Copying):
     def copy(self) -> None:
         try:
             if self._copied_bytes is None:
-                self._copied_bytes = min(end_of(self._store, self._run), self._path.stat().st_size)
+                there = end_of(self._store, self._run)  # of another line of lives it may be further than ours
+                self._copied_bytes = there if self._number else min(there, self._before_bytes)
             while text := next_lines(self._path, self._copied_bytes):
                 segment = Segment(self._copied_bytes, text.decode(errors="replace"))
                 self._store.create(Keys(self._run).journal(self._incarnation, self._number), encoded([segment]))
@@ -60,13 +73,18 @@ class JournalCopy(Copying):
 
 
 def fetch_journal(path: Path, store: Store, run: str) -> bool:
-    """Write what the persistent tier has of a run's journal, if there is no file; whether there was something.
+    """Write what the persistent tier has of a run's journal; whether there was something.
+
+    A file that is there stays, unless the tier knows of a later life, which was elsewhere: then it is put beside.
 
     Raises:
         StoreError: it cannot be read. CorruptError: a segment is not what was written.
     """
     if path.exists():
-        return False
+        here, there = newest_life(path), last_of(objects(store, run))
+        if there is None or not here or there.incarnation <= here:
+            return False
+        path.rename(path.with_name(f"{path.name}.until-life-{here}"))
     text = stored_journal(store, run)
     if text:
         path.parent.mkdir(parents=True, exist_ok=True)

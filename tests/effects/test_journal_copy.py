@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic.actors.journal import JOURNAL, Journal, Past, Written, make_way, read_past
+from elastic.actors.journal import JOURNAL, Journal, Past, Written, make_way, newest_life, read_past
 from elastic.actors.journal_copy import JournalCopy, fetch_journal
 from elastic.checkpoint.remembered import Remembered
 from elastic.checkpoint.store import StoreError
@@ -65,6 +65,44 @@ def test_a_driver_elsewhere_finds_all_lives(tmp_path: Path) -> None:
     assert read_past(last).published == 2
     assert not fetch_journal(last, store, RUN), "a journal that is there is left alone"
     assert not fetch_journal(tmp_path / "none" / JOURNAL, store, "another")
+
+
+def test_a_driver_that_comes_back_finds_the_life_that_was_elsewhere(tmp_path: Path) -> None:
+    """What it had itself is put beside, and its own life is copied from the first line on."""
+    store = DirectoryStore(tmp_path / "store")
+    here, there = tmp_path / "here", tmp_path / "there"
+    for life, folder in enumerate((here, there, here), start=1):
+        fetch_journal(folder / JOURNAL, store, RUN)
+        journal = Journal(folder)
+        journal.settings(1.0, RUN, life, ())
+        journal.write([line_of("event", 1.0, stable(life))])
+        before = {"before_bytes": journal.before_bytes}
+        JournalCopy(journal.path, store, RUN, life, period_s=SOON_S, **before).close()
+        journal.close()
+    path = here / JOURNAL
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["incarnation"] for line in told if "life" in line] == [1, 2, 3]
+    assert read_past(path).ahead == (1, 2, 3)
+    assert newest_life(path.with_name(f"{JOURNAL}.until-life-1")) == 1
+    assert fetch_journal(tmp_path / "last" / JOURNAL, store, RUN)
+    assert (tmp_path / "last" / JOURNAL).read_bytes() == path.read_bytes()
+
+
+def test_a_journal_that_is_further_than_this_one_hides_no_line_of_this_life(tmp_path: Path) -> None:
+    """The disk has lost its end, which the tier has."""
+    store = DirectoryStore(tmp_path / "store")
+    journal = Journal(tmp_path / "here")
+    journal.settings(1.0, RUN, 1, ())
+    journal.write([line_of("event", 1.0, stable(step)) for step in range(9)])
+    copy(journal.path, store)
+    journal.close()
+    journal.path.write_bytes(journal.path.read_bytes().splitlines(keepends=True)[0])
+    journal = Journal(tmp_path / "here")
+    journal.settings(2.0, RUN, 2, ())
+    JournalCopy(journal.path, store, RUN, 2, period_s=SOON_S, before_bytes=journal.before_bytes).close()
+    journal.close()
+    fetch_journal(tmp_path / "there", store, RUN)
+    assert newest_life(tmp_path / "there") == 2
 
 
 def test_it_is_copied_while_it_is_written(tmp_path: Path) -> None:
