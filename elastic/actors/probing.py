@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+import time
 
 from elastic.actors.fleet import Emit
 from elastic.control import events as ev
@@ -14,14 +15,15 @@ _AGAIN_S = 0.05
 
 
 class Probes:
-    """Looks at addresses until they refuse, or the worker is heard of after all.
+    """Looks at addresses until they refuse, the worker is heard of after all, or nobody waits for a proof any more.
 
     Args:
         emit: takes the WorkerDead.
+        limit_s: how long anybody waits; a host that is gone refuses nothing, ever.
     """
 
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
+    def __init__(self, emit: Emit, limit_s: float) -> None:
+        self._emit, self._limit_s = emit, limit_s
         self._unproven: set[str] = set()
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
@@ -31,7 +33,7 @@ class Probes:
             if worker in self._unproven:
                 return
             self._unproven.add(worker)
-        threading.Thread(target=self._probe, args=(worker, address), daemon=True).start()
+        threading.Thread(target=self._probe, args=(worker, address), name="elastic-probe", daemon=True).start()
 
     def end(self, worker: str) -> None:
         """It has answered, or nobody asks any more."""
@@ -43,7 +45,11 @@ class Probes:
 
     def _probe(self, worker: str, address: tuple[str, int]) -> None:
         """A refused connection is proof: the kernel of its node answers, and the process that listened is gone."""
+        deadline_s = time.monotonic() + self._limit_s
         while worker in self._unproven and not self._is_closed.wait(_AGAIN_S):
+            if time.monotonic() > deadline_s:
+                self.end(worker)
+                return
             try:
                 socket.create_connection(address, timeout=_PROBE_S).close()
             except ConnectionRefusedError:

@@ -66,7 +66,8 @@ class RayFleet:
         self._settings, self._emit_event, self._crash = settings, emit, crash
         self._run, self._incarnation = settings.run, settings.incarnation
         self._told, self._refusals = (0, -1), Refusals()
-        self._reign, self._probes = crown.Reign(settings.run, settings.incarnation, crash), Probes(self._emit)
+        self._reign = crown.Reign(settings.run, settings.incarnation, crash)
+        self._probes = Probes(self._emit, settings.limits.freeze_timeout_s + settings.limits.lease_s)
         self._hands: dict[str, Hand] = {}
         self._slots = Slots(settings.scaling, self._name(""))
         self._fenced_s: dict[str, float] = {}
