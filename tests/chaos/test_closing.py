@@ -1,5 +1,7 @@
 """Effect. A loop that is left: by all at once, or by one too early; and one who is slow on the way to its end."""
 
+import os
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -43,6 +45,45 @@ def test_who_leaves_the_loop_too_early_ends_the_run_with_a_sentence(
     assert story.finished.outcome.ending is Ending.TRAIN_FN_RAISED
     assert "ConservationError" in story.finished.outcome.message
     assert story.finished.state.incidents == ()
+
+
+class Goal:
+    """As docs/steps.md has it."""
+
+    is_reached = False
+
+    def state_dict(self) -> dict[str, bool]:
+        return {"is_reached": self.is_reached}
+
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        self.is_reached = state["is_reached"]
+
+
+def stops(session: Any, *, last: int, steps: int, folder: Path, **_: Any) -> None:
+    """The loop is left behind step `last`, which the replica of rank 1 dies in, once it has applied it."""
+    model = session.prepare(torch.nn.Linear(6, 1))
+    optimizer, goal = torch.optim.SGD(model.parameters(), lr=0.1), Goal()
+    session.track(model=model, optimizer=optimizer, goal=goal)
+    for step in session.steps(session.batches(Samples(), batch_size=12, micro_batch_size=2), max_steps=steps):
+        if goal.is_reached:
+            break
+        with step:
+            for _, x in step:
+                step.backward(model(x.float()).square().mean())
+            step.apply(optimizer)
+            goal.is_reached = step.index == last
+            if goal.is_reached and session.rank == 1 and not (folder / "fired").exists():
+                (folder / "fired").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_who_is_healed_to_the_last_step_leaves_the_loop_with_the_others(tmp_path: Path) -> None:
+    work = partial(stops, last=5)
+    story = run(tmp_path, steps=STEPS, replicas=(3, 3), slots=4, spares=1, training=Training(function=work, parked=4))
+    assert (tmp_path / "fired").exists()
+    assert story.finished.outcome.ending is Ending.SUCCEEDED
+    assert story.finished.state.published == 5
+    assert story.finished.state.world_sizes == (3, 3), "the spare takes part in the end"
 
 
 def test_who_waits_for_the_end_is_no_culprit(tmp_path: Path) -> None:
