@@ -63,8 +63,8 @@ class HostMonitors:
         self.admission = Admission(settings.health, emit, self._check)
         self._monitors: dict[str, Any] = {}
         self._replacements: dict[str, float] = {}
-        self._silences: Silences[str] = Silences(time.monotonic())  # of nodes' monitors, since each was heard
-        self._relays = Relays(self._believe, self._relayed, then, self._lost, limits)
+        self._silences: Silences[str] = Silences(time.monotonic())  # of monitors that no relay hears
+        self._relays = Relays(self._believe, emit, then, self._lost, self._end, limits)
         self._watched: dict[str, str] = {}
         self._refusals = Refusals()
         self._garbled: set[str] = set()  # nodes whose monitor has answered with what is no beat; asked again soon
@@ -91,7 +91,9 @@ class HostMonitors:
     def replace(self, is_needed: Callable[[str], bool]) -> None:
         """A monitor may die alone, or hang; as long as its node has workers, it gets another one. So does a relay."""
         now_s = time.monotonic()
-        self._end_hung(now_s)
+        for node in self._silences.longer_than(_HUNG_S, now_s):
+            self._silences.forget(node)
+            self._end(node)
         for node, due_s in list(self._replacements.items()):
             if now_s >= due_s:
                 del self._replacements[node]
@@ -102,19 +104,11 @@ class HostMonitors:
         self._relays.replace_hung(now_s)
         self.admission.recheck()
 
-    def _end_hung(self, now_s: float) -> None:
-        """Whoever has called it hears that it is gone."""
-        for node in self._silences.longer_than(_HUNG_S, now_s):
-            self._silences.forget(node)
-            if node in self._monitors:
-                log.warning("the host monitor of node %s has said nothing for %.0f s, and is ended", node[:12], _HUNG_S)
-                ray.kill(self._monitors[node])
-
-    def _relayed(self, beat: ev.HostsHeard) -> None:
-        now_s = time.monotonic()
-        for node in beat.nodes:
-            self._silences.begin(node, now_s)
-        self._emit(beat)
+    def _end(self, node: str) -> None:
+        """A monitor that says nothing any more; whoever has called it hears that it is gone."""
+        if node in self._monitors:
+            log.warning("the host monitor of node %s has said nothing for %.0f s, and is ended", node[:12], _HUNG_S)
+            ray.kill(self._monitors[node])
 
     def watch(self, node: str, worker: str, pid: int, page: Path) -> None:
         self._watched[worker] = node
@@ -269,7 +263,8 @@ class HostMonitors:
         """Ask it for its next news; where there are many, a relay does."""
         monitor = self._monitors.get(node)
         if monitor is not None and len(self._monitors) > self._relay_above_hosts:
-            self._relays.add(node, monitor)
+            self._relays.add(node, monitor, was_heard=node in self._silences)
+            self._silences.forget(node)
             return
 
         def heard(message: Any) -> None:

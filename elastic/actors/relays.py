@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from elastic.actors.refusals import Refusals
 from elastic.actors.relay import Relay
 from elastic.control import events as ev
-from elastic.control.envelopes import relayed
+from elastic.control.envelopes import Heard, relayed
 from elastic.control.silences import Silences
 from elastic.settings import Limits
 
@@ -20,6 +20,7 @@ log = logging.getLogger("elastic")
 
 _OFTENER = 2  # a relay asks its monitors more often than it tells, so that a host is not heard late for being relayed
 _HUNG_S = 60.0  # without an answer, which takes a period, or what it takes to start a process
+_SILENT_S = 60.0  # for which a monitor that was heard before says nothing to a relay that answers
 
 EmitOf = Callable[[str, ev.Event], None]
 EmitBeat = Callable[[ev.HostsHeard], None]
@@ -34,33 +35,44 @@ class Relays:
         emit_beat: takes what a relay itself tells.
         then: goes on with an answer, or an error, of a call to Ray, in a thread that may call Ray.
         on_lost: called with a node whose monitor is gone.
+        on_hung: called with a node whose monitor was heard before, and has said nothing for too long.
     """
 
     def __init__(
-        self, emit: EmitOf, emit_beat: EmitBeat, then: Then, on_lost: Callable[[str], None], limits: Limits
+        self,
+        emit: EmitOf,
+        emit_beat: EmitBeat,
+        then: Then,
+        on_lost: Callable[[str], None],
+        on_hung: Callable[[str], None],
+        limits: Limits,
     ) -> None:
-        self._emit, self._emit_beat, self._then, self._on_lost = emit, emit_beat, then, on_lost
-        self._limits = limits
+        self._emit, self._emit_beat, self._then = emit, emit_beat, then
+        self._on_lost, self._on_hung, self._limits = on_lost, on_hung, limits
         self._heard_by: dict[Any, dict[str, Any]] = {}  # relay -> node -> monitor
+        # Of the monitors behind each relay, looked at when it answers: while it does not, nobody listens to them.
+        self._behind: dict[Any, Silences[str]] = {}
         self._had: dict[str, int] = {}  # node -> how many of the news of its monitor have come here
         self._refusals = Refusals()
         self._silences: Silences[Any] = Silences(time.monotonic())  # of relays, since each was asked
         self._lock = Lock()
 
-    def add(self, node: str, monitor: Any) -> None:
+    def add(self, node: str, monitor: Any, was_heard: bool = False) -> None:
         """Have this monitor heard by a relay that has room, or by a new one."""
         self._had[node] = 0
-        self._assign(node, monitor)
+        self._assign(node, monitor, was_heard)
 
-    def _assign(self, node: str, monitor: Any) -> None:
+    def _assign(self, node: str, monitor: Any, was_heard: bool) -> None:
         with self._lock:
             room = (one for one, nodes in self._heard_by.items() if len(nodes) < self._limits.hosts_per_relay)
             relay = next(room, None)
             is_new = relay is None
             if relay is None:
                 relay = self._start(node)
-                self._heard_by[relay] = {}
+                self._heard_by[relay], self._behind[relay] = {}, Silences(time.monotonic())
             self._heard_by[relay][node] = monitor
+            if was_heard:
+                self._behind[relay].begin(node, time.monotonic())
         self._then(relay.add.remote(node, monitor, self._had[node]), _ignore, _ignore)
         if is_new:
             self._listen(relay)
@@ -77,15 +89,15 @@ class Relays:
 
     def _replace(self, relay: Any) -> None:
         with self._lock:
-            nodes = self._heard_by.pop(relay, {})
+            nodes, were_heard = self._heard_by.pop(relay, {}), self._behind.pop(relay, ())
             self._silences.forget(relay)
             self._refusals.forget(relay)
         for node, monitor in nodes.items():
-            self._assign(node, monitor)
+            self._assign(node, monitor, node in were_heard)
 
     def kill(self) -> None:
         with self._lock:
-            relays, self._heard_by = list(self._heard_by), {}
+            relays, self._heard_by, self._behind = list(self._heard_by), {}, {}
             self._silences.clear()
         for relay in relays:
             ray.kill(relay)
@@ -117,6 +129,7 @@ class Relays:
                 with self._lock:
                     self._heard_by.get(relay, {}).pop(node, None)
                 self._on_lost(node)
+            self._end_hung(relay, told)
             self._listen(relay)
 
         def lost(error: Exception) -> None:
@@ -126,6 +139,23 @@ class Relays:
         if relay in self._heard_by:
             self._silences.begin(relay, time.monotonic())
             self._then(relay.beat.remote(self._limits.heartbeat_polling_period_s), heard, lost)
+
+    def _end_hung(self, relay: Any, told: Heard) -> None:
+        """Monitors that this relay asks in vain; it has answered just now."""
+        now_s = time.monotonic()
+        with self._lock:
+            behind = self._behind.get(relay)
+            if behind is None:
+                return  # it was replaced meanwhile
+            for node in told.beat.nodes:
+                behind.begin(node, now_s)
+            for node in told.lost:
+                behind.forget(node)
+            hung = behind.longer_than(_SILENT_S, now_s)
+            for node in hung:
+                behind.forget(node)
+        for node in hung:
+            self._on_hung(node)
 
 
 def _ignore(_: Any) -> None:

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 from ray.exceptions import GetTimeoutError
 
-from elastic.actors import host_monitors
+from elastic.actors import host_monitors, relays
 from elastic.actors.answers import Answers
 from elastic.actors.host_monitors import HostMonitors
 from elastic.actors.monitor import HostMonitor
+from elastic.actors.relays import Relays
 from elastic.control import events as ev
+from elastic.control.envelopes import Heard
 from elastic.control.flight import Flying, Reading
 from elastic.control.hardware import FindingKind
 from elastic.control.xid import Severity
@@ -57,6 +59,14 @@ class Handle:
         call = SimpleNamespace(remote=remote)
         call.options = lambda **options: call
         return call
+
+
+class Stopped:
+    """A relay whose calls are noted, and never answered."""
+
+    def __init__(self) -> None:
+        self.add = SimpleNamespace(remote=lambda node, monitor, had: f"add {node}")
+        self.beat = SimpleNamespace(remote=lambda period_s: "beat")
 
 
 class Driven:
@@ -164,6 +174,31 @@ def test_a_monitor_that_lies_about_another_node_is_refused_once_and_heard_about_
         "refused: the monitor of a tells of StopAsked, which is not its to tell",
     ]
     assert {event.node for event in driven.of(ev.HostBeat)} == {"a", "b"}
+
+
+def test_a_relay_that_is_stopped_is_ended_and_none_of_the_monitors_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep news that come once, and the next relay asks for them."""
+    ended: list[Any] = []
+    for module in (host_monitors, relays):
+        monkeypatch.setattr(module, "_HUNG_S", 0.3)
+        monkeypatch.setattr(module, "ray", SimpleNamespace(kill=ended.append))
+    called: list[tuple[Any, Any, Any]] = []
+    monkeypatch.setattr(Relays, "_start", lambda self, node: Stopped())
+    settings = RunSettings(run="r", limits=Limits(relay_above_hosts=1))
+    monitors = HostMonitors(lambda event: None, lambda *call: called.append(call), lambda node: None, settings)
+    monitors._monitors = {"a": object(), "b": object()}
+    for node in ("a", "b"):
+        monitors._listen(node)
+
+    def looks() -> list[Any]:
+        monitors.replace(lambda node: True)
+        return ended
+
+    asked = next(heard for call, heard, _ in called if call == "beat")
+    asked(Heard(beat=ev.HostsHeard(nodes=("a", "b"))))  # and this is the last that is heard
+    eventually(lambda: len(looks()) >= 2, "the relay is ended, and the next one, which is stopped as well")
+    assert all(isinstance(one, Stopped) for one in ended)
+    assert [call for call, *_ in called].count("add a") == 1 + len(ended)
 
 
 def test_a_monitor_that_answers_with_garbage_is_refused_once_and_heard_when_it_says_something(

@@ -226,6 +226,7 @@ class Driven:
         self.called: list[tuple[Any, Any, Any]] = []
         self.told: list[Any] = []
         self.killed: list[Any] = []
+        self.hung: list[str] = []
         monkeypatch.setattr(Relays, "_start", lambda self, node: Actor())
         monkeypatch.setattr("elastic.actors.relays.ray", SimpleNamespace(kill=self.killed.append))
         self.relays = Relays(
@@ -233,6 +234,7 @@ class Driven:
             self.told.append,
             lambda *call: self.called.append(call),
             self.told.append,
+            self.hung.append,
             Limits(hosts_per_relay=1),
         )
         for node in ("a", "b"):
@@ -291,7 +293,12 @@ def test_a_relay_that_does_not_answer_is_replaced_and_what_it_says_then_is_no_ne
     monkeypatch.setattr(Relays, "_start", lambda self, node: Actor())
     monkeypatch.setattr("elastic.actors.relays.ray", SimpleNamespace(kill=killed.append))
     relays = Relays(
-        lambda node, event: told.append(event), told.append, lambda *call: called.append(call), told.append, Limits()
+        lambda node, event: told.append(event),
+        told.append,
+        lambda *call: called.append(call),
+        told.append,
+        told.append,
+        Limits(),
     )
     relays.add("a", object())
     heard = called[-1][1]
@@ -315,11 +322,30 @@ def test_a_relay_that_does_not_answer_is_replaced_and_what_it_says_then_is_no_ne
     assert killed[0] not in relays._silences and killed[0] not in relays._heard_by, "it is asked no more"
 
 
+def test_a_monitor_that_says_nothing_to_a_relay_that_answers_is_ended_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic.actors.relays._SILENT_S", 0.05)
+    driven = Driven(monkeypatch)
+    driven.hear_a(Heard())
+    time.sleep(0.1)
+    driven.called[-1][1](Heard())
+    assert not driven.hung, "nobody has heard it yet: it may take long to start"
+    driven.called[-1][1](Heard(beat=ev.HostsHeard(nodes=("a",))))
+    for _ in range(3):
+        time.sleep(0.1)
+        driven.called[-1][1](Heard())
+    assert driven.hung == ["a"]
+
+
 def test_the_next_relay_begins_where_the_driver_is(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[Any, Any, Any]] = []
     monkeypatch.setattr(Relays, "_start", lambda self, node: Actor())
     relays = Relays(
-        lambda node, event: None, lambda beat: None, lambda *call: called.append(call), lambda node: None, Limits()
+        lambda node, event: None,
+        lambda beat: None,
+        lambda *call: called.append(call),
+        lambda node: None,
+        lambda node: None,
+        Limits(),
     )
     relays.add("a", object())
     relays.add("b", object())
