@@ -99,6 +99,7 @@ class Senses:
         self._gpus: dict[str, GpuReading] = {}
         self._host: HostReading | None = None
         self._has_looked = threading.Event()
+        self._is_down = False  # the driver of GPUs that were seen
         self._gpu_look = Look()
         self._is_closed = threading.Event()
         self._threads = [
@@ -126,7 +127,10 @@ class Senses:
             self._found(well)
 
     def gpus(self, timeout_s: float) -> list[GpuReading] | None:
-        """What was last seen of each GPU, none if there are none; None if the first look does not end in time."""
+        """What was last seen of each GPU, none if there are none; None if a look does not end in time.
+
+        That is the first one, or the first since the driver was taken down.
+        """
         if not self._has_looked.wait(timeout_s):
             return None
         with self._lock:
@@ -155,25 +159,43 @@ class Senses:
     # --- the thread that talks to the driver ---
 
     def _watch_gpus(self) -> None:
-        is_first = True
+        were_there = False
         while not self._is_closed.is_set():
             gpus: Gpus | None = None
             try:
                 with self._gpu_look:
                     gpus = Gpus()
+                is_first, were_there = not were_there, True
                 self._watch(gpus, is_first)
             except NoGpusError as error:
-                if is_first:
+                if not were_there:
                     self._blind(f"GPUs: {error}")
                     self._has_looked.set()
                     return
-                log.debug("the GPU driver was taken down: %s", error)
+                self._went_down(error)
                 self._is_closed.wait(_SELDOM * self._health.period_s)
             finally:
                 if gpus is not None:
                     with self._gpu_look:
                         gpus.close()
-            is_first = False
+
+    def _went_down(self, error: NoGpusError) -> None:
+        """Whoever asks for the GPUs waits for a new look: what was seen of them may hold no more."""
+        log.debug("the GPU driver is down: %s", error)
+        if not self._is_down:
+            self._is_down = True
+            self._has_looked.clear()
+            self._show([])
+            self._blind(f"GPUs that were there: {error}")
+
+    def _is_seen(self) -> None:
+        self._has_looked.set()
+        if self._is_down:
+            self._is_down = False
+            kind, severity = FindingKind.BLIND, Severity.INFORMATIONAL
+            self._found(
+                Finding(device="", kind=kind, severity=severity, detail="the GPUs are seen again", code="again")
+            )
 
     def _watch(self, gpus: Gpus, is_first: bool) -> None:
         """Until the driver is taken down, or a GPU is lost: then all are found anew, as one may have been reset.
@@ -191,7 +213,7 @@ class Senses:
                 with self._gpu_look:
                     self._tell_all(checks.run())
             number += 1
-            self._has_looked.set()
+            self._is_seen()
             self._show(list(self._gpus.values()))
             self._wait_for_events(gpus)
             if number >= _REOPEN and any(gpu.lost or gpu.needs_reset for gpu in self._gpus.values()):

@@ -5,6 +5,7 @@
  *
  *   count, init_rc           GPUs; what nvmlInit returns
  *   handle                   what asking for the GPU's handle returns: 15, it is lost already
+ *   rc                       what every call about the GPU returns
  *   lost, reset              every call about the GPU says GPU_IS_LOST, RESET_REQUIRED
  *   hang                     every call about the GPU waits until this is 0 again
  *   ecc.dbe.vol, ecc.sbe.vol, ecc.dbe.agg, ecc.sbe.agg    uncorrected and corrected errors
@@ -64,7 +65,7 @@ static long long of(device gpu, const char *key, long long usual) {
 static result check(device gpu) {
     while (of(gpu, "hang", 0)) usleep(5000);
     if (of(gpu, "lost", 0)) return LOST;
-    return of(gpu, "reset", 0) ? RESET : SUCCESS;
+    return of(gpu, "reset", 0) ? RESET : (result)of(gpu, "rc", 0);
 }
 #define NEED(gpu) do { result rc = check(gpu); if (rc) return rc; } while (0)
 

@@ -16,6 +16,7 @@ from elastic.control.flight import Flying
 from elastic.control.hardware import FindingKind
 from elastic.control.xid import Severity
 from elastic.hosts import nvrx
+from elastic.hosts.health import check_gpus
 from elastic.hosts.nvml import Gpus, NoGpusError
 from elastic.settings import Health
 from elastic.train.flight import FlightPage, read_page, read_visible
@@ -25,7 +26,7 @@ from tests.effects.nvml_standin import STATE, Standin, compiled, install
 pytestmark = pytest.mark.host
 
 QUICK = Health(period_s=0.05, driver_timeout_s=0.4, cooldown_s=0.6)
-LOST, NO_PERMISSION = 15, 4  # nvmlReturn_t
+UNINITIALIZED, NO_PERMISSION, NO_DRIVER, LOST = 1, 4, 9, 15  # nvmlReturn_t
 UUIDS = [f"GPU-0000000{index}-aaaa-bbbb-cccc-000000000000" for index in range(2)]
 
 
@@ -353,6 +354,26 @@ def test_a_driver_that_is_taken_down_is_a_kind_of_no_gpus(standin):
     gpus.close()
     with pytest.raises(NoGpusError, match="no driver library of NVIDIA answers"):
         Gpus()
+
+
+def test_gpus_whose_driver_is_taken_down_later_are_said_to_be_out_of_sight_until_it_is_back(heard, standin):
+    """What was seen of them before passes no check meanwhile."""
+    senses = heard.monitor._senses
+    assert check_gpus(senses.gpus(0.0), wanted=2) == []
+    standin["rc"] = UNINITIALIZED
+    down = heard.first(FindingKind.BLIND, "GPUs that were there")
+    assert down.severity is Severity.INFORMATIONAL
+    assert check_gpus(senses.gpus(0.0), wanted=2) == ["the GPU driver does not answer"]
+    assert heard.monitor.hardware()[0] == []
+    standin["init_rc"] = NO_DRIVER
+    tried = senses._gpu_look.number
+    eventually(lambda: senses._gpu_look.number > tried + 6, "it is tried again and again")
+    assert heard.of(FindingKind.BLIND).count(down) == 1
+    standin["init_rc"] = standin["rc"] = 0
+    assert heard.first(FindingKind.BLIND, "seen again").severity is Severity.INFORMATIONAL
+    assert check_gpus(senses.gpus(0.0), wanted=2) == []
+    standin.xid(31, gpu=1)
+    assert heard.first(FindingKind.XID).device == UUIDS[1]
 
 
 def test_the_gpus_of_a_worker_are_read_from_its_page(tmp_path):
