@@ -7,6 +7,7 @@ device that says the same again and again from flooding the run, and forgets not
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from elastic.control.xid import Severity, is_worse, recovery
 from elastic.settings import Health
@@ -223,10 +224,14 @@ def _is_hot(now: GpuReading, health: Health) -> bool:
 
 def carried(before: GpuReading | None, now: GpuReading) -> GpuReading:
     """A look that left the links out, or could not see, knows of them what the last one did."""
-    if before is None or now.links_up is not None:
+    if before is None:
         return now
-    counters = {**before.counters, **now.counters}
-    return replace(now, links_up=before.links_up, counters=counters, pids=now.pids or before.pids)
+    known: dict[str, Any] = {"counters": {**before.counters, **now.counters}}
+    if now.recovery_action is None:
+        known["recovery_action"] = before.recovery_action
+    if now.links_up is None:
+        known |= {"links_up": before.links_up, "pids": now.pids or before.pids}
+    return replace(now, **known)
 
 
 # --- the rest of the host ---------------------------------------------------------------------------------------------

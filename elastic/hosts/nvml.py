@@ -91,18 +91,22 @@ class Gpu:
         try:
             return function(self.handle, *arguments)
         except nvml.NVMLError as error:
-            code = error.value
-            if code in _NEVER:
+            if error.value in _NEVER:
                 self.unseen.add(what)
-            elif code in _LOST:
-                raise GpuGoneError(str(error)) from error
-            elif code == nvml.NVML_ERROR_RESET_REQUIRED:
-                raise ResetNeededError(str(error)) from error
-            elif code in _CLOSED:
-                raise NoGpusError(str(error)) from error
             else:
-                log.debug("GPU %d does not tell its %s: %s", self.index, what, error)
+                self._heed(what, error)
         return None
+
+    def _heed(self, what: str, error: nvml.NVMLError) -> None:
+        """Raises what `ask` does, unless the next look may be answered."""
+        code = error.value
+        if code in _LOST:
+            raise GpuGoneError(str(error)) from error
+        if code == nvml.NVML_ERROR_RESET_REQUIRED:
+            raise ResetNeededError(str(error)) from error
+        if code in _CLOSED:
+            raise NoGpusError(str(error)) from error
+        log.debug("GPU %d does not tell its %s now: %s", self.index, what, error)
 
     def read(self, with_links: bool) -> GpuReading:
         """One look; `with_links`: at NVLinks and processes too, which change seldom."""
@@ -169,20 +173,21 @@ class Gpu:
             for one in values
             if one.nvmlReturn == nvml.NVML_SUCCESS and one.valueType < len(_WIDTHS)
         }
-        if not found:
+        if values and all(one.nvmlReturn in _NEVER for one in values):
             self.unseen.add(what)
         return found
 
-    def _links_up(self) -> frozenset[int]:
-        """Active NVLinks; how many there are is found out with the first look."""
+    def _links_up(self) -> frozenset[int] | None:
+        """Active NVLinks, None if one does not tell; how many there are is found out with the first look."""
         up = set()
         for link in range(self._links if self._links is not None else nvml.NVML_NVLINK_MAX_LINKS):
             try:
                 if nvml.nvmlDeviceGetNvLinkState(self.handle, link) == nvml.NVML_FEATURE_ENABLED:
                     up.add(link)
             except nvml.NVMLError as error:
-                if error.value in _LOST:
-                    raise GpuGoneError(str(error)) from error
+                if error.value not in _NEVER:
+                    self._heed(f"NVLink {link}", error)
+                    return None
                 self._links = link
                 break
         return frozenset(up)

@@ -11,8 +11,9 @@
  *   ecc.dbe.vol, ecc.sbe.vol, ecc.dbe.agg, ecc.sbe.agg    uncorrected and corrected errors
  *   remap.corrected, remap.uncorrected, remap.pending, remap.failure
  *   action                   recovery action (field 230)
- *   link.K                   1 if NVLink K is active (18 links)
+ *   link.K                   1 if NVLink K is active (18 links); link.rc.K: what asking for it returns
  *   field.K                  the value of field K, such as 52: NVLink replays
+ *   fields.rc                what asking for fields returns; field.rc: what each of them does
  *   temp, throttle           degrees; bits of the clocks event reasons
  *   pid                      one process that computes on the GPU
  *   xid.seq, xid.code, xid.gpu   an XID arrives when seq grows; xid.type: another event does
@@ -114,19 +115,20 @@ result nvmlDeviceGetNvLinkState(device gpu, unsigned link, unsigned *active) {
     char key[32];
     snprintf(key, sizeof key, "link.%u", link);
     *active = (unsigned)of(gpu, key, 1);
-    return SUCCESS;
+    snprintf(key, sizeof key, "link.rc.%u", link);
+    return (result)of(gpu, key, SUCCESS);
 }
 typedef struct { unsigned field, scope; int64_t at, latency; int type, rc; union { double d; unsigned long long u; } value; } field;
 result nvmlDeviceGetFieldValues(device gpu, int count, field *values) {
     NEED(gpu);
     for (int i = 0; i < count; i++) {
         values[i].type = 3;
-        values[i].rc = SUCCESS;
+        values[i].rc = (result)of(gpu, "field.rc", SUCCESS);
         char key[24];
         snprintf(key, sizeof key, "field.%u", values[i].field);
         values[i].value.u = values[i].field == 230 ? of(gpu, "action", 0) : of(gpu, key, 0);
     }
-    return SUCCESS;
+    return (result)of(gpu, "fields.rc", SUCCESS);
 }
 typedef struct { unsigned version; int sensor, degrees; } temperature;
 result nvmlDeviceGetTemperatureV(device gpu, temperature *to) { NEED(gpu); to->degrees = (int)of(gpu, "temp", 45); return SUCCESS; }

@@ -26,7 +26,7 @@ from tests.effects.nvml_standin import STATE, Standin, compiled, install
 pytestmark = pytest.mark.host
 
 QUICK = Health(period_s=0.05, driver_timeout_s=0.4, cooldown_s=0.6)
-UNINITIALIZED, NO_PERMISSION, NO_DRIVER, LOST = 1, 4, 9, 15  # nvmlReturn_t
+UNINITIALIZED, UNSUPPORTED, NO_PERMISSION, NO_DRIVER, TIMEOUT, LOST, UNKNOWN = 1, 3, 4, 9, 10, 15, 999  # nvmlReturn_t
 UUIDS = [f"GPU-0000000{index}-aaaa-bbbb-cccc-000000000000" for index in range(2)]
 
 
@@ -172,6 +172,47 @@ def test_an_nvlink_that_goes_down_is_told_and_when_it_is_back(heard, standin):
     assert (down.severity, down.device) == (Severity.RESET_NEEDED, UUIDS[0])
     standin["gpu0.link.4"] = 1
     assert heard.first(FindingKind.NVLINK, "has NVLink 4 back").severity is Severity.INFORMATIONAL
+
+
+def looks(heard: Heard, count: int = 4) -> None:
+    """So many looks, some of them at links."""
+    shown = []
+    heard.monitor._senses._show = shown.append
+    eventually(lambda: len(shown) > count, "the GPUs are looked at")
+
+
+def test_an_nvlink_that_does_not_answer_once_is_not_lost_nor_are_those_after_it(heard, standin):
+    standin["gpu0.link.rc.5"] = TIMEOUT
+    looks(heard)
+    standin["gpu0.link.rc.5"] = 0
+    looks(heard)
+    assert heard.of(FindingKind.NVLINK) == []
+    assert heard.monitor.hardware()[0][0].links_up == frozenset(range(18))
+    standin["gpu0.link.7"] = 0
+    assert heard.first(FindingKind.NVLINK).detail.endswith("has lost NVLink 7"), "links after it are looked at still"
+
+
+@pytest.mark.parametrize("key", ["fields.rc", "field.rc"], ids=["the call fails", "each field does"])
+def test_what_the_driver_asks_for_is_known_though_it_is_not_told_for_a_while(heard, standin, key):
+    standin["gpu1.action"] = 2
+    reboot = heard.first(FindingKind.RECOVERY_ACTION, "Node Reboot")
+    standin[f"gpu1.{key}"] = UNKNOWN
+    looks(heard)
+    assert heard.of(FindingKind.RECOVERY_ACTION) == [reboot]
+    assert reboot.detail in check_gpus(heard.monitor.hardware()[0])
+    standin["gpu1.field.52"] = 7
+    standin[f"gpu1.{key}"] = 0
+    heard.first(FindingKind.NVLINK, "counts 7 more NVLink replays")
+    standin["gpu1.action"] = 0
+    heard.first(FindingKind.RECOVERY_ACTION, "asks for: None")
+
+
+def test_fields_that_a_gpu_does_not_have_are_said_to_be_out_of_sight(standin):
+    standin["field.rc"] = UNSUPPORTED
+    heard = Heard(QUICK)
+    blind = heard.first(FindingKind.BLIND, "of the GPUs")
+    assert "NVLink errors" in blind.detail and "recovery action" in blind.detail
+    heard.monitor.close()
 
 
 @pytest.mark.parametrize(

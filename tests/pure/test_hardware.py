@@ -281,6 +281,18 @@ def test_a_look_without_links_knows_them_still():
     ]
 
 
+def test_a_look_that_is_not_told_what_the_driver_asks_for_knows_it_still():
+    first = gpu(links_up=frozenset({0}), counters={"NVLink replays": 3}, recovery_action=2)
+    assert carried(None, first) is first
+    second = carried(first, gpu(links_up=frozenset({0}), counters={}, recovery_action=None))
+    assert second.recovery_action == 2 and compare_gpu(first, second, HEALTH) == []
+    third = carried(second, gpu(links_up=frozenset({0}), counters={"NVLink replays": 4}, recovery_action=0))
+    assert [finding.detail for finding in compare_gpu(second, third, HEALTH)] == [
+        "GPU 3 (PCI:0000:17:00) asks for: None",
+        "GPU 3 (PCI:0000:17:00) counts 1 more NVLink replays: 4",
+    ]
+
+
 def test_a_lost_gpu_says_nothing_else():
     lost = gpu(lost="GPU is lost", recovery_action=None)
     (found,) = compare_gpu(gpu(links_up=frozenset({1}), recovery_action=1), lost, HEALTH)
