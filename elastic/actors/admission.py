@@ -42,6 +42,7 @@ class Admission:
     def begin(self, node: str) -> None:
         """Its first worker was placed there, or its monitor is a new one."""
         self._avoided.discard(node)
+        self._unhealthy.pop(node, None)
         if self._health.checks:
             self._waiting.setdefault(node, [])
             self._check(node, lambda found: self._answered(node, found), lambda error: self._failed(node, error))
@@ -50,6 +51,10 @@ class Admission:
         """A worker was placed there: a node that workers have had to avoid is checked anew."""
         if node in self._avoided:
             self.begin(node)
+
+    def is_open(self, node: str) -> bool:
+        """Whether a check of this node is asked for, or will be again: its monitor is needed for that."""
+        return node in self._waiting or node in self._unhealthy
 
     def must_wait(self, node: str, event: ev.WorkerParked) -> bool:
         """Whether this is told only once the node was checked."""
@@ -88,7 +93,6 @@ class Admission:
         """Nodes that have failed, from time to time."""
         for node, due_s in list(self._unhealthy.items()):
             if time.monotonic() >= due_s:
-                del self._unhealthy[node]
                 self.begin(node)
 
     def _answered(self, node: str, found: list[str]) -> None:

@@ -39,6 +39,10 @@ def _ignore(_: Any) -> None:
     """Nothing follows."""
 
 
+def _is_alive(node: str) -> bool:
+    return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
+
+
 class HostMonitors:
     """See the module.
 
@@ -89,7 +93,11 @@ class HostMonitors:
         self.admission.begin(node)
 
     def replace(self, is_needed: Callable[[str], bool]) -> None:
-        """A monitor may die alone, or hang; as long as its node has workers, it gets another one. So does a relay."""
+        """A monitor may die alone, or hang; its node gets another one. So does a relay.
+
+        Args:
+            is_needed: whether a node has workers; one without is needed, too, until it has passed its check.
+        """
         now_s = time.monotonic()
         for node in self._silences.longer_than(_HUNG_S, now_s):
             self._silences.forget(node)
@@ -97,7 +105,7 @@ class HostMonitors:
         for node, due_s in list(self._replacements.items()):
             if now_s >= due_s:
                 del self._replacements[node]
-                if is_needed(node):
+                if is_needed(node) or (self.admission.is_open(node) and _is_alive(node)):
                     self.need(node)
         while self._garbled:
             self._listen(self._garbled.pop())
@@ -214,7 +222,7 @@ class HostMonitors:
     ) -> None:
         """Ask a monitor for the health of its node; measured from another node, if that is wanted and there is one."""
         monitor = self._monitors.get(node)
-        if monitor is None:
+        if monitor is None:  # it is replaced, if its node is there, and then asked
             return
         if self._health.peer_bytes_per_s and peer is None:
             others = sorted(self._monitors.keys() - {node}, key=lambda one: not self._is_measured.get(one))

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from elastic.actors import host_monitors, relays
 from elastic.actors.answers import Answers
@@ -75,9 +75,10 @@ class Driven:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, health: Health = SENSELESS, **scaling: Any) -> None:
         self.told: list[ev.Event] = []
         self._threads = ThreadPoolExecutor(16)
-        self._actors: list[Any] = []
+        self.actors: list[Any] = []
         self._answers = Answers(lambda error: self.told.append(error))  # type: ignore[arg-type]
-        nodes = [{"NodeID": name, "NodeManagerAddress": "127.0.0.1"} for name in ("a", "b")]
+        nodes = [{"NodeID": name, "NodeManagerAddress": "127.0.0.1", "Alive": True} for name in ("a", "b")]
+        nodes.append({"NodeID": "gone", "NodeManagerAddress": "127.0.0.1", "Alive": False})
         fake = SimpleNamespace(remote=lambda **options: self._made, nodes=lambda: nodes)
         monkeypatch.setattr(host_monitors, "ray", fake)
         monkeypatch.setattr(host_monitors, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
@@ -100,14 +101,14 @@ class Driven:
 
     def close(self) -> None:
         self._answers.close(LONG_S)
-        for actor in self._actors:
+        for actor in self.actors:
             actor.close()
         self._threads.shutdown()
 
     def _made(self, actor_class: type[Any]) -> Any:
         def remote(node: str, heeds_cloud: bool, *arguments: Any) -> Handle:
-            self._actors.append(actor_class(node, False, *arguments))
-            return Handle(self._actors[-1], self._threads)
+            self.actors.append(actor_class(node, False, *arguments))
+            return Handle(self.actors[-1], self._threads)
 
         return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=remote))
 
@@ -317,6 +318,68 @@ def test_bytes_that_come_too_slowly_keep_a_node_out_and_prove_nothing_against_th
         assert len(checks(driven)) == 2
     finally:
         driven.close()
+
+
+@pytest.mark.parametrize("is_checked", [True, False], ids=["after its check", "within its check"])
+def test_a_node_that_has_failed_is_checked_again_though_its_monitor_was_lost_and_it_has_no_workers(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch, is_checked: bool
+) -> None:
+    monkeypatch.setattr(host_monitors, "_REPLACE_S", 0.0)
+    is_lost, beat = threading.Event(), HostMonitor.beat
+
+    def is_first(monitor: HostMonitor) -> bool:
+        return monitor is driven.actors[0]
+
+    def until_lost(self: HostMonitor, timeout_s: float) -> Any:
+        if is_first(self) and is_lost.is_set():
+            raise RayActorError
+        return beat(self, timeout_s)
+
+    def check(self: HostMonitor, *_: Any) -> list[str]:
+        if not is_first(self):
+            return []
+        if is_checked:
+            return ["no memory"]
+        is_lost.wait(LONG_S)
+        raise RayActorError
+
+    def looks() -> frozenset[str]:
+        for event in driven.of(ev.HardwareFinding)[len(heeded) :]:
+            heeded.append(event)
+            driven.monitors.admission.heed(event)
+        driven.monitors.replace(lambda node: False)
+        return driven.monitors.admission.shunned
+
+    heeded: list[ev.HardwareFinding] = []
+    monkeypatch.setattr(HostMonitor, "beat", until_lost)
+    monkeypatch.setattr(HostMonitor, "check_health", check)
+    driven.monitors.need("a")
+    driven.first(ev.HostBeat)
+    if is_checked:
+        assert eventually(looks, "it has failed its check") == {"a"}
+    is_lost.set()
+    driven.first(ev.MonitorLost)
+    eventually(lambda: not looks() and len(checks(driven)) > is_checked, "another monitor has found it healthy")
+    assert checks(driven)[-1] == ("a", Severity.INFORMATIONAL, "healthy")
+    assert len(driven.actors) == 2
+
+
+def test_a_node_that_is_gone_has_no_monitor_started_to_be_checked_again(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_monitors, "_REPLACE_S", 0.0)
+    monkeypatch.setattr(HostMonitor, "check_health", lambda self, *_: ["no memory"])
+
+    def lost(self: HostMonitor, timeout_s: float) -> Any:
+        eventually(lambda: checks(driven), "it has failed its check")
+        raise RayActorError
+
+    monkeypatch.setattr(HostMonitor, "beat", lost)
+    driven.monitors.need("gone")
+    driven.first(ev.MonitorLost)
+    for _ in range(3):
+        driven.monitors.replace(lambda node: False)
+    assert len(driven.actors) == 1 and driven.monitors.actor("gone") is None
 
 
 @pytest.mark.parametrize(
