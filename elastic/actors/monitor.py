@@ -22,7 +22,8 @@ from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.faults import OF_WORKERS, Fault, FaultKind
 from elastic.control.flight import Reading
-from elastic.control.hardware import GpuReading, HostReading
+from elastic.control.hardware import FindingKind, GpuReading, HostReading
+from elastic.control.xid import Severity
 from elastic.errors import ElasticError
 from elastic.hosts.health import check_node
 from elastic.hosts.peers import lend
@@ -78,7 +79,7 @@ class HostMonitor:
             self._senses = Senses(node, health, self._tell, self._claims, show=show_gpus)
         self._thread = threading.Thread(target=self._watch, name="elastic-monitor", daemon=True)
         self._thread.start()
-        self._cloud = PreemptionWatch(self._notice) if heeds_cloud else None
+        self._cloud = PreemptionWatch(self._notice, self._hear_no_cloud) if heeds_cloud else None
 
     def watch(self, worker: str, pid: int, page: Path) -> bool:
         """Take a worker under watch; False if its process is gone already."""
@@ -259,6 +260,12 @@ class HostMonitor:
 
     def _notice(self, reason: str) -> None:
         self._tell(ev.NodeNotice(node=self._node, reason=reason))
+
+    def _hear_no_cloud(self, why: str) -> None:
+        """Said once, as what the senses can not see is."""
+        detail = f"not seen on this node: notices of the cloud ({why})"
+        kind, severity = FindingKind.BLIND, Severity.INFORMATIONAL
+        self._tell(ev.HardwareFinding(node=self._node, device="", kind=kind, severity=severity, detail=detail))
 
     def _news_after(self, number: int, timeout_s: float) -> list[ev.Event]:
         """With the lock held: as soon as there are any, or a worker has come to stand still, or the timeout is over."""

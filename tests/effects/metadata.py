@@ -18,24 +18,36 @@ class _Answers(BaseHTTPRequestHandler):
         self.server.asked += 1
         if self.server.says is None:
             return  # as if it were away: the connection closes without an answer
+        if self.server.elsewhere:
+            self.send_response(302)
+            self.send_header("Location", self.server.elsewhere)
+            self.end_headers()
+            return
         name = self.path.removeprefix("/computeMetadata/v1/instance/")
         is_known = self.headers.get("Metadata-Flavor") == "Google" and name in self.server.says
+        body = self.server.says[name].encode() if is_known else b""
         self.send_response(200 if is_known else 403)
+        if self.server.is_googles:
+            self.send_header("Metadata-Flavor", "Google")
+        self.send_header("Content-Length", str(len(body) + self.server.lacks_bytes))
         self.end_headers()
-        if is_known:
-            self.wfile.write(self.server.says[name].encode())
+        self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
         """Silent."""
 
 
 class Metadata(ThreadingHTTPServer):
-    """Serves until it is closed; `says` may be changed meanwhile, `asked` counts."""
+    """Serves until it is closed; `says` may be changed meanwhile, `asked` counts.
+
+    It may be another kind of server: one without Google's header, that sends elsewhere, or cuts its answers off.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
         self.says: dict[str, str] | None = dict(QUIET)
         self.asked = 0
+        self.is_googles, self.elsewhere, self.lacks_bytes = True, "", 0
 
     @property
     def host(self) -> str:
