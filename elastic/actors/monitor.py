@@ -73,7 +73,7 @@ class HostMonitor:
         self._lock = threading.Condition()
         self._aftermath = Aftermath()
         self._is_closed = threading.Event()
-        self._health = health
+        self._health, self._check_turn = health, threading.Semaphore()
         self._senses: Senses | None = None
         if health is not None and health.sensing:
             self._senses = Senses(node, health, self._tell, self._claims, show=show_gpus)
@@ -178,7 +178,7 @@ class HostMonitor:
         if self._health is None:
             return []
         gpus = self._senses.gpus if self._senses is not None else None
-        return check_node(self._health, gpus, peer, wanted_gpus)
+        return check_node(self._health, gpus, peer, wanted_gpus, self._check_turn)
 
     def lend(self, host: str) -> int:
         """Send bytes to whoever connects next, on the port that is returned."""

@@ -21,8 +21,10 @@ _TRIES = 3
 _SIZE = 256  # of the matrices: products of small integers are exact in float32
 
 
-def within(check: Callable[[], list[str]], timeout_s: float) -> list[str]:
-    """What a check says, or that it did not end in time; its thread is then left behind."""
+def within(check: Callable[[], list[str]], timeout_s: float, turn: threading.Semaphore) -> list[str]:
+    """What a check says, or that it did not end in time; its thread is then left behind, and keeps its turn."""
+    if not turn.acquire(timeout=timeout_s):
+        return [f"an earlier check still has not ended, nor within Health.check_timeout_s={timeout_s:g} more"]
     said: list[list[str]] = []
 
     def run() -> None:
@@ -30,6 +32,8 @@ def within(check: Callable[[], list[str]], timeout_s: float) -> list[str]:
             said.append(check())
         except Exception as error:  # a check that fails has found something
             said.append([f"{type(error).__name__}: {error}"])
+        finally:
+            turn.release()
 
     thread = threading.Thread(target=run, name="elastic-health", daemon=True)
     thread.start()
@@ -42,6 +46,7 @@ def check_node(
     gpus: Callable[[float], list[GpuReading] | None] | None,
     peer: tuple[str, int] | None = None,
     wanted_gpus: int = 0,
+    turn: threading.Semaphore | None = None,
 ) -> list[str]:
     """All checks that are asked for, within `Health.check_timeout_s`.
 
@@ -50,6 +55,7 @@ def check_node(
             nobody looks.
         peer: where another node of the run lends its bytes.
         wanted_gpus: what the workers that are placed there are given, at least.
+        turn: of the checks of this node, one at a time: one that hangs is not joined by others.
     """
 
     def check() -> list[str]:
@@ -63,7 +69,7 @@ def check_node(
             found += _speed(f"what comes from {peer[0]}", speed, health.peer_bytes_per_s, "peer_bytes_per_s")
         return found
 
-    return within(check, health.check_timeout_s)
+    return within(check, health.check_timeout_s, turn or threading.Semaphore())
 
 
 def check_gpus(gpus: list[GpuReading] | None, wanted: int = 0) -> list[str]:

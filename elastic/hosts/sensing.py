@@ -1,7 +1,8 @@
 """Effect. The senses of a host monitor: what its node's hardware says, told as findings.
 
-Two threads of their own: one calls the GPU driver, the other reads the kernel's log and looks at memory, space, network
-and clock. The monitor's loop waits for neither; it only counts how long a look lasts, so a hung driver is a finding.
+Three threads of their own: one calls the GPU driver, one looks at memory, space, network and clock, one reads the
+kernel's log. The monitor's loop waits for none; it only counts how long a look lasts, so a driver or a file system that
+hangs is a finding, and what the kernel says of it is read all the same.
 """
 
 import logging
@@ -51,13 +52,19 @@ class Claim:
 
 
 class Look:
-    """A thread is inside a look while the number is odd; whoever judges it counts how long it stays the same."""
+    """A thread is inside a look while the number is odd; whoever judges it counts how long it stays the same.
 
-    def __init__(self) -> None:
+    Args:
+        kind, severity: of the finding that a look lasts too long.
+        hung, well: what that means, and what it means that the look has ended after all.
+    """
+
+    def __init__(self, kind: FindingKind, severity: Severity, hung: str, well: str) -> None:
+        self._kind, self._severity, self._hung, self._well = kind, severity, hung, well
         self.number = 0
         self._seen = 0
-        self.lasted_s = 0.0
-        self.is_told = False
+        self._lasted_s = 0.0
+        self._is_told = False
 
     def __enter__(self) -> None:
         self.number += 1
@@ -65,11 +72,20 @@ class Look:
     def __exit__(self, *_: object) -> None:
         self.number += 1
 
-    def judge(self, elapsed_s: float) -> None:
-        """So much time has passed since the last call."""
+    def judge(self, elapsed_s: float, limit_s: float) -> Finding | None:
+        """What is new of it; so much time has passed since the last call."""
         is_same = self.number == self._seen and self.number % 2 == 1
         self._seen = self.number
-        self.lasted_s = self.lasted_s + min(elapsed_s, _LATE_S) if is_same else 0.0
+        self._lasted_s = self._lasted_s + min(elapsed_s, _LATE_S) if is_same else 0.0
+        if self._lasted_s >= limit_s and not self._is_told:
+            self._is_told = True
+            detail = f"{self._hung} within Health.driver_timeout_s={limit_s:g}"
+            return Finding(device="", kind=self._kind, severity=self._severity, detail=detail, code=self._hung)
+        if self._is_told and self._lasted_s == 0.0:
+            self._is_told = False
+            kind, severity = self._kind, Severity.INFORMATIONAL
+            return Finding(device="", kind=kind, severity=severity, detail=self._well, code=self._well)
+        return None
 
 
 class Senses:
@@ -100,31 +116,30 @@ class Senses:
         self._host: HostReading | None = None
         self._has_looked = threading.Event()
         self._is_down = False  # the driver of GPUs that were seen
-        self._gpu_look = Look()
+        hung, well = "the GPU driver has not answered", "the GPU driver answers again"
+        self._gpu_look = Look(FindingKind.DRIVER_HUNG, Severity.NODE_MUST_GO, hung, well)
+        hung = "not seen on this node: memory, space, network and clock: a look at them has not ended"
+        well = "memory, space, network and clock are looked at again"
+        self._host_look = Look(FindingKind.BLIND, Severity.INFORMATIONAL, hung, well)
         self._is_closed = threading.Event()
+        watches = (
+            (self._watch_gpus, "GPUs", "elastic-gpus"),
+            (self._watch_kernel, "the kernel log", "elastic-kernel"),
+            (self._watch_host, "the host", "elastic-host"),
+        )
         self._threads = [
-            threading.Thread(target=self._guarded, args=(self._watch_gpus, "GPUs"), name="elastic-gpus", daemon=True),
-            threading.Thread(
-                target=self._guarded, args=(self._watch_host, "the host"), name="elastic-host", daemon=True
-            ),
+            threading.Thread(target=self._guarded, args=(watch, what), name=name, daemon=True)
+            for watch, what, name in watches
         ]
         for thread in self._threads:
             thread.start()
 
     def judge(self, elapsed_s: float) -> None:
-        """Called by the monitor's loop: the one wait for the driver is here, and costs a comparison."""
-        look = self._gpu_look
-        look.judge(elapsed_s)
-        limit_s = self._health.driver_timeout_s
-        if look.lasted_s >= limit_s and not look.is_told:
-            look.is_told = True
-            detail = f"the GPU driver has not answered within Health.driver_timeout_s={limit_s:g}"
-            self._found(Finding(device="", kind=FindingKind.DRIVER_HUNG, severity=Severity.NODE_MUST_GO, detail=detail))
-        elif look.is_told and look.lasted_s == 0.0:
-            look.is_told = False
-            detail, kind = "the GPU driver answers again", FindingKind.DRIVER_HUNG
-            well = Finding(device="", kind=kind, severity=Severity.INFORMATIONAL, detail=detail, code="again")
-            self._found(well)
+        """Called by the monitor's loop: the one wait for driver and file systems is here, and costs a comparison."""
+        for look in (self._gpu_look, self._host_look):
+            finding = look.judge(elapsed_s, self._health.driver_timeout_s)
+            if finding is not None:
+                self._found(finding)
 
     def gpus(self, timeout_s: float) -> list[GpuReading] | None:
         """What was last seen of each GPU, none if there are none; None if a look does not end in time.
@@ -142,7 +157,7 @@ class Senses:
         return self._host
 
     def close(self) -> None:
-        """Stop looking; a thread that hangs in the driver is left behind."""
+        """Stop looking; a thread that hangs is left behind."""
         self._is_closed.set()
         for thread in self._threads:
             thread.join(_LEAVE_S)
@@ -249,21 +264,31 @@ class Senses:
                     self._look_at(gpus, with_links=True)
             self._found(finding)
 
-    # --- the thread that looks at everything else ---
+    # --- the thread that looks at the rest of the host ---
 
     def _watch_host(self) -> None:
-        kernel = self._open_kernel_log()
         paths = (self._health.ramdisk, self._health.disk)
-        due_s = 0.0
+        while not self._is_closed.is_set():
+            with self._host_look:
+                now = machine.look(paths)
+            if self._host is None and (missing := machine.unseen(now)):
+                self._blind(", ".join(missing))
+            self._tell_all(compare_host(self._host, now, self._health))
+            self._host = now
+            self._is_closed.wait(self._health.period_s)
+
+    # --- the thread that reads the kernel's log; none of its calls can hang ---
+
+    def _watch_kernel(self) -> None:
+        kernel = self._open_kernel_log()
+        wait_s = min(_WAIT_S, self._health.period_s)
         try:
             while not self._is_closed.is_set():
-                if time.monotonic() >= due_s:
-                    due_s = time.monotonic() + self._health.period_s
-                    self._look_at_host(paths)
+                self._tell_overdue()
                 if kernel is None:
-                    self._is_closed.wait(min(_WAIT_S, self._health.period_s))
+                    self._is_closed.wait(wait_s)
                     continue
-                for line in kernel.lines(min(_WAIT_S, self._health.period_s)):
+                for line in kernel.lines(wait_s):
                     self._heed(line)
                 if kernel.lost:
                     kernel.lost = 0
@@ -272,12 +297,7 @@ class Senses:
             if kernel is not None:
                 kernel.close()
 
-    def _look_at_host(self, paths: tuple[str, ...]) -> None:
-        now = machine.look(paths)
-        if self._host is None and (missing := machine.unseen(now)):
-            self._blind(", ".join(missing))
-        self._tell_all(compare_host(self._host, now, self._health))
-        self._host = now
+    def _tell_overdue(self) -> None:
         with self._lock:
             overdue = list(self._cooldown.overdue(time.monotonic()))
         for finding, workers in overdue:

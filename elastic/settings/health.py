@@ -14,8 +14,8 @@ class Health:
             of a core)
         period_s: between two looks; XIDs and lines of the kernel log come at once. (s; default 5: the rest changes
             slowly)
-        driver_timeout_s: a look at the GPUs that takes longer means that their driver hangs. (s; default 60: a driver
-            under load answers within seconds)
+        driver_timeout_s: a look at the GPUs that takes longer means that their driver hangs; one at the rest of the
+            host is told. (s; default 60: a driver under load answers within seconds)
         cooldown_s: the same finding on the same device is told once in so long; what comes meanwhile is counted. (s;
             default 60: a broken device repeats itself many times a second)
         heat_margin_c: a GPU this close to the temperature at which it slows down is told to be hot. (degrees; default

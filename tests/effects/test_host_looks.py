@@ -3,7 +3,9 @@
 import os
 import shutil
 import subprocess
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from elastic.control import events as ev
 from elastic.control.hardware import FindingKind, GpuReading, Link
 from elastic.control.xid import Severity
 from elastic.hosts import health as health_module
-from elastic.hosts import machine, peers
+from elastic.hosts import machine, peers, sensing
 from elastic.hosts.health import check_gpus, check_node, within
 from elastic.hosts.kernel_log import KMSG, KernelLog
 from elastic.settings import Health
@@ -138,6 +140,56 @@ def test_a_log_that_can_not_be_read_is_said_once(tmp_path):
     assert len([one for one in told if "the kernel log" in one.detail]) == 1
     assert all(one.severity is Severity.INFORMATIONAL for one in told)
     senses.close()
+
+
+class Kernel:
+    """The kernel's log, as tests write it."""
+
+    def __init__(self, path: Path = KMSG) -> None:
+        self.lost = 0
+
+    def lines(self, timeout_s: float) -> list[str]:
+        time.sleep(0.01)
+        return [written.pop() for _ in written[:]]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+written: list[str] = []
+
+
+def test_a_file_system_that_hangs_is_told_once_and_hides_neither_the_kernel_log_nor_other_threads(monkeypatch):
+    hangs, over, statvfs = threading.Event(), threading.Event(), os.statvfs
+
+    def hung(path: str) -> os.statvfs_result:
+        if hangs.is_set():
+            over.wait(ENDLESS_S)
+        return statvfs(path)
+
+    monkeypatch.setattr(machine.os, "statvfs", hung)
+    monkeypatch.setattr(sensing, "KernelLog", Kernel)
+    monitor = HostMonitor("n1", health=replace(QUICK, driver_timeout_s=0.4, check_timeout_s=0.2))
+    try:
+        eventually(lambda: monitor.hardware()[1] is not None, "the host is looked at")
+        hangs.set()
+        (found,) = monitor_findings(monitor, "a look at them has not ended within Health.driver_timeout_s=0.4")
+        assert (found.kind, found.severity) == (FindingKind.BLIND, Severity.INFORMATIONAL)
+        written.append("blk_update_request: I/O error, dev elastictest0, sector 8 op 0x0:(READ)")
+        (found,) = monitor_findings(monitor, "elastictest0")
+        assert found.kind is FindingKind.DISK
+        assert monitor.check_health() == ["the check did not end within Health.check_timeout_s=0.2"]
+        for _ in range(2):
+            assert monitor.check_health()[0].startswith("an earlier check still has not ended")
+        assert [one.name for one in threading.enumerate()].count("elastic-health") == 1
+        assert not [event for event in monitor.events(0) if "has not ended" in event.detail], "told once"
+        hangs.clear()
+        over.set()
+        monitor_findings(monitor, "are looked at again")
+        eventually(lambda: monitor.check_health() == [], "the check is over")
+    finally:
+        over.set()
+        monitor.close()
 
 
 # --- memory, space, network, clock ------------------------------------------------------------------------------------
@@ -295,10 +347,13 @@ def test_where_gpus_are_wanted_no_product_of_a_cpu_counts():
 
 
 def test_a_check_that_hangs_has_failed_and_one_that_raises_says_so():
-    assert within(lambda: time.sleep(ENDLESS_S) or [], 0.1) == [
-        "the check did not end within Health.check_timeout_s=0.1"
-    ]
-    assert within(lambda: [str(1 // 0)], LONG_S) == ["ZeroDivisionError: integer division or modulo by zero"]
+    turn, over = threading.Semaphore(), threading.Event()
+    hung, late = "the check did not end within", "an earlier check still has not ended, nor within"
+    assert within(lambda: over.wait(ENDLESS_S) and [], 0.1, turn) == [f"{hung} Health.check_timeout_s=0.1"]
+    fail = lambda: [str(1 // 0)]  # noqa: E731
+    assert within(fail, 0.1, turn) == [f"{late} Health.check_timeout_s=0.1 more"]
+    over.set()
+    assert within(fail, LONG_S, turn) == ["ZeroDivisionError: integer division or modulo by zero"]
 
 
 def test_bytes_from_a_peer_are_measured():
