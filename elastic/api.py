@@ -38,7 +38,7 @@ from elastic.actors.token import Token
 from elastic.callbacks import Callback, WorkerCallback, by_place, configured
 from elastic.checkpoint.manifest import checked_name
 from elastic.checkpoint.remembered import Remembered
-from elastic.checkpoint.rungs import CheckpointRung, Degraded
+from elastic.checkpoint.rungs import CheckpointRung, Degraded, StepLost
 from elastic.checkpoint.vault import open_vault
 from elastic.config import load
 from elastic.control import events as ev
@@ -160,6 +160,11 @@ class Work:
     kuberay: KubeRay | None = None
 
 
+def _stands(told: CheckpointRung | StepLost) -> ev.RungReached:
+    """Where a step is on the ladder, for the controller."""
+    return ev.RungReached(commit=told.commit, rung="" if isinstance(told, StepLost) else told.rung.name.lower())
+
+
 def _drive(
     work: Work,
     settings: RunSettings,
@@ -187,8 +192,8 @@ def _drive(
 
     def keep(told: Any) -> None:
         journal.checkpoint(time.time(), told)
-        if isinstance(told, CheckpointRung):
-            emit(ev.RungReached(commit=told.commit, rung=told.rung.name.lower()))
+        if isinstance(told, CheckpointRung | StepLost):
+            emit(_stands(told))
         if isinstance(told, CheckpointRung | Degraded):
             driver.ladder(told)
 

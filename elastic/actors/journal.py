@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
-from elastic.checkpoint.rungs import CheckpointRung, Degraded, PeersChosen, Prefetch, UploadInterval
+from elastic.checkpoint.rungs import CheckpointRung, Degraded, PeersChosen, Prefetch, StepLost, UploadInterval
 from elastic.control import events as ev
 from elastic.control.bequest import Bequest, bequest_of
 from elastic.control.plain import in_json, plain
@@ -68,7 +68,7 @@ class Journal:
     def checkpoint(
         self,
         at_s: float,
-        told: CheckpointRung | Degraded | PeersChosen | Prefetch | UploadInterval | Quarantined | Blamed,
+        told: CheckpointRung | StepLost | Degraded | PeersChosen | Prefetch | UploadInterval | Quarantined | Blamed,
     ) -> None:
         """A tier of the checkpoints has something to tell."""
         self.write([line_of("checkpoint", at_s, told)])

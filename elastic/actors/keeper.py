@@ -43,7 +43,7 @@ _END_S = 10.0
 _COMING_S = 30.0  # within which an actor that was started is up
 
 Noted = rungs.DiskStep | rungs.PeersChosen | rungs.Prefetch | rungs.UploadInterval
-Told = rungs.CheckpointRung | rungs.Degraded | Noted | ev.Logged
+Told = rungs.CheckpointRung | rungs.StepLost | rungs.Degraded | Noted | ev.Logged
 
 
 @dataclass(slots=True)
@@ -355,7 +355,7 @@ class Keeper:
                     self._tell(order)
                     self._prefetcher.came_to(order)
                     self._uploads.arrived(order)
-                case rungs.Degraded():
+                case rungs.StepLost() | rungs.Degraded():
                     self._tell(order)
                 case rungs.Pin():
                     self._ask_soon(order.node)

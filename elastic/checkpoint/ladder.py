@@ -121,7 +121,7 @@ class Ladder:
             case rungs.PeersChosen():
                 self._now.copies = 1 + event.peers
                 for step in self._now.steps.values():
-                    step.was_asked_for_less()
+                    step.tell_anew()  # what it lacks of another number of copies was not lost
             case _:
                 assert isinstance(event, rungs.UploadDue)
                 self._is_due = True
@@ -204,7 +204,8 @@ class Ladder:
         for step in active:
             yield from self._pull(step)
         yield from self._persist()
-        yield from self._say(active)
+        yield from self._say_rungs(active)
+        yield from self._say_degraded()
         yield from self._drop(active)
         self._forget()
 
@@ -279,20 +280,38 @@ class Ladder:
         if any(shard not in begun and not self._now.is_somewhere(step.copies[shard]) for shard in step.all):
             step.is_uploading = False  # it is lost: the next one
 
-    def _say(self, active: list[Step]) -> Iterator[rungs.Order]:
+    def _say_rungs(self, active: list[Step]) -> Iterator[rungs.Order]:
+        """First what fell: who hears of it knows no other step that is on that rung still, and is told of that next."""
         newest = self._now.newest_first()
+        fallen = [step for step in _tops((one, _said(one)) for one in newest) if self._has_fallen(step)]
+        tops = [*_tops((one, self._now.rung(one)) for one in newest)]
+        for step in tops if fallen else ():
+            if step not in fallen:
+                step.tell_anew()
         durable = [step for step in newest if step.is_durable]
-        for step in {id(step): step for step in (*newest[:1], *active, *durable)}.values():
-            rung, copies, degraded = self._now.rung(step), self._now.fewest(step), self._shortage(step)
-            if rung is None or (rung, degraded) == step.said or (step.said and step.said[0] is rungs.Rung.DURABLE):
-                continue
-            fell = step.said is not None and rung < step.said[0]
+        for step in {id(step): step for step in (*fallen, *tops, *active, *durable)}.values():
+            yield from self._say_rung(step)
+
+    def _say_rung(self, step: Step) -> Iterator[rungs.Order]:
+        rung, copies, degraded, said = self._now.rung(step), self._now.fewest(step), self._shortage(step), _said(step)
+        if rung is None and said is not None:
+            step.said = None
+            yield rungs.StepLost(commit=step.commit, shards=step.shards, reason="what held it was lost")
+        elif rung is not None and (rung, degraded) != step.said and said is not rungs.Rung.DURABLE:
+            fell = said is not None and rung < said
             reason = "what held it was lost" if fell else f"{copies} of {self._now.copies} nodes keep each shard"
             step.said = (rung, degraded)
             yield rungs.CheckpointRung(
                 commit=step.commit, shards=step.shards, rung=rung, copies=copies, degraded=degraded, reason=reason
             )
-        latest = next((step for step in newest if step.was_replicated), None)
+
+    def _has_fallen(self, step: Step) -> bool:
+        """It is on a lower rung than was told, or on none."""
+        said, rung = _said(step), self._now.rung(step)
+        return said is not None and (rung is None or rung < said)
+
+    def _say_degraded(self) -> Iterator[rungs.Order]:
+        latest = next((step for step in self._now.newest_first() if step.was_replicated), None)
         if latest is not None and self._now.is_replicated(latest) and not self._coming:  # else it may be made good yet
             degraded = self._shortage(latest)
             if bool(degraded) != bool(self._degraded):
@@ -345,6 +364,22 @@ class Ladder:
             is_used = step.is_uploading or step.pulling or step.readers > 0 or step is durable
             if not is_used and self._now.rung(step) in (None, rungs.Rung.DURABLE) and not self._now.has_any(step):
                 self._now.forget(of)
+
+
+def _said(step: Step) -> rungs.Rung | None:
+    """The rung that the journal was told."""
+    return None if step.said is None else step.said[0]
+
+
+def _tops(standing: Iterable[tuple[Step, rungs.Rung | None]]) -> Iterator[Step]:
+    """The newest on each rung, of the newest first; none behind a replicated one, as a durable one stays what it is."""
+    best = -1
+    for step, rung in standing:
+        if rung is not None and rung > best:
+            best = rung
+            yield step
+        if best >= rungs.Rung.REPLICATED:
+            return
 
 
 def _pins(site: Site, active: Iterable[Step]) -> frozenset[ShardKey]:

@@ -245,6 +245,15 @@ class CheckpointRung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLost:
+    """Nobody holds anything any more of a step that was the newest on a rung: for the journal, once."""
+
+    commit: CommitId
+    shards: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Degraded:
     """A rung is not what was asked for, as with fewer copies; told once. An empty reason: it is again."""
 
@@ -301,7 +310,7 @@ class DiskStep:
     nodes: tuple[str, ...]
 
 
-Order = Pin | Pull | Drop | Upload | Commit | CheckpointRung | Degraded
+Order = Pin | Pull | Drop | Upload | Commit | CheckpointRung | StepLost | Degraded
 
 
 def step_id(key: ShardKey) -> StepId:

@@ -98,8 +98,8 @@ class Step:
         self.pulling -= self.waiting
         self.waiting.clear()
 
-    def was_asked_for_less(self) -> None:
-        """Another number of copies is wanted: what it lacks of them was not lost."""
+    def tell_anew(self) -> None:
+        """Where it stands is told once more, and not as a loss; what is durable is told for good."""
         if self.said is not None and self.said[0] is not Rung.DURABLE:
             self.said = None
 

@@ -120,7 +120,7 @@ def _facts(made: Report, folder: Path) -> dict[str, object]:
     began_s, seen_s = facts.pop("began_s"), facts.pop("seen_s")
     return {
         **facts,
-        "safe_steps": {one.name: int(one.values[-1]) for one in made.rungs if one.values},
+        "safe_steps": {one.name: int(one.values[-1]) for one in made.rungs if one.values and one.values[-1] >= 0},
         "began_at_s": began_s,
         "seen_at_s": seen_s,
         "silent_s": 0.0 if now.ending else round(max(0.0, time.time() - seen_s), 3),

@@ -11,7 +11,7 @@ from statistics import median
 
 from elastic.control.commands import InjectFault, Inspect
 from elastic.control.remediation import Kind
-from elastic.control.values import Incident, IncidentClass
+from elastic.control.values import Incident, IncidentClass, on_rungs
 from elastic.control.xid import Severity
 
 KEPT = 16
@@ -88,7 +88,7 @@ class Care:
             was: (number of the incident, kind).
         mending: by number of an incident that is decided and not resolved, what was done about it.
         recovery_s: by kind, how long the last ones took. placing_s, loading_s: of the last workers.
-        tier_steps: by rung of the checkpoint ladder, the newest step on it.
+        tier_steps: by rung of the checkpoint ladder, the newest step on it; -1: what was on it is lost.
         places: nodes on which the next workers are to be started.
         resets: of GPUs. hold: the run is paused. leaving: it is about to save and exit.
         grow_now: whoever is ready joins at once.
@@ -185,8 +185,8 @@ class Care:
         return replace(self, mending=mending, recovery_s={**self.recovery_s, kind: took})
 
     def reached(self, rung: str, step: int) -> "Care":
-        """A step has come to a rung of the checkpoint ladder."""
-        return replace(self, tier_steps={**self.tier_steps, rung: max(step, self.tier_steps.get(rung, -1))})
+        """A step has come to a rung of the checkpoint ladder, or fell back to it; empty: nobody holds it any more."""
+        return replace(self, tier_steps=on_rungs(self.tier_steps, step, rung))
 
     def without(self, workers: Iterable[str], nodes: Iterable[str]) -> "Care":
         """They are gone for good; a quarantine stays."""

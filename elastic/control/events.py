@@ -122,7 +122,10 @@ class ResumeAsked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungReached(Event):
-    """A step is as safe as this rung of the checkpoint ladder says: "staged", "local", "replicated", "durable"."""
+    """A step is as safe as this rung of the checkpoint ladder says: "staged", "local", "replicated", "durable".
+
+    An empty rung: nobody holds anything of it any more.
+    """
 
     commit: CommitId
     rung: str

@@ -85,7 +85,7 @@ OF_RUNS = (
     Metric(
         name="rung_step",
         kind=_G,
-        what="newest step on a rung of the checkpoint ladder; durable: -1 before any",
+        what="newest step on a rung of the checkpoint ladder; -1: what was there is lost; durable: -1 before any",
         tags=("rung",),
     ),
     Metric(name="rung_lag_steps", kind=_G, what="stable updates since that step", tags=("rung",)),

@@ -52,7 +52,7 @@ class ClusterView:
         loading_s: from a worker's placement to its first step. node_return_s: from asking for a worker until a node had
             room for it. Medians of what this run has seen, None before.
         step_s: a usual step, None before it is known. step: the last stable one, -1 before the first.
-        tier_steps: by rung of the checkpoint ladder ("local", "replicated", "durable"), the newest step on it.
+        tier_steps: the newest step on each rung of the checkpoint ladder ("staged", "local", "replicated", "durable").
         nodes_missing: machines that were asked for and have not come in time, where somebody can tell (Kubernetes).
     """
 

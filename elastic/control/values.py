@@ -1,6 +1,6 @@
 """Pure. The nouns that events, commands and states share: commits, members, views, incidents."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any
@@ -182,6 +182,24 @@ class Rung(IntEnum):
     LOCAL = 1  # every shard is
     REPLICATED = 2  # every shard is kept on 1 + peers nodes, or on as many as there are
     DURABLE = 3  # committed in the persistent tier
+
+
+def on_rungs(newest: Mapping[str, int], step: int, rung: str) -> dict[str, int]:
+    """The newest step on each rung, once one has come to a rung, or fell back to it; an empty rung: nobody holds it.
+
+    Where it is not any more, the newest on the rung above counts, which includes this one; -1: there is none. Of a step
+    that is newer than that, the ladder tells anew. What is durable stays durable, whatever is told of nodes.
+    """
+    now, above = dict(newest), -1
+    reached = Rung[rung.upper()] if rung else -1
+    for one in reversed(Rung):
+        name = one.name.lower()
+        if one <= reached:
+            now[name] = max(step, now.get(name, -1))
+        elif one is not Rung.DURABLE and now.get(name) == step:
+            now[name] = above
+        above = now.get(name, above)
+    return now
 
 
 class IncidentClass(Enum):

@@ -77,7 +77,7 @@ def cluster_view(turn: Turn, incident: Incident, survivors: int, spares: int) ->
         node_return_s=middle(care.placing_s),
         step_s=middle(state.steps_s),
         step=max(state.published, *state.published_ahead, -1),
-        tier_steps=care.tier_steps,
+        tier_steps={rung: step for rung, step in care.tier_steps.items() if step >= 0},
         nodes_missing=care.nodes_missing,
     )
 

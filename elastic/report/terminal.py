@@ -8,7 +8,7 @@ from rich.text import Text
 
 from elastic.control.metrics import SLOW
 from elastic.report.content.model import Headline, Lane, Report, Slowness
-from elastic.report.content.words import duration
+from elastic.report.content.words import duration, numbered
 
 _BAR = 28
 _SILENT_S = 5.0  # as on the page; a run that goes on says something each few seconds
@@ -148,7 +148,7 @@ def _safety(report: Report) -> RenderableType:
         return sentence
     table = _table("how safe each step is", "rung", "newest step", "behind")
     for name, step in newest:
-        table.add_row(name, f"{step:.0f}", f"{max(0.0, report.headline.step - step):.0f}")
+        table.add_row(name, numbered(step), f"{max(0.0, report.headline.step - step):.0f}")
     return Group(table, sentence)
 
 

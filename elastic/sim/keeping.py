@@ -165,7 +165,7 @@ class KeptWorld(Restores):
             elif isinstance(order, rungs.Pin):
                 if order.node in self.hosts:
                     self.ask(self.hosts[order.node], ladder)
-            elif not isinstance(order, rungs.Degraded) and order.node in self.hosts:
+            elif not isinstance(order, rungs.StepLost | rungs.Degraded) and order.node in self.hosts:
                 self.call(self.hosts[order.node], _DOES[type(order)], order, ladder)
 
     def ask(self, host: Host, ladder: Ladder) -> None:

@@ -146,6 +146,11 @@ class Scribe:
         line = {"t": self.now_s, "checkpoint": "CheckpointRung", "commit": {**self.commit(), "step": step}, **told}
         self.lines.append(line)
 
+    def lost(self, step: int) -> None:
+        told = {"shards": 1, "reason": "what held it was lost"}
+        line = {"t": self.now_s, "checkpoint": "StepLost", "commit": {**self.commit(), "step": step}, **told}
+        self.lines.append(line)
+
     def staged(self, shard: int, shards: int = 1) -> None:
         """Of the newest step."""
         self.event("ShardStaged", worker=f"w{shard}", commit=self.commit(), shard=shard, shards=shards, nbytes=64)

@@ -173,6 +173,39 @@ def test_a_lost_node_is_made_good_and_told():
     assert pull.node == ({"b", "c"} - {holder}).pop() and nodes.rung(1) is Rung.REPLICATED
 
 
+def test_a_step_whose_only_holder_is_lost_is_told_to_be_lost_once():
+    nodes = Nodes("ab")
+    nodes.stage("a", key(1))
+    nodes.take(rungs.CheckpointRung)
+    nodes.tell(rungs.NodeLost(node="a", reason="cut off"))
+    nodes.tell(rungs.Beat())
+    assert [(told.commit.step, told.reason) for told in nodes.take(rungs.StepLost)] == [(1, "what held it was lost")]
+    assert nodes.take(rungs.CheckpointRung) == []
+
+
+def test_when_a_step_falls_the_one_that_is_the_newest_now_is_told_again():
+    nodes = Nodes("abc")
+    nodes.replicate("a", key(1, 0, 2), key(1, 1, 2))
+    nodes.stage("b", key(2, 0, 2))
+    nodes.stage("c", key(2, 1, 2))
+    nodes.take(rungs.CheckpointRung)
+    nodes.tell(rungs.NodeLost(node="c", reason="cut off"))
+    told = [(one.commit.step, one.rung) for one in nodes.take(rungs.CheckpointRung)]
+    assert told[0] == (2, Rung.STAGED) and told[1] in {(1, Rung.REPLICATED), (1, Rung.LOCAL)}
+    nodes.tell(rungs.NodeLost(node="b", reason="cut off"))
+    assert [one.commit.step for one in nodes.take(rungs.StepLost)] == [2]
+
+
+def test_an_older_step_that_goes_is_no_news():
+    nodes = Nodes("ab", peers=0)
+    nodes.stage("a", key(1))
+    nodes.stage("b", key(2))
+    nodes.take(rungs.CheckpointRung)
+    nodes.slots["a"].clear()
+    nodes.hold("a")
+    assert nodes.take(rungs.StepLost) == nodes.take(rungs.CheckpointRung) == []
+
+
 def test_more_copies_are_made_when_more_are_chosen_and_nothing_is_said_to_be_lost():
     nodes = Nodes("abc")
     nodes.replicate("a", key(1))

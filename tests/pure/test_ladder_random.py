@@ -70,7 +70,7 @@ class World(RuleBasedStateMachine):
                 if order.rung >= rungs.Rung.REPLICATED and order.copies >= 2:
                     self.replicated = max(self.replicated, order.commit.step)
                     assert all(len(self.kept(key(order.commit.step, shard))) >= 2 for shard in range(SHARDS))
-            elif not isinstance(order, rungs.Degraded):
+            elif not isinstance(order, rungs.StepLost | rungs.Degraded):
                 self.orders.append(order)
 
     def hold(self, name):

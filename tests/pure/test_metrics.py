@@ -79,6 +79,14 @@ def test_that_nothing_is_durable_yet_is_told_where_something_should_be():
     assert [one for one in of_state(state) if one.name.startswith("rung_")] == [Sample("rung_step", -1, ("durable",))]
 
 
+def test_that_a_step_is_lost_is_told():
+    care = Care().reached("replicated", 4).reached("local", 8).reached("staged", 8)
+    got = values(of_state(RunState(settings=SETTINGS, care=care, published=10)))
+    assert got["rung_step", "staged"] == 8 and got["rung_step", "local"] == got["rung_step", "replicated"] == 4
+    got = values(of_state(RunState(settings=SETTINGS, care=care.reached("", 8).reached("", 4), published=10)))
+    assert got["rung_step", "local"] == -1 and got["rung_lag_steps", "local"] == 11
+
+
 def test_phases_of_a_step_without_samples_count_as_steps_only():
     assert "samples_total" not in {one.name for one in of_steps([report(0, 0.5, samples=0)], 1.0)}
 

@@ -182,6 +182,16 @@ def test_on_notice_all_stop_and_the_run_ends_once_the_step_is_saved():
     assert ws.state.outcome.details == {"step": 4}
 
 
+def test_an_exit_does_not_count_on_a_step_that_was_lost():
+    ws = exiting(Checkpoint())
+    ws.form()
+    ws.feed(ev.RungReached(commit=commit(2), rung="durable"), ev.RungReached(commit=commit(3), rung="local"))
+    ws.feed(ev.RungReached(commit=commit(3), rung="staged"))
+    ws.tick(Limits().exit_timeout_s + 1.0)
+    assert "step 2 is the newest one saved" in ws.state.outcome.message
+    assert ws.state.outcome.details == {"step": 2}
+
+
 def test_an_exit_does_not_wait_for_ever():
     ws = exiting(Checkpoint())
     ws.form()

@@ -331,7 +331,15 @@ def test_a_policy_sees_what_the_tiers_hold():
     ws = running(Kind.SHRINK, checkpoint=Checkpoint())
     ws.feed(ev.RungReached(commit=commit(3), rung="local"), ev.RungReached(commit=commit(1), rung="durable"))
     ws.feed(ev.RungReached(commit=commit(2), rung="local"))
-    assert seen_by(ws).tier_steps == {"local": 3, "durable": 1}
+    assert seen_by(ws).tier_steps == {"staged": 3, "local": 3, "replicated": 1, "durable": 1}
+    ws.feed(ev.RungReached(commit=commit(3), rung="staged"))
+    assert seen_by(ws).tier_steps == {"staged": 3, "local": 1, "replicated": 1, "durable": 1}
+
+
+def test_what_is_lost_is_nothing_to_fall_back_to():
+    ws = running(Kind.SHRINK, checkpoint=Checkpoint())
+    ws.feed(ev.RungReached(commit=commit(3), rung="local"), ev.RungReached(commit=commit(3), rung=""))
+    assert seen_by(ws).tier_steps == {}
 
 
 def test_a_policy_is_told_that_a_node_is_lost():

@@ -1,5 +1,6 @@
 """What a report shows of a run, from the lines of its journal."""
 
+import itertools
 import json
 from dataclasses import asdict
 
@@ -100,6 +101,39 @@ def test_a_published_measure_has_the_parts_that_its_authors_name(night):
     parts = dict(library.parts)
     assert library.name.startswith("ml-goodput-measurement") and parts["TPU_INITIALIZATION"] > 0
     assert all(seconds > 0 for seconds in parts.values()), "what is nothing is left out"
+
+
+def test_a_step_that_falls_back_leaves_the_rungs_that_it_was_on():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.form(["w0", "w1"])
+    scribe.steps(10, replicas=2)
+    scribe.rung("durable", 2)
+    scribe.rung("replicated", 4)
+    scribe.rung("local", 8)
+    scribe.rung("staged", 8)
+    assert _newest(scribe) == {"staged": 8, "local": 4, "replicated": 4, "durable": 2}
+    scribe.lost(8)
+    scribe.lost(4)
+    assert _newest(scribe) == {"staged": 2, "local": 2, "replicated": 2, "durable": 2}
+    now = made(scribe.lines)
+    local = next(one for one in now.rungs if one.name == "local")
+    assert [step for step, _ in itertools.groupby(local.values)] == [2, 4, 8, 4, 2]
+
+
+def test_where_all_is_lost_no_step_is_told():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.form(["w0", "w1"])
+    scribe.steps(10, replicas=2)
+    scribe.rung("local", 8)
+    scribe.lost(8)
+    assert _newest(scribe) == {"staged": -1, "local": -1}
+    assert made(scribe.lines).summaries["rungs"] == "The newest step that is committed 9, staged none, local none."
+
+
+def _newest(scribe):
+    return {one.name: one.values[-1] for one in made(scribe.lines).rungs if one.name != "committed"}
 
 
 def test_a_step_is_staged_when_all_its_shards_are():

@@ -239,7 +239,7 @@ class Report:
         sizes: replicas of generations. throughput: samples a second. losses: of stable steps; metric: its name.
         retries: steps of `losses` that were not committed at the first try; retried: how many there were in all;
             redone: of these, from a checkpoint.
-        rungs: the newest step that has come to each rung of the checkpoint ladder, over time.
+        rungs: the newest step on each rung of the checkpoint ladder, over time; -1: what was there is lost.
         stalls: checkpoint costs in the ledger, by category. decisions: on intervals, the newest, which are last;
             decided: how many there were in all.
         stragglers: slowest first. paced: of so many workers.

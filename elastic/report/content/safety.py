@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from elastic.control.values import Rung
+from elastic.control.values import Rung, on_rungs
 from elastic.report.content.model import Decision
 from elastic.report.content.steps import begins_anew
 from elastic.report.content.thinning import Curve
@@ -29,7 +29,8 @@ class Safety:
             "Form": self._formed,
             "StepStable": self._stable,
             "ShardStaged": self._staged,
-            "CheckpointRung": self._rung,
+            "CheckpointRung": lambda at_s, line: self._stands(at_s, line["commit"]["step"], line["rung"]),
+            "StepLost": lambda at_s, line: self._stands(at_s, line["commit"]["step"], ""),
             "IntervalChosen": lambda at_s, line: self._decided(at_s, line["tier"], line["reason"]),
             "UploadInterval": lambda at_s, line: self._decided(at_s, "persistent", line["reason"]),
             "PeersChosen": lambda at_s, line: self._decided(at_s, "copies", line["reason"]),
@@ -60,20 +61,18 @@ class Safety:
         shards = self._shards.setdefault((step, line["commit"]["lineage"]), set())
         shards.add(line["shard"])
         if len(shards) >= line["shards"]:
-            self._reached(at_s, RUNGS[0], step)
+            if step > self.newest.get(RUNGS[0], -1):  # else the ladder may know more of it already
+                self._stands(at_s, step, RUNGS[0])
             self._shards = {key: part for key, part in self._shards.items() if key[0] > step}
         elif len(self._shards) > _MOST_IN_PART:
             del self._shards[next(iter(self._shards))]
 
-    def _rung(self, at_s: float, line: Mapping[str, Any]) -> None:
-        step, rung = line["commit"]["step"], RUNGS.index(line["rung"])
-        for lower in RUNGS[: rung + 1]:
-            self._reached(at_s, lower, step)
-
-    def _reached(self, at_s: float, rung: str, step: int) -> None:
-        if step > self.newest.get(rung, -1):
-            self.newest[rung] = step
-            self.curves[rung].put(at_s, step)
+    def _stands(self, at_s: float, step: int, rung: str) -> None:
+        """It has come to the rung, or fell back to it; empty: nobody holds it any more."""
+        before, self.newest = self.newest, on_rungs(self.newest, step, rung)
+        for one, newest in self.newest.items():
+            if newest != before.get(one):
+                self.curves[one].put(at_s, newest)
 
     def _degraded(self, at_s: float, line: Mapping[str, Any]) -> None:
         self._decided(at_s, line.get("rung", "replicated"), line["reason"] or "as asked for again")

@@ -1,7 +1,7 @@
 """Pure. What each part of a report shows, in a sentence: for who does not see the charts, and for who does."""
 
 from elastic.report.content.model import Report
-from elastic.report.content.words import duration, several
+from elastic.report.content.words import duration, numbered, several
 
 _NO_CHECKPOINTS = "No checkpoint is told of: fit(checkpoint=...) says how safe each step is made."
 
@@ -99,7 +99,7 @@ def _losses(report: Report) -> str:
 
 
 def _rungs(report: Report) -> str:
-    newest = [f"{one.name} {one.values[-1]:.0f}" for one in report.rungs if one.values]
+    newest = [f"{one.name} {numbered(one.values[-1])}" for one in report.rungs if one.values]
     if len(newest) < 2:
         return _NO_CHECKPOINTS
     return f"The newest step that is {', '.join(newest)}."

@@ -15,6 +15,11 @@ def several(names: Sequence[str]) -> str:
     return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} others"
 
 
+def numbered(step: float) -> str:
+    """The step; "none" before the first."""
+    return f"{step:.0f}" if step >= 0 else "none"
+
+
 def duration(seconds: float) -> str:
     """As "0.13 s", "2 min 5 s", "3 h 20 min"."""
     if seconds < 10:
