@@ -77,6 +77,14 @@ def test_a_dash_is_standard_output(form: list[str], run: Path, tmp_path: Path, m
     assert not (tmp_path / "-").exists()
 
 
+def test_a_step_beyond_a_million_is_told_as_it_is(tmp_path: Path) -> None:
+    scribe = a_night()
+    scribe.rung("local", 1234567)
+    run = written(scribe.lines, tmp_path / "runs" / "night")
+    assert json.loads(elastic("status", run, "--json").output)["safe_steps"]["local"] == 1234567
+    assert "1234567" in elastic("status", run).output
+
+
 def test_status_for_programs_and_for_people(run: Path) -> None:
     facts = json.loads(elastic("status", run, "--json").output)
     assert set(facts) >= HEADLINE

@@ -7,6 +7,12 @@ from elastic.report.content.model import Series
 _MS_DIGITS = 3
 
 
+def _short(value: float) -> float:
+    """Six digits tell enough of what is measured; what is counted, as steps are, stays as it is."""
+    whole = float(value)
+    return whole if whole.is_integer() else float(f"{value:.6g}")
+
+
 @dataclass(slots=True)
 class _Stretch:
     """The lowest, highest and last of the values of a stretch of time, each with its moment."""
@@ -55,7 +61,7 @@ class Curve:
         return Series(
             name=self._name,
             at_s=tuple(round(at_s - began_s, _MS_DIGITS) for at_s, _ in points),
-            values=tuple(float(f"{value:.6g}") for _, value in points),
+            values=tuple(_short(value) for _, value in points),
         )
 
     def _put(self, stretch: _Stretch) -> None:
@@ -127,7 +133,7 @@ class Rate:
         return Series(
             name=self._name,
             at_s=tuple(round((self._start(n) + ends[n]) / 2 - began_s, _MS_DIGITS) for n in kept),
-            values=tuple(float(f"{self._sums.get(n, 0.0) / lengths[n]:.6g}") for n in kept),
+            values=tuple(_short(self._sums.get(n, 0.0) / lengths[n]) for n in kept),
         )
 
     def _bin(self, at_s: float) -> int:
