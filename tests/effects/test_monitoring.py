@@ -44,7 +44,19 @@ def seen(durable: str, steps: str, running: str, pid: int = 0) -> dict[str, str]
 STORIES: dict[str, dict[str, dict[str, str]]] = {
     "ElasticNoProgress": {
         "on": {'steps_total{run="r"}': "50x60", 'phase{run="r",phase="running"}': "1x60"},
+        "on, though it never made a step": {'phase{run="r",phase="running"}': "1x60"},
+        "on, with a new driver that makes none": {
+            'steps_total{run="r",pid="1"}': "50+1x20",
+            'phase{run="r",pid="1",phase="running"}': "1x20",
+            'phase{run="r",pid="2",phase="running"}': "_x22 1x37",
+        },
         "off": {'steps_total{run="r"}': "50+1x60", 'phase{run="r",phase="running"}': "1x60"},
+        "off, since it has just begun": {'phase{run="r",phase="running"}': "_x45 1x14"},
+        "off, since it has waited until now": {
+            'steps_total{run="r"}': "50x60",
+            'phase{run="r",phase="waiting"}': "1x44 0x15",
+            'phase{run="r",phase="running"}': "0x44 1x15",
+        },
         "off, since it waits": {'steps_total{run="r"}': "50x60", 'phase{run="r",phase="running"}': "0x60"},
     },
     "ElasticBelowMinimum": {
