@@ -13,14 +13,13 @@ Make = Callable[[Metric], Any]
 
 
 def made_by_ray(metric: Metric) -> Any:
-    """A metric as Ray knows it."""
+    """A metric as Ray knows it; a counter is a gauge of what it has come to, since Ray's own begin with an amount."""
     from ray.util import metrics
 
     tags = ("run", *metric.tags)
     if metric.kind is MetricKind.HISTOGRAM:
         return metrics.Histogram(PREFIX + metric.name, metric.what, boundaries=list(metric.bounds), tag_keys=tags)
-    kind = metrics.Gauge if metric.kind is MetricKind.GAUGE else metrics.Counter
-    return kind(PREFIX + metric.name, metric.what, tag_keys=tags)
+    return metrics.Gauge(PREFIX + metric.name, metric.what, tag_keys=tags)
 
 
 class Series:
@@ -35,9 +34,14 @@ class Series:
         self._run = run
         self._metrics = {metric.name: (metric, make(metric)) for metric in metrics}
         self._shown: dict[str, set[tuple[str, ...]]] = {}
+        counters = (metric for metric, _ in self._metrics.values() if metric.kind is MetricKind.COUNTER)
+        self._sums = {(metric.name, tags): 0.0 for metric in counters for tags in metric.zeros}
 
     def show(self, samples: Sequence[Sample]) -> None:
-        """Series of a gauge that are not told any more go to 0: Ray would show their last value for ever."""
+        """Series of a gauge that are not told any more go to 0: Ray would show their last value for ever.
+
+        Sums are told again: Ray forgets what it hears once.
+        """
         told: dict[str, set[tuple[str, ...]]] = {}
         for sample in samples:
             told.setdefault(sample.name, set()).add(sample.tags)
@@ -45,6 +49,7 @@ class Series:
         for name, series in self._shown.items():
             self.record(Sample(name, 0.0, tags) for tags in series - told.get(name, set()))
         self._shown = told
+        self.record(Sample(name, 0.0, tags) for name, tags in list(self._sums))
 
     def record(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
@@ -54,8 +59,10 @@ class Series:
                 made.set(sample.value, tags)
             elif metric.kind is MetricKind.HISTOGRAM:
                 made.observe(sample.value, tags)
-            elif sample.value > 0:
-                made.inc(sample.value, tags)
+            else:
+                so_far = self._sums.get((sample.name, sample.tags), 0.0) + sample.value
+                self._sums[sample.name, sample.tags] = so_far
+                made.set(so_far, tags)
 
 
 class GpuSeries:

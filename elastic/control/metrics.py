@@ -38,6 +38,7 @@ class Metric:
 
     Attributes:
         name: unit last. tags: beside `run`, which each has. bounds: of a histogram's buckets, ascending.
+        known: of a counter with one tag, the values that it is told of from the start, as 0.
     """
 
     name: str
@@ -45,6 +46,12 @@ class Metric:
     what: str
     tags: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
+    known: tuple[str, ...] = ()
+
+    @property
+    def zeros(self) -> tuple[tuple[str, ...], ...]:
+        """Tags of the series that a counter begins with: one that began with an amount would show no increase."""
+        return tuple((value,) for value in self.known) if self.tags else ((),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Sample:
 
 
 _STEP_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_RESUME_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+_OF_CLASSES, _CLASSES = ("class",), tuple(kind.value for kind in IncidentClass)
 _G, _C, _H = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM
 
 OF_RUNS = (
@@ -73,9 +80,16 @@ OF_RUNS = (
     Metric(name="resizes_total", kind=_C, what="generations of another size than the one before"),
     Metric(name="phase", kind=_G, what="1 for the phase that the run is in, 0 for the others", tags=("phase",)),
     Metric(name="goodput", kind=_G, what="productive share of this life of the driver, 0 to 1"),
-    Metric(name="incidents_total", kind=_C, what="incidents that were opened", tags=("class",)),
+    Metric(name="incidents_total", kind=_C, what="incidents that were opened", tags=_OF_CLASSES, known=_CLASSES),
     Metric(name="incidents_open", kind=_G, what="incidents under treatment"),
-    Metric(name="resume_seconds", kind=_H, what="first signal to next commit", tags=("class",), bounds=_RESUME_S),
+    Metric(name="resumes_total", kind=_C, what="incidents that ended with a commit", tags=_OF_CLASSES, known=_CLASSES),
+    Metric(
+        name="resume_seconds_total",
+        kind=_C,
+        what="from their first signals to these commits",
+        tags=_OF_CLASSES,
+        known=_CLASSES,
+    ),
     Metric(name="notices_total", kind=_C, what="announced losses of nodes or workers"),
     Metric(name="budget_left", kind=_G, what="incidents that may yet be mended the usual way", tags=("class",)),
     Metric(name="quarantined_nodes", kind=_G, what="nodes that the policy gives no worker"),
@@ -149,7 +163,8 @@ def of_moment(moment: Moment) -> Iterator[Sample]:
         case IncidentOpened():
             yield Sample("incidents_total", 1, (moment.incident.kind.value,))
         case IncidentResolved():
-            yield Sample("resume_seconds", max(0.0, moment.seconds), (moment.incident.kind.value,))
+            yield Sample("resumes_total", 1, (moment.incident.kind.value,))
+            yield Sample("resume_seconds_total", max(0.0, moment.seconds), (moment.incident.kind.value,))
         case Resized():
             yield Sample("resizes_total", 1)
         case NoticeHeard():

@@ -43,6 +43,7 @@ SETTINGS = RunSettings(
     run="r", scaling=Scaling(num_dp_replicas=(2, 4)), limits=Limits(budget_incidents=10, budget_refill_s=100)
 )
 LOST = Incident(number=0, kind=IncidentClass.WORKER_LOST, opened_at_s=10.0)
+RESUMED = [Sample("resumes_total", 1, ("worker lost",)), Sample("resume_seconds_total", 0.5, ("worker lost",))]
 AT = {"run": "r", "at_s": 12.0, "step": 7}
 
 
@@ -140,7 +141,7 @@ def rung(of: Rung, copies: int, degraded: str = "") -> RungReached:
     ("moment", "wanted"),
     [
         (IncidentOpened(**AT, incident=LOST), [Sample("incidents_total", 1, ("worker lost",))]),
-        (IncidentResolved(**AT, incident=LOST, seconds=0.5), [Sample("resume_seconds", 0.5, ("worker lost",))]),
+        (IncidentResolved(**AT, incident=LOST, seconds=0.5), RESUMED),
         (Resized(**AT, generation=2, replicas_before=3, replicas=2), [Sample("resizes_total", 1)]),
         (NoticeHeard(**AT, node="n", worker="", reason=""), [Sample("notices_total", 1)]),
         (NodeQuarantined(**AT, node="n", until_s=99.0), [Sample("quarantines_total", 1)]),
@@ -173,6 +174,7 @@ def test_a_gpu_tells_what_it_knows_and_a_lost_one_nothing():
 def test_names_are_those_that_prometheus_takes_and_say_their_unit():
     assert all(re.fullmatch(r"[a-z][a-z_]*", one.name) for one in METRICS) and len(BY_NAME) == len(METRICS)
     assert all(one.name.endswith("_total") == (one.kind is MetricKind.COUNTER) for one in METRICS)
+    assert all(not one.known or (one.kind is MetricKind.COUNTER and len(one.tags) == 1) for one in METRICS)
     assert all(bool(one.bounds) == (one.kind is MetricKind.HISTOGRAM) for one in METRICS)
     assert len(MOMENTS) == 10, "does the new moment belong to a metric?"
 
