@@ -20,6 +20,7 @@ from elastic.control.state import Phase, RunState, Standing
 from elastic.control.values import IncidentClass, Rung, StepReport
 
 PREFIX = "elastic_"
+WAITS_FOR = ("workers", "hold", "restore")
 SLOWEST = 16  # workers whose scores are told: a series for each of thousands would cost more than it tells
 SLOW = 1.1
 
@@ -79,6 +80,7 @@ OF_RUNS = (
     Metric(name="generation", kind=_G, what="number of the current generation"),
     Metric(name="resizes_total", kind=_C, what="generations of another size than the one before"),
     Metric(name="phase", kind=_G, what="1 for the phase that the run is in, 0 for the others", tags=("phase",)),
+    Metric(name="waits_for", kind=_G, what="1 for what the run waits for: workers, hold, restore", tags=("what",)),
     Metric(name="goodput", kind=_G, what="productive share of this life of the driver, 0 to 1"),
     Metric(name="incidents_total", kind=_C, what="incidents that were opened", tags=_OF_CLASSES, known=_CLASSES),
     Metric(name="incidents_open", kind=_G, what="incidents under treatment"),
@@ -146,6 +148,8 @@ def of_state(state: RunState) -> Iterator[Sample]:
     yield Sample("quarantined_nodes", sum(until_s > now_s for until_s in state.care.quarantine.values()))
     for phase in Phase:
         yield Sample("phase", float(phase is state.phase), (phase.value,))
+    for what in WAITS_FOR:
+        yield Sample("waits_for", float(what == _waits_for(state)), (what,))
     yield from _budgets(state, now_s)
     yield from _scores(state)
     for rung in Rung:
@@ -191,6 +195,17 @@ def of_gpus(node: str, gpus: Iterable[GpuReading]) -> Iterator[Sample]:
         for name, value in seen.items():
             if value is not None and not gpu.lost:
                 yield Sample(name, float(value), (node, str(gpu.index)))
+
+
+def _waits_for(state: RunState) -> str:
+    """One of `WAITS_FOR`, empty while it does not wait; where too few are there for a restore, these come first."""
+    if state.phase is not Phase.WAITING:
+        return ""
+    if state.care.hold is not None:
+        return "hold"
+    there = len(state.standing(Standing.PARKED)) + len(state.standing(Standing.MEMBER))
+    is_enough = there // state.width >= state.settings.scaling.bounds[0]
+    return "restore" if state.restore is not None and is_enough else "workers"
 
 
 def _budgets(state: RunState, now_s: float) -> Iterator[Sample]:

@@ -10,7 +10,7 @@ import yaml
 from elastic.actors.ray_metrics import RayMetrics
 from elastic.actors.series import GpuSeries
 from elastic.control.hardware import GpuReading
-from elastic.control.metrics import OF_RUNS
+from elastic.control.metrics import OF_RUNS, WAITS_FOR
 from elastic.control.moments import IncidentOpened, IncidentResolved
 from elastic.control.state import RunState, WorkerRecord
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Incident, IncidentClass, Member, StepReport, View
@@ -40,6 +40,12 @@ def seen(durable: str, steps: str, running: str, pid: int = 0) -> dict[str, str]
     return {f'rung_step{{{where},rung="durable"}}': durable, f"steps_total{{{where}}}": steps, phase: running}
 
 
+def waiting(what: str) -> dict[str, str]:
+    """Of a run that waits for that; empty: it does not."""
+    series = {f'waits_for{{run="r",what="{one}"}}': f"{int(one == what)}x60" for one in WAITS_FOR}
+    return {**series, 'phase{run="r",phase="waiting"}': f"{int(bool(what))}x60"}
+
+
 # What is seen each minute, from minute 0 on, in the notation of promtool: start+step x times. `on` goes off, `off` not.
 STORIES: dict[str, dict[str, dict[str, str]]] = {
     "ElasticNoProgress": {
@@ -60,8 +66,10 @@ STORIES: dict[str, dict[str, dict[str, str]]] = {
         "off, since it waits": {'steps_total{run="r"}': "50x60", 'phase{run="r",phase="running"}': "0x60"},
     },
     "ElasticBelowMinimum": {
-        "on": {'phase{run="r",phase="waiting"}': "1x60"},
-        "off": {'phase{run="r",phase="waiting"}': "0x60"},
+        "on": waiting("workers"),
+        "off": waiting(""),
+        "off, since it is paused": waiting("hold"),
+        "off, since it restores": waiting("restore"),
     },
     "ElasticGoodputLow": {"on": {'goodput{run="r"}': "0.8x60"}, "off": {'goodput{run="r"}': "0.95x60"}},
     "ElasticIncidentStorm": {

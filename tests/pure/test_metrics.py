@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from elastic.control.care import Bucket, Care
+from elastic.control.care import Bucket, Care, Hold
 from elastic.control.hardware import GpuReading
 from elastic.control.metrics import (
     BY_NAME,
     METRICS,
     PREFIX,
+    WAITS_FOR,
     MetricKind,
     Sample,
     of_gpus,
@@ -33,7 +34,7 @@ from elastic.control.moments import (
     RungDegraded,
     RungReached,
 )
-from elastic.control.state import Phase, RunState, Standing, WorkerRecord
+from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Incident, IncidentClass, Member, Rung, StepReport, View
 from elastic.settings import Checkpoint, Limits, RunSettings, Scaling
 
@@ -78,6 +79,25 @@ def test_that_nothing_is_durable_yet_is_told_where_something_should_be():
     assert not [one for one in of_state(state) if one.name == "rung_step"]
     state = RunState(settings=replace(SETTINGS, checkpoint=Checkpoint(persistent="/mnt/tier")))
     assert [one for one in of_state(state) if one.name.startswith("rung_")] == [Sample("rung_step", -1, ("durable",))]
+
+
+def there(*names):
+    return {name: WorkerRecord(name=name, standing=Standing.PARKED) for name in names}
+
+
+@pytest.mark.parametrize(
+    "what, more",
+    [
+        ("workers", {}),
+        ("hold", {"care": Care(hold=Hold(reason="paused", until_s=9.0))}),
+        ("restore", {"restore": Restoring(), "workers": there("w0", "w1")}),
+        ("workers", {"restore": Restoring(), "workers": there("w0")}),
+        ("", {"phase": Phase.RUNNING}),
+    ],
+)
+def test_what_is_waited_for_is_told(what, more):
+    got = values(of_state(RunState(settings=SETTINGS, **{"phase": Phase.WAITING, **more})))
+    assert {one for one in WAITS_FOR if got["waits_for", one]} == ({what} if what else set())
 
 
 def test_that_a_step_is_lost_is_told():
