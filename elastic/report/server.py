@@ -85,9 +85,14 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SOCKET_S
 
     def do_GET(self) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts, host = urlsplit(self.path), urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        except ValueError:
+            self._send(HTTPStatus.BAD_REQUEST, b"there is no such URL, or no such host\n", "text/plain")
+            return
         query = parse_qs(parts.query)
-        if not self._is_ours():
+        if not self.server.token and host not in LOOPBACK:
+            # A page elsewhere that has its name lead here, to read what only this machine may, is told nothing.
             self._send(HTTPStatus.MISDIRECTED_REQUEST, b"this page is not served under that name\n", "text/plain")
         elif parts.path != "/charts.js" and not self._is_known(query):
             told = b"the page's token is missing or wrong: open the URL that the run has told, ?token=... included\n"
@@ -101,11 +106,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, self.server.live.newer(after, _ASKED_S), "application/json")
         else:
             self._send(HTTPStatus.NOT_FOUND, b"there is /, and /report.json\n", "text/plain")
-
-    def _is_ours(self) -> bool:
-        """A page elsewhere that has its name lead here, to read what only this machine may, is told nothing."""
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-        return bool(self.server.token) or name in LOOPBACK
 
     def _is_known(self, query: dict[str, list[str]]) -> bool:
         if not self.server.token:

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import threading
@@ -136,6 +137,17 @@ def test_a_page_for_others_needs_its_token(run: Path) -> None:
 def test_a_strange_name_that_leads_here_is_told_nothing(url: str, host: str) -> None:
     assert get(url, "/report.json", host=host)[0] == 421
     assert get(url, "/report.json", host="localhost:1234")[0] == 200
+
+
+@pytest.mark.parametrize("target, host", [("/", "["), ("http://[", "localhost")])
+def test_what_cannot_be_read_is_refused_and_no_error_of_the_server(
+    target: str, host: str, url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), LONG_S) as asked:
+        asked.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert asked.recv(64).startswith(b"HTTP/1.1 400 ")
+    assert get(url)[0] == 200 and "Traceback" not in capfd.readouterr().err
 
 
 def test_a_server_that_dies_comes_back(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
