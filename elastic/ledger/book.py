@@ -290,18 +290,10 @@ class Book:
         self.openers[group] = min(step.number, self.openers.get(group, step.number))
         self.size(step.replicas)
         last = self.stretches[-1] if self.stretches else None
-        if last is None or step.committed_s >= last.end_s:
-            since_s = step.since_s or step.started_s
-            begin_s = since_s if last is None or since_s > last.end_s + _JOINED_S else last.end_s
-            end_s = max(begin_s, step.committed_s)
-            if last is None or begin_s > last.end_s or not last.takes(step, self._longest_s()):
-                last = self._stretch(step, min(begin_s, end_s))
-                self.stretches.append(last)
-            took_s = last.add(step, last.end_s, end_s)
-        else:
-            last, took_s = self._insert(step)
+        is_late = last is not None and step.committed_s < last.end_s
+        into, took_s = self._insert(step) if is_late else self._append(step, last)
         says_nothing = step.is_first or step.is_skipped or took_s <= 0  # of how long such steps take
-        last.places.append(-1 if says_nothing else self.usual.setdefault(step.shape, Usual()).add(took_s))
+        into.places.append(-1 if says_nothing else self.usual.setdefault(step.shape, Usual()).add(took_s))
         self.see(step.committed_s)
 
     def _resume(self, step: Step) -> None:
@@ -328,6 +320,18 @@ class Book:
             short_by=short_by,
             worker=step.worker,
         )
+
+    def _append(self, step: Step, last: Stretch | None) -> tuple[Stretch, float]:
+        """A step behind all others: one more of the last stretch, or the first of a new one."""
+        since_s = step.since_s or step.started_s
+        begin_s = since_s if last is None or since_s > last.end_s + _JOINED_S else last.end_s
+        end_s = max(begin_s, step.committed_s)
+        if last is not None and begin_s <= last.end_s and last.takes(step, self._longest_s()):
+            return last, last.add(step, last.end_s, end_s)
+        new = self._stretch(step, min(begin_s, end_s))
+        took_s = new.add(step, new.end_s, end_s)  # first: a line that makes no sense leaves no stretch without steps
+        self.stretches.append(new)
+        return new, took_s
 
     def _insert(self, step: Step) -> tuple[Stretch, float]:
         """A step that is told late: it goes where there is room."""

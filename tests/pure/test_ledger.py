@@ -534,3 +534,16 @@ def test_a_fault_that_came_to_nothing_is_no_cause_of_what_another_did_later():
     account = journal.form(2, took_s=0.5).steps(2).account()
     assert causes(only(account, "worker lost")) == [("kill", "w1")]
     assert causes(only(account, "injected fault")) == [("partition", "n")]
+
+
+def test_a_line_that_makes_no_sense_leaves_the_ledger_as_it_was():
+    journal = Journal().begin().form(2, took_s=1.0).steps(3).sleep(60.0)
+    before = journal.ledger.account(journal.at_s)
+    commit = {"step": 3, "incarnation": 1, "generation": 1, "attempt": 1}
+    took = {"started_at_s": journal.at_s - STEP_S, "committed_at_s": journal.at_s, "times": {"stall_s": None}}
+    report = {"commit": commit, "replicas": 2, "samples": 8, **took}
+    assert not journal.ledger.feed({"t": journal.at_s, "event": "StepStable", "worker": "w0", "report": report})
+    after = journal.ledger.account(journal.at_s)
+    assert (after.steps, after.wall_seconds) == (before.steps, before.wall_seconds)
+    journal.since_s = journal.at_s
+    assert journal.steps(2).ledger.account().steps.kept == 5
