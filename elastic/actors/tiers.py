@@ -15,7 +15,7 @@ from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import Inventory, take_inventory
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
-from elastic.checkpoint.seen import Recorded, Seen, why_nothing
+from elastic.checkpoint.seen import Recorded, Seen, left_for_an_older_one, why_nothing
 from elastic.checkpoint.source import Source, Tier, troubles_of
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
@@ -63,6 +63,9 @@ class Tiers:
         self._found: Candidate | None = None  # by the last look
         self._incarnation = 0
         self._claimed: Claim | None = None  # what is durable of it
+        self._loaded: Claim | None = (
+            None  # the same, once it is restored, until it is recorded that history goes on there
+        )
         self._failure = ""
         self._refused: dict[tuple[int, str], str] = {}  # why, by (step, lineage) that is bad wherever it is
         self._is_closed = threading.Event()
@@ -102,8 +105,10 @@ class Tiers:
 
     def formed(self, view: View, state: RunState) -> None:
         """A generation is being formed; where the history begins, that is recorded before anything is durable."""
+        claim: Claim | None = None
         if view.restored:
-            self._hold(None)
+            claim = self._loaded = self._claimed
+            self._claimed = None
             self._durable = self._durable_up_to(view.resume)
             self._start = view.resume
             self._forks = view.forks
@@ -113,14 +118,15 @@ class Tiers:
             self._forks = view.forks
         else:
             return
-        threading.Thread(target=self._fork, args=(self._forks[-1],), name="elastic-fork", daemon=True).start()
+        threading.Thread(target=self._fork, args=(self._forks[-1], claim), name="elastic-fork", daemon=True).start()
 
     def close(self, keep: bool) -> None:
         """The run is over; keep: what is in memory may be restored by the next life of the driver."""
         self._is_closed.set()
         self._blame()
-        if self._claimed is not None:
-            self._claimed.end()
+        for claim in (self._claimed, self._loaded):
+            if claim is not None:
+                claim.end()
         try:
             self._reach.close()
         except StoreError as error:
@@ -263,6 +269,7 @@ class Tiers:
                 for commit, told in in_parts(inventory.holders, self._run, forks, quarantined)
                 if commit.incarnation < self._incarnation
             ),
+            void=left_for_an_older_one(recorded.durable, forks),
         )
 
     def _records(self, inventory: Inventory) -> Recorded:
@@ -274,6 +281,7 @@ class Tiers:
         if vault is not None and (_is_durable_heard(inventory) or not self._incarnation):
             try:
                 self._recorded = Recorded(
+                    durable=tuple(vault.durable()),
                     forks=tuple(vault.forks()),
                     incarnations=tuple(vault.incarnations()),
                     quarantined=vault.quarantined(),
@@ -292,8 +300,17 @@ class Tiers:
             return resume.step
         return min(self._durable, resume.step - 1)
 
-    def _fork(self, fork: Fork) -> None:
-        """Steps of the old line must not win the next restart. Until it is recorded, this life can commit nothing."""
+    def _fork(self, fork: Fork, claim: Claim | None) -> None:
+        """Steps of the old line must not win the next restart. Until it is recorded, this life can commit nothing.
+
+        Args:
+            claim: on the step that was restored; until then who collects takes those of the old line for better ones.
+        """
+        self._record(fork)
+        if claim is not None:
+            claim.end(wait_s=0.0)
+
+    def _record(self, fork: Fork) -> None:
         vault: Vault | None = self._reach.vault
         while vault is not None:
             try:

@@ -1,16 +1,18 @@
 """Pure. What the tiers of a run hold, as its driver sees it, and why nothing of it may be what the run goes on from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from elastic.checkpoint.catalog import Candidate, Choice, Start
+from elastic.checkpoint.manifest import is_visible
 from elastic.control.values import CommitId, Fork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the persistent tier has on record of a run's lives, beside their steps; see `Vault`."""
+    """What the persistent tier has on record of a run's lives; see `Vault`. `durable`: steps, void ones too."""
 
+    durable: tuple[CommitId, ...] = ()
     forks: tuple[Fork, ...] = ()
     incarnations: tuple[int, ...] = ()
     quarantined: Mapping[CommitId, str] = field(default_factory=dict)
@@ -26,6 +28,7 @@ class Seen:
         silent: a sentence for each tier that gave no answer. is_durable_heard: the persistent tier, if any, gave one.
         quarantined: a sentence for each whole step that is left out. unread: for each durable one that cannot be read.
         broken: for each of an earlier life of which shards are nowhere.
+        void: durable steps that the history has left for an older one; none of those that it has left for nothing.
     """
 
     candidates: tuple[Candidate, ...]
@@ -37,6 +40,15 @@ class Seen:
     quarantined: tuple[str, ...]
     unread: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    void: tuple[int, ...] = ()
+
+
+def left_for_an_older_one(durable: Iterable[CommitId], forks: Iterable[Fork]) -> tuple[int, ...]:
+    """See `Seen.void`, newest first: where a run has begun anew, all steps before that were given up on purpose."""
+    lines = tuple(forks)
+    beginnings = tuple(fork for fork in lines if fork.step < 0)
+    void = {one.step for one in durable if is_visible(one, beginnings) and not is_visible(one, lines)}
+    return tuple(sorted(void, reverse=True))
 
 
 def why_nothing(seen: Seen, choice: Choice, story: str, tries: int) -> str:
@@ -62,4 +74,10 @@ def why_nothing(seen: Seen, choice: Choice, story: str, tries: int) -> str:
     if seen.broken:
         bad = "; ".join((seen.broken[0], *seen.silent))
         return f"{bad}: start the run again when the node that holds it is back, or under another name to begin anew"
+    if seen.void:
+        bad = "; ".join((f"step {seen.void[0]} is the newest of them", *seen.silent))
+        return (
+            f"all durable steps are void, since the run went back to an older one, of which nothing is left ({bad}): "
+            "start the run under another name to begin anew"
+        )
     return "; ".join(seen.silent)

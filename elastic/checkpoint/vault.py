@@ -214,6 +214,10 @@ class Vault:
         """Durable steps, newest first: those on the newest line of history, or all. What cannot be read is left out."""
         return self.looked(also_void=also_void)[0]
 
+    def durable(self) -> list[CommitId]:
+        """Steps that have a COMMIT, their attempts left at 0: void ones, and what cannot be read, too."""
+        return [commit for name in self._names("commits") if (commit := parse_name(name)) is not None]
+
     def looked(self, *, also_void: bool = False) -> tuple[list[Committed], dict[CommitId, str]]:
         """`commits`; and of those whose COMMIT is there, and cannot be read, why: a sentence each."""
         found, unread, forks = list[Committed](), dict[CommitId, str](), [] if also_void else self.forks()

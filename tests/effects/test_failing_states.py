@@ -67,6 +67,11 @@ class Life:
 
     def started(self, resume: CommitId) -> None:
         """Its workers hold that state."""
+        fork = self.formed(resume)
+        eventually(lambda: fork in self.vault.forks(), "the fork is recorded")
+
+    def formed(self, resume: CommitId) -> Fork:
+        """The same, whether that can be recorded or not."""
         fork = Fork(incarnation=self.incarnation, generation=1, step=resume.step)
         self.forks = (*self.forks, fork)
         view = View(
@@ -81,7 +86,7 @@ class Life:
             forks=self.forks,
         )
         self.tiers.formed(view, RunState(settings=RunSettings(run=RUN)))
-        eventually(lambda: fork in self.vault.forks(), "the fork is recorded")
+        return fork
 
     def ended(self, ending: Ending, published: int) -> None:
         outcome = Outcome(ending=ending, message=SAID)

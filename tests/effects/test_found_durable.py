@@ -1,21 +1,25 @@
 """Effect. C7, C8: what is durable stays: until it is loaded, whoever collects, and where nobody can read it."""
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from elastic.actors import tiers
 from elastic.checkpoint import seal
 from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import SKEW_S, BusyError
-from elastic.checkpoint.store import MissingError
+from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.stores import open_store
 from elastic.checkpoint.vault import Vault, open_vault
 from elastic.checkpoint.vault_cleaning import collected
 from elastic.control.state import Restoring, RunState
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, Fork
 from elastic.settings import Keep, RunSettings
-from tests.effects.helpers import eventually
+from tests.effects.helpers import LONG_S, eventually
 from tests.effects.test_failing_states import RUN, Life
 from tests.effects.test_vault_cleaning import Clock
 from tests.effects.vault_parts import made_durable, what_is_read
@@ -53,6 +57,50 @@ def test_c07_c08_what_was_found_stays_from_the_find_until_it_is_loaded(tmp_path:
     life.started(found.commit)
     name = vault.commits()[0].name
     eventually(lambda: not vault.leases.is_taken(name, is_durable=True), "the lease is over")
+    life.tiers.close(keep=True)
+
+
+def test_c07_what_was_loaded_stays_until_it_is_recorded_that_history_goes_on_from_it(
+    tmp_path: Path, vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then steps of the old line are better ones for whoever collects."""
+    life, fork, is_down, tried = Life(tmp_path), Vault.fork, threading.Event(), threading.Event()
+    is_down.set()
+
+    def failing(vault: Vault, *about: Any) -> None:
+        tried.set()
+        if is_down.is_set():
+            raise StoreError("unavailable")
+        fork(vault, *about)
+
+    monkeypatch.setattr(tiers, "_AGAIN_S", PAUSE_S)
+    monkeypatch.setattr(Vault, "fork", failing)
+    found = life.found(at_most=10)
+    life.tiers.heed(found, wanted(found.commit))
+    assert found.commit is not None
+    life.formed(found.commit)
+    assert tried.wait(LONG_S)
+    time.sleep(10 * PAUSE_S)
+    assert steps_after_collecting(vault) == [30, 10]
+    is_down.clear()
+    eventually(lambda: steps_after_collecting(vault) == [10], "the lease on what is the newest good step is over")
+    eventually(lambda: not any(one.name in ("elastic-fork", "elastic-claim") for one in threading.enumerate()), "end")
+    life.tiers.close(keep=True)
+
+
+def test_c08_nothing_is_begun_over_durable_steps_that_are_void(tmp_path: Path, vault: Vault) -> None:
+    """A life went back to a step that only its peers had, and was lost before its first COMMIT."""
+    vault.register("test")
+    vault.fork(Fork(incarnation=vault.incarnation, generation=1, step=5))
+    life = Life(tmp_path)
+    found = life.found()
+    assert found.commit is None
+    assert "void" in found.error and "step 30 is the newest" in found.error and "another name" in found.error
+    life.tiers.close(keep=True)
+    vault.register("test")
+    vault.fork(Fork(incarnation=vault.incarnation, generation=1, step=-1))
+    life = Life(tmp_path)
+    assert (life.found().commit, life.found().error) == (None, ""), "it has begun anew already"
     life.tiers.close(keep=True)
 
 
