@@ -1,6 +1,7 @@
 """Effect. A run's checkpoint tiers as its driver uses them: which life this is, and what can be restored."""
 
 import functools
+import itertools
 import logging
 import os
 import socket
@@ -8,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from elastic.checkpoint.catalog import Candidate, Holder, Start, candidates, in_parts, next_candidate
+from elastic.checkpoint.catalog import Candidate, Choice, Holder, Start, candidates, in_parts, next_candidate
 from elastic.checkpoint.catalog import Ending as StartEnding
 from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import BusyError
-from elastic.checkpoint.reach import Reach
+from elastic.checkpoint.reach import NEWEST, Reach
 from elastic.checkpoint.reader import Inventory, take_inventory
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
 from elastic.checkpoint.seen import Recorded, Seen, left_for_an_older_one, why_nothing
@@ -137,19 +138,13 @@ class Tiers:
     def _find(self, at_most: int | None, without: Bad) -> None:
         try:
             self._condemn(without)
-            seen = self._look(is_newest_wanted=at_most is None and not without)
+            seen, choice = self._choose(at_most, without)
         except Exception as error:  # whatever it is, the controller waits for an answer
             told = f"{type(error).__name__}: {error}"
             self._emit(ev.RestoreFound(commit=None, error=told))
             return
-        those = self._wanted(seen, at_most, without)
-        # Who asks for a step by its number wants it, whatever came of it.
-        starts = seen.starts if at_most is None else ()
-        choice = next_candidate(those, starts, _TRIES)
-        while choice.candidate is not None and not self._claim(choice.candidate):
-            those.remove(choice.candidate)
-            choice = next_candidate(those, starts, _TRIES)
-        story = "; ".join(f"step {one.step}: {one.told}" for one in starts if (one.step, one.lineage) in choice.bad)
+        bad = [one for one in seen.starts if (one.step, one.lineage) in choice.bad]
+        story = "; ".join(f"step {one.step}: {one.told}" for one in bad)
         if choice.bad:
             steps = ", ".join(str(step) for step, _ in choice.bad)
             log.warning("steps left out, since training failed soon after them in %d lives: %s", _TRIES, steps)
@@ -164,6 +159,25 @@ class Tiers:
         self._hold(None)
         why = why_nothing(seen, choice, story, _TRIES)
         self._emit(ev.RestoreFound(commit=None, reason=why or "no step is whole", error=why))
+
+    def _choose(self, at_most: int | None, without: Bad) -> tuple[Seen, Choice]:
+        """What is seen, and what to take of it; farther back in the persistent tier as long as that is nothing."""
+        for newest in itertools.count(NEWEST, NEWEST):
+            is_newest_wanted = at_most is None and not without
+            seen = self._look(is_newest_wanted=is_newest_wanted, newest=newest, at_most=at_most)
+            choice = self._claimed_one(seen, self._wanted(seen, at_most, without), at_most)
+            if choice.candidate is not None or not seen.is_durable_heard or not self._reach.has_older:
+                break
+        return seen, choice
+
+    def _claimed_one(self, seen: Seen, those: list[Candidate], at_most: int | None) -> Choice:
+        # Who asks for a step by its number wants it, whatever came of it.
+        starts = seen.starts if at_most is None else ()
+        choice = next_candidate(those, starts, _TRIES)
+        while choice.candidate is not None and not self._claim(choice.candidate):
+            those.remove(choice.candidate)
+            choice = next_candidate(those, starts, _TRIES)
+        return choice
 
     def _wanted(self, seen: Seen, at_most: int | None, without: Bad) -> list[Candidate]:
         """Where the persistent tier is silent, only what is as new as all that is known to be there."""
@@ -237,9 +251,13 @@ class Tiers:
         """Whether those who have not answered can be done without, see `take_inventory`."""
         return False
 
-    def _look(self, is_newest_wanted: bool = False) -> Seen:
+    def _look(self, is_newest_wanted: bool = False, newest: int = NEWEST, at_most: int | None = None) -> Seen:
+        """
+        Args:
+            newest, at_most: durable steps to look at, see `Reach.sources`.
+        """
         enough = functools.partial(self._is_enough, is_newest_wanted)
-        sources = self._reach.sources()
+        sources = self._reach.sources(newest, at_most)
         inventory = take_inventory(sources, self._timeout_s, enough=enough)
         found = [holder.manifest for holder in inventory.holders]
         recorded = self._records(inventory)

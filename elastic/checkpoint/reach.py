@@ -10,7 +10,7 @@ from elastic.checkpoint.vault import Vault, open_vault
 from elastic.checkpoint.vault_source import VaultSource
 from elastic.settings import Checkpoint
 
-NEWEST = 16  # durable steps that a restore looks at
+NEWEST = 16  # durable steps that a restore looks at, before it looks at older ones
 
 
 class Reach:
@@ -45,13 +45,23 @@ class Reach:
             self._vault = open_vault(self._checkpoint.persistent, self._run, switch=self._switch)
         return self._vault
 
-    def sources(self) -> list[Source]:
-        """All there are, nearest first."""
+    @property
+    def has_older(self) -> bool:
+        """Whether there are durable steps that the last look at `sources` has not come to."""
+        return self._durable is not None and self._durable.has_older
+
+    def sources(self, newest: int = NEWEST, at_most: int | None = None) -> list[Source]:
+        """All there are, nearest first.
+
+        Args:
+            newest, at_most: durable steps to look at, see `VaultSource`.
+        """
         near: list[Source] = [self._memory] if self._disk is None else [self._memory, self._disk]
         found = [*near, *self._more()]
         vault = self.vault
         if vault is not None:
-            self._durable = self._durable or VaultSource(vault, newest=NEWEST)
+            self._durable = self._durable or VaultSource(vault)
+            self._durable.newest, self._durable.at_most = newest, at_most
             found.append(self._durable)
         return found
 

@@ -20,7 +20,10 @@ class VaultSource:
 
     Reading a step takes a lease on it, which `close` gives up.
 
-    Attribute `troubles`: what the last `manifests` found of durable steps and could not use, a sentence each.
+    Attributes:
+        troubles: what the last `manifests` found of durable steps and could not use, a sentence each.
+        newest, at_most: where no step is asked for it looks at so many of the newest durable ones, and at as many of
+            those up to `at_most`; None: at all. has_older: whether the last `manifests` has left out older ones.
     """
 
     tier = Tier.PERSISTENT
@@ -29,10 +32,11 @@ class VaultSource:
     def __init__(self, vault: Vault, *, newest: int | None = None, known: Sequence[Manifest] = ()) -> None:
         """
         Args:
-            newest: look at so many of the newest durable steps where none is asked for; None: at all.
-            known: manifests that are in the vault, and need not be read again.
+            newest: see there. known: manifests that are in the vault, and need not be read again.
         """
-        self._vault, self._newest = vault, newest
+        self._vault, self.newest = vault, newest
+        self.at_most: int | None = None
+        self.has_older = False
         self.where = vault.where
         self.troubles: list[str] = []
         self._manifests = {(name_of(one.commit), one.shard, one.shards): one for one in known}
@@ -40,8 +44,9 @@ class VaultSource:
         self._lock = threading.Lock()
 
     def manifests(self, step: int | None = None) -> Sequence[Manifest]:
+        self.has_older = False  # until it is known
         records, unread = self._vault.looked()
-        records = records[: self._newest] if step is None else [one for one in records if one.commit.step == step]
+        records = self._among(records) if step is None else [one for one in records if one.commit.step == step]
         wanted = [(record, shard) for record in records for shard in range(record.shards)]
         found = self._vault.all_of(self._manifest, wanted, f"{self.where}: manifests")
         wrong = [trouble for trouble in found if isinstance(trouble, str)]
@@ -81,6 +86,12 @@ class VaultSource:
             leases, self._leases = list(self._leases.values()), {}
         for lease in leases:
             lease.release()
+
+    def _among(self, records: Sequence[Committed]) -> list[Committed]:
+        early = [one for one in records if self.at_most is None or one.commit.step <= self.at_most]
+        self.has_older = self.newest is not None and len(early) > self.newest
+        wanted = {one.name for one in (*records[: self.newest], *early[: self.newest])}
+        return [one for one in records if one.name in wanted]
 
     def _manifest(self, wanted: tuple[Committed, int]) -> Manifest | str:
         record, shard = wanted

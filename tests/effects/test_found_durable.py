@@ -150,6 +150,39 @@ def test_a_claim_lasts_as_long_as_somebody_waits_for_workers(tmp_path: Path) -> 
     assert not vault.leases.is_taken(new.name, is_durable=True)
 
 
+MANY = range(1, 21)  # more than one look comes to
+
+
+@pytest.fixture
+def long_run(tmp_path: Path) -> Vault:
+    opened = open_vault(str(tmp_path / "store"), RUN)
+    opened.register("test")
+    for step in MANY:
+        made_durable(opened, step)
+    return opened
+
+
+@pytest.mark.parametrize("at_most", [1, 3, 20])
+def test_an_old_durable_step_is_found_by_its_number(tmp_path: Path, long_run: Vault, at_most: int) -> None:
+    life = Life(tmp_path)
+    found = life.found(at_most=at_most)
+    assert found.commit is not None and found.commit.step == at_most
+    life.tiers.close(keep=True)
+
+
+def test_an_old_durable_step_is_found_where_no_newer_one_will_do(tmp_path: Path, long_run: Vault) -> None:
+    left_out = [record.commit for record in long_run.commits() if record.commit.step > 2]
+    for commit in left_out[:9]:
+        long_run.quarantine(commit, "wrong bytes")
+    life = Life(tmp_path)
+    found = life.found(without=tuple(left_out[9:]))
+    assert found.commit is not None and found.commit.step == 2
+    for record in long_run.commits():
+        long_run.quarantine(record.commit, "wrong bytes")
+    assert "every whole step is in quarantine" in life.found().error, "there are no older ones"
+    life.tiers.close(keep=True)
+
+
 def of_another_version(data: bytes) -> bytes:
     body = seal.opened(data, 1, "it")
     return seal.sealed(body, 2)
