@@ -67,9 +67,9 @@ def _wanted(good: Sequence[Committed], keep: Keep) -> dict[str, str]:
     measured = [record for record in good if not isnan(record.metrics.get(keep.metric, nan))]
     for record in sorted(measured, key=lambda record: sign * record.metrics[keep.metric])[: keep.best]:
         wanted[record.name] = f"among the {keep.best} best by {keep.metric}"
-    for record in good:
-        if keep.every and record.commit.step % keep.every == 0:
-            wanted[record.name] = f"every {keep.every} steps"
+    if keep.every:  # no later step can take its place, so what is kept once stays
+        firsts = {record.commit.step // keep.every: record for record in good}
+        wanted |= {record.name: f"the first in each {keep.every} steps" for record in firsts.values()}
     for record in good[: keep.last]:
         wanted[record.name] = f"among the last {keep.last}"
     wanted[good[0].name] = "the newest good step"

@@ -176,7 +176,9 @@ def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> 
 @click.argument("run")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted, and why.")
 @click.option("--keep-last", type=click.IntRange(min=1), default=2, show_default=True, help="Newest steps (Keep.last).")
-@click.option("--keep-every", type=click.IntRange(min=0), default=0, help="Steps divisible by it (Keep.every).")
+@click.option(
+    "--keep-every", type=click.IntRange(min=0), default=0, help="The first in each so many steps (Keep.every)."
+)
 @click.option("--keep-best", type=click.IntRange(min=0), default=0, help="So many by --metric (Keep.best).")
 @click.option("--metric", default="loss", show_default=True)
 @click.option("--mode", type=click.Choice(["min", "max"]), default="min", show_default=True)

@@ -32,7 +32,7 @@ class Keep:
 
     Attributes:
         last: newest steps. (steps; default 2: one, and the one before it should it prove bad)
-        every: steps divisible by it, for ever; 0: none. (optimizer steps; default 0: storage costs money)
+        every: the first in each so many steps, for ever; 0: none. (optimizer steps; default 0: storage costs money)
         best: so many with the best value of `metric`. (steps; default 0: not every run reports a metric to go by)
         metric: a name given to step.report. (text; default loss: what most runs report)
         mode: whether "min" or "max" is best. (min or max; default min: for a loss)

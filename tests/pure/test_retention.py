@@ -26,7 +26,7 @@ TEN = [record(step, loss=abs(step - 35.0)) for step in range(10, 110, 10)]
 
 def test_the_settings_are_followed():
     assert kept(TEN, Keep(last=2)) == [100, 90]
-    assert kept(TEN, Keep(last=1, every=40)) == [100, 80, 40]
+    assert kept(TEN, Keep(last=1, every=40)) == [100, 80, 40, 10]
     assert kept(TEN, Keep(last=1, best=2)) == [100, 40, 30]
     assert kept(TEN, Keep(last=1, best=2, mode="max")) == [100, 90]
     assert kept(TEN, Keep(last=1, best=3, metric="accuracy")) == [100]
@@ -71,6 +71,20 @@ def test_void_steps_go_and_do_not_count():
 def test_without_a_good_step_nothing_goes():
     assert kept(TEN, Keep(last=1), bad=[each.name for each in TEN]) == [*range(100, 0, -10)]
     assert kept(TEN, Keep(last=1), forks=[Fork(incarnation=9, generation=1, step=-1)]) == [*range(100, 0, -10)]
+
+
+@given(
+    st.lists(st.integers(0, 60), unique=True, min_size=1, max_size=20).map(sorted),
+    st.integers(1, 20),
+    st.integers(1, 3),
+)
+def test_of_each_so_many_steps_the_first_stays_however_often_is_collected(steps, every, last):
+    """Uploads come when they are due, at any step: few of them are divisible by anything."""
+    there = []
+    for step in steps:
+        there = [v.record for v in judged([*there, record(step)], Keep(last=last, every=every)) if v.is_kept]
+    firsts = {step // every: step for step in reversed(steps)}
+    assert {each.commit.step for each in there} == {*firsts.values(), *steps[-last:]}
 
 
 @given(st.data())
