@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ from elastic.actors.tiers import Tiers
 from elastic.checkpoint.catalog import Candidate, Holder, candidates
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.remembered import Remembered
+from elastic.checkpoint.reported import Reported
 from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
 from elastic.checkpoint.source import Source, Tier
 from elastic.control import events as ev
@@ -30,7 +31,6 @@ log = logging.getLogger("elastic")
 _FLUSH_S = 600.0
 _DISK_S = 60.0  # a disk that is full, or slow, is no reason to wait for long
 _POLL_S = 0.05
-_KEPT_METRICS = 256
 _TOLD_S = 5.0
 _ASK_S = 0.5
 _ANNOUNCE_S = 5.0  # then workers may read what their nodes bring, too
@@ -61,7 +61,7 @@ class RayTiers(Tiers):
         self._crash = crash
         self._is_persistent = checkpoint.persistent is not None
         self._keeper: Keeper | None = None
-        self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
+        self._reported = Reported()
         self._staged = self._on_disk = -1
         self._homes: Mapping[str, set[int]] = {}
         self._worry = ""
@@ -91,6 +91,7 @@ class RayTiers(Tiers):
         match event:
             case ev.ShardStaged() if event.worker in state.workers:
                 self._staged = max(self._staged, event.commit.step)
+                self._reported.staged(event.commit.step, self._durable)
                 urgent = why_at_once(state, event.commit)
                 self._keeper.staged(state.workers[event.worker].node, event, urgent)
             case ev.NodeNotice():
@@ -100,9 +101,7 @@ class RayTiers(Tiers):
             case ev.WorkerPlaced():
                 self._prefetch(self._keeper, state, self._homes)
             case ev.StepStable():
-                self._metrics[event.report.commit.step] = dict(event.report.metrics)
-                if len(self._metrics) > _KEPT_METRICS:
-                    self._metrics.popitem(last=False)
+                self._reported.reported(event.report.commit.step, event.report.metrics)
             case _:
                 pass
 
@@ -111,6 +110,7 @@ class RayTiers(Tiers):
         left, self._left = self._left, -1
         if view.restored:
             self._staged = step = view.resume.step
+            self._reported.went_back(step)
             # What is in memory alone, and the last step of the run, is still to come down.
             self._on_disk = step if self._durable == step else min(self._on_disk, step)
             if self._keeper is not None:
@@ -256,7 +256,7 @@ class RayTiers(Tiers):
                 self._changed.notify_all()
 
     def _metrics_of(self, commit: CommitId) -> Mapping[str, float]:
-        return self._metrics.get(commit.step, {})
+        return self._reported.of(commit.step)
 
 
 def _is_going(holder: Holder, going: frozenset[tuple[str, int]], is_durable: bool) -> bool:

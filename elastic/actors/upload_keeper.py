@@ -81,8 +81,12 @@ class UploadKeeper:
                 log.warning("checkpoints: step %d is not committed: %s", order.commit.step, reason)
             self._heed(rungs.Committed(commit=order.commit, shards=len(order.digests), reason=reason))
 
+        metrics = dict(self._metrics(order.commit))
+        if self._checkpoint.keep.best and not metrics:
+            told = "checkpoints: no metric of step %d is known: it never counts among the best (Checkpoint.keep.best)"
+            log.warning(told, order.commit.step)
         call = actor.commit.options(concurrency_group="upload").remote(
-            self._incarnation, order.commit, order.digests, dict(self._metrics(order.commit))
+            self._incarnation, order.commit, order.digests, metrics
         )
         self._then(call, _UPLOAD_S, ended, ended)
 

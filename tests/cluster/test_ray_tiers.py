@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from elastic.actors.peer_source import PeerSource, peer_sources
 from elastic.actors.prefetcher import Aim
 from elastic.actors.ray_tiers import RayTiers
 from elastic.actors.replica import end_replicas
+from elastic.actors.upload_keeper import UploadKeeper
+from elastic.checkpoint import rungs
 from elastic.checkpoint.catalog import Candidate
 from elastic.checkpoint.rungs import CheckpointRung, DiskStep, Rung
 from elastic.checkpoint.seen import Seen
@@ -21,9 +24,9 @@ from elastic.checkpoint.store import StoreError
 from elastic.control import events as ev
 from elastic.control.state import Phase, Restoring, RunState, Standing, WorkerRecord
 from elastic.control.values import CommitId, Fork, View
-from elastic.settings import Checkpoint, RunSettings, Scaling
+from elastic.settings import Checkpoint, Keep, RunSettings, Scaling
 from tests.cluster.test_prefetcher import candidate_of
-from tests.pure.bare_controller import commit
+from tests.pure.bare_controller import commit, report
 
 LATE_S = 0.2
 
@@ -191,6 +194,26 @@ def test_the_end_waits_for_disks_but_not_for_long(is_written: bool, tmp_path: Pa
     assert (time.monotonic() - began_s < LATE_S) == is_written
     assert set(keeper.urged) == (set() if is_written else {"the run is over"})
     assert is_written or len(keeper.urged) > 1, "the keeper may hear of the last step after it was urged"
+
+
+def test_a_commit_has_the_metrics_of_its_step_however_long_it_took(tmp_path: Path) -> None:
+    """Steps of 10 ms are made by the hundred while one is copied and uploaded."""
+    tiers, state, _ = tiers_of(tmp_path, Keeper(), persistent=str(tmp_path / "store"))
+    told = ev.StepStable(worker="w0", report=replace(report(1), metrics={"loss": 0.5}))
+    tiers.heed(told, state)
+    tiers.heed(ev.ShardStaged(worker="w0", commit=commit(1), shard=0, shards=1, nbytes=64), state)
+    for step in range(2, 302):
+        tiers.heed(ev.StepStable(worker="w0", report=report(step)), state)
+    sent: list[Any] = []
+    remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *what: sent.append(what)))
+    kept = Checkpoint(persistent="/store", keep=Keep(best=1))
+    uploads = UploadKeeper(kept, 1, print, lambda *_: None, print, tiers._metrics_of)  # type: ignore[arg-type]
+    uploads.commit(rungs.Commit(commit=commit(1), digests=("d0",), node="n-w0"), SimpleNamespace(commit=remote))
+    assert sent == [(1, commit(1), ("d0",), {"loss": 0.5})]
+    tiers._keeper = None
+    tiers.formed(view_of(0, restored=True), state)
+    assert tiers._metrics_of(commit(1)) == {}, "it is made anew"
+    tiers.close(keep=True)
 
 
 def fields_of(state: RunState) -> dict[str, Any]:

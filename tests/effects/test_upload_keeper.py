@@ -116,6 +116,15 @@ def test_a_failed_upload_is_heard_of_and_measures_nothing(monkeypatch) -> None:
     assert nodes.keeper.is_due(2) and nodes.told == []
 
 
+@pytest.mark.parametrize(("best", "is_told"), [(0, False), (2, True)])
+def test_a_commit_without_metrics_is_told_of_where_the_best_are_kept(
+    best: int, is_told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = Nodes(monkeypatch, keep=Keep(best=best))
+    nodes.keeper.commit(rungs.Commit(commit=key(7).commit, digests=("d",), node="a"), nodes.actor)
+    assert ("no metric of step 7 is known" in caplog.text and "Checkpoint.keep.best" in caplog.text) == is_told
+
+
 LEASE_S = 0.1
 
 
