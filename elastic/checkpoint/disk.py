@@ -6,6 +6,7 @@ is there is whole. There is one writer, the node's actor.
 """
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -24,6 +25,8 @@ from elastic.checkpoint.store import Item, MissingError, StoreError, TakenError
 from elastic.checkpoint.stores import open_store
 from elastic.errors import CorruptError, NoRoomError
 
+log = logging.getLogger("elastic")
+
 THREADS = 4
 STALL_S = 600.0
 _TAKE_BACK_S = 10.0  # a disk that hangs is told of, not waited for once more
@@ -34,6 +37,8 @@ _SHARD = re.compile(r"shard-(\d{5})-of-(\d{5})")
 
 class Disk:
     """See the module, and `elastic.checkpoint.source.Source`. Any thread may call.
+
+    Attribute `troubles`: what the last look found and could not read, a sentence each.
 
     Args:
         directory: an absolute path on a disk of this node. run: whose shards.
@@ -50,6 +55,7 @@ class Disk:
         self._store = open_store(str(directory), knob="Checkpoint.disk")
         self.where = where or f"disk of {socket.gethostname()}"
         self._known: dict[str, Manifest] = {}  # by the key of the manifest
+        self.troubles: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
     # --- as a source ---
@@ -69,18 +75,24 @@ class Disk:
         """See what is whole here.
 
         Raises:
-            StoreError: the disk cannot be read.
+            StoreError: the disk cannot be listed.
         """
         prefix = self._keys.folder("steps") + ("" if step is None else f"{step:010d}-")
         there = {item.key: item for item in self._store.list(prefix)}
         with self._lock:
             known = dict(self._known)
-        found = {
-            key: manifest
-            for key in there
-            if (manifest := known.get(key) or self._read_manifest(key)) is not None and self._is_whole(manifest, there)
-        }
+        found, troubles = dict[str, Manifest](), list[str]()
+        for key in there:
+            try:
+                manifest = known.get(key) or self._read_manifest(key)
+            except StoreError as error:  # one bad sector does not hide the rest of the disk
+                log.warning("%s: a shard is left out: %s", self.where, error)
+                troubles.append(f"{self.where}: {error}")
+                continue
+            if manifest is not None and self._is_whole(manifest, there):
+                found[key] = manifest
         with self._lock:
+            self.troubles = tuple(troubles)
             others = {key: one for key, one in self._known.items() if step is not None and one.commit.step != step}
             self._known = others | found
 

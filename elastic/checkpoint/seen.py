@@ -26,7 +26,7 @@ class Seen:
     Attributes:
         forks: where history began anew. starts: those that failed, of the last lives.
         silent: a sentence for each tier that gave no answer. is_durable_heard: the persistent tier, if any, gave one.
-        quarantined: a sentence for each whole step that is left out. unread: for each durable one that cannot be read.
+        quarantined: a sentence for each whole step that is left out. unread: for each that cannot be read.
         broken: for each of an earlier life of which shards are nowhere.
         void: durable steps that the history has left for an older one; none of those that it has left for nothing.
     """
@@ -68,7 +68,7 @@ def why_nothing(seen: Seen, choice: Choice, story: str, tries: int) -> str:
     if seen.unread:
         bad = "; ".join((*seen.unread, *seen.silent))
         return (
-            f"durable steps are there, and none can be read ({bad}): elastic verify looks at them; start the run under "
+            f"steps are there, and none can be read ({bad}): elastic verify looks at them; start the run under "
             "another name to begin anew"
         )
     if seen.broken:

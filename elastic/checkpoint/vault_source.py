@@ -44,14 +44,22 @@ class VaultSource:
         self._lock = threading.Lock()
 
     def manifests(self, step: int | None = None) -> Sequence[Manifest]:
+        found, failures = self._look(step)
+        if failures and not found:
+            raise failures[0]
+        return found
+
+    def _look(self, step: int | None) -> tuple[list[Manifest], list[StoreError]]:
+        """What there is; and what the store said where it gave no answer, which is no reason to hide the others."""
         self.has_older = False  # until it is known
         records, unread = self._vault.looked()
         records = self._among(records) if step is None else [one for one in records if one.commit.step == step]
         wanted = [(record, shard) for record in records for shard in range(record.shards)]
         found = self._vault.all_of(self._manifest, wanted, f"{self.where}: manifests")
-        wrong = [trouble for trouble in found if isinstance(trouble, str)]
+        failures = [one for one in found if isinstance(one, StoreError) and not isinstance(one, MissingError)]
+        wrong = [str(one) for one in found if not isinstance(one, Manifest)]
         self.troubles = [*(told for one, told in unread.items() if step in (None, one.step)), *wrong]
-        return [manifest for manifest in found if isinstance(manifest, Manifest)]
+        return [manifest for manifest in found if isinstance(manifest, Manifest)], failures
 
     def read(self, key: ShardKey, begin: int, end: int) -> bytes:
         manifest = self._known(key)
@@ -93,24 +101,25 @@ class VaultSource:
         wanted = {one.name for one in (*records[: self.newest], *early[: self.newest])}
         return [one for one in records if one.name in wanted]
 
-    def _manifest(self, wanted: tuple[Committed, int]) -> Manifest | str:
+    def _manifest(self, wanted: tuple[Committed, int]) -> Manifest | StoreError | CorruptError:
         record, shard = wanted
         place = (record.name, shard, record.shards)
         if place not in self._manifests:
             try:
                 self._manifests[place] = self._vault.manifest(record, shard)
-            except (CorruptError, MissingError) as error:
-                return str(error)
+            except (CorruptError, StoreError) as error:
+                return error
         return self._manifests[place]
 
     def _known(self, key: ShardKey) -> Manifest:
         place = (name_of(key.commit), key.shard, key.shards)
-        if place not in self._manifests:
-            self.manifests(key.commit.step)
+        failures = self._look(key.commit.step)[1] if place not in self._manifests else []
         for name, shard, shards in (place, *self._manifests):
             manifest = self._manifests.get((name, shard, shards))
             if manifest is not None and manifest.key.is_same(key):
                 return manifest
+        if failures:  # it may be there
+            raise failures[0]
         raise MissingError(f"{self.where}: step {key.commit.step}, shard {key.shard} of {key.shards}, is not here")
 
     def _lease(self, name: str) -> None:

@@ -20,7 +20,7 @@ from elastic.checkpoint.node import Node
 from elastic.checkpoint.reach import Reach
 from elastic.checkpoint.reader import check, take_inventory
 from elastic.checkpoint.source import Tier
-from elastic.checkpoint.store import MissingError
+from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.stores.directory import DirectoryStore
 from elastic.errors import CorruptError, NoRoomError, SettingError
 from elastic.settings import Checkpoint
@@ -124,6 +124,24 @@ def test_what_is_not_whole_does_not_count(spoil: str, tmp_path: Path) -> None:
         case "no manifest":
             line.write_bytes(b"{}")
     assert Disk(tmp_path, "day" if spoil == "of another run" else RUN).manifests() == []
+
+
+def test_a_manifest_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, monkeypatch: Any) -> None:
+    for step in (1, 2):
+        written(Disk(tmp_path, RUN), step)
+    read = DirectoryStore.read
+
+    def failing(store: DirectoryStore, key: str, *about: Any) -> bytes:
+        if "/manifest-" in key and "/0000000002-" in key:
+            raise StoreError("cannot read it: input/output error")
+        return read(store, key, *about)
+
+    disk = Disk(tmp_path, RUN, "disk of node a")
+    with monkeypatch.context() as broken:
+        broken.setattr(DirectoryStore, "read", failing)
+        assert [one.commit.step for one in disk.manifests()] == [1]
+        assert disk.troubles == ("disk of node a: cannot read it: input/output error",)
+    assert [one.commit.step for one in disk.manifests()] == [2, 1] and disk.troubles == ()
 
 
 @pytest.mark.parametrize("damaged", ["chunk-000002-*", "manifest-*"])

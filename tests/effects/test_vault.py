@@ -328,6 +328,30 @@ def test_c15_a_failing_store_fails_the_upload(vault, monkeypatch):
         uploaded(vault, commit_id(10))
 
 
+def test_c15_a_manifest_that_cannot_be_read_does_not_hide_the_others(vault, monkeypatch):
+    first, last = made_durable(vault, 10), made_durable(vault, 20)
+    read, bad = vault.store.read, {"/0000000020-"}
+
+    def failing(key: str, *about: int) -> bytes:
+        if "/manifest-" in key and any(name in key for name in bad):
+            raise StoreError("input/output error")
+        return read(key, *about)
+
+    source = VaultSource(Vault(vault.store, "night-1"))
+    monkeypatch.setattr(vault.store, "read", failing)
+    assert {one.commit for one in source.manifests()} == {first.commit}
+    assert source.troubles == ["input/output error"] * 2
+    key = manifest_of(last.commit, 0, 2, payload_of(20, 0)).key
+    with pytest.raises(StoreError, match="input/output error") as caught:
+        source.read(key, 0, 1)
+    assert not isinstance(caught.value, MissingError), "it is there, so nobody may hold it for lost"
+    bad.add("/0000000010-")
+    with pytest.raises(StoreError, match="input/output error"):
+        VaultSource(Vault(vault.store, "night-1")).manifests()
+    bad.clear()
+    assert {one.commit.step for one in source.manifests()} == {10, 20} and source.troubles == []
+
+
 def test_uploads_keep_to_their_bandwidth(store, monkeypatch):
     slept: list[float] = []
     vault = Vault(store, "night-1", bytes_per_s=1000.0, threads=1)

@@ -30,7 +30,7 @@ def test_a_run_of_which_nothing_is_there_begins_anew() -> None:
         ({"silent": SILENT}, "node n2 is silent", ""),
         ({"silent": SILENT, "candidates": (WHOLE,), "broken": NOWHERE}, "node n2 is silent", ""),
         ({"quarantined": ("step 9: nan",)}, "every whole step is in quarantine", "(step 9: nan)"),
-        ({"unread": ("step 9: no manifest",), "silent": SILENT}, "durable steps are there, and none can be read", ""),
+        ({"unread": ("step 9: no manifest",), "silent": SILENT}, "steps are there, and none can be read", ""),
         ({"broken": NOWHERE}, "of step 9, shard 1 of 2 is nowhere: start the run again when", "to begin anew"),
         ({"void": (300, 200)}, "all durable steps are void, since the run went back to an older one", "begin anew"),
         ({"void": (300,), "silent": SILENT}, "all durable steps are void", "to begin anew"),
