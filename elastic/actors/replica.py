@@ -26,6 +26,7 @@ from elastic.checkpoint.node import Node
 from elastic.checkpoint.prefetching import Incoming, prefetch
 from elastic.checkpoint.pulling import PART_BYTES
 from elastic.checkpoint.rungs import Holding
+from elastic.checkpoint.source import Together
 from elastic.checkpoint.store import StoreError
 from elastic.checkpoint.vault import Vault
 from elastic.checkpoint.vault_cleaning import Janitor
@@ -78,7 +79,8 @@ class CheckpointReplica:
         self._vault: Vault | None = None
         self._janitor = Janitor()
         part_bytes = min(PART_BYTES, max(1, equipment.budget_bytes // _PARTS))
-        self._node = Node(node[:12], equipment.memory(node), equipment.budget_bytes, _put, part_bytes)
+        self._memories = {equipment.slots: equipment.memory(node)}
+        self._node = Node(node[:12], self._memories[equipment.slots], equipment.budget_bytes, _put, part_bytes)
         self._where, self._no_disk = node, "this actor was started without Checkpoint.disk"
         log.info("keeps what is in the memory of node %s, and %d bytes of copies", node[:12], equipment.budget_bytes)
         self._use_disk(equipment)
@@ -91,28 +93,43 @@ class CheckpointReplica:
     # --- for the driver, whose incarnation comes first ---
 
     def equip(self, equipment: Equipment) -> None:
-        """A new driver takes over; its persistent tier is opened anew. What is held stays, and so does its budget."""
+        """A new driver takes over; its persistent tier is opened anew. What is held stays, and so does its budget.
+
+        Where it has its slots, or its disk, in another place, what is in the earlier one can be read for as long.
+        """
         self._obey(equipment.incarnation)
         with self._vault_lock:
             if equipment.incarnation > self._equipment.incarnation:
                 self._equipment, self._vault = equipment, None
+                self._use_memory(equipment)
         self._use_disk(equipment)
+
+    def _use_memory(self, equipment: Equipment) -> None:
+        slots = equipment.slots
+        others = {place: memory for place, memory in self._memories.items() if place != slots}
+        self._memories = {slots: self._memories.get(slots) or equipment.memory(self._where), **others}
+        self._node.memory = Together([*self._memories.values()])
 
     def _use_disk(self, equipment: Equipment) -> None:
         """See what is there before anybody asks what can be restored; for a moment only, as it may hang.
 
         One that cannot be used costs this node its disk, and no other tier.
         """
-        if equipment.disk is not None and self._node.disk is None:
-            try:
-                self._node.disk = equipment.disk(self._where)
-            except ElasticError as error:
-                self._no_disk = str(error)
-                log.warning("%s", error)
-                return
-            looking = threading.Thread(target=_look_at, args=(self._node.disk,), name="elastic-disk", daemon=True)
-            looking.start()
-            looking.join(_LOOK_S)
+        if equipment.disk is None:
+            return
+        try:
+            disk = equipment.disk(self._where)
+        except ElasticError as error:
+            self._no_disk = str(error)
+            log.warning("%s", error)
+            return
+        self._no_disk, before = "", self._node.disks
+        if before and before[0].directory == disk.directory:
+            return
+        self._node.disks = (disk, *(one for one in before if one.directory != disk.directory))
+        looking = threading.Thread(target=_look_at, args=(disk,), name="elastic-disk", daemon=True)
+        looking.start()
+        looking.join(_LOOK_S)
 
     def beat(self, incarnation: int, pins: Collection[ShardKey] | None) -> tuple[Holding, list[ev.Logged]]:
         """Keep these slots, None: those that are kept now; tell what is here, and what was logged here since."""
@@ -150,12 +167,12 @@ class CheckpointReplica:
     def to_disk(self, incarnation: int, key: ShardKey) -> PullAnswer:
         """Write a shard that is in a slot to this node's disk."""
         self._obey(incarnation)
-        began_s, disk = time.monotonic(), self._node.disk
-        if disk is None:
+        began_s = time.monotonic()
+        if self._no_disk:
             return PullAnswer(holding=self._node.holding(), reason=self._no_disk)
         try:
             with self._node.lent(key) as (manifest, read):
-                disk.write(manifest, read)
+                self._node.disks[0].write(manifest, read)
         except (NoRoomError, StoreError, CorruptError) as error:
             is_full = isinstance(error, NoRoomError)
             return PullAnswer(holding=self._node.holding(), reason=str(error), is_full=is_full)
@@ -166,8 +183,8 @@ class CheckpointReplica:
         """Remove a shard from this node's disk."""
         self._obey(incarnation)
         try:
-            if self._node.disk is not None:
-                self._node.disk.erase(key)
+            for disk in self._node.disks:
+                disk.erase(key)
         except StoreError as error:
             log.warning("an old step stays on the disk: %s", error)
         return self._node.holding()
@@ -222,7 +239,8 @@ class CheckpointReplica:
 
     def _clear(self) -> None:
         self._node.pin(())
-        reclaim(self._equipment.slots, self._equipment.run, kept=0)
+        for slots in self._memories:
+            reclaim(slots, self._equipment.run, kept=0)
         sweep_pages(self._equipment.run)  # of workers that were killed after their driver and its host monitors
 
     def _obey(self, incarnation: int) -> None:

@@ -38,7 +38,8 @@ _SHARD = re.compile(r"shard-(\d{5})-of-(\d{5})")
 class Disk:
     """See the module, and `elastic.checkpoint.source.Source`. Any thread may call.
 
-    Attribute `troubles`: what the last look found and could not read, a sentence each.
+    Attributes:
+        directory: where it is. troubles: what the last look found and could not read, a sentence each.
 
     Args:
         directory: an absolute path on a disk of this node. run: whose shards.
@@ -51,7 +52,7 @@ class Disk:
     tier = Tier.DISK
 
     def __init__(self, directory: Path, run: str, where: str = "") -> None:
-        self._directory, self._run, self._keys = directory, checked_name(run, "the run"), Keys(run)
+        self.directory, self._run, self._keys = directory, checked_name(run, "the run"), Keys(run)
         self._store = open_store(str(directory), knob="Checkpoint.disk")
         self.where = where or f"disk of {socket.gethostname()}"
         self._known: dict[str, Manifest] = {}  # by the key of the manifest
@@ -219,7 +220,7 @@ class Disk:
         return True
 
     def _check_room(self, nbytes: int) -> None:
-        place = self._directory
+        place = self.directory
         while not place.exists():
             place = place.parent
         try:
@@ -229,6 +230,6 @@ class Disk:
         free_bytes = status.f_bavail * status.f_frsize
         if nbytes + _SPARE_BYTES > free_bytes:
             raise NoRoomError(
-                f"{self.where}: {self._directory} has {free_bytes >> 20} MiB free, and a shard takes {nbytes >> 20} "
+                f"{self.where}: {self.directory} has {free_bytes >> 20} MiB free, and a shard takes {nbytes >> 20} "
                 "MiB: enlarge it, or set Checkpoint.disk to a larger one"
             )

@@ -22,7 +22,7 @@ from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import Manifest, ShardKey
 from elastic.checkpoint.pulling import PART_BYTES, Peer, manifest_of, shard_name, verified
 from elastic.checkpoint.rungs import Copy, Holding, copy_of, step_id
-from elastic.checkpoint.source import Source
+from elastic.checkpoint.source import Source, Together
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.errors import CorruptError, NoRoomError
 
@@ -32,11 +32,13 @@ log = logging.getLogger("elastic")
 class Node:
     """See the module. Methods may be called from any thread.
 
-    Attribute `disk`: of this node; asked for what it knows, so that a slow one holds up nobody but who reads from it.
+    Attributes:
+        memory: its slots. disks: of this node, that which is written to first; asked for what they know, so that a slow
+            one holds up nobody but who reads from it.
 
     Args:
         name: of the node, for errors.
-        memory: its slots; an array that it hands out keeps its slot from being overwritten.
+        memory: see there; an array that it hands out keeps its slot from being overwritten.
         budget_bytes: what copies may take.
         put: puts a (n,) uint8 array where copies live; returns (what keeps it alive, its bytes there).
         part_bytes: of what is asked for at once; rounded to whole chunks.
@@ -51,8 +53,8 @@ class Node:
         part_bytes: int = PART_BYTES,
     ) -> None:
         self.name, self.life = name, uuid.uuid4().hex
-        self._memory, self._put, self._part_bytes = memory, put, part_bytes
-        self.disk: Disk | None = None
+        self.memory, self._put, self._part_bytes = memory, put, part_bytes
+        self.disks: tuple[Disk, ...] = ()
         self._budget_bytes, self._used_bytes = budget_bytes, 0
         self._pins: dict[Copy, Any] = {}
         self._shelf: dict[Copy, Copied] = {}
@@ -65,7 +67,7 @@ class Node:
     def holding(self) -> Holding:
         """What it holds now; copies: those that are whole, and not here for a restore alone."""
         with self._lock:  # so that a later number is never an earlier look
-            slots = {copy_of(manifest.key): manifest.key for manifest in self._memory.manifests()}
+            slots = {copy_of(manifest.key): manifest.key for manifest in self.memory.manifests()}
             self._number += 1
             return Holding(
                 life=self.life,
@@ -85,7 +87,7 @@ class Node:
         with self._lock:
             copied = [one.manifest for one in self._shelf.values() if step in (None, one.manifest.commit.step)]
         on_disk = self._on_disk(step) if with_disk else []
-        found = {copy_of(one.key): one for one in (*on_disk, *copied, *self._memory.manifests(step))}
+        found = {copy_of(one.key): one for one in (*on_disk, *copied, *self.memory.manifests(step))}
         return sorted(found.values(), key=lambda one: (-one.commit.step, one.shard))
 
     def manifest(self, key: ShardKey) -> Manifest:
@@ -115,11 +117,11 @@ class Node:
         if pinned is not None:
             return pinned[begin:end]
         try:
-            return self._memory.read(key, begin, end)
+            return self.memory.read(key, begin, end)
         except MissingError:
-            if self.disk is None:
+            if not self.disks:
                 raise
-        return np.frombuffer(self.disk.read(key, begin, end), dtype=np.uint8)
+        return np.frombuffer(Together(self.disks).read(key, begin, end), dtype=np.uint8)
 
     # --- what is to be here ---
 
@@ -129,10 +131,10 @@ class Node:
         with self._lock:
             self._pins = {copy: array for copy, array in self._pins.items() if copy in wanted}
             new = [key for copy, key in wanted.items() if copy not in self._pins]
-        lengths = {copy_of(one.key): one.nbytes for one in self._memory.manifests()} if new else {}
+        lengths = {copy_of(one.key): one.nbytes for one in self.memory.manifests()} if new else {}
         for key in new:
             with contextlib.suppress(MissingError, KeyError):
-                array = self._memory.read(key, 0, lengths[copy_of(key)])
+                array = self.memory.read(key, 0, lengths[copy_of(key)])
                 with self._lock:
                     self._pins[copy_of(key)] = array
 
@@ -163,7 +165,7 @@ class Node:
         already, and those for which there is no room, are left out.
         """
         steps = {step_id(one.key) for one in manifests}
-        here = {copy_of(one.key) for of in steps for one in self._memory.manifests(of[0])}
+        here = {copy_of(one.key) for of in steps for one in self.memory.manifests(of[0])}
         with self._lock:
             for copied in self._passing():
                 if step_id(copied.manifest.key) not in steps:
@@ -213,7 +215,7 @@ class Node:
         manifest = self.manifest(key)
         with self._lock:
             is_copied = copy_of(key) in self._shelf
-        kept = None if is_copied else self._memory.read(key, 0, manifest.nbytes)
+        kept = None if is_copied else self.memory.read(key, 0, manifest.nbytes)
         try:
             yield
         finally:
@@ -234,7 +236,7 @@ class Node:
         if copied is not None:
             yield manifest, copied.read
             return
-        slot = self._memory.read(key, 0, manifest.nbytes)
+        slot = self.memory.read(key, 0, manifest.nbytes)
         with contextlib.ExitStack() as room:
             try:
                 self._take_room(manifest)
@@ -363,7 +365,7 @@ class Node:
                     self._pulling.discard(copy)
 
     def _on_disk(self, step: int | None = None) -> list[Manifest]:
-        return self.disk.known(step) if self.disk is not None else []
+        return [one for disk in self.disks for one in disk.known(step)]
 
     def _missing(self, key: ShardKey) -> MissingError:
         return MissingError(f"node {self.name} holds no {shard_name(key)}")

@@ -1,10 +1,12 @@
 """Pure. Where the bytes of a shard can be read: this node's memory, a peer, a disk, the persistent store."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
 from elastic.checkpoint.manifest import Manifest, ShardKey
+from elastic.checkpoint.store import MissingError
 
 
 class Tier(IntEnum):
@@ -46,6 +48,25 @@ class Source(Protocol):
             MissingError: the shard is not here (any more).
             StoreError: the source cannot be asked now.
         """
+
+
+class Together:
+    """Some sources as one: see `Source`. `where` and `tier` are those of the first, which is asked first."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self.tier, self.where = sources[0].tier, sources[0].where
+
+    def manifests(self, step: int | None = None) -> Sequence[Manifest]:
+        found = [one for source in self._sources for one in source.manifests(step)]
+        return sorted(found, key=lambda one: -one.commit.step)
+
+    def read(self, key: ShardKey, begin: int, end: int) -> Any:
+        *others, last = self._sources
+        for source in others:
+            with contextlib.suppress(MissingError):
+                return source.read(key, begin, end)
+        return last.read(key, begin, end)
 
 
 def troubles_of(sources: Iterable[Source]) -> list[str]:

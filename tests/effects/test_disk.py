@@ -250,9 +250,9 @@ def test_a_node_serves_what_is_on_its_disk_after_its_memory_is_gone(tmp_path: Pa
     memory = FakeMemory()
     data = memory.seal(key(1), NBYTES)
     node = Node("a", memory, 10 * NBYTES, lambda array: (None, np.array(array)))
-    node.disk = Disk(tmp_path, RUN)
+    node.disks = (Disk(tmp_path, RUN),)
     with node.lent(key(1)) as (whole, read):
-        node.disk.write(whole, read)
+        node.disks[0].write(whole, read)
     assert {one.commit.step for one in node.holding().disk} == {1} == {one.commit.step for one in node.holding().slots}
     memory.slots.clear()
     assert [one.commit.step for one in node.manifests()] == [1] and node.manifests(with_disk=False) == []

@@ -186,7 +186,7 @@ def test_parts_are_smaller_where_many_are_filled_at_once():
 def test_what_another_restore_has_brought_goes_and_readers_are_told():
     a, b, peer = expected(1)
     b.fill(key(1), [peer])
-    memory = a._memory
+    memory = a.memory
     memory.seal(key(2))
     b.expect([a.manifest(key(2))])
     with pytest.raises(MissingError):
@@ -215,10 +215,10 @@ def test_a_copy_takes_the_room_of_what_is_here_for_a_restore_and_not_the_other_w
     for shard in range(2):
         b.fill(key(1, shard, 2), [peer])
     for step in (2, 3):
-        a._memory.seal(key(step))
+        a.memory.seal(key(step))
         b.pull(key(step), [peer])
     assert b.holding().copies == {key(2), key(3)} and b.holding().nbytes == 2 * NBYTES
-    a._memory.seal(key(4))
+    a.memory.seal(key(4))
     with pytest.raises(NoRoomError):
         b.pull(key(4), [peer])
 

@@ -20,6 +20,7 @@ from elastic.actors.replica import CheckpointReplica
 from elastic.actors.upload_keeper import UploadKeeper
 from elastic.actors.uploading import UploadAnswer
 from elastic.checkpoint import rungs
+from elastic.checkpoint.disk import Disk
 from elastic.checkpoint.manifest import ShardKey
 from elastic.policies.interval import PRIOR_HOST_S, optimal_interval_s
 from elastic.settings import Checkpoint, Interval, Keep, RunSettings
@@ -177,6 +178,39 @@ def replica_of(vault: SlowVault, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return actor, ended
 
 
+def test_an_actor_that_was_left_behind_serves_what_the_next_driver_has_elsewhere_and_what_it_had(
+    monkeypatch, tmp_path: Path
+) -> None:
+    """The run was submitted again with other places in its settings, and finds the actors of its last life."""
+    places = [tmp_path / name for name in ("a", "b", "disk a", "disk b", "no disk")]
+    for place in places[:4]:
+        place.mkdir()
+    places[4].touch()
+    actor, ended = replica_of(SlowVault(), places[0], monkeypatch)
+    old, new = actor._equipment, FakeMemory()
+    actor.equip(replace(old, incarnation=2, disk=lambda node: Disk(places[2], "night")))
+    assert actor.to_disk(2, key(1, 0, 2)).reason == ""
+    elsewhere = {"memory": lambda node: new, "slots": places[1], "disk": lambda node: Disk(places[3], "night")}
+    for incarnation in (3, 4):
+        actor.equip(replace(old, incarnation=incarnation, **elsewhere))
+    data = new.seal(key(2))
+    assert actor.to_disk(4, key(2)).reason == ""
+    holding, _ = actor.beat(4, {key(2)})
+    assert holding.slots == {key(1, 0, 2), key(2)} == holding.disk and holding.pinned == {key(2)}
+    assert actor.read(key(2), 0, 10).tobytes() == data[:10].tobytes() and len(actor.read(key(1, 0, 2), 0, 10)) == 10
+    written = [{one.commit.step for one in Disk(place, "night").manifests()} for place in places[2:4]]
+    assert written == [{1}, {2}]
+    actor.equip(replace(old, incarnation=5, **elsewhere | {"disk": lambda node: Disk(places[4], "night")}))
+    assert str(places[4]) in actor.to_disk(5, key(2)).reason, "it was written where nobody wants it"
+    assert actor.off_disk(5, key(1, 0, 2)).disk == {key(2)}
+    cleared: list[Path] = []
+    monkeypatch.setattr(replica, "reclaim", lambda slots, run, kept: cleared.append(slots))
+    actor.clear(5)
+    assert sorted(cleared) == places[:2]
+    expire(actor)
+    eventually(lambda: ended == ["ended"], "its lease is over")
+
+
 def expire(actor: CheckpointReplica) -> None:
     """No driver was heard for the length of the lease."""
     actor._equipment = replace(actor._equipment, lease_s=LEASE_S)
@@ -221,7 +255,7 @@ def test_shards_that_wait_for_their_turn_hold_their_slots_and_no_others_do(monke
     vault = SlowVault()
     actor, ended = replica_of(vault, tmp_path, monkeypatch)
     memory = FakeMemory()
-    monkeypatch.setattr(actor._node, "_memory", memory)
+    monkeypatch.setattr(actor._node, "memory", memory)
     sent, count = dict[int, bytes](), uploading.AT_ONCE + 2
     data = [memory.seal(key(1, shard, count)) for shard in range(count)]
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from elastic.checkpoint.catalog import Candidate, Ending, Holder, Start, candidates, find, in_parts, next_candidate
 from elastic.checkpoint.manifest import Fork, Manifest
-from elastic.checkpoint.source import Tier, troubles_of
+from elastic.checkpoint.source import Tier, Together, troubles_of
+from elastic.checkpoint.store import MissingError
 from elastic.control.values import CommitId
 from elastic.errors import RefusedError
 
@@ -150,6 +151,31 @@ def test_lost_workers_condemn_no_checkpoint():
 def test_a_candidate_has_the_manifest_of_each_shard():
     (found,) = candidates([holder(FAR, 3, shard=1, shards=2), holder(PEER, 3, shard=0, shards=2)], "r")
     assert [one.shard for one in found.manifests] == [0, 1]
+
+
+class Shelf(Place):
+    def __init__(self, tier: Tier, held: dict[int, bytes]) -> None:
+        super().__init__(tier)
+        self.held = held
+
+    def manifests(self, step=None):
+        return [holder(self, one).manifest for one in sorted(self.held, reverse=True) if step in (None, one)]
+
+    def read(self, key, begin, end):
+        if key.commit.step not in self.held:
+            raise MissingError("it is not here")
+        return self.held[key.commit.step][begin:end]
+
+
+def test_sources_together_give_what_any_of_them_has():
+    near, far = Shelf(Tier.MEMORY, {3: b"near"}), Shelf(Tier.PERSISTENT, {3: b"far", 5: b"5"})
+    both = Together([near, far])
+    assert (both.tier, both.where) == (near.tier, near.where)
+    assert [one.commit.step for one in both.manifests()] == [5, 3, 3]
+    assert [one.commit.step for one in both.manifests(5)] == [5]
+    assert [both.read(holder(FAR, step).manifest.key, 0, 4) for step in (3, 5)] == [b"near", b"5"]
+    with pytest.raises(MissingError):
+        both.read(holder(FAR, 4).manifest.key, 0, 4)
 
 
 def test_what_sources_could_not_use_is_told_of_those_that_know():
