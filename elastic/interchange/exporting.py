@@ -140,8 +140,17 @@ def _write_dcp(candidate: Candidate, sections: Sequence[_Section], folder: Path,
         reports += told
         part = tree.unflatten(section.skeleton, tensors)
         state |= {section.prefix: part} if section.prefix else part
-    with alone():
-        dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+    try:
+        with alone():
+            dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+    except dcp.CheckpointException as error:
+        twice = next((one for one, _ in error.failures.values() if "duplicated flatten key" in str(one)), None)
+        if twice is None:
+            raise
+        raise StateError(
+            f"dcp: keys are joined by dots, and two would be called the same ({twice}): name one of them otherwise, or "
+            "export with --format safetensors"
+        ) from error
     return reports
 
 

@@ -151,17 +151,25 @@ def _read_exported(path: Path, files: list[Path]) -> Any:
             f"{path} was exported by another release, or as shards cut by hand, which cannot be put together"
         )
     skeleton = json.dumps(trees[""]).encode()
-    held = {f"{file.stem}.{name}": one for file in files for name, one in read_file(file).items()}
+    held = {(file.stem, name): one for file in files for name, one in read_file(file).items()}
     if not files:
-        held = _tensors_of_dcp(path, _metadata(path))
+        held = {("", name): one for name, one in _tensors_of_dcp(path, _metadata(path)).items()}
     tensors = []
     for slot in tree.slots(skeleton):
-        name = slot.path[1:].replace("/", ".")
-        tensor = held.get(name)
+        tensor = held.pop(_name_in(files, slot.path), None)  # each is of one place in the tree
         if tensor is None or (tuple(tensor.shape), str(tensor.dtype)) != (slot.shape, f"torch.{slot.dtype}"):
-            raise CorruptError(f"{path}: {name} is not the tensor that {STATE_FILE} tells of")
+            raise CorruptError(f"{path}: there is no such tensor as {STATE_FILE} tells of at {slot.path}")
         tensors.append(tensor)
     return tree.unflatten(skeleton, tensors)
+
+
+def _name_in(files: list[Path], path: str) -> tuple[str, str]:
+    """The tracked object, which has a file of its own, and what that calls the tensor; in a DCP directory the latter.
+
+    Objects may have dots in their names: `b.weight` of `a` is not `weight` of `a.b`.
+    """
+    of, _, rest = path[1:].partition("/")
+    return (of, rest.replace("/", ".")) if files else ("", path[1:].replace("/", "."))
 
 
 class _Names(pickle.Unpickler):

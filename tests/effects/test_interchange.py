@@ -172,6 +172,29 @@ def test_what_was_exported_can_be_imported_as_it_was(tmp_path, form):
     assert taker.tracked.digests() == giver.tracked.digests()
 
 
+def test_objects_whose_names_have_dots_keep_their_own_tensors(tmp_path):
+    state = {"a": {"b.weight": numbers(3)}, "a.b": {"weight": numbers(3, start=50.0)}, "w": numbers(2)}
+    shelf = Shelf([shard_of(state)])
+    export(of(shelf)[0], tmp_path / "out", Format.SAFETENSORS)
+    manifest, payload = import_checkpoint(tmp_path / "out", RUN)
+    assert payload.tobytes() == bytes(shelf.shards[0][1]) and manifest.skeleton == shelf.shards[0][0].skeleton
+    with pytest.raises(StateError, match=r"called the same .*a\.b\.weight.*--format safetensors"):
+        export(of(shelf)[0], tmp_path / "dcp", Format.DCP)
+    assert not (tmp_path / "dcp").exists()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_tensor_is_taken_twice(tmp_path, form):
+    """Of a tree that somebody has edited."""
+    export(of(Shelf([shard_of({"a": {"b.w": numbers(3)}})]))[0], tmp_path / "out", form)
+    told = json.loads((tmp_path / "out/state.json").read_text())
+    ((_, kept),) = told["trees"][""]["dict"]
+    kept["dict"].append(["b", {"dict": [["w", kept["dict"][0][1]]]}])
+    (tmp_path / "out/state.json").write_text(json.dumps(told))
+    with pytest.raises(CorruptError, match="no such tensor as state.json tells of at /a/b/w"):
+        import_checkpoint(tmp_path / "out", RUN)
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("batch_bytes", [1, 1 << 28])
 def test_shards_are_put_together(tmp_path, form, batch_bytes, monkeypatch):
