@@ -65,6 +65,7 @@ class Sample:
 
 
 _STEP_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_RESUME_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _OF_CLASSES, _CLASSES = ("class",), tuple(kind.value for kind in IncidentClass)
 _G, _C, _H = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM
 
@@ -92,6 +93,7 @@ OF_RUNS = (
         tags=_OF_CLASSES,
         known=_CLASSES,
     ),
+    Metric(name="resume_seconds", kind=_H, what="the same, in buckets", tags=_OF_CLASSES, bounds=_RESUME_S),
     Metric(name="notices_total", kind=_C, what="announced losses of nodes or workers"),
     Metric(name="budget_left", kind=_G, what="incidents that may yet be mended the usual way", tags=("class",)),
     Metric(name="quarantined_nodes", kind=_G, what="nodes that the policy gives no worker"),
@@ -169,6 +171,7 @@ def of_moment(moment: Moment) -> Iterator[Sample]:
         case IncidentResolved():
             yield Sample("resumes_total", 1, (moment.incident.kind.value,))
             yield Sample("resume_seconds_total", max(0.0, moment.seconds), (moment.incident.kind.value,))
+            yield Sample("resume_seconds", max(0.0, moment.seconds), (moment.incident.kind.value,))
         case Resized():
             yield Sample("resizes_total", 1)
         case NoticeHeard():

@@ -44,7 +44,11 @@ SETTINGS = RunSettings(
     run="r", scaling=Scaling(num_dp_replicas=(2, 4)), limits=Limits(budget_incidents=10, budget_refill_s=100)
 )
 LOST = Incident(number=0, kind=IncidentClass.WORKER_LOST, opened_at_s=10.0)
-RESUMED = [Sample("resumes_total", 1, ("worker lost",)), Sample("resume_seconds_total", 0.5, ("worker lost",))]
+RESUMED = [
+    Sample("resumes_total", 1, ("worker lost",)),
+    Sample("resume_seconds_total", 0.5, ("worker lost",)),
+    Sample("resume_seconds", 0.5, ("worker lost",)),
+]
 AT = {"run": "r", "at_s": 12.0, "step": 7}
 
 
