@@ -64,9 +64,7 @@ class Tiers:
         self._found: Candidate | None = None  # by the last look
         self._incarnation = 0
         self._claimed: Claim | None = None  # what is durable of it
-        self._loaded: Claim | None = (
-            None  # the same, once it is restored, until it is recorded that history goes on there
-        )
+        self._loaded: Claim | None = None  # the same, once it is restored, until the fork is recorded
         self._failure = ""
         self._refused: dict[tuple[int, str], str] = {}  # why, by (step, lineage) that is bad wherever it is
         self._is_closed = threading.Event()
