@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from elastic.checkpoint import rungs
 from elastic.checkpoint.ladder import Ladder
 from elastic.checkpoint.manifest import ShardKey
-from elastic.control.values import CommitId
+from elastic.control.values import CommitId, on_rungs
 
 SLOTS = 3
 SHARDS = 2
@@ -53,7 +53,7 @@ class World(RuleBasedStateMachine):
         self.nodes: dict[str, Node] = {}
         self.orders: list[rungs.Order] = []
         self.lives, self.was_whole, self.replicated = 0, False, -1
-        self.durable = -1
+        self.durable, self.told = -1, {}
         for number in range(nodes):
             self.join(f"n{number}")
         self.homes = {shard: f"n{shard % nodes}" for shard in range(SHARDS)}
@@ -66,6 +66,9 @@ class World(RuleBasedStateMachine):
 
     def tell(self, event):
         for order in self.ladder.heed(event):
+            if isinstance(order, rungs.CheckpointRung | rungs.StepLost):
+                rung = order.rung.name.lower() if isinstance(order, rungs.CheckpointRung) else ""
+                self.told = on_rungs(self.told, order.commit.step, rung)
             if isinstance(order, rungs.CheckpointRung):
                 if order.rung >= rungs.Rung.REPLICATED and order.copies >= 2:
                     self.replicated = max(self.replicated, order.commit.step)
@@ -184,6 +187,13 @@ class World(RuleBasedStateMachine):
         self.was_whole = self.was_whole or newest >= 0
         assert newest >= 0 or not self.was_whole
         assert newest >= self.replicated
+
+    @invariant()
+    def who_hears_all_that_it_tells_knows_the_newest_step_on_each_rung(self):
+        standing = {step: self.ladder.rung(key(step, 0).commit, SHARDS) for step in range(max(self.next.values()))}
+        for rung in rungs.Rung:
+            there = [step for step, now in standing.items() if now is not None and now >= rung]
+            assert self.told.get(rung.name.lower(), -1) == max(there, default=-1)
 
     def teardown(self):
         """Left in peace, the newest step comes to stand on two nodes, and no more than two generations are kept."""

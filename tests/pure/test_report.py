@@ -132,6 +132,16 @@ def test_where_all_is_lost_no_step_is_told():
     assert made(scribe.lines).summaries["rungs"] == "The newest step that is committed 9, staged none, local none."
 
 
+def test_what_workers_tell_late_takes_no_rung_from_a_step():
+    scribe = Scribe()
+    scribe.begin()
+    scribe.form(["w0", "w1"])
+    scribe.steps(10, replicas=2)
+    scribe.rung("local", 9)
+    scribe.staged(0)
+    assert _newest(scribe) == {"staged": 9, "local": 9}
+
+
 def _newest(scribe):
     return {one.name: one.values[-1] for one in made(scribe.lines).rungs if one.name != "committed"}
 
