@@ -104,10 +104,12 @@ class CorruptError(ElasticError):
 class RefusedError(ElasticError):
     """A checkpoint cannot be restored from what can be read now: take an older one.
 
-    Attributes: `shard`, or None. `is_bad`: the persistent tier, and whoever else holds it, gave wrong bytes, or none.
+    Attributes: `shard`, or None; `chunk` of it, -1: none in particular. `is_bad`: the persistent tier, and whoever else
+    holds it, gave wrong bytes, or none.
     """
 
     shard: int | None
+    chunk: int = -1
     is_bad: bool = False
 
 

@@ -1,5 +1,6 @@
 """Effect. A run's checkpoint tiers as its driver uses them: which life this is, and what can be restored."""
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -14,17 +15,18 @@ from elastic.checkpoint.catalog import Ending as StartEnding
 from elastic.checkpoint.claim import Claim
 from elastic.checkpoint.leases import BusyError
 from elastic.checkpoint.reach import NEWEST, Reach
-from elastic.checkpoint.reader import Inventory, take_inventory
+from elastic.checkpoint.reader import Inventory, is_bad, take_inventory
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
 from elastic.checkpoint.seen import Recorded, Seen, left_for_an_older_one, why_nothing
 from elastic.checkpoint.source import Source, Tier, troubles_of
 from elastic.checkpoint.store import MissingError, StoreError
 from elastic.checkpoint.vault import Vault
+from elastic.checkpoint.vault_source import VaultSource
 from elastic.control import events as ev
 from elastic.control.outcome import Ending
 from elastic.control.state import RunState
 from elastic.control.values import CommitId, Fork, View
-from elastic.errors import ElasticError
+from elastic.errors import CorruptError, ElasticError
 from elastic.settings import RunSettings
 
 log = logging.getLogger("elastic")
@@ -66,7 +68,7 @@ class Tiers:
         self._claimed: Claim | None = None  # what is durable of it
         self._loaded: Claim | None = None  # the same, once it is restored, until the fork is recorded
         self._failure = ""
-        self._refused: dict[tuple[int, str], str] = {}  # why, by (step, lineage) that is bad wherever it is
+        self._refused: dict[tuple[int, str], ev.RestoreRefused] = {}  # by (step, lineage) that is bad wherever it is
         self._is_closed = threading.Event()
 
     # --- before the run ---
@@ -93,7 +95,7 @@ class Tiers:
     def heed(self, event: ev.Event, state: RunState) -> None:
         """Something happened that the tiers may have to act on."""
         if isinstance(event, ev.RestoreRefused) and event.is_bad:
-            self._refused[event.commit.step, event.commit.lineage] = event.reason
+            self._refused[event.commit.step, event.commit.lineage] = event
         if isinstance(event, ev.RestoreFound) and state.restore is None:
             self._hold(None)  # it is not wanted any more
         start, outcome = self._start, state.outcome
@@ -231,17 +233,24 @@ class Tiers:
         """What cannot be restored, and is bad, no later life reads again."""
         vault = self._reach.vault
         for commit in without:
-            reason = self._refused.get((commit.step, commit.lineage), "")
-            if not reason:
+            refused = self._refused.get((commit.step, commit.lineage))
+            if refused is None:
                 continue
             try:
-                is_durable = vault is not None and _is_put_in_quarantine(vault, commit, reason)
-            except StoreError as error:
+                is_sound = vault is not None and _is_sound(vault, refused)
+                is_durable = vault is not None and not is_sound and _is_put_in_quarantine(vault, commit, refused.reason)
+            except (StoreError, OSError) as error:
                 log.warning("step %d is bad, and not put in quarantine: %s", commit.step, error)
                 continue  # it is tried again with the next look
             del self._refused[commit.step, commit.lineage]
-            if not is_durable:  # it was in memory, or on disks: the journal remembers it
-                told = Quarantined(commit=commit, reason=reason)
+            if is_sound:
+                told_of = commit.step, refused.worker, refused.reason
+                log.warning(
+                    "step %d is left out in this life: %s could not read it (%s), and here it is sound", *told_of
+                )
+                log.warning("the node of %s may damage what it reads", refused.worker)
+            elif not is_durable:  # it was in memory, or on disks: the journal remembers it
+                told = Quarantined(commit=commit, reason=refused.reason)
                 self._kept = self._kept.without(told)
                 self._write(told)
 
@@ -336,6 +345,23 @@ class Tiers:
                 log.warning("it is not recorded yet that history began anew after step %d: %s", fork.step, error)
             if self._is_closed.wait(_AGAIN_S):
                 return
+
+
+def _is_sound(vault: Vault, refused: ev.RestoreRefused) -> bool:
+    """Whether the persistent tier gives this process the very bytes that a worker could not have.
+
+    Raises:
+        StoreError, OSError: that cannot be said now.
+    """
+    durable = [one for one in vault.commits() if one.commit.same_state(refused.commit)]
+    if not durable or refused.chunk < 0:
+        return False
+    try:
+        manifest = vault.manifest(durable[0], refused.shard)
+    except (CorruptError, MissingError):
+        return False
+    with contextlib.closing(VaultSource(vault, known=[manifest])) as source:
+        return not is_bad(Holder(source=source, manifest=manifest), refused.chunk)
 
 
 def _is_put_in_quarantine(vault: Vault, commit: CommitId, reason: str) -> bool:

@@ -284,7 +284,7 @@ class _Reading:
 
     def _refused(self, shard: int, chunk: int, why: str, *, is_bad: bool = False) -> RefusedError:
         name = self._candidate.shards[shard][0].manifest.name
-        return RefusedError(f"{name}: chunk {chunk} cannot be had: {why}", shard=shard, is_bad=is_bad)
+        return RefusedError(f"{name}: chunk {chunk} cannot be had: {why}", shard=shard, chunk=chunk, is_bad=is_bad)
 
     def _report(self, shard: int) -> ShardReport:
         tally = self._tallies[shard]
@@ -352,6 +352,19 @@ class _Landing:
         return np.lib.stride_tricks.as_strided(
             items, shape=extent(self._piece.box), strides=tuple(reversed(strides)), writeable=False
         )
+
+
+def is_bad(holder: Holder, chunk: int) -> bool:
+    """Whether a copy gives wrong bytes of a chunk, or none.
+
+    Raises:
+        StoreError, OSError: it cannot be said now.
+    """
+    try:
+        _checked(holder, chunk)
+    except _CONCLUSIVE:
+        return True
+    return False
 
 
 def _checked(holder: Holder, chunk: int) -> Bytes:

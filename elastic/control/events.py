@@ -393,12 +393,15 @@ class RestoreRefused(WorkerEvent):
     Attributes:
         kept: the one that it still holds, None if it holds none in full.
         is_bad: nobody can: the persistent tier, and whoever else holds it, gave wrong bytes, or none.
+        shard, chunk: of which; -1: of none in particular.
     """
 
     commit: CommitId
     reason: str
     kept: CommitId | None = None
     is_bad: bool = False
+    shard: int = -1
+    chunk: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from elastic.checkpoint.catalog import Holder, candidates, find
 from elastic.checkpoint.reader import Effort, Enough, Inventory, take_inventory
@@ -35,10 +36,10 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
         except (RefusedError, CorruptError, StoreError, DivergenceError) as error:
             held = around.link.state
             kept = held.commit if held.healed else None
-            is_bad = isinstance(error, RefusedError) and error.is_bad
-            around.link.answer_restore(
-                ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept, is_bad=is_bad)
-            )
+            refused = ev.RestoreRefused(worker=around.worker, commit=commit, reason=str(error), kept=kept)
+            if isinstance(error, RefusedError) and error.is_bad and error.shard is not None:
+                refused = replace(refused, is_bad=True, shard=error.shard, chunk=error.chunk)
+            around.link.answer_restore(refused)
 
 
 def _refuse_a_start(report: Report, held: WorkerState) -> None:

@@ -56,7 +56,8 @@ class Life:
                 read(one, plan(wants, one.manifests, own=0), into, Effort(timeout_s=30.0))
                 return told.commit.step, told.error
             except RefusedError as error:
-                refused = ev.RestoreRefused(worker="w0", commit=told.commit, reason=str(error), is_bad=error.is_bad)
+                where = {"is_bad": error.is_bad, "shard": error.shard, "chunk": error.chunk}
+                refused = ev.RestoreRefused(worker="w0", commit=told.commit, reason=str(error), **where)  # type: ignore[arg-type]
             self.tiers.heed(refused, RunState(settings=RunSettings(run=RUN)))
             without.append(told.commit)
             told = self.found(without=tuple(without))
@@ -168,6 +169,23 @@ def test_c06_what_is_bad_wherever_it_is_goes_into_quarantine_and_is_not_read_aga
     second = Life(folder)
     told = second.found()
     assert told.commit is not None and told.commit.step == 10, "step 20 is read again"
+    second.tiers.close(keep=True)
+
+
+def test_c06_what_a_worker_alone_cannot_read_is_left_out_in_this_life_and_stays_good(folder: Path, caplog) -> None:
+    """The memory of its host, or its network, damages whatever it reads: it would condemn step after step."""
+    first = Life(folder)
+    bad = first.found().commit
+    assert bad is not None and bad.step == 20
+    where = {"shard": 0, "chunk": 0, "is_bad": True, "reason": "chunk 0 is bad, everywhere"}
+    first.tiers.heed(ev.RestoreRefused(worker="w0", commit=bad, **where), RunState(settings=RunSettings(run=RUN)))  # type: ignore[arg-type]
+    told = first.found(without=(bad,))
+    assert told.commit is not None and told.commit.step == 10
+    assert first.vault.quarantined() == {} and "the node of w0 may damage what it reads" in caplog.text
+    first.tiers.close(keep=True)
+    second = Life(folder)
+    told = second.found()
+    assert told.commit is not None and told.commit.step == 20
     second.tiers.close(keep=True)
 
 
