@@ -162,7 +162,7 @@ class Tiers:
 
     def _choose(self, at_most: int | None, without: Bad) -> tuple[Seen, Choice]:
         """What is seen, and what to take of it; farther back in the persistent tier as long as that is nothing."""
-        for newest in itertools.count(NEWEST, NEWEST):
+        for newest in (NEWEST << again for again in itertools.count()):
             is_newest_wanted = at_most is None and not without
             seen = self._look(is_newest_wanted=is_newest_wanted, newest=newest, at_most=at_most)
             choice = self._claimed_one(seen, self._wanted(seen, at_most, without), at_most)

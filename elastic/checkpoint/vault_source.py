@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from itertools import takewhile
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -44,22 +45,30 @@ class VaultSource:
         self._lock = threading.Lock()
 
     def manifests(self, step: int | None = None) -> Sequence[Manifest]:
-        found, failures = self._look(step)
-        if failures and not found:
-            raise failures[0]
+        found, failure = self._look(step)
+        if failure is not None:
+            raise failure
         return found
 
-    def _look(self, step: int | None) -> tuple[list[Manifest], list[StoreError]]:
-        """What there is; and what the store said where it gave no answer, which is no reason to hide the others."""
+    def _look(self, step: int | None) -> tuple[list[Manifest], StoreError | None]:
+        """What there is; and what the store said if it gave no answer about a step that may be the newest whole one.
+
+        To go back behind that would make it void. Of an older one it hides nothing.
+        """
         self.has_older = False  # until it is known
         records, unread = self._vault.looked()
         records = self._among(records) if step is None else [one for one in records if one.commit.step == step]
         wanted = [(record, shard) for record in records for shard in range(record.shards)]
         found = self._vault.all_of(self._manifest, wanted, f"{self.where}: manifests")
-        failures = [one for one in found if isinstance(one, StoreError) and not isinstance(one, MissingError)]
-        wrong = [str(one) for one in found if not isinstance(one, Manifest)]
-        self.troubles = [*(told for one, told in unread.items() if step in (None, one.step)), *wrong]
-        return [manifest for manifest in found if isinstance(manifest, Manifest)], failures
+        wrong = [
+            (record.name, one) for (record, _), one in zip(wanted, found, strict=True) if not isinstance(one, Manifest)
+        ]
+        self.troubles = [*(told for one, told in unread.items() if step in (None, one.step))]
+        self.troubles += [str(error) for _, error in wrong]
+        lacking = {name for name, _ in wrong}
+        newest = {record.name for record in takewhile(lambda record: record.name in lacking, records)}
+        silent = (error for name, error in wrong if name in newest and _is_silence(error))
+        return [one for one in found if isinstance(one, Manifest)], next(silent, None)
 
     def read(self, key: ShardKey, begin: int, end: int) -> bytes:
         manifest = self._known(key)
@@ -113,13 +122,13 @@ class VaultSource:
 
     def _known(self, key: ShardKey) -> Manifest:
         place = (name_of(key.commit), key.shard, key.shards)
-        failures = self._look(key.commit.step)[1] if place not in self._manifests else []
+        failure = self._look(key.commit.step)[1] if place not in self._manifests else None
         for name, shard, shards in (place, *self._manifests):
             manifest = self._manifests.get((name, shard, shards))
             if manifest is not None and manifest.key.is_same(key):
                 return manifest
-        if failures:  # it may be there
-            raise failures[0]
+        if failure is not None:  # it may be there
+            raise failure
         raise MissingError(f"{self.where}: step {key.commit.step}, shard {key.shard} of {key.shards}, is not here")
 
     def _lease(self, name: str) -> None:
@@ -129,3 +138,8 @@ class VaultSource:
                 lease.renew()
                 return
             self._leases[name] = self._vault.lease_to_read(name)
+
+
+def _is_silence(error: Exception) -> TypeGuard[StoreError]:
+    """Nothing is said about whether it is there."""
+    return isinstance(error, StoreError) and not isinstance(error, MissingError)
