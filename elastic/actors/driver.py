@@ -171,8 +171,7 @@ class Driver:
     def _break_off(self, error: BaseException | None) -> None:
         """Whoever reads the journal learns that nothing more comes, unless the run goes on elsewhere."""
         if error is not None and not isinstance(error, SupersededError):
-            why = f"{type(error).__name__}: {error}".rstrip(": ")
-            self._journal.write(broken_off(self._state, self._clock(), why))
+            self._journal.write(broken_off(self._state, self._clock(), error))
 
     def _control(self, fleet: Fleet, carrier: Carrier, value_timeout_s: float) -> None:
         turned_s = time.monotonic()

@@ -39,8 +39,13 @@ def _ignore(_: Any) -> None:
     """Nothing follows."""
 
 
-def _is_alive(node: str) -> bool:
-    return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
+def _is_alive(node: str) -> bool | None:
+    """Whether Ray has that node; None: Ray does not say."""
+    try:
+        return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
+    except (RayError, ConnectionError, TimeoutError) as error:
+        log.debug("Ray does not say which nodes there are: %s", error)
+        return None
 
 
 class HostMonitors:
@@ -104,8 +109,11 @@ class HostMonitors:
             self._end(node)
         for node, due_s in list(self._replacements.items()):
             if now_s >= due_s:
+                is_wanted = is_needed(node) or (self.admission.is_open(node) and _is_alive(node))
+                if is_wanted is None:
+                    continue  # it is asked again
                 del self._replacements[node]
-                if is_needed(node) or (self.admission.is_open(node) and _is_alive(node)):
+                if is_wanted:
                     self.need(node)
         while self._garbled:
             self._listen(self._garbled.pop())

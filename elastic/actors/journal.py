@@ -9,7 +9,7 @@ import fcntl
 import json
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from elastic.checkpoint.remembered import Blamed, Quarantined, Remembered
@@ -188,7 +188,8 @@ def _beside(path: Path, run: str) -> Path:
 
 def newest_life(path: Path) -> int:
     """The incarnation of the last driver that has opened a journal; 0: none says so."""
-    return max((line["incarnation"] for line in _lines_of_the_past(path) if line.get("life") == "Settings"), default=0)
+    opened = (line for line in _lines_of_the_past(path, ("Settings",)) if "life" in line)
+    return max((line["incarnation"] for line in opened), default=0)
 
 
 def read_past(path: Path) -> Past:
@@ -214,10 +215,10 @@ def read_past(path: Path) -> Past:
     return Past(published=published, ahead=ahead, next_worker=worker + 1, next_gang=gang + 1, left=left, kept=kept)
 
 
-def _lines_of_the_past(path: Path) -> Iterator[Line]:
+def _lines_of_the_past(path: Path, kinds: Sequence[str] = _OF_THE_PAST) -> Iterator[Line]:
     """Those that tell of it; the last one may have been cut off."""
     with contextlib.suppress(FileNotFoundError), path.open(errors="replace") as texts:
         for text in texts:
-            if any(f'": "{kind}"' in text[:_HEAD] for kind in _OF_THE_PAST):
+            if any(f'": "{kind}"' in text[:_HEAD] for kind in kinds):
                 with contextlib.suppress(ValueError):
                     yield json.loads(text)

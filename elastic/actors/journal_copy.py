@@ -80,13 +80,15 @@ def fetch_journal(path: Path, store: Store, run: str) -> bool:
     Raises:
         StoreError: it cannot be read. CorruptError: a segment is not what was written.
     """
+    here = newest_life(path)
     if path.exists():
-        here, there = newest_life(path), last_of(objects(store, run))
+        there = last_of(objects(store, run))
         if there is None or not here or there.incarnation <= here:
             return False
-        path.rename(path.with_name(f"{path.name}.until-life-{here}"))
     text = stored_journal(store, run)
     if text:
+        if path.exists():
+            path.rename(path.with_name(f"{path.name}.until-life-{here}"))
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         partial.write_text(text)

@@ -182,11 +182,11 @@ class CheckpointReplica:
     def off_disk(self, incarnation: int, key: ShardKey) -> Holding:
         """Remove a shard from this node's disk."""
         self._obey(incarnation)
-        try:
-            for disk in self._node.disks:
+        for disk in self._node.disks:
+            try:
                 disk.erase(key)
-        except StoreError as error:
-            log.warning("an old step stays on the disk: %s", error)
+            except StoreError as error:
+                log.warning("an old step stays on the disk: %s", error)
         return self._node.holding()
 
     def upload(self, incarnation: int, key: ShardKey, metrics: Mapping[str, float] | None = None) -> UploadAnswer:

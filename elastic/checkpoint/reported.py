@@ -12,7 +12,7 @@ Metrics = Mapping[str, float]
 
 
 class Reported:
-    """See the module. One thread tells; any thread may ask."""
+    """See the module. Any thread may call: each change is one call of a dictionary's."""
 
     def __init__(self) -> None:
         self._recent: dict[int, Metrics] = {}
@@ -33,8 +33,8 @@ class Reported:
         """
         if durable > self._durable:
             self._before, self._durable = self._durable, durable
-            for old in [one for one in self._staged if one <= self._before]:
-                del self._staged[old]
+            for old in [one for one in list(self._staged) if one <= self._before]:
+                self._staged.pop(old, None)
         if step not in self._staged:
             self._staged[step] = self._recent.get(step, {})
             _keep_newest(self._staged, STAGED)
@@ -43,8 +43,8 @@ class Reported:
         """The history goes on from this step: later ones are void, and made anew."""
         self._durable, self._before = min(self._durable, step), min(self._before, step)
         for known in (self._recent, self._staged):
-            for void in [one for one in known if one > step]:
-                del known[void]
+            for void in [one for one in list(known) if one > step]:
+                known.pop(void, None)
 
     def of(self, step: int) -> Metrics:
         """Its metrics, as far as they are known."""
@@ -54,4 +54,4 @@ class Reported:
 def _keep_newest(known: dict[int, Metrics], most: int) -> None:
     """By when they were told of."""
     if len(known) > most:
-        del known[next(iter(known))]
+        known.pop(next(iter(list(known))), None)

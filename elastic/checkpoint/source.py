@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 from elastic.checkpoint.manifest import Manifest, ShardKey
-from elastic.checkpoint.store import MissingError
+from elastic.checkpoint.store import MissingError, StoreError
 
 
 class Tier(IntEnum):
@@ -58,15 +58,21 @@ class Together:
         self.tier, self.where = sources[0].tier, sources[0].where
 
     def manifests(self, step: int | None = None) -> Sequence[Manifest]:
-        found = [one for source in self._sources for one in source.manifests(step)]
+        first, *others = self._sources
+        found = list(first.manifests(step))
+        for source in others:
+            with contextlib.suppress(StoreError, OSError):  # of the first alone everybody has to hear
+                found += source.manifests(step)
         return sorted(found, key=lambda one: -one.commit.step)
 
     def read(self, key: ShardKey, begin: int, end: int) -> Any:
-        *others, last = self._sources
-        for source in others:
-            with contextlib.suppress(MissingError):
+        said = list[Exception]()
+        for source in self._sources:
+            try:
                 return source.read(key, begin, end)
-        return last.read(key, begin, end)
+            except (StoreError, OSError) as error:
+                said.append(error)
+        raise next((error for error in said if not isinstance(error, MissingError)), said[0])
 
 
 def troubles_of(sources: Iterable[Source]) -> list[str]:

@@ -12,6 +12,7 @@ class Ending(Enum):
 
     SUCCEEDED = ""
     STOPPED = "KeyboardInterrupt"
+    DRIVER_FAILED = "Exception"  # the driver's own, or that of one of its callbacks
     TRAIN_FN_RAISED = "TrainFnError"
     NOT_ENOUGH_SLOTS = "NotEnoughSlotsError"
     NO_ROOM = "NoRoomError"

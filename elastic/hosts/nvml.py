@@ -78,6 +78,7 @@ class Gpu:
         self.pci = pci_address(address.decode() if isinstance(address, bytes) else str(address))
         self.unseen: set[str] = set()
         self._links: int | None = None
+        self._were_up: frozenset[int] = frozenset()
 
     def ask(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """The answer, or None if this GPU does not tell it.
@@ -177,20 +178,21 @@ class Gpu:
             self.unseen.add(what)
         return found
 
-    def _links_up(self) -> frozenset[int] | None:
-        """Active NVLinks, None if one does not tell; how many there are is found out with the first look."""
-        up = set()
+    def _links_up(self) -> frozenset[int]:
+        """Active NVLinks; one that does not tell is as it was. How many there are is found out with the first look."""
+        up = set[int]()
         for link in range(self._links if self._links is not None else nvml.NVML_NVLINK_MAX_LINKS):
             try:
                 if nvml.nvmlDeviceGetNvLinkState(self.handle, link) == nvml.NVML_FEATURE_ENABLED:
                     up.add(link)
             except nvml.NVMLError as error:
-                if error.value not in _NEVER:
-                    self._heed(f"NVLink {link}", error)
-                    return None
-                self._links = link
-                break
-        return frozenset(up)
+                if error.value in _NEVER:
+                    self._links = link
+                    break
+                self._heed(f"NVLink {link}", error)
+                up |= self._were_up & {link}
+        self._were_up = frozenset(up)
+        return self._were_up
 
 
 class Gpus:

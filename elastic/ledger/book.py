@@ -39,6 +39,7 @@ class Life:
     workers: int = 0
     width: int = 1
     is_over: bool = False
+    has_failed: bool = False  # not the training: the driver, which nobody had told to end
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,13 +162,15 @@ class Book:
         before = self.lives[-1] if self.lives else None
         kind, opened_s, seen = RUN_START, at_s, "no earlier life of the driver is told of"
         if before is not None:
-            kind, opened_s = RESUBMITTED if before.is_over else DRIVER_LOST, before.end_s
-            how = "had ended" if before.is_over else "fell silent before the run had ended"
+            is_planned, opened_s = before.is_over and not before.has_failed, before.end_s
+            kind = RESUBMITTED if is_planned else DRIVER_LOST
+            ended = "had ended" if is_planned else "had ended by an error of its driver"
+            how = ended if before.is_over else "fell silent before the run had ended"
             seen = f"life {before.incarnation} {how}; for {max(0.0, at_s - opened_s):.1f} s there was no driver"
         entry = self.open(
             kind,
             opened_s,
-            is_planned=before is None or before.is_over,
+            is_planned=kind is not DRIVER_LOST,
             evidence=(seen,),
             decision="start workers",
             incarnation=incarnation,

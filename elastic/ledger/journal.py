@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.control.faults import Fault, FaultKind
+from elastic.control.outcome import Ending
 from elastic.control.values import IncidentClass
 from elastic.errors import SettingError
 from elastic.ledger.book import PLANNED_STOP, RAISED, Book, Entry, Mark, Sensed
@@ -13,6 +14,7 @@ from elastic.ledger.stretch import Step
 
 Line = Mapping[str, Any]
 
+_FAILED = Ending.DRIVER_FAILED.name.lower()
 _ROLES = ("event", "command", "moment", "phase", "checkpoint", "life")
 _SAVED = frozenset({"local", "replicated", "durable"})
 
@@ -127,7 +129,8 @@ class JournalReader:
     def _ended(self, line: Line, at_s: float) -> None:
         self._book.mark(at_s, Category.FINISHING)
         if self._book.lives:
-            self._book.lives[-1].is_over = True
+            life = self._book.lives[-1]
+            life.is_over, life.has_failed = True, line.get("outcome", {}).get("ending") == _FAILED
 
     def _now_s(self, at_s: float) -> float:
         """What has happened has happened by now, whatever a worker's clock says, or the driver's after a jump."""

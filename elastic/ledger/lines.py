@@ -52,7 +52,7 @@ def happened(before: RunState | None, state: RunState, events: Sequence[tuple[fl
         yield {"t": at_s, "phase": phase.value, **what}
 
 
-def broken_off(state: RunState | None, at_s: float, why: str) -> Iterator[Line]:
+def broken_off(state: RunState | None, at_s: float, error: BaseException) -> Iterator[Line]:
     """The end of a life whose driver was interrupted, or has failed: it leaves, and its workers with it.
 
     Args:
@@ -60,7 +60,9 @@ def broken_off(state: RunState | None, at_s: float, why: str) -> Iterator[Line]:
     """
     if state is not None and state.outcome is not None:
         return
-    yield line_of("command", at_s, EndRun(outcome=Outcome(ending=Ending.STOPPED, message=why), reason=why))
+    why = f"{type(error).__name__}: {error}".rstrip(": ")
+    ending = Ending.DRIVER_FAILED if isinstance(error, Exception) else Ending.STOPPED
+    yield line_of("command", at_s, EndRun(outcome=Outcome(ending=ending, message=why), reason=why))
     place = (0, 0) if state is None else (state.generation, state.replicas)
     stand = {"phase": Phase.ENDED.value, "generation": place[0], "replicas": place[1]}
     yield {"t": round(at_s, 6), **stand, "planned": False, "waits_for": ""}

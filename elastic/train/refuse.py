@@ -1,7 +1,7 @@
 """Effect. What cannot work is refused where it is brought in, with a sentence, not where it would break."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -44,19 +44,19 @@ def refuse(thing: Any, width: int = 1) -> None:
         )
 
 
-def refuse_strangers(optimizers: Mapping[str, torch.optim.Optimizer], model: torch.nn.Module) -> None:
+def refuse_strangers(optimizers: Mapping[str, torch.optim.Optimizer], summed: Iterable[torch.Tensor]) -> None:
     """Refuse optimizers of parameters whose gradients nobody sums over the replicas, which would drift apart.
 
     Args:
-        optimizers: by the names they are tracked by. model: the prepared one.
+        optimizers: by the names they are tracked by. summed: parameters of the prepared model, as they were then.
 
     Raises:
         StepMisuseError: names the optimizer.
     """
-    summed = {id(param) for param in model.parameters()}
+    known = {id(param) for param in summed}
     for name, optimizer in optimizers.items():
         params = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
-        strangers = sum(id(param) not in summed for param in params)
+        strangers = sum(id(param) not in known for param in params)
         if strangers:
             raise StepMisuseError(
                 f"{name} ({type(optimizer).__name__}) updates {strangers} parameters of {len(params)} that are not of "

@@ -350,7 +350,7 @@ class Session(DataDoor):
             raise StepMisuseError(
                 "the prepared model is not tracked: call session.track(model=model, ...) before steps"
             )
-        refuse_strangers(replica.tracked.named(torch.optim.Optimizer), replica.model)
+        refuse_strangers(replica.tracked.named(torch.optim.Optimizer), replica.reducer.params)
         if not replica.batches.equal_rounds and any(
             isinstance(part, torch.nn.SyncBatchNorm) for part in replica.model.modules()
         ):

@@ -226,7 +226,7 @@ def test_a_full_disk_ends_no_run_and_workers_keep_what_they_have_told(tmp_path: 
     ("error", "ending"),
     [
         (KeyboardInterrupt(), "stopped: KeyboardInterrupt"),
-        (ValueError("a callback's own"), "stopped: ValueError: a callback's own"),
+        (ValueError("a callback's own"), "driver failed: ValueError: a callback's own"),
         (SupersededError("a newer driver"), ""),
     ],
     ids=["interrupted", "failed", "superseded"],

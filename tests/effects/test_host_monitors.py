@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from elastic.actors import host_monitors, relays
 from elastic.actors.answers import Answers
@@ -320,6 +320,19 @@ def test_bytes_that_come_too_slowly_keep_a_node_out_and_prove_nothing_against_th
         driven.close()
 
 
+def nodes_are_not_told(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """Ray's head is away for some questions, which are those that are left."""
+    away, there = [ConnectionError("the head is away"), RayError()], host_monitors.ray.nodes
+
+    def nodes() -> Any:
+        if away:
+            raise away.pop()
+        return there()
+
+    monkeypatch.setattr(host_monitors.ray, "nodes", nodes)
+    return away
+
+
 @pytest.mark.parametrize("is_checked", [True, False], ids=["after its check", "within its check"])
 def test_a_node_that_has_failed_is_checked_again_though_its_monitor_was_lost_and_it_has_no_workers(
     driven: Driven, monkeypatch: pytest.MonkeyPatch, is_checked: bool
@@ -351,6 +364,7 @@ def test_a_node_that_has_failed_is_checked_again_though_its_monitor_was_lost_and
         return driven.monitors.admission.shunned
 
     heeded: list[ev.HardwareFinding] = []
+    away = nodes_are_not_told(monkeypatch)
     monkeypatch.setattr(HostMonitor, "beat", until_lost)
     monkeypatch.setattr(HostMonitor, "check_health", check)
     driven.monitors.need("a")
@@ -361,7 +375,7 @@ def test_a_node_that_has_failed_is_checked_again_though_its_monitor_was_lost_and
     driven.first(ev.MonitorLost)
     eventually(lambda: not looks() and len(checks(driven)) > is_checked, "another monitor has found it healthy")
     assert checks(driven)[-1] == ("a", Severity.INFORMATIONAL, "healthy")
-    assert len(driven.actors) == 2
+    assert len(driven.actors) == 2 and not away
 
 
 def test_a_node_that_is_gone_has_no_monitor_started_to_be_checked_again(

@@ -192,6 +192,14 @@ def test_an_nvlink_that_does_not_answer_once_is_not_lost_nor_are_those_after_it(
     assert heard.first(FindingKind.NVLINK).detail.endswith("has lost NVLink 7"), "links after it are looked at still"
 
 
+def test_an_nvlink_that_never_answers_again_hides_no_other_one(heard, standin):
+    looks(heard)
+    standin["gpu0.link.rc.5"] = TIMEOUT
+    standin["gpu0.link.7"] = 0
+    assert heard.first(FindingKind.NVLINK).detail.endswith("has lost NVLink 7")
+    assert heard.monitor.hardware()[0][0].links_up == frozenset(range(18)) - {7}
+
+
 @pytest.mark.parametrize("key", ["fields.rc", "field.rc"], ids=["the call fails", "each field does"])
 def test_what_the_driver_asks_for_is_known_though_it_is_not_told_for_a_while(heard, standin, key):
     standin["gpu1.action"] = 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from elastic.checkpoint.catalog import Candidate, Ending, Holder, Start, candidates, find, in_parts, next_candidate
 from elastic.checkpoint.manifest import Fork, Manifest
 from elastic.checkpoint.source import Tier, Together, troubles_of
-from elastic.checkpoint.store import MissingError
+from elastic.checkpoint.store import MissingError, StoreError
 from elastic.control.values import CommitId
 from elastic.errors import RefusedError
 
@@ -176,6 +176,26 @@ def test_sources_together_give_what_any_of_them_has():
     assert [both.read(holder(FAR, step).manifest.key, 0, 4) for step in (3, 5)] == [b"near", b"5"]
     with pytest.raises(MissingError):
         both.read(holder(FAR, 4).manifest.key, 0, 4)
+
+
+class Broken(Place):
+    """A disk that fails."""
+
+    def manifests(self, step=None):
+        raise StoreError("input/output error")
+
+    def read(self, key, begin, end):
+        raise StoreError("input/output error")
+
+
+def test_a_source_that_fails_hides_nothing_of_those_beside_it():
+    broken, far = Broken(Tier.DISK), Shelf(Tier.PERSISTENT, {5: b"5"})
+    assert Together([broken, far]).read(holder(FAR, 5).manifest.key, 0, 1) == b"5"
+    with pytest.raises(StoreError, match="input/output"):  # not that it is missing
+        Together([far, broken]).read(holder(FAR, 4).manifest.key, 0, 1)
+    assert [one.commit.step for one in Together([far, broken]).manifests()] == [5]
+    with pytest.raises(StoreError, match="input/output"):
+        Together([broken, far]).manifests()
 
 
 def test_what_sources_could_not_use_is_told_of_those_that_know():

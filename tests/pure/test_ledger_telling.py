@@ -207,7 +207,7 @@ def test_what_a_sensor_sees_of_an_injected_fault_is_evidence_beside_its_own_proo
 
 
 def test_a_driver_that_leaves_before_it_has_seen_anything_says_so_and_one_whose_run_is_over_does_not():
-    end, phase = broken_off(None, 7.0, "KeyboardInterrupt")
+    end, phase = broken_off(None, 7.0, KeyboardInterrupt())
     assert (end["command"], end["outcome"]["ending"], end["outcome"]["message"]) == (
         "EndRun",
         "stopped",
@@ -215,19 +215,24 @@ def test_a_driver_that_leaves_before_it_has_seen_anything_says_so_and_one_whose_
     )
     assert (phase["phase"], phase["t"]) == ("ended", 7.0)
     over = RunState(settings=RunSettings(run="r", scaling=Scaling()), outcome=Outcome(ending=Ending.SUCCEEDED))
-    assert list(broken_off(over, 8.0, "KeyboardInterrupt")) == []
+    assert list(broken_off(over, 8.0, KeyboardInterrupt())) == []
 
 
-def test_the_life_after_one_that_was_left_is_no_failure():
-    """A run that is stopped by hand and submitted again."""
+@pytest.mark.parametrize(
+    ("error", "kind", "is_planned", "how"),
+    [
+        (KeyboardInterrupt(), "resubmitted", True, "life 1 had ended;"),
+        (ValueError("a callback's own"), "driver lost", False, "life 1 had ended by an error of its driver;"),
+    ],
+    ids=["stopped", "failed"],
+)
+def test_the_life_after_one_that_was_stopped_is_no_failure(error, kind, is_planned, how):
     journal = started().steps(3)
-    for line in broken_off(None, journal.at_s, "KeyboardInterrupt"):
+    for line in broken_off(None, journal.at_s, error):
         journal.write(**line)
     assert not journal.account().is_live
-    account = journal.sleep(60.0).begin().account()
-    assert only(account, "resubmitted").is_planned and not [
-        one for one in account.incidents if one.kind == "driver lost"
-    ]
+    again = only(journal.sleep(60.0).begin().account(), kind)
+    assert again.is_planned == is_planned and again.evidence[0].startswith(how)
 
 
 def test_no_secret_of_a_url_is_journalled():
