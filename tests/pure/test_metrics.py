@@ -12,6 +12,7 @@ from elastic.control.hardware import GpuReading
 from elastic.control.metrics import (
     BY_NAME,
     METRICS,
+    OF_RUNS,
     PREFIX,
     WAITS_FOR,
     MetricKind,
@@ -193,6 +194,12 @@ def test_a_gpu_tells_what_it_knows_and_a_lost_one_nothing():
         Sample("gpu_temperature_celsius", 60.0, tags),
     ]
     assert [one.name for one in of_gpus("n1", [GpuReading(**known)])] == ["gpu_utilization", "gpu_power_watts"]
+
+
+def test_counters_begin_with_the_series_that_are_known():
+    zeros = {metric.name: metric.zeros for metric in OF_RUNS if metric.kind is MetricKind.COUNTER}
+    assert zeros["steps_total"] == ((),)
+    assert zeros["incidents_total"] == tuple((kind.value,) for kind in IncidentClass)
 
 
 def test_names_are_those_that_prometheus_takes_and_say_their_unit():
