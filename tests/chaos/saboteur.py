@@ -36,7 +36,7 @@ class Sabotage:
             corrupt: flip-weight, flip-moment (one bit, between two steps), nan (the loss of one micro-batch).
         step: the step in which it strikes; -1: any.
         generation: the generation in which it strikes; 0: any.
-        delay_s: for "stall", "clench", "slow" and "pending": how long the worker sleeps there first.
+        delay_s: how long the worker sleeps there first, so that others get ahead of it, or wait for it.
         signal: what it sends itself, except where it only sleeps.
         victim: who gets that signal instead; its pid is in `<victim>.pid`, beside the marks. Empty: the worker itself.
     """

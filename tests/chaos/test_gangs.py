@@ -100,7 +100,10 @@ def struck(story: Story, sabotage: Sabotage) -> int:
 
 def test_who_has_given_its_word_applies_when_it_learns_that_others_have(clean: Story, tmp_path: Path) -> None:
     """One applies late; meanwhile all others have applied, and one of them dies in the next step."""
-    plan = [Sabotage(point="stall", rank=3, step=4, delay_s=1.0), Sabotage(point="forward", rank=1, step=5)]
+    plan = [
+        Sabotage(point="stall", rank=3, step=4, delay_s=5.0),
+        Sabotage(point="forward", rank=1, step=5, delay_s=0.5),
+    ]
     story = play(tmp_path, *plan)
     assert_gang_promises(story, clean, *plan)
     answers = [line for line in story.journal if line.get("event") == "FreezeAnswered"]

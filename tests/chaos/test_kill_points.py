@@ -57,12 +57,12 @@ STORIES = {
         Sabotage(point="forming", rank=0, generation=2),
     ],
     "one applied, another was stopped before it": [
-        Sabotage(point="reduced", rank=2, step=4),
-        Sabotage(point="stall", rank=1, step=4, delay_s=1.0),
+        Sabotage(point="reduced", rank=2, step=4, delay_s=0.5),
+        Sabotage(point="stall", rank=1, step=4, delay_s=5.0),
     ],
     "the only donor, while it heals the one that was behind": [
-        Sabotage(point="reduced", rank=2, step=4),
-        Sabotage(point="stall", rank=1, step=4, delay_s=1.0),
+        Sabotage(point="reduced", rank=2, step=4, delay_s=0.5),
+        Sabotage(point="stall", rank=1, step=4, delay_s=5.0),
         Sabotage(point="giving", rank=0, generation=2),
     ],
     "the donor of the first state": [Sabotage(point="giving", rank=0, generation=1)],

@@ -70,13 +70,13 @@ def test_of_a_step_that_all_leave_out_nobody_is_told(solo):
 def test_a_cost_belongs_to_its_step_alone(solo):
     class Slow(WorkerCallback):
         def on_step_end(self, step):
-            time.sleep(0.05 * (step.index == 1))
+            time.sleep(1.0 * (step.index == 1))
 
     reports = solo.run(with_callbacks(trained(), [Slow()])).reports
     costs = [report.costs["Slow"] for report in reports]
-    assert costs[1] >= 0.05 and max(costs[0], *costs[2:]) < 0.05
+    assert costs[1] >= 1.0 > max(costs[0], *costs[2:])
     waited_s = [report.times.callback_s for report in reports]
-    assert waited_s[2] >= 0.05 > max(*waited_s[:2], waited_s[3]), "the time from its commit on is the next step's"
+    assert waited_s[2] >= 1.0 > max(*waited_s[:2], waited_s[3]), "the time from its commit on is the next step's"
 
 
 def test_without_callbacks_a_step_costs_nothing_of_them(solo):
@@ -309,7 +309,8 @@ def test_what_callbacks_take_is_in_the_ledger_by_their_names(solo):
     for report in ended.reports:
         ledger.feed(line_of("event", report.committed_at_s, ev.StepStable(worker="w0", report=report)))
     account = ledger.account()
-    assert account.wall_seconds[Category.CALLBACKS] == pytest.approx(0.2 * STEPS, abs=0.1)
-    assert account.callback_seconds["Takes"] == pytest.approx(0.2 * STEPS, abs=0.1)
-    assert 0 < account.callback_seconds["MemoryLog"] < 0.1
+    told_s = {name: sum(report.costs[name] for report in ended.reports) for name in ("Takes", "MemoryLog")}
+    assert account.wall_seconds[Category.CALLBACKS] == pytest.approx(sum(told_s.values()))
+    assert account.callback_seconds == pytest.approx(told_s)
+    assert told_s["Takes"] >= 0.2 * STEPS and told_s["MemoryLog"] > 0
     assert sum(account.wall_seconds.values()) == pytest.approx(account.wall_s)

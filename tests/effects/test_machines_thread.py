@@ -23,7 +23,7 @@ SETTINGS = RunSettings(run="llama", limits=Limits(start_timeout_s=0.2))
 STATE = RunState(settings=SETTINGS)
 BAD = replace(STATE, care=Care(quarantine={"n0": inf}))
 TRAINS = replace(STATE, workers={"w0": WorkerRecord(name="w0", standing=Standing.MEMBER, node="n0")})
-LOOK_S, WAIT_S = 0.02, 10.0
+LOOK_S, WAIT_S = 0.02, 60.0
 
 
 @dataclass
@@ -207,10 +207,10 @@ def test_a_machine_is_cordoned_though_its_raylet_died_first(keep):
 
 def test_without_rights_on_nodes_it_says_so_once_works_on_and_asks_again(keep, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "elastic")
-    monkeypatch.setattr(machines, "_RIGHTS_S", 0.2)
+    monkeypatch.setattr(machines, "_RIGHTS_S", 0.5)
     kept = keep(Server(fails={"machines": Why.FORBIDDEN}), BAD)
     kept.until(lambda: "replace_pods" in kept.server.names())
-    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") == 4)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") >= 4)
     assert [call[0] for call in kept.server.calls].count("pods") > 8, "pods are looked at meanwhile"
     assert len([line for line in caplog.messages if "kept out by Ray alone" in line]) == 1
     kept.server.fails.clear()
@@ -220,13 +220,14 @@ def test_without_rights_on_nodes_it_says_so_once_works_on_and_asks_again(keep, c
 
 def test_nodes_of_a_large_cluster_are_looked_at_less_often_and_remembered_meanwhile(keep):
     leaving = (Taint(key="cloud.google.com/impending-node-termination"),)
-    kept = keep(Server(nodes_s=0.02), STATE)
-    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") == 2)
+    kept = keep(Server(nodes_s=0.05), STATE)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") >= 2)
     between = [call[0] for call in kept.server.calls]
     assert between.count("pods") >= 8, "a fiftieth of the time at most"
     kept.machines.follow(BAD)
     kept.until(lambda: "quarantine" in kept.server.names())
-    assert [call[0] for call in kept.server.calls].count("machines") == 2, "what was seen is still known"
+    names = [call[0] for call in kept.server.calls]
+    assert names[: names.index("quarantine")].count("machines") == 2, "what was seen is still known"
     kept.server.taints += leaving
     kept.until(lambda: bool(kept.events))
     after = [call[0] for call in kept.server.calls]
