@@ -139,8 +139,8 @@ class Clocks:
         return min([at_s, *(gap.end_s + self.expected_s(gap) for gap in before[-1:])])
 
 
-def assert_close(ours_s: float, theirs_s: float, what: str) -> None:
-    assert abs(ours_s - theirs_s) <= max(APART_S, APART * theirs_s), (
+def assert_close(ours_s: float, theirs_s: float, what: str, apart_s: float = APART_S) -> None:
+    assert abs(ours_s - theirs_s) <= max(apart_s, APART * theirs_s), (
         f"{what}: {ours_s:.3f} s, measured {theirs_s:.3f} s"
     )
 
@@ -160,7 +160,12 @@ def ends_s(line: Line, incident: Incident) -> float:
     return max(incident.resumed_s or at_s, at_s + lasts_s + FELT_S)
 
 
-def compare(committed: Iterable[Line], found: Iterable[tuple[Line, Incident]], joins: Iterable[Incident] = ()) -> None:
+def compare(
+    committed: Iterable[Line],
+    found: Iterable[tuple[Line, Incident]],
+    joins: Iterable[Incident] = (),
+    apart_s: float = APART_S,
+) -> None:
     """Faults and their incidents: class, time and cost.
 
     Where one struck before the step ended in which the one before was felt last, no clock tells what each of them cost:
@@ -180,7 +185,7 @@ def compare(committed: Iterable[Line], found: Iterable[tuple[Line, Incident]], j
             if begin_s <= join.began_s <= end_s and join.resumed_s:
                 end_s, these[join.number] = max(end_s, join.resumed_s), ("a joiner", join)
         kinds, cost_s = " and ".join(kind for kind, _ in these.values()), sum(one.cost_s for _, one in these.values())
-        assert_close(cost_s, clocks.lost_s(begin_s, end_s), kinds)
+        assert_close(cost_s, clocks.lost_s(begin_s, end_s), kinds, apart_s)
 
 
 def assert_class_and_time(clocks: Clocks, line: Line, incident: Incident) -> None:

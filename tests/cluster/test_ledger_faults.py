@@ -11,7 +11,7 @@ import pytest
 import elastic
 from elastic.control.schedules import parse
 from elastic.errors import TrainFnError
-from tests.chaos.injected import LATE_S, assert_close, compare, told
+from tests.chaos.injected import APART_S, LATE_S, assert_close, compare, told
 from tests.chaos.ledger_checks import booked
 from tests.cluster.training import read_lines, regression
 from tests.effects.tmpfs import mounted
@@ -49,8 +49,12 @@ def train(folder: Path, schedule: str, steps: int, **settings: Any) -> Any:
     return elastic.fit(regression(folder, steps, PAUSE_S), run_dir=folder / "run", **{**usual, **settings})
 
 
-def assert_told(folder: Path, kinds: list[str]) -> None:
-    """Each of these faults struck, in this order, and is one incident; none is in two."""
+def assert_told(folder: Path, kinds: list[str], apart_s: float = APART_S) -> None:
+    """Each of these faults struck, in this order, and is one incident; none is in two.
+
+    Args:
+        apart_s: by so much the ledger's cost of a fault may differ from what the workers' clocks say.
+    """
     path = folder / "run" / "journal.jsonl"
     journal = [json.loads(text) for text in path.read_text().splitlines()]
     assert [line["reason"] for line in journal if line.get("event") == "FaultRefused"] == []
@@ -60,13 +64,13 @@ def assert_told(folder: Path, kinds: list[str]) -> None:
     assert len({incident.number for _, incident in found}) == len(found), "each is an incident of its own"
     committed = [line for line in read_lines(folder) if line["event"] == "committed"]
     joins = [one for one in account.incidents if one.kind == "planned stop"]
-    compare(committed, [one for one in found if one[0]["fault"]["kind"] != "raise"], joins)
+    compare(committed, [one for one in found if one[0]["fault"]["kind"] != "raise"], joins, apart_s)
     for line, incident in found:
         if line["fault"]["kind"] != "raise":
             continue
         assert incident.kind == "train_fn raised" and abs(incident.began_s - line["at_s"]) <= LATE_S
         (heard_s,) = [one["t"] for one in journal if one.get("event") == "TrainFnRaised"]
-        assert_close(incident.cost_s, heard_s - max(one["t"] for one in committed), "raise")
+        assert_close(incident.cost_s, heard_s - max(one["t"] for one in committed), "raise", apart_s)
 
 
 def kinds_of(schedule: str) -> list[str]:
@@ -74,8 +78,9 @@ def kinds_of(schedule: str) -> list[str]:
 
 
 def test_what_a_few_faults_cost_is_what_the_workers_clocks_say(hosts: Any, tmp_path: Path) -> None:
+    # Beside other tests' work steps come near to what counts as slow, and either clock may count a few of them alone.
     train(tmp_path, QUICK, steps=140)
-    assert_told(tmp_path, kinds_of(QUICK))
+    assert_told(tmp_path, kinds_of(QUICK), apart_s=1.0)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Effect. Reading what a plan needs: every chunk checked (C4), the next holder (C5), deadlines (C16), reports (C26)."""
 
+import re
 import threading
 from dataclasses import replace
 
@@ -348,10 +349,10 @@ def test_c16_an_inventory_names_who_does_not_answer():
             raise StoreError("no credentials")
 
     good = Shelf([shard_of(state())])
-    inventory = take_inventory([Hanging([], where="n1"), good, Failing([], where="far")], timeout_s=0.2)
+    inventory = take_inventory([Hanging([], where="n1"), good, Failing([], where="far")], timeout_s=5)
     hanging.set()
     assert [holder.source for holder in inventory.holders] == [good]
-    assert inventory.silent == ("n1: no answer within 0.2 s", "far: no credentials")
+    assert inventory.silent == ("n1: no answer within 5 s", "far: no credentials")
 
 
 def test_who_does_not_answer_is_not_waited_for_where_the_others_are_enough(monkeypatch):
@@ -366,6 +367,8 @@ def test_who_does_not_answer_is_not_waited_for_where_the_others_are_enough(monke
     good, hanging = Shelf([shard_of(state())], where="n0"), Hanging([], where="n1")
 
     def enough(holders, waiting):
+        if not holders:  # its thread has not come to it yet
+            return False
         asked.append(([one.source for one in holders], list(waiting)))
         return len(asked) == 3
 
@@ -373,7 +376,7 @@ def test_who_does_not_answer_is_not_waited_for_where_the_others_are_enough(monke
     never.set()
     assert asked == [([good], [hanging])] * 3 and [holder.source for holder in inventory.holders] == [good]
     (said,) = inventory.silent
-    assert said.startswith("n1: no answer within 0.")
+    assert re.fullmatch(r"n1: no answer within [0-9.]+ s", said)
 
 
 def test_an_error_of_ours_is_not_swallowed():
