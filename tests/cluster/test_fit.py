@@ -27,13 +27,15 @@ from tests.conftest import RUN_MARK
 
 pytestmark = pytest.mark.timeout(180)
 
+LONGER_S = 0.04  # for each micro-batch: what is done at a step is done long before the last one
 
-def fit(folder: Path, *callbacks: Any, steps: int = 40, **settings: Any) -> Any:
+
+def fit(folder: Path, *callbacks: Any, steps: int = 40, pause_s: float = 0.005, **settings: Any) -> Any:
     """A run in `folder`, two replicas unless told otherwise."""
     scaling = settings.pop("scaling", elastic.Scaling(num_dp_replicas=2))
     limits = settings.pop("limits", elastic.Limits(start_timeout_s=60))
     result = elastic.fit(
-        regression(folder, steps),
+        regression(folder, steps, pause_s),
         scaling=scaling,
         limits=limits,
         callbacks=callbacks,
@@ -136,7 +138,7 @@ def test_a_killed_worker_costs_no_step_and_no_process(clean: Any, tmp_path: Path
         os.kill(state.members[1].pid, signal.SIGKILL)
 
     saboteur = At(10, kill)
-    result = fit(tmp_path, saboteur, steps=40, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
+    result = fit(tmp_path, saboteur, pause_s=LONGER_S, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
     assert saboteur.fired_s is not None
     assert len(result.incidents) == 1
     assert result.world_sizes[:2] == [2, 1]
@@ -173,7 +175,7 @@ def test_a_spare_takes_over(clean: Any, tmp_path: Path) -> None:
         os.kill(state.members[0].pid, signal.SIGKILL)
 
     saboteur = At(10, kill_leader)
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=2, spares=1))
+    result = fit(tmp_path, saboteur, pause_s=LONGER_S, scaling=elastic.Scaling(num_dp_replicas=2, spares=1))
     assert saboteur.fired_s is not None
     assert set(result.world_sizes) == {2}
     assert_nothing_lost(tmp_path, clean, result)
@@ -184,7 +186,7 @@ def test_a_stopped_worker_is_seen_and_replaced(clean: Any, tmp_path: Path) -> No
         os.kill(state.members[1].pid, signal.SIGSTOP)
 
     saboteur = At(8, stop)  # reports come some at a time: later, the run might be over
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
+    result = fit(tmp_path, saboteur, pause_s=LONGER_S, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
     assert saboteur.fired_s is not None
     (incident,) = result.incidents
     assert incident.kind is IncidentClass.WORKER_HUNG
@@ -200,7 +202,7 @@ def test_a_worker_that_is_told_of_its_end_leaves_between_two_steps(clean: Any, t
         os.kill(state.members[1].pid, signal.SIGTERM)
 
     saboteur = At(10, tell)
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=(1, 2), stand_ins=0))
+    result = fit(tmp_path, saboteur, pause_s=LONGER_S, scaling=elastic.Scaling(num_dp_replicas=(1, 2), stand_ins=0))
     assert saboteur.fired_s is not None
     (incident,) = result.incidents
     assert incident.kind is IncidentClass.DEPARTURE
@@ -263,7 +265,7 @@ def test_training_survives_its_supervisor_and_monitors(clean: Any, tmp_path: Pat
         os.kill(state.members[1].pid, signal.SIGKILL)
 
     saboteur = At(10, kill_control_plane)
-    result = fit(tmp_path, saboteur, scaling=elastic.Scaling(num_dp_replicas=2, spares=1))
+    result = fit(tmp_path, saboteur, pause_s=LONGER_S, scaling=elastic.Scaling(num_dp_replicas=2, spares=1))
     assert len(killed) >= 2
     assert_nothing_lost(tmp_path, clean, result)
 

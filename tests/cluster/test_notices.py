@@ -42,7 +42,7 @@ def test_machines_that_are_taken_away_together_are_left_together(hosts: Any, tmp
         # Each monitor asks the cloud when its own second is over.
         limits = elastic.Limits(start_timeout_s=60, notice_window_s=3.0)
         try:
-            result = fit(tmp_path, saboteur, steps=200, scaling=scaling, limits=limits)
+            result = fit(tmp_path, saboteur, steps=400, scaling=scaling, limits=limits)
         finally:
             for node in nodes:
                 hosts.remove_node(node)
