@@ -18,6 +18,8 @@ from elastic.actors.worker_actor import WorkerActor, born_of, stand_in_name
 from elastic.settings import Limits, RunSettings, Scaling
 from elastic.train.rehearsal import check_sight, rehearse
 
+pytestmark = pytest.mark.timeout(600)
+
 A, B, C, *MORE = (f"{number:056x}" for number in range(20))  # nodes, named as Ray names them
 
 
@@ -226,9 +228,12 @@ def _note() -> None:
     Noted.seen.append(os.sched_getscheduler(0))
 
 
+# On a busy machine idle time may not come for minutes, so these import in any.
 STANDS_BY = """
 import gc
+import os
 import sys
+os.sched_setscheduler = lambda *_: None
 from elastic.actors.worker_actor import WorkerActor
 assert "torch" not in sys.modules, "the actor's own module is light"
 actor = WorkerActor(float(sys.argv[1]))
