@@ -126,7 +126,7 @@ class HostMonitor:
         act() if fault.kind in UNREACHABLE else self._aftermath.beside(act)
 
     def inspect(self, worker: str) -> str:
-        """Where its threads stand, or why that can not be seen; takes a second at most."""
+        """Where its threads stand, or why that can not be seen; takes some seconds at most."""
         with self._lock:
             watched = self._watched.get(worker)
         return dump_stacks(watched.pid) if watched is not None else "it is not watched"

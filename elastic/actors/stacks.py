@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_DUMP_S = 1.0
+_DUMP_S = 5.0  # a dump takes some 10 ms, but on a busy host it may have to wait for a processor
 _KEPT_CHARS = 4000
 # Of a process that was stopped then (two of 150 that start a thread all the time), and however often it is asked again.
 _HALFWAY = "Failed to find a python interpreter in the .data section"

@@ -36,7 +36,7 @@ class Completion:
     unsent: Callable[[Any, str, str], ev.Event] | None = None
 
 
-_STACK_S = 15.0  # a look at stacks ends within a second; its host may be short of processors, or of network
+_STACK_S = 15.0  # a look at stacks ends within 5 s; its host may be short of processors, or of network
 _STRIKE_S = 30.0  # a fault strikes at once, but for what waits for a step, a snapshot or a store
 
 _LEFT = (ev.TrainFnReturned, ev.WorkerDead, ev.WorkerDeparted)
