@@ -28,7 +28,7 @@ while True:
 ASK = """
 import socket, sys
 client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-client.settimeout(0.5)
+client.settimeout(float(sys.argv[3]))
 for _ in range(int(sys.argv[2])):
     try:
         client.sendto(b"?", (sys.argv[1], 9))
@@ -44,13 +44,15 @@ def python_on(host: str, code: str, *arguments: str) -> list[str]:
     return ["ip", "netns", "exec", host, sys.executable, "-c", code, *arguments]
 
 
-def answers(asking: str, address: str, times: int = 1) -> list[str]:
-    done = subprocess.run(python_on(asking, ASK, address, str(times)), capture_output=True, text=True, timeout=30)
+def answers(asking: str, address: str, times: int = 1, within_s: float = 0.5) -> list[str]:
+    """What became of each question; an answer may be late, and be taken for that to the next."""
+    command = python_on(asking, ASK, address, str(times), str(within_s))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
-def is_heard_again(asking: str, address: str) -> bool:
+def is_heard(asking: str, address: str) -> bool:
     """Whether one of several questions is answered: the kernel looks for a neighbour only once a second."""
     return "answer" in answers(asking, address, times=20)
 
@@ -84,13 +86,13 @@ def pair(network: Network) -> Iterator[tuple[str, str, str]]:
 @needs_root
 def test_a_cut_host_is_silent_until_it_is_restored(network: Network, pair: tuple[str, str, str]) -> None:
     asking, echoing, address = pair
-    assert answers(asking, address) == ["answer"]
-    assert answers(echoing, address) == ["answer"]
+    assert is_heard(asking, address)
+    assert is_heard(echoing, address)
     network.cut(echoing)
     assert answers(asking, address, times=2) == ["silence"] * 2
-    assert answers(echoing, address) == ["answer"], "a host that is cut off can still talk to itself"
+    assert is_heard(echoing, address), "a host that is cut off can still talk to itself"
     network.restore(echoing)
-    assert is_heard_again(asking, address)
+    assert is_heard(asking, address)
 
 
 @needs_root
@@ -108,7 +110,7 @@ def test_traffic_is_delayed_or_the_kernel_is_said_to_lack_the_means(
     asking, _, address = pair
     impair_or_skip(lambda: network.delay(asking, 0.2))
     began_s = time.monotonic()
-    assert answers(asking, address) == ["answer"]
+    assert answers(asking, address, within_s=10.0) == ["answer"]
     assert time.monotonic() - began_s >= 0.2
     network.restore(asking)
 
@@ -120,9 +122,9 @@ def test_a_way_is_silent_until_it_is_undone(network: Network, pair: tuple[str, s
     for senders, receivers in (([asking], [echoing]), ([echoing], [asking])):
         network.silence(senders, receivers)
         assert answers(asking, address) == ["silence"]
-        assert answers(bystander, address) == ["answer"], "others are heard"
+        assert is_heard(bystander, address), "others are heard"
         network.unite()
-        assert is_heard_again(asking, address)
+        assert is_heard(asking, address)
 
 
 @needs_root
@@ -207,13 +209,18 @@ def things_of(name: str) -> list[str]:
 @needs_root
 def test_an_interface_is_cut_and_mended_when_its_time_is_over(pair: tuple[str, str, str]) -> None:
     asking, echoing, address = pair
-    aftermath = Aftermath()
-    began_s = time.monotonic()
-    proof = cut(f"eth0,netns={echoing}", aftermath, lasts_s=3.0)
-    assert "qdisc tbf" in proof
-    assert answers(asking, address) == ["silence"] or time.monotonic() - began_s >= 3.0
-    while answers(asking, address) == ["silence"]:
-        assert time.monotonic() - began_s < 30.0, "it was not mended"
+    aftermath, was_silent = Aftermath(), False
+    for lasts_s in (3.0, 12.0, 48.0):  # on a busy machine a question may take longer than a cut
+        began_s = time.monotonic()
+        proof = cut(f"eth0,netns={echoing}", aftermath, lasts_s=lasts_s)
+        assert "qdisc tbf" in proof
+        was_silent = answers(asking, address) == ["silence"]
+        assert was_silent or time.monotonic() - began_s >= lasts_s, "it was not cut"
+        while answers(asking, address) == ["silence"]:
+            assert time.monotonic() - began_s < lasts_s + 30.0, "it was not mended"
+        if was_silent:
+            break
+    assert was_silent
     aftermath.close()
 
 
@@ -224,7 +231,7 @@ def test_an_interface_is_mended_when_its_monitor_ends(pair: tuple[str, str, str]
     cut(f"eth0,netns={echoing}", aftermath, lasts_s=1000.0)
     assert answers(asking, address) == ["silence"]
     aftermath.close()
-    assert is_heard_again(asking, address)
+    assert is_heard(asking, address)
 
 
 @needs_root
@@ -258,7 +265,7 @@ def test_what_the_kernel_lacks_is_said(pair: tuple[str, str, str]) -> None:
     else:
         assert "netem" in proof and "delay 200" in proof
     aftermath.close()
-    assert is_heard_again(asking, address)
+    assert is_heard(asking, address)
 
 
 @needs_root

@@ -81,7 +81,7 @@ def told(story: Story, event: str) -> list[dict[str, Any]]:
 
 
 def test_every_fault_of_the_schedule_is_in_the_journal_and_costs_no_step(clean: Story, tmp_path: Path) -> None:
-    story, chaos = breaking(tmp_path, SCHEDULE)
+    story, chaos = breaking(tmp_path, SCHEDULE, stopped_timeout_s=20.0)  # who is stopped for a while is not fenced
     plan = schedule_of(chaos).plan(CHAOS_SEED, 10.0)
     assert [line["fault"]["name"] for line in told(story, "FaultAsked")] == [fault.name for fault in plan]
     injected = {line["fault"]["name"]: line for line in told(story, "FaultInjected")}
