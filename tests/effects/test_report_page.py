@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic.report import server
 from elastic.report.content.lanes import MOST_WORKERS
 from elastic.report.content.model import Report
 from elastic.report.follower import Follower
@@ -324,21 +325,24 @@ def test_the_live_page_shows_a_fault_soon_after_it_is_journalled(chromium: Brows
         assert tab.errors == []
 
 
-def test_reports_of_a_run_come_a_second_apart_and_its_end_at_once(tmp_path: Path) -> None:
+def test_reports_of_a_run_come_a_second_apart_and_its_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_SHARE", 1e6)  # on a busy machine reports take long, and would come further apart
     scribe = a_run_of_two()
     scribe.steps(100, replicas=2)
     folder = written(scribe.lines, tmp_path)
-    live, version, came_s = Live(folder / "journal.jsonl"), "", list[float]()
-    deadline_s = time.monotonic() + 2.5
+    live, version, made_s = Live(folder / "journal.jsonl"), "", list[float]()
+    deadline_s = time.monotonic() + 60.0
     with (folder / "journal.jsonl").open("a", buffering=1) as file:
-        while time.monotonic() < deadline_s:
+        while len(made_s) < 3:
+            assert time.monotonic() < deadline_s, "it does not follow"
             file.write(json.dumps(scribe.lines[-1]) + "\n")
             answer = json.loads(live.newer(version, 0.05))
             if "report" in answer:
-                came_s.append(time.monotonic())
+                made_s.append(live._made_s)
             version = answer["version"]
-        assert len(came_s) >= 2, "it follows"
-        assert all(later - sooner > 0.8 for sooner, later in pairwise(came_s)), "and makes no more than people read"
+        assert all(later - sooner >= 1.0 for sooner, later in pairwise(made_s)), "it makes no more than people read"
         version = json.loads(live.newer(version, 2.0))["version"]
         told = len(scribe.lines)
         scribe.end()
