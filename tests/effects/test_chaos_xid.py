@@ -14,6 +14,8 @@ from elastic.chaos.xid import write_line
 from elastic.control.faults import Fault, FaultKind
 from tests.effects.helpers import LONG_S
 
+pytestmark = pytest.mark.host
+
 KMSG = Path("/dev/kmsg")
 # The driver's form, as readers of the kernel log look for it.
 LINE = re.compile(r"NVRM: Xid \(PCI:([0-9a-f:.]+)\): (\d+), pid=('?<?\w+>?'?), name=(\S+), (.+)")
