@@ -14,7 +14,7 @@ from elastic.control.state import RunState
 from elastic.control.values import StepReport
 from tests.cluster.training import Numbers
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 LIMITS = elastic.Limits(start_timeout_s=60)
 

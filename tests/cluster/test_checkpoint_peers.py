@@ -350,7 +350,7 @@ def test_more_shards_than_are_uploaded_at_once_outlast_their_slots(hosts: Any, t
     vault.register("test")
     with gathered(hosts, tmp_path, "x") as crew:
         every = Interval(steps=1000)
-        keeper = crew.keeper(on="x", persistent=url, persistent_interval=every, upload_bytes_per_s=2 << 20)
+        keeper = crew.keeper(on="x", persistent=url, persistent_interval=every, upload_bytes_per_s=1 << 19)
         node, folder = crew.id("x"), tmp_path / crew.id("x")
         keeper.homes({shard: {node} for shard in range(shards_here)})
         folder.mkdir()

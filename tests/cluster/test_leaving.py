@@ -39,11 +39,19 @@ def started(tmp_path: Path, *arguments: str) -> Any:
     """A driver in a process of its own, once its workers have committed a step."""
     process = training.start_python(SCRIPT, tmp_path, str(tmp_path), *arguments)
     deadline_s = time.monotonic() + 90
-    while not any(line["event"] == "committed" for line in training.read_lines(tmp_path)):
+    while not any(line["event"] == "committed" for line in lines_so_far(tmp_path)):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline_s, "no step within 90 s"
         time.sleep(0.1)
     return process
+
+
+def lines_so_far(tmp_path: Path) -> list[dict[str, Any]]:
+    """None while one is being written."""
+    try:
+        return training.read_lines(tmp_path)
+    except ValueError:
+        return []
 
 
 def worker_pids(tmp_path: Path) -> set[int]:

@@ -490,7 +490,7 @@ def test_all_nodes_together_have_one_deadline_to_end_their_workers(driven, monke
 
     over = threading.Event()
     monkeypatch.setattr(host_monitors, "ray", SimpleNamespace(get=get, wait=wait))
-    monkeypatch.setattr(host_monitors, "_END_S", 0.3)
+    monkeypatch.setattr(host_monitors, "_END_S", 3.0)
     with ThreadPoolExecutor(16) as threads, caplog.at_level(logging.WARNING, logger="elastic"):
         driven.monitors.end_all("pages")
         actors = {f"gone-{number}": Handle(Monitor(), threads) for number in range(5)}
@@ -500,5 +500,5 @@ def test_all_nodes_together_have_one_deadline_to_end_their_workers(driven, monke
         driven.monitors.end_all("pages")
         took_s = time.monotonic() - began_s
         over.set()
-    assert 0.3 <= took_s < 1.5, "one after the other"
+    assert 3.0 <= took_s < 12.0, "one after the other"
     assert caplog.messages == ["processes that could not be ended: [7]"]
