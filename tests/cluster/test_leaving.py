@@ -47,15 +47,17 @@ def started(tmp_path: Path, *arguments: str) -> Any:
 
 
 def lines_so_far(tmp_path: Path) -> list[dict[str, Any]]:
-    """None while one is being written."""
-    try:
-        return training.read_lines(tmp_path)
-    except ValueError:
-        return []
+    """Read again if one was being written."""
+    for _ in range(1000):
+        try:
+            return training.read_lines(tmp_path)
+        except ValueError:
+            time.sleep(0.01)
+    raise AssertionError("no line was ever whole")
 
 
 def worker_pids(tmp_path: Path) -> set[int]:
-    return {line["pid"] for line in training.read_lines(tmp_path)}
+    return {line["pid"] for line in lines_so_far(tmp_path)}
 
 
 def wait_until_gone(pids: set[int], within_s: float) -> set[int]:
