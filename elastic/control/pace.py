@@ -84,10 +84,10 @@ def next_pace(
     if rule is not None:
         reference_batch = rule.reference_batch or reference_batch
     target = _target(rule, batch, reference_batch)
+    if rule is None:  # or not any more, in this life of the run, be it in the middle of a warm-up
+        return Pace(replicas=replicas, batch=batch, reference_batch=reference_batch, tuning=tuning)
     if last is not None and (last.batch, last.ramp_to) == (batch, target):
         return replace(last, replicas=replicas, tuning=tuning)
-    if rule is None:  # or not any more, in this life of the run
-        return Pace(replicas=replicas, batch=batch, reference_batch=reference_batch, tuning=tuning)
     before = last.batch_factor(step) if last is not None else target
     return Pace(
         replicas=replicas,

@@ -29,8 +29,8 @@ class Hooks:
     def use(self, callbacks: Iterable[WorkerCallback], session: Any) -> None:
         """Those that were given to `fit`; train_fn is about to be called."""
         self._all = tuple(callbacks)
-        self._at_begin = tuple(one for one in self._all if _has_own(one, "on_step_begin"))
-        self._at_end = tuple(one for one in self._all if _has_own(one, "on_step_end"))
+        self._at_begin = tuple(one for one in self._all if has_own(one, "on_step_begin"))
+        self._at_end = tuple(one for one in self._all if has_own(one, "on_step_end"))
         for one in self._all:
             one.on_begin(session)
 
@@ -62,5 +62,6 @@ class Hooks:
         self._meter.called(took_s)
 
 
-def _has_own(one: WorkerCallback, method: str) -> bool:
+def has_own(one: WorkerCallback, method: str) -> bool:
+    """Whether it has something to say there."""
     return getattr(type(one), method) is not getattr(WorkerCallback, method)

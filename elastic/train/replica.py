@@ -223,9 +223,14 @@ class Replica:
         return self.group
 
     def inner_group(self, operation: str) -> GlooGroup:
-        """The group for a collective among the workers of this replica; raises like `talking_group`."""
-        group = self.talking_group(operation)
-        return self.inner or group
+        """The group for a collective among the workers of this replica; raises like `talking_group`.
+
+        They compute the same micro-batches, and evaluate the same batches: among those they may talk, too.
+        """
+        if self.inner is None or self.mute is OUTSIDE:
+            return self.talking_group(operation)
+        self.link.check()
+        return self.inner
 
     def any_inside(self, flag: bool) -> bool:
         """Whether one of this replica's workers says so; all of them ask.
@@ -236,22 +241,26 @@ class Replica:
         inner = self.inner
         return flag if inner is None else any(row[0] for row in self.unless_broken(lambda: inner.gather_words([flag])))
 
-    def agree(self, commit: CommitId, votes: Sequence[bool], figures: Sequence[int]) -> Agreement:
+    def agree(self, commit: CommitId, weight: float, votes: Sequence[bool], figures: Sequence[int]) -> Agreement:
         """Wait until all workers of this replica have come to the apply of this commit.
 
         Args:
+            weight: of what this worker has computed; each shard divides by a sum of its own, so all must have the same.
             figures: non-negative, as many on all of them.
 
         Raises:
             AttemptBroken: (a signal) the generation is broken, and it is open whether all have come.
-            ConservationError: they have come to the apply of different commits.
+            ConservationError: they have come to the apply of different commits, or with different weights.
         """
-        inner, mine = self.inner, hash32(commit.step, commit.lineage)
+        inner, mine = self.inner, hash32(commit.step, commit.lineage, repr(weight))
         if inner is None:
             return Agreement(tuple(votes), (tuple(figures),))
         rows = self.unless_broken(lambda: inner.gather_words([mine, *votes, *figures]))
         if any(row[0] != mine for row in rows):
-            raise ConservationError(f"the workers of a replica came to different ends of update {commit.step}")
+            raise ConservationError(
+                f"the workers of a replica came to different ends of update {commit.step}: do all make the same steps, "
+                "and give step.backward the weight of the whole micro-batch?"
+            )
         end = 1 + len(votes)
         voted = tuple(any(column) for column in zip(*(row[1:end] for row in rows), strict=True))
         return Agreement(voted, tuple(tuple(row[end:]) for row in rows))

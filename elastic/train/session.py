@@ -25,7 +25,7 @@ from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
 from elastic.train.gloo import FormingCancelledError, close_all, cut_all, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
-from elastic.train.hooks import Hooks
+from elastic.train.hooks import Hooks, has_own
 from elastic.train.link import SaveOrder
 from elastic.train.meeting import StoreHost
 from elastic.train.reducer import BUCKET_BYTES
@@ -301,7 +301,8 @@ class Session(DataDoor):
         for one in given:
             if isinstance(one, ScaledLR):
                 self._replica.rate_rule = one
-            self.on_resize(one.on_resize)
+            if has_own(one, "on_resize"):
+                self.on_resize(one.on_resize)
         self._hooks.use(given, self)
 
     def close(self) -> None:

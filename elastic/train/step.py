@@ -171,7 +171,8 @@ class Step:
         micro_batch = tally.start()
         share = tally.share(micro_batch, weight)
         tally.add(micro_batch, share, loss)
-        if share or replica.batches.equal_rounds:  # where replicas talk in a backward, all must run it
+        is_common = replica.batches.equal_rounds or replica.width > 1
+        if share or is_common:  # where workers talk in a backward, all must run it
             weighted = loss * share
             with nullcontext() if share else replica.reducer.dropping():
                 (scaler.scale(weighted) if scaler is not None else weighted).backward()
@@ -366,7 +367,8 @@ class Step:
         page.note(Flying.REDUCING)
         try:
             watch, votes = self._replica.watch, (self.wants_pause, self.is_staged)
-            agreed = self._replica.agree(self.commit, votes, watch.microseconds)
+            weight = 0.0 if self.skipped else self._tally.weight  # one may have skipped what the others computed
+            agreed = self._replica.agree(self.commit, weight, votes, watch.microseconds)
             self.wants_pause, self.is_staged = agreed.votes
             self.seconds = watch.learn(agreed.figures)
         except AttemptBroken:

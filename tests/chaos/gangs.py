@@ -7,6 +7,7 @@ The rank of a sabotage is replica * width + shard. Beside the usual points there
 import hashlib
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,3 +235,44 @@ def train_llama(session: Session, *, folder: Path, steps: int, **usual: Any) -> 
     loss = make_train_fn(Recipe(steps=steps, batch_size=8, micro_batch_size=4, learning_rate=1e-2))(session)
     (folder / f"loss-{session.rank}-{session.shard}").write_text(str(loss))
     return loss
+
+
+def columns(session: Session) -> tuple[Columns, torch.optim.Optimizer]:
+    """A small model of which each worker holds a part, and its optimizer; both are tracked."""
+    model = session.prepare(Columns(session.shard, 2).double())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    session.track(model=model, optimizer=optimizer)
+    return model, optimizer  # type: ignore[return-value]
+
+
+def train_and_evaluate(session: Session, *, folder: Path, steps: int, micro_batch: int, **_: Any) -> dict[str, float]:
+    """Evaluations whose forward talks inside the replica."""
+    model, optimizer = columns(session)
+
+    def evaluate(evaluation: Any) -> dict[str, float]:
+        total = 0.0
+        for _, x in evaluation.batches(Samples(), batch_size=4):
+            total += ((model(x) - x) ** 2).sum().item()
+            if not (folder / "fired").exists() and evaluation.step >= 4 and (session.rank, session.shard) == (1, 1):
+                (folder / "fired").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return {"error": evaluation.sum(total)[0] / len(Samples())}
+
+    session.evaluate_every(2, evaluate)
+    for step in session.steps(session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch), steps):
+        with step:
+            for _, x in step:
+                step.backward(((model(x) - x) ** 2).mean())
+            step.apply(optimizer)
+    return session.evaluated
+
+
+def train_weighted(session: Session, *, steps: int, micro_batch: int, apart: float, **_: Any) -> None:
+    """Micro-batches count by a weight, which is 0 for some; that of a shard is so much more than another's."""
+    model, optimizer = columns(session)
+    for step in session.steps(session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch), steps):
+        with step:
+            for index, x in step:
+                weight = float(index.sum() % 3) + apart * session.shard
+                step.backward(((model(x) - x) ** 2).mean(), weight=weight)
+            step.apply(optimizer)

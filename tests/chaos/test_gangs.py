@@ -3,6 +3,7 @@
 import signal
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,24 @@ def test_the_tiny_llama_learns(tmp_path: Path) -> None:
     assert len({path.read_text() for path in tmp_path.glob("loss-*")}) == 1
     losses = [report.metrics["loss"] for report in story.reports]
     assert losses[-1] < losses[0] - 1.0
+
+
+def test_an_evaluation_may_talk_inside_its_replica_and_is_made_again_where_it_breaks(tmp_path: Path) -> None:
+    story = play(tmp_path, training=Training(function=gangs.train_and_evaluate, width=2))
+    assert (tmp_path / "fired").exists()
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    told = [line["report"]["metrics"] for line in story.journal if line.get("event") == "StepStable"]
+    assert sum("evaluation/error" in one for one in told) >= STEPS / 2 - 1
+    assert story.finished.state.incidents
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_all_workers_of_a_replica_have_to_give_a_micro_batch_one_weight(apart: float, tmp_path: Path) -> None:
+    """Each shard divides by the sum of its own, so that the parts of one gradient would not fit."""
+    work = partial(gangs.train_weighted, apart=apart)
+    story = play(tmp_path, training=Training(function=work, width=2))
+    if not apart:
+        assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+        return
+    assert story.finished.outcome.ending is Ending.TRAIN_FN_RAISED
+    assert "the weight of the whole micro-batch" in story.finished.outcome.message

@@ -75,6 +75,12 @@ def test_a_rule_that_is_another_one_in_the_next_life_of_a_run_counts_from_then_o
     assert [next_pace(slowly, step, 2, last.batch, rule).factor(step) for step in (1, 3, 9)] == [1.0, 1.5, 2.0]
 
 
+def test_a_warm_up_ends_with_its_rule():
+    last = history([2, 1, 2], LinearLR(warmup_steps=4))[-1]
+    assert last.factor(3) < 1.0
+    assert next_pace(last, 3, 2, last.batch, None).factor(3) == 1.0
+
+
 def test_replicas_that_do_not_change_the_batch_do_not_start_a_warm_up_again():
     last = history([1, 2, 2], LinearLR(warmup_steps=4))[-1]
     again = next_pace(last, 3, 5, last.batch, LinearLR(warmup_steps=4))
