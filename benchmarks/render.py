@@ -28,9 +28,9 @@ RECOVERY = """\
 ### Beside other systems
 
 The same small model, data and faults for all of them, on four workers of three hosts (`shrink`: two) of one machine; a
-step sleeps for 50 ms and computes for another 10 to 20. They take turns within each repetition; an observer outside
-breaks things, and reads the step log that every training function writes. Medians, [smallest, largest]; the best of a
-row is bold.
+step sleeps for 50 ms, and computes on busy cores. They take turns within each repetition; an observer outside breaks
+things, and reads the step log that every training function writes. Medians, [smallest, largest]; the best of a row is
+bold.
 """
 OVERHEAD = """\
 ### Without faults
@@ -102,7 +102,7 @@ def report(found: Found) -> str:
             "## Recovery\n",
             *_origins(recovery_tables.standing(results)),
             *_texts(recovery_tables.recovery(results)),
-            *_goals(results),
+            *_goals(results, results),
             _knobs(results),
         ]
     singles: dict[str, tuple[str, Callable[[Any], Sequence[tables.Table]]]] = {
@@ -130,7 +130,13 @@ def section(found: Found) -> str:
         stand = recovery_tables.standing(results)
         those = [one for one in stand if settings in recovery_tables.settings_of(recovery_tables.counting([one]))]
         shown = [table for table in recovery_tables.recovery(those, is_short=True) if f"({settings}" in table.title]
-        parts += [RECOVERY, _picture(f"recovery-{settings}", drawn), *_texts(shown), *_goals(those), *_origins(those)]
+        parts += [
+            RECOVERY,
+            _picture(f"recovery-{settings}", drawn),
+            *_texts(shown),
+            *_goals(those, results),
+            *_origins(those),
+        ]
     for result in found.get("overhead", ()):
         parts += [OVERHEAD, *_texts([tables.overhead(result)]), *_origins([result])]
     if found.get("checkpoint_systems"):
@@ -186,9 +192,8 @@ def _texts(made: Iterable[tables.Table]) -> list[str]:
     return [table.markdown() for table in made]
 
 
-def _goals(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    table = goals.held_to(results)
-    return [] if table is None else _texts([table])
+def _goals(beside: Sequence[Mapping[str, Any]], alone: Sequence[Mapping[str, Any]]) -> list[str]:
+    return _texts(table for table in (goals.held_to(beside), goals.alone(alone)) if table is not None)
 
 
 def _origins(results: Iterable[Mapping[str, Any]]) -> list[str]:

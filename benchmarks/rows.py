@@ -28,6 +28,7 @@ FIGURES = (
     "goodput",
     "step_s",
 )
+_TOGETHER_S = 10.0  # a step of all, on a machine that stalls; the cuts of the scenarios last longer
 _LAST_COMMITS = 80  # some twenty steps of four workers
 LOSS_STEPS = 50
 
@@ -72,8 +73,9 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
 
     Returns:
         t_detect_s: until the first such attempt began. It bounds the time of detection from above.
-        t_resume_s: until the last of those who did the first new one had committed it.
-        t_full_s: until `full_size` members had committed a new one, from when there was room for them.
+        t_resume_s: until the last of those who did the first new one had committed it; of those whom the fault did not
+            hit, if there are any among them.
+        t_full_s: until `full_size` members had committed a new one together, from when there was room for them.
         steps_lost: steps that survivors had committed, or anybody if none is left, and that were done again.
         longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end; where
             it may show late, also until it has been watched for long enough, and None if nothing was committed then.
@@ -94,14 +96,13 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     without = [attempt for attempt in after if fault.returns or not fault.victims & log.takers[attempt]]
     new = [attempt for attempt in without if attempt[0] not in done]
     room_s = max(fault.at_s, fault.room_at_s)
-    full = next((by_attempt[a] for a in new if len({c.pid for c in by_attempt[a]}) >= fault.full_size), None)
-    full_s = max(commit.at_s for commit in full) if full else None
+    full_s = next((at_s for a in new if (at_s := _together_s(by_attempt[a], fault.full_size)) is not None), None)
     watched_s = fault.at_s + fault.watched_s
     gaps_until_s = max(full_s, watched_s) if full_s is not None else None
     went_on = [commit for attempt in new for commit in by_attempt[attempt] if commit.at_s > watched_s]
     return {
         "t_detect_s": log.begun_s[without[0]] - fault.at_s if without else None,
-        "t_resume_s": max(commit.at_s for commit in by_attempt[new[0]]) - fault.at_s if new else None,
+        "t_resume_s": _last_s(by_attempt[new[0]], fault.victims) - fault.at_s if new else None,
         "t_full_s": full_s - room_s if full_s is not None else None,
         "steps_lost": len(done & {attempt[0] for attempt in after}),
         "longest_gap_s": _longest_gap_s(log, fault.at_s, gaps_until_s) if went_on or not fault.watched_s else None,
@@ -109,6 +110,20 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
         "survivors": len(fault.survivors),
         "survivors_kept": len(fault.survivors & {commit.pid for commit in went_on}),
     }
+
+
+def _last_s(commits: Sequence[Commit], victims: frozenset[int]) -> float:
+    """When the last of those committed it who were not hit; where all were, of them."""
+    return max(commit.at_s for commit in [one for one in commits if one.pid not in victims] or commits)
+
+
+def _together_s(commits: Sequence[Commit], size: int) -> float | None:
+    """When so many had committed an attempt, if within `_TOGETHER_S`: else some were on a line of their own."""
+    times: dict[int, float] = {}
+    for commit in commits:
+        times.setdefault(commit.pid, commit.at_s)
+    ends = sorted(times.values())[: max(1, size)]
+    return ends[-1] if len(ends) >= size and ends[-1] - ends[0] <= _TOGETHER_S else None
 
 
 def first_commits(log: StepLog) -> dict[int, float]:

@@ -221,10 +221,12 @@ class Stage:
         return self.chance.choice(others)
 
     def host_of_some(self) -> str:
-        """A host with members, but not with the leader if there is another."""
+        """A host with as many members as any has, so that all systems lose as many; not the leader's, if it can be."""
         held = self.members_by_host()
         leads = self.hosts.of(self.leader)
-        return self.chance.choice(sorted(held.keys() - {leads}) or [leads])
+        most = max(map(len, held.values()))
+        largest = {name for name, pids in held.items() if len(pids) == most}
+        return self.chance.choice(sorted(largest - {leads}) or sorted(largest))
 
     def members_by_host(self) -> Mapping[str, set[int]]:
         members = set(self.watch.members.values())

@@ -159,13 +159,14 @@ def corruption(counts: Mapping[str, Mapping[str, int]]) -> Table:
 
 
 def snapshots(result: Result) -> Table:
-    """The ratios of benchmarks.checkpoint, with their goals."""
-    goals = result.get("goals", {})
+    """The ratios of benchmarks.checkpoint, with their goals; nothing between where all rounds gave one figure."""
+    goals, quartiles = result.get("goals", {}), result["quartiles"]
     lines = []
-    for name, quartiles in result["quartiles"].items():
-        low, _, high = quartiles
+    for name in dict.fromkeys((*quartiles, *goals)):
+        low, _, high = quartiles.get(name, (None, None, None))
+        between = f"{number(low)} to {number(high)}" if low is not None else ""
         goal = " ".join(map(str, goals[name])) if name in goals else ""
-        lines.append((f"`{name}`", number(result[name]), f"{number(low)} to {number(high)}", goal))
+        lines.append((f"`{name}`", number(result[name]), between, goal))
     return Table(title="What a snapshot costs", columns=("", "median", "quartiles", "goal"), rows=tuple(lines))
 
 

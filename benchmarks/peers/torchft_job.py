@@ -80,13 +80,14 @@ def _train(job: Any, replica: Any, manager: Any, optimizer: Any, number: int, ch
         _average(replica.model, manager)
         before = manager.current_step()
         optimizer.step()  # only if all went well
-        is_committed = manager.current_step() > before
+        moved = manager.current_step() - before
+        is_committed = moved == 1  # by more where others have healed it: what it computed went nowhere
         if is_committed and manager.is_participating():
             replica.attempt = replica.attempt if before == replica.step else 1
             replica.step = before
             replica.committed(number, loss)
         replica.step = manager.current_step()
-        replica.attempt = 1 if is_committed else replica.attempt + 1
+        replica.attempt = 1 if moved else replica.attempt + 1
         if is_committed and replica.is_due():
             replica.save(checkpoint)
     replica.finish()

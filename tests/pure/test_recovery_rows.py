@@ -141,6 +141,14 @@ def test_victims_that_come_back_make_the_run_whole() -> None:
     assert recovery(script.log, fault(2.0, victims="cd"))["t_full_s"] is None
 
 
+def test_what_those_write_who_were_cut_off_is_neither_the_recovery_nor_full_size() -> None:
+    """They come back long after, and give a step of theirs the same name."""
+    script = Script().steps(2, "abcd").wait(0.5).steps(1, "ab", generation=2).steps(30, "ab", generation=3)
+    script.commit("cd", generation=2, step=2)
+    row = recovery(script.log, fault(2.0, victims="cd", returns=True))
+    assert (row["t_resume_s"], row["t_full_s"]) == (1.5, None)
+
+
 def test_what_was_taken_for_a_while_is_not_counted_until_whole_again() -> None:
     """Nobody can be whole where there is no room."""
     script = Script().steps(2, "abcd").wait(0.5).steps(1, "ab", generation=2).wait(1.5).steps(1, "abef", generation=3)

@@ -106,7 +106,7 @@ def test_how_far_a_goal_of_a_storm_is_within_anybodys_reach_is_told() -> None:
     ]
     table = goals.held_to([result(*rows)])
     assert table is not None and table.notes[-1] == (
-        "Plain DDP, should nothing befall it, makes 1200 steps in the time of a storm, times theirs: "
+        "Plain DDP, should nothing befall it, makes 1200 steps in the time of a storm (by its step in the clean run), times theirs: "
         "torchft 1.2, ray-train 3, torchrun 2."
     )
     skipping, others, *_ = table.notes
@@ -350,6 +350,54 @@ def test_a_gpu_that_was_not_there_leaves_its_rows_empty() -> None:
     ]
     table = tables.gpu(result(*rows, benchmark="gpu"))
     assert table.rows == (("a step", "0.5", "s", ""), ("abort", "", "s", "needs 2 GPUs"))
+
+
+def alone(gap_s: float, count: int = 5, **more: Any) -> dict[str, Any]:
+    figures = {"longest_gap_s": gap_s, "copy_s": 0.2, "step_s": 0.1}
+    return result(*(run("elastic", number, "join", **figures) for number in range(count)), **more)
+
+
+def test_a_goal_of_our_own_that_is_missed_has_its_reason() -> None:
+    table = goals.alone([alone(0.8)])
+    assert table is not None
+    ((title, median, runs, asked, commit),) = table.rows
+    assert "400 MB" in title and (median, runs, asked, commit) == ("3", "5", "<= 1.5 (missed)", "`0123456`")
+    assert table.notes[0].startswith(f"Missed: {title}: beside the copy")
+    kept = goals.alone([alone(0.4)])
+    assert kept is not None and kept.rows[0][3] == "<= 1.5" and not kept.notes
+
+
+def test_the_newest_result_with_enough_runs_counts_alone() -> None:
+    later = {"provenance": PROVENANCE | {"date": "2026-02-02", "commit": "abcdefghi"}}
+    table = goals.alone(
+        [alone(0.8), alone(0.4) | later, alone(0.3, count=4) | {"provenance": PROVENANCE | {"date": "2027"}}]
+    )
+    assert table is not None and table.rows[0][4] == "`abcdefg`"
+    assert goals.alone([alone(0.8, count=4), result(run("torchft", scenario="join"))]) is None
+    unfinished = alone(0.8)
+    unfinished["rows"][0]["longest_gap_s"] = None
+    assert goals.alone([unfinished]) is None
+
+
+def test_goals_of_several_commits_say_which_is_of_which() -> None:
+    rows = [run(system, settings="tuned", t_resume_s=1.0) for system in ("elastic", "torchft")]
+    others = [run(system, 0, "stop", "tuned", t_resume_s=1.0) for system in ("elastic", "torchft")]
+    other = result(*others) | {"provenance": PROVENANCE | {"commit": "abcdefghi"}}
+    told = [
+        table.notes[-1] for table in (goals.held_to([result(*rows), other]), goals.held_to([result(*rows)])) if table
+    ]
+    assert "`0123456`: kill" in told[0] and "`abcdefg`: hang" in told[0]
+    assert "commits" not in told[1]
+
+
+def test_a_snapshot_s_goals_are_shown_though_no_quartiles_are_known() -> None:
+    figures = {
+        "stall": 1.0,
+        "restart_s": 0.4,
+        "quartiles": {"stall": [0.9, 1.0, 1.1]},
+        "goals": {"restart_s": ["<=", 1.0]},
+    }
+    assert tables.snapshots(figures).rows == (("`stall`", "1", "0.9 to 1.1", ""), ("`restart_s`", "0.4", "", "<= 1.0"))
 
 
 def test_an_origin_says_what_was_measured_on_what() -> None:
