@@ -94,8 +94,8 @@ class DataDoor:
                 beginning: iterable, with state_dict() and load_state_dict(), and the same on every worker.
             batch_size: see `batches`; a multiple of micro_batch_size.
             micro_batch_size: samples of one forward; the last of a stream is as short as what is left.
-            streams: how many parts; the same for the whole run, and no fewer than a step has micro-batches. Best a
-                multiple of these, which is the default.
+            streams: how many parts; the same for the whole run, later lives too, and no fewer than a step has
+                micro-batches. Best a multiple of these; their number is the default.
             seed: of what streams draw; default: the run's.
             collate: list of samples -> micro-batch; default: torch's default_collate.
 

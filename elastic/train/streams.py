@@ -31,20 +31,43 @@ class Entry:
 
 
 class Table:
-    """What committed steps have left of all streams; the same on all replicas."""
+    """What committed steps have left of all streams; the same on all replicas.
 
-    def __init__(self) -> None:
+    Args:
+        streams, micro_batch_size: by which places are counted; another life must not have others.
+    """
+
+    def __init__(self, streams: int, micro_batch_size: int) -> None:
         self.entries: list[Entry] = []
+        self._cut = {"streams": streams, "micro_batch_size": micro_batch_size}
+        self._told = self._cut  # what the state says of it; older ones say nothing
+
+    def commit(self, entries: list[Entry]) -> None:
+        self.entries, self._told = entries, self._cut
 
     def state_dict(self) -> dict[str, Any]:
         return {
+            **self._told,
             "places": [[one.place.epoch, one.place.taken, one.place.count] for one in self.entries],
             "states": [one.state for one in self.entries],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        Raises:
+            SettingError: it was cut into another number of streams, or into other micro-batches.
+        """
+        told = {name: state[name] for name in self._cut if state.get(name) is not None}
+        counted = {"streams": len(state["places"])} if state["places"] else {}
+        was = {**self._cut, **counted, **told}
+        if was != self._cut:
+            ours, theirs = (", ".join(f"{name}={value}" for name, value in one.items()) for one in (self._cut, was))
+            raise SettingError(
+                f"the stored state says where streams stand with {theirs}, and this run has {ours}: give "
+                f"session.streams({theirs}), or start a run of another name"
+            )
         pairs = zip(state["places"], state["states"], strict=True)
-        self.entries = [Entry(Place(*place), packed.clone()) for place, packed in pairs]
+        self.entries, self._told = [Entry(Place(*place), packed.clone()) for place, packed in pairs], told
 
 
 class Reader:
@@ -123,7 +146,7 @@ class Streams(Source):
         self.fingerprint = f"{hash32(plan):08x}"
         self._empty_plan = self._untuned = plan
         self._collate = collate
-        self._table = Table()
+        self._table = Table(plan.streams, plan.micro_batch_size)
         self._first: list[Entry] = []
         self._next: dict[int, Entry] = {}
         self._read: dict[StreamMicroBatch, Entry] = {}
@@ -188,7 +211,7 @@ class Streams(Source):
 
     def commit(self) -> None:
         entries = self._entries
-        self._table.entries = [self._next.get(stream, entry) for stream, entry in enumerate(entries)]
+        self._table.commit([self._next.get(stream, entry) for stream, entry in enumerate(entries)])
         self._first = []
         self._next = {}
         self._read = {}

@@ -8,7 +8,9 @@ import torch
 from elastic.control import events as ev
 from elastic.errors import NotStatefulError, SettingError, StateError
 from elastic.train import tree
+from elastic.train.heal import install
 from elastic.train.streams import Table, make_streams
+from elastic.train.tracked import Tracked
 from tests.effects.helpers import formed, in_threads
 from tests.effects.idiom import Training, raised
 
@@ -146,14 +148,15 @@ def test_the_table_survives_a_transfer():
     committed_step(fellow)
     table = fellow.streams.tracked["elastic.streams"]
     flat = tree.flatten(table.state_dict())
-    other = Table()
+    other = Table(3, 2)
     other.load_state_dict(tree.unflatten(flat.skeleton, [tensor.clone() for tensor in flat.tensors]))
     assert tree.digest(tree.flatten(other.state_dict())) == tree.digest(flat)
 
 
 def test_opening_is_no_part_of_the_state():
     """Who has opened its streams and who has not hold the same state: nothing is committed yet."""
-    assert Fellow().streams.tracked["elastic.streams"].state_dict() == {"places": [], "states": []}
+    state = Fellow().streams.tracked["elastic.streams"].state_dict()
+    assert state == {"streams": 3, "micro_batch_size": 2, "places": [], "states": []}
 
 
 def test_a_tree_in_one_piece_is_the_same_tree():
@@ -169,6 +172,49 @@ def test_bytes_of_unequal_lengths_are_gathered_in_rank_order():
     with formed(3) as groups:
         assert in_threads(3, lambda rank: groups[rank].gather_bytes(parts[rank])) == [parts] * 3
         assert in_threads(3, lambda rank: groups[rank].gather_bytes(b"")) == [[b""] * 3] * 3
+
+
+# --- a later life ---
+
+
+def taken_over(stored, streams, **sizes):
+    """Streams that a checkpoint of `stored` is restored into."""
+    fellow = Fellow(Parts((5,) * streams), streams=streams, **{"batch_size": 2, **sizes})
+    flat, tracked = tree.flatten({"elastic.streams": stored}), Tracked()
+    tracked.add(fellow.streams.tracked)
+    install(tracked, flat.skeleton, flat.tensors, {"elastic.streams": tree.digest(tree.flatten(stored))})
+    return fellow
+
+
+def stored_by(streams, is_old=False):
+    fellow = Fellow(Parts((5,) * streams), streams=streams, batch_size=2)
+    committed_step(fellow)
+    state = fellow.streams.tracked["elastic.streams"].state_dict()
+    return {name: state[name] for name in ("places", "states")} if is_old else state
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("streams", [8, 2])
+def test_a_life_with_another_number_of_streams_is_refused(streams, is_old):
+    """More of them would never be read; fewer leave some behind."""
+    with pytest.raises(SettingError) as raised:
+        taken_over(stored_by(4, is_old), streams)
+    assert f"with streams=4, micro_batch_size=2, and this run has streams={streams}, micro" in str(raised.value)
+    assert "give session.streams(streams=4, micro_batch_size=2)" in str(raised.value)
+
+
+def test_a_life_with_another_micro_batch_is_refused():
+    with pytest.raises(SettingError, match="micro_batch_size=2, and this run has streams=4, micro_batch_size=1:"):
+        taken_over(stored_by(4), 4, micro_batch_size=1)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_life_with_the_same_streams_goes_on(is_old):
+    """The state of an older version is held as it came, until a step is committed."""
+    fellow = taken_over(stored_by(4, is_old), 4)
+    assert [(stream, position) for stream, _, position, _ in committed_step(fellow)] == [(1, 0), (1, 1)]
+    state = fellow.streams.tracked["elastic.streams"].state_dict()
+    assert (state["streams"], state["micro_batch_size"], len(state["places"])) == (4, 2, 4)
 
 
 # --- what cannot be ---
