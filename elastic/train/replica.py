@@ -317,7 +317,8 @@ class Replica:
         Raises:
             AttemptBroken: (a signal) the generation is broken.
         """
-        offer = self.batches.offer(step.dealt)
+        with self.page.during(Flying.FETCHING):  # of a step that was left out, all is read only here
+            offer = self.batches.offer(step.dealt)
         if offer is not None:
             group = self._live_group()
             self.batches.receive(whole, self.unless_broken(lambda: group.gather_bytes(offer)))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from elastic.control import events as ev
+from elastic.control.flight import Flying
 from elastic.errors import NotStatefulError, SettingError, StateError
 from elastic.train import tree
 from elastic.train.heal import install
@@ -314,6 +315,40 @@ def test_a_step_that_is_skipped_in_a_session_consumes_its_samples(solo):
     ended = solo.run(train_fn)
     assert isinstance(ended.last, ev.TrainFnReturned), ended.last
     assert sorted(ended.value) == [2, 2, 2, 3, 3, 3]
+
+
+def test_while_a_step_that_is_left_out_is_read_nobody_takes_that_for_waiting(solo):
+    """Others wait for it; it goes back to waiting with them."""
+    read, talked = [], []
+
+    class Noting(Counting):
+        def __iter__(self):
+            for sample in super().__iter__():
+                read.append((solo.page._place[1], solo.page._phase))
+                yield sample
+
+    def train_fn(session):
+        training = Training(session)
+        training.batches = session.streams(Parts(kind=Noting), batch_size=6, micro_batch_size=2)
+        receive = training.batches.receive
+
+        def received(*told):
+            talked.append(solo.page._phase)
+            receive(*told)
+
+        training.batches.receive = received
+        for step in training.steps(3):
+            with step:
+                for batch in step:
+                    step.backward(training.model(torch.stack(batch[:3], 1).double()).square().mean())
+                training.apply(step)
+
+    solo.left_out = (1,)
+    ended = solo.run(train_fn)
+    assert isinstance(ended.last, ev.TrainFnReturned), ended.last
+    assert [report.commit.step for report in ended.reports if report.skipped] == [1]
+    assert {phase for step, phase in read if step == 1} == {Flying.FETCHING}
+    assert talked == [Flying.REDUCING] * 3
 
 
 def test_an_iterable_given_to_batches_is_sent_to_streams(solo):
