@@ -18,7 +18,7 @@ def close_loop(replica: Replica, number: int) -> bool:
     told so, instead of gloo aborting the process.
 
     Raises:
-        ConservationError: the replicas left the loop at different steps.
+        ConservationError: the replicas, or the workers of one, left the loop at different steps.
     """
     reducer, generation = replica.reducer, replica.view.generation if replica.view else 0
     identity = hash32("closing", replica.incarnation, generation, number)
@@ -35,6 +35,7 @@ def close_loop(replica: Replica, number: int) -> bool:
     if tail.record.replicas_identity != identity * replica.replicas or tail.record.samples != 0:
         raise ConservationError(f"the replicas left the loop at different steps; this one before update {number}")
     try:
+        replica.any_inside(False, "end of the loop", number, Flying.REDUCING)
         replica.watch.check(number, 1, tail.table, is_skipped=False)
     except AttemptBroken:
         return False

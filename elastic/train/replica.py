@@ -232,14 +232,27 @@ class Replica:
         self.link.check()
         return self.inner
 
-    def any_inside(self, flag: bool) -> bool:
+    def any_inside(self, flag: bool, what: str, number: int, phase: Flying = Flying.TALKING) -> bool:
         """Whether one of this replica's workers says so; all of them ask.
+
+        Args:
+            what, number: of which flag, and before the end of which update; the same on all of them.
+            phase: what is seen of it meanwhile.
 
         Raises:
             AttemptBroken: (a signal) the generation is broken.
+            ConservationError: they ask at different places: one has left the loop, and another has not.
         """
-        inner = self.inner
-        return flag if inner is None else any(row[0] for row in self.unless_broken(lambda: inner.gather_words([flag])))
+        inner, mine = self.inner, hash32(what, number)
+        if inner is None:
+            return flag
+        rows = self.unless_broken(lambda: inner.gather_words([mine, flag]), phase)
+        if any(row[0] != mine for row in rows):
+            raise ConservationError(
+                f"the workers of a replica have parted at update {number}, this one at its {what}: decide by what all "
+                "shards share, such as step.index, when to leave the loop"
+            )
+        return any(row[1] for row in rows)
 
     def agree(self, commit: CommitId, weight: float, votes: Sequence[bool], figures: Sequence[int]) -> Agreement:
         """Wait until all workers of this replica have come to the apply of this commit.
@@ -265,14 +278,14 @@ class Replica:
         voted = tuple(any(column) for column in zip(*(row[1:end] for row in rows), strict=True))
         return Agreement(voted, tuple(tuple(row[end:]) for row in rows))
 
-    def unless_broken(self, act: Callable[[], Result]) -> Result:
-        """What talks to other replicas outside of the reducer: if it fails, so has the generation.
+    def unless_broken(self, act: Callable[[], Result], phase: Flying = Flying.TALKING) -> Result:
+        """What talks to other workers outside of the reducer: if it fails, so has the generation.
 
         Raises:
             AttemptBroken: (a signal) it failed; the others are freed and told.
         """
         try:
-            with self.page.during(Flying.TALKING):
+            with self.page.during(phase):
                 return act()
         except (RuntimeError, TimeoutError, FormingCancelledError) as error:
             self.cut()

@@ -310,7 +310,7 @@ class Session(DataDoor):
 
         Raises:
             StepMisuseError: train_fn never came to session.steps.
-            ConservationError: the replicas left the loop at different steps.
+            ConservationError: the replicas, or the workers of one, left the loop at different steps.
         """
         if not self._has_arrived:
             raise StepMisuseError("train_fn returned without iterating over session.steps(...)")

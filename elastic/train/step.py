@@ -206,7 +206,7 @@ class Step:
         if replica.has_pending_notes():
             raise StepMisuseError(f"step {self.index}: wait for your asynchronous collectives before step.apply")
         if scaler is not None and replica.width > 1 and not self.skipped:
-            agree_on_infinities(scaler, optimizers, replica.any_inside)
+            agree_on_infinities(scaler, optimizers, partial(replica.any_inside, what="infinities", number=self.number))
         replica.mute = OUTSIDE
         with replica.meter.stalling():
             replica.snapshots.fence()
@@ -318,7 +318,8 @@ class Step:
             replica.link.broke(replica.reducer.error)
             raise AttemptBroken
         self._check_conservation(tail.record)
-        if replica.any_inside(tail.skips > 0) and not self.skipped:  # a skip of one shard is a skip of all
+        is_dropped = replica.any_inside(tail.skips > 0, "reduction", self.number)
+        if is_dropped and not self.skipped:  # a skip of one shard is a skip of all
             self.skipped = SKIPPED_ELSEWHERE
         self.voted = replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
         if self._is_last_phase:

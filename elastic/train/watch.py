@@ -165,7 +165,7 @@ class Watch:
     def _check_losses(self, step: int, attempt: int, told: Sequence[Account]) -> None:
         first, second = (self._first, told) if attempt > 1 else (told, ())
         verdict, culprits = judge_losses(first, second)
-        if self._replica.any_inside(verdict is LossVerdict.LOOK_AGAIN):
+        if self._replica.any_inside(verdict is LossVerdict.LOOK_AGAIN, "losses", step):
             self._first, self._first_place = told, (self._replica.generation, step)
             raise AttemptBroken
         where = {name: account.odd - 1 for name, account in zip(self._names, first, strict=True) if account.odd}

@@ -115,6 +115,7 @@ def train(  # noqa: PLR0913
     kind: str = "columns",
     skipping: tuple[int, ...] = (),
     overflowing: tuple[int, ...] = (),
+    leaving: tuple[int, ...] = (),
     slow: tuple[str, float] = ("", 0.0),
 ) -> str:
     """Train and log.
@@ -122,8 +123,10 @@ def train(  # noqa: PLR0913
     Args:
         skipping: shards of replica 0 that drop step 4 when they have computed their part.
         overflowing: shards whose part of the gradients is infinite in step 4.
+        leaving: shards that leave the loop before step 8.
         slow: a worker, and the seconds that each of its micro-batches takes longer.
-        kind: columns; pipeline; fsdp: `fully_shard`, where each worker computes its part of a micro-batch, and clips.
+        kind: columns; pipeline; fsdp: `fully_shard`, where each worker computes its part of a micro-batch, and clips;
+            apart: shards that never talk to each other.
     """
     saboteur = Saboteur(plan, folder)
     model = fully_sharded(session) if kind == "fsdp" else (KINDS[kind])(session.shard, width).double()
@@ -150,6 +153,8 @@ def train(  # noqa: PLR0913
     write("started", objects=[id(model), id(optimizer)])
     for step in session.steps(session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch), steps):
         wait_at_gate(folder, step.index)
+        if step.index == 8 and session.shard in leaving:
+            break
         with step:
             place = {"step": step.index, "generation": step.generation}
             for number, (index, x) in enumerate(step, 1):
@@ -180,7 +185,11 @@ def finish_gradients(model: torch.nn.Module, optimizer: Any, scaler: Any, kind: 
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
 
 
-KINDS: dict[str, Any] = {"columns": Columns, "pipeline": Stage}
+def apart(shard: int, width: int) -> torch.nn.Module:
+    return torch.nn.Linear(6, 6)
+
+
+KINDS: dict[str, Any] = {"columns": Columns, "apart": apart, "pipeline": Stage}
 
 
 def fully_sharded(session: Session) -> torch.nn.Module:

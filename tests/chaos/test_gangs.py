@@ -1,5 +1,6 @@
 """Effect. Replicas of two workers each, killed at each point of a step: shards never part, and nothing is lost."""
 
+import re
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -191,6 +192,30 @@ def test_a_slow_worker_has_its_whole_replica_dealt_less(tmp_path: Path) -> None:
     assert dealt["consumed"] == dealt["consumed with it"]
     assert [len(dealt["consumed"][3, rank]) for rank in range(3)] == [2, 2, 2]
     assert [len(dealt["consumed"][59, rank]) for rank in range(3)] in ([3, 1, 2], [2, 1, 3])
+
+
+PARTED = {
+    "and is told so where shards meet": (
+        "apart",
+        Ending.TRAIN_FN_RAISED,
+        "ConservationError: the workers of a replica",
+    ),
+    "and is waited for where shards talk": (
+        "columns",
+        Ending.NO_PROGRESS,
+        r"the reduction of step .*, but for w\d, w\d,",
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "ending", "sentence"), thinned(PARTED, 1))
+def test_a_shard_leaves_the_loop_before_its_mates(kind: str, ending: Ending, sentence: str, tmp_path: Path) -> None:
+    """A mate that waits for it inside the model meets nobody, so all are seen waiting, again and again."""
+    training = Training(function=gangs.train, width=2, options={"kind": kind, "leaving": (0,)})
+    story = play(tmp_path, training=training, hang_floor_s=0.5, max_in_job_restarts=1)
+    outcome = story.finished.outcome
+    assert outcome is not None and outcome.ending is ending, outcome
+    assert re.search(sentence, outcome.message), outcome.message
 
 
 def test_the_tiny_llama_learns(tmp_path: Path) -> None:
