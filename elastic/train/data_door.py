@@ -40,7 +40,7 @@ class DataDoor:
             collate: list of samples -> micro-batch; default: torch's default_collate.
             equal_rounds: hand every replica equally many micro-batches, empty ones (tensors with no rows) where none
                 is left; needed where replicas talk during forward or backward, as SyncBatchNorm does.
-            workers: loader processes of each replica; 0 loads in the training thread.
+            workers: loader processes of each worker; 0 loads in the training thread.
             prefetch: micro-batches that each loader process has ready ahead of time.
 
         Raises:
