@@ -126,8 +126,8 @@ BOUNDS = (
         scenario="join",
         value=_pause_in_copies,
         bound=1.5,
-        why_missed="beside the copy, donors and the joiner compute digests of the state, five processes connect on two "
-        "cores, and the step that follows is part of it",
+        why_missed="where the time goes was not measured yet; beside the copy there are digests of the state on both "
+        "sides, the forming of the group, and the step that follows",
     ),
     Bound(
         title="a member at half speed: speed, of what the capacity allows",

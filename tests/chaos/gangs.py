@@ -248,10 +248,11 @@ def train_llama(session: Session, *, folder: Path, steps: int, **usual: Any) -> 
 
 def columns(session: Session) -> tuple[Columns, torch.optim.Optimizer]:
     """A small model of which each worker holds a part, and its optimizer; both are tracked."""
-    model = session.prepare(Columns(session.shard, 2).double())
+    model = Columns(session.shard, 2).double()
+    session.prepare(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     session.track(model=model, optimizer=optimizer)
-    return model, optimizer  # type: ignore[return-value]
+    return model, optimizer
 
 
 def train_and_evaluate(session: Session, *, folder: Path, steps: int, micro_batch: int, **_: Any) -> dict[str, float]:

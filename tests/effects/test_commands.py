@@ -162,7 +162,7 @@ def talking(as_json: bool) -> None:
     print("a line of mine")
     beside = threading.Thread(target=print, args=("a line of Ray's",))
     beside.start()
-    beside.join()
+    beside.join(10)
     tell({"all": "well"}, as_json, "all is well")
 
 

@@ -40,6 +40,17 @@ def lose_on(ws: BareController, node: str, times: int, every_s: float) -> None:
         ws.stable(2 * number + 1, after_s=0.1)
 
 
+def with_a_bad_node(times: int, every_s: float) -> BareController:
+    """One replica trains on a good node; a second one has been lost on the bad one so many times."""
+    ws = BareController((1, 2))
+    ws.start()
+    ws.join("w0", node="good")
+    ws.tick(121.0)
+    ws.form()
+    lose_on(ws, "bad", times, every_s)
+    return ws
+
+
 def flaps(ws: BareController, node: str) -> bool:
     return is_flapping(Turn(ws.state, ws.now_s, Ladder()), node)
 
@@ -86,24 +97,14 @@ def test_time_in_which_nobody_looked_makes_no_joiner_wait_less():
     ("times", "every_s", "is_so"), [(2, 1.0, False), (3, 1.0, True), (3, 4.0, False), (3, 40.0, False)]
 )
 def test_a_node_flaps_when_it_loses_many_within_a_short_time(times, every_s, is_so):
-    ws = BareController((1, 2))
-    ws.start()
-    ws.join("w0", node="good")
-    ws.tick(121.0)
-    ws.form()
-    lose_on(ws, "bad", times, every_s)
+    ws = with_a_bad_node(times, every_s)
     assert flaps(ws, "bad") == is_so
     assert not flaps(ws, "good")
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
 def test_a_node_flaps_as_long_whatever_the_clock_does(jump_s):
-    ws = BareController((1, 2))
-    ws.start()
-    ws.join("w0", node="good")
-    ws.tick(121.0)
-    ws.form()
-    lose_on(ws, "bad", 3, 1.0)
+    ws = with_a_bad_node(3, 1.0)
     ws.sleep(jump_s)
     ws.tick(0.1)
     assert flaps(ws, "bad")
@@ -113,12 +114,7 @@ def test_a_node_flaps_as_long_whatever_the_clock_does(jump_s):
 
 
 def test_workers_of_a_flapping_node_wait_and_cost_nothing():
-    ws = BareController((1, 2))
-    ws.start()
-    ws.join("w0", node="good")
-    ws.tick(121.0)
-    ws.form()
-    lose_on(ws, "bad", 3, 1.0)
+    ws = with_a_bad_node(3, 1.0)
     generation = ws.generation
     ws.join("w4", node="bad")
     ws.tick(COOLDOWN_S / 2)

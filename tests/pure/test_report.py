@@ -122,10 +122,7 @@ def test_a_step_that_falls_back_leaves_the_rungs_that_it_was_on():
 
 
 def test_where_all_is_lost_no_step_is_told():
-    scribe = Scribe()
-    scribe.begin()
-    scribe.form(["w0", "w1"])
-    scribe.steps(10, replicas=2)
+    scribe = _ten_steps()
     scribe.rung("local", 8)
     scribe.lost(8)
     assert _newest(scribe) == {"staged": -1, "local": -1}
@@ -133,13 +130,18 @@ def test_where_all_is_lost_no_step_is_told():
 
 
 def test_what_workers_tell_late_takes_no_rung_from_a_step():
+    scribe = _ten_steps()
+    scribe.rung("local", 9)
+    scribe.staged(0)
+    assert _newest(scribe) == {"staged": 9, "local": 9}
+
+
+def _ten_steps():
     scribe = Scribe()
     scribe.begin()
     scribe.form(["w0", "w1"])
     scribe.steps(10, replicas=2)
-    scribe.rung("local", 9)
-    scribe.staged(0)
-    assert _newest(scribe) == {"staged": 9, "local": 9}
+    return scribe
 
 
 def _newest(scribe):
