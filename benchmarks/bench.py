@@ -10,11 +10,12 @@ from typing import Any
 
 from benchmarks import link, storm
 from benchmarks.hosts import Hosts
+from benchmarks.phases import phases_s
 from benchmarks.remains import HostsError
-from benchmarks.rows import FIGURES, Fault, mean_step_s, recovery, share_of_ideal, step_time_s, whole_run
+from benchmarks.rows import FIGURES, Fault, mean_step_s, pause, recovery, share_of_ideal, step_time_s, whole_run
 from benchmarks.scenarios import CLEAN_S, GROUNDS, SPEED_S, STRIKES, Ground
 from benchmarks.stage import LateError, RunEndedError, ScenarioError, Stage
-from benchmarks.systems import RAY_TUNED, SYSTEMS, TUNED
+from benchmarks.systems import DEFAULT, RAY_TUNED, SYSTEMS
 from benchmarks.training import BATCH, Job
 from benchmarks.turns import Turn, misfire, storm_plan
 
@@ -76,7 +77,7 @@ class Bench:
         """
         system, ground = SYSTEMS[turn.system], GROUNDS.get(turn.scenario, Ground())
         row = blank(turn) | {"saves": ground.saves, "spares": ground.spares if system.has_spares else 0}
-        if reason := system.why_not(turn.scenario):
+        if reason := system.why_not(turn.scenario, turn.settings):
             return row | {"unavailable": reason, "note": reason}
         stage: Stage | None = None
         is_clear = True
@@ -143,6 +144,8 @@ class Bench:
         stage.watch.look()
         log = stage.watch.log()
         figures |= recovery(log, fault) | whole_run(log, BATCH) | speed | {"discarded": misfire(log, fault)}
+        if (journal := stage.journal) and (paused := pause(figures, fault)):
+            figures["phases_s"] = phases_s(journal, *paused)
         if scenario == "straggler":
             figures |= share_of_ideal(log, fault, SPEED_S)
         return figures | {"timed_out": isinstance(late, LateError), "note": _told(late) if late else ""}
@@ -202,7 +205,7 @@ class Bench:
 
     def _stage(self, ground: Ground, turn: Turn, **changes: Any) -> Stage:
         system, seed = SYSTEMS[turn.system], self.settings.seed + turn.number
-        hosts = self._arrange(ground.slots, RAY_TUNED if turn.settings == TUNED else {})
+        hosts = self._arrange(ground.slots, {} if turn.settings == DEFAULT else RAY_TUNED)
         name = "-".join((turn.scenario, turn.system, turn.settings, str(turn.number)))
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._folder))
         state_mb = ground.state_mb if self.settings.state_mb is None else self.settings.state_mb

@@ -124,7 +124,8 @@ def measure(bench: Bench, order: list[Turn], out: Path, until_s: float = math.in
         counted, thrown_away = played(turn, bench.repetition, has_time=lambda: time.monotonic() < until_s)
         if not counted:
             tried = f"in none of {len(thrown_away)} tries did its fault fire"
-            never = SYSTEMS[turn.system].why_not(turn.scenario)  # it would not have had a run with more time
+            # Who has a reason would not have had a run with more time either.
+            never = SYSTEMS[turn.system].why_not(turn.scenario, turn.settings)
             counted = [_without(turn, tried if thrown_away else never or NO_TIME)]
         rows += counted
         discarded += thrown_away

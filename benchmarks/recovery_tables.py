@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from benchmarks.phases import PHASES
+from benchmarks.systems import SETTINGS
 from benchmarks.tables import Result, Sample, Table, best, spread
 
 BASELINE = "ddp"
@@ -18,8 +20,9 @@ BOUNDS = ("t_detect_s",)  # from above, for some of no use: members may begin an
 
 
 def settings_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """default before tuned."""
-    return sorted({row.get("settings", "default") for row in rows})
+    """Those that there are, default first."""
+    there = {row.get("settings", "default") for row in rows}
+    return [name for name in SETTINGS if name in there]
 
 
 def counting(results: Sequence[Result]) -> list[Mapping[str, Any]]:
@@ -204,6 +207,48 @@ def _cut_short(row: Mapping[str, Any]) -> str:
     return f" (over after {played_s:.0f} of {length_s:.0f} s)"
 
 
+def phases(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
+    """Where the time of ours went from a fault to the next commit; None: no row has it."""
+    here = [row for row in rows if row.get("settings", "default") == settings and row.get("phases_s")]
+    lines = []
+    for scenario in _ordered(row["scenario"] for row in here):
+        runs = [row["phases_s"] for row in here if row["scenario"] == scenario]
+        cells = (spread([run[name] for run in runs], len(runs)) for name in PHASES)
+        lines.append((f"`{scenario}`", str(len(runs)), *cells))
+    if not lines:
+        return None
+    note = (
+        "The whole is what an observer saw: from the fault to the survivors' next commit, or, where nobody was lost "
+        "at once, the longest gap between commits. Its parts are by the run's journal."
+    )
+    columns = ("scenario", "runs", *PHASES.values())
+    return Table(title=f"Where our time goes, seconds ({settings})", columns=columns, rows=tuple(lines), notes=(note,))
+
+
+def alarms(rows: Sequence[Mapping[str, Any]]) -> Table | None:
+    """Who was taken for dead though nothing was wrong, by system and settings; None: nobody was tried."""
+    here = [row for row in rows if row["scenario"] == "busy" and _measured(row)]
+    lines = []
+    for system in _ordered(row["system"] for row in here):
+        for settings in settings_of(row for row in here if row["system"] == system):
+            runs = [row for row in here if (row["system"], row["settings"]) == (system, settings)]
+            figures = ([row[name] for row in runs if row.get(name) is not None] for name in _UNDER_LOAD)
+            set_to = ", ".join(f"{name} {value}" for name, value in runs[0]["knobs"].items() if name not in _NO_ALARMS)
+            lines.append((system, settings, *(spread(found, len(runs)) for found in figures), set_to or "nothing"))
+    if not lines:
+        return None
+    return Table(
+        title="False alarms while other processes want all cores",
+        columns=("system", "settings", *_UNDER_LOAD.values(), "set"),
+        rows=tuple(lines),
+        notes=("It ends with the first attempt that nobody commits.",),
+    )
+
+
+_UNDER_LOAD = {"lasted_s": "seconds under load", "steps": "steps of the run", "attempts_lost": "attempts lost"}
+_NO_ALARMS = ("checkpoint_steps", "quorum_retries", "resize_s")
+
+
 def clean(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
     """Speed without faults against plain DDP's of the same repetition: over all of the time, and in the median step."""
     here = [r for r in rows if r["scenario"] == "clean" and r.get("settings", "default") == settings]
@@ -280,8 +325,9 @@ def recovery(results: Sequence[Result], is_short: bool = False) -> list[Table]:
             title = f"Longest pause after the loss of those who coordinate, seconds ({settings})"
             found.append(matrix(rows, "longest_gap_s", title, settings, NOBODY_HIT))
         found += [losses(rows, settings), storms(rows, settings)]
-        found += [] if is_short else [storm_times(rows, settings)]
+        found += [] if is_short else [phases(rows, settings), storm_times(rows, settings)]
         found.append(clean(rows, settings))
+    found += [] if is_short else [alarms(rows)]
     tables = [table for table in found if table is not None]
     if tables and not is_short:
         last = tables[-1]

@@ -6,7 +6,7 @@ from the observer's own notes, none from what a system says of itself.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from statistics import mean, median
@@ -31,6 +31,7 @@ FIGURES = (
 _TOGETHER_S = 10.0  # a step of all, on a machine that stalls; the cuts of the scenarios last longer
 _LAST_COMMITS = 80  # some twenty steps of four workers
 LOSS_STEPS = 50
+_ANNOUNCED = ("notice",)  # what follows is done at the end of some later step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class Fault:
         full_size: members that make the run whole again.
         room_at_s: wall clock when there was room for so many again; 0 where it never went.
         watched_s: time after it in which it may still show; gaps between commits are looked for so long at least.
+        lasted_s: how long it took, where it takes a while.
         proof: how it was seen that it took place, where who trains has nothing to write of it; empty: it was not.
         note: what else was seen.
     """
@@ -57,6 +59,7 @@ class Fault:
     full_size: int = 0
     room_at_s: float = 0.0
     watched_s: float = 0.0
+    lasted_s: float = 0.0
     proof: str = ""
     note: str = ""
 
@@ -79,6 +82,8 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
         steps_lost: steps that survivors had committed, or anybody if none is left, and that were done again.
         longest_gap_s: between two steps' first commits, from the fault until `t_full_s`, or until the log's end; where
             it may show late, also until it has been watched for long enough, and None if nothing was committed then.
+        longest_gap_at_s: wall clock when it began.
+        lasted_s: see `Fault`.
         hit, survivors, survivors_kept: how many it hit, and not; processes of the latter that committed a new one, and
             after it was watched.
     """
@@ -100,12 +105,16 @@ def recovery(log: StepLog, fault: Fault) -> dict[str, Any]:
     watched_s = fault.at_s + fault.watched_s
     gaps_until_s = max(full_s, watched_s) if full_s is not None else None
     went_on = [commit for attempt in new for commit in by_attempt[attempt] if commit.at_s > watched_s]
+    has_gap = bool(went_on) or not fault.watched_s
+    gap_s, gap_at_s = _longest_gap(log, fault.at_s, gaps_until_s) if has_gap else (None, None)
     return {
         "t_detect_s": log.begun_s[without[0]] - fault.at_s if without else None,
         "t_resume_s": _last_s(by_attempt[new[0]], fault.victims) - fault.at_s if new else None,
         "t_full_s": full_s - room_s if full_s is not None else None,
         "steps_lost": len(done & {attempt[0] for attempt in after}),
-        "longest_gap_s": _longest_gap_s(log, fault.at_s, gaps_until_s) if went_on or not fault.watched_s else None,
+        "longest_gap_s": gap_s,
+        "longest_gap_at_s": gap_at_s,
+        "lasted_s": fault.lasted_s,
         "hit": len(fault.victims),
         "survivors": len(fault.survivors),
         "survivors_kept": len(fault.survivors & {commit.pid for commit in went_on}),
@@ -134,10 +143,27 @@ def first_commits(log: StepLog) -> dict[int, float]:
     return dict(sorted(firsts.items()))
 
 
-def _longest_gap_s(log: StepLog, from_s: float, until_s: float | None) -> float | None:
+def _longest_gap(log: StepLog, from_s: float, until_s: float | None) -> tuple[float | None, float | None]:
+    """How long it is, and when it begins."""
     times = sorted(first_commits(log).values())
-    gaps = [b - a for a, b in pairwise(times) if b > from_s and (until_s is None or a < until_s)]
-    return max(gaps, default=None)
+    gaps = [(b - a, a) for a, b in pairwise(times) if b > from_s and (until_s is None or a < until_s)]
+    return max(gaps, default=(None, None))
+
+
+def pause(row: Mapping[str, Any], fault: Fault) -> tuple[float, float] | None:
+    """From a fault to the next new commit; of what hits nobody, or not at once, the longest gap between two commits.
+
+    Args:
+        row: with what `recovery` has found.
+    """
+    is_sudden = fault.victims and not fault.watched_s and fault.kind not in _ANNOUNCED
+    at_s, length_s = (fault.at_s, row["t_resume_s"]) if is_sudden else (row["longest_gap_at_s"], row["longest_gap_s"])
+    return None if at_s is None or length_s is None else (at_s, at_s + length_s)
+
+
+def lost_before(log: StepLog, step: int) -> int:
+    """Attempts at steps below this one that nobody has committed."""
+    return sum(attempt[0] < step for attempt in log.takers.keys() - {commit.attempt for commit in log.commits})
 
 
 def whole_run(log: StepLog, batch: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from benchmarks.hosts import Hosts
 from benchmarks.peers.launch import MARK, end_all
@@ -19,6 +19,7 @@ from benchmarks.rows import Fault
 from benchmarks.systems import System
 from benchmarks.training import Job
 from benchmarks.watch import Watch
+from elastic.actors.journal import JOURNAL
 
 _LOOK_S = 0.01
 _CALM_STEPS = 20
@@ -105,6 +106,13 @@ class Stage:
         """The last line that the driver printed."""
         lines = self.said.read_text(errors="replace").split("\n") if self.said.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        """What the run itself has told of its phases so far; empty: it keeps no journal."""
+        path = Path(self.job.folder) / "run" / JOURNAL
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     # --- waiting ---
 

@@ -1,8 +1,8 @@
 """The systems that the recovery benchmark compares, and the settings that they run with.
 
 `default` is what a system does if nobody sets anything; `tuned` has short timeouts with which it raised no false alarm
-in ten minutes under load: docs/benchmarks.md says which shorter ones were tried. Figures of the two are never mixed. A
-row of the result carries the settings that it was made with.
+in ten minutes under load; `shorter` has those that were tried below them, and is there to be tried. Figures of two of
+these are never mixed. A row of the result carries the settings that it was made with.
 """
 
 import sys
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DEFAULT, TUNED = "default", "tuned"
-SETTINGS = (DEFAULT, TUNED)
+DEFAULT, TUNED, SHORTER = "default", "tuned", "shorter"
+SETTINGS = (DEFAULT, TUNED, SHORTER)
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -29,7 +29,7 @@ class System:
         has_spares: it can keep workers that stand ready.
         cannot: scenarios that mean nothing to it, with the reason; "*" for all others.
         stays_small: scenarios after which it is never whole again, with the reason; "*" for all.
-        default, tuned: what is set.
+        default, tuned, shorter: what is set: the last two in place of what stands before them.
     """
 
     module: str
@@ -42,6 +42,7 @@ class System:
     stays_small: Mapping[str, str] = field(default_factory=dict)
     default: Mapping[str, Any] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
+    shorter: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def python(self) -> str:
@@ -50,14 +51,17 @@ class System:
 
     def knobs(self, settings: str) -> dict[str, Any]:
         """What is set, by name."""
-        return dict(self.default) | (dict(self.tuned) if settings == TUNED else {})
+        layers = (self.default, self.tuned, self.shorter)[: 1 + SETTINGS.index(settings)]
+        return {name: value for layer in layers for name, value in layer.items()}
 
     def why_small(self, scenario: str) -> str:
         """Why it will not be whole again after this; empty if it may be."""
         return self.stays_small.get(scenario, self.stays_small.get("*", ""))
 
-    def why_not(self, scenario: str) -> str:
+    def why_not(self, scenario: str, settings: str = DEFAULT) -> str:
         """Why it cannot be measured here; empty if it can."""
+        if settings == SHORTER and not self.shorter:
+            return "it has no timeout that was tried shorter"
         if reason := self.cannot.get(scenario, self.cannot.get("*", "") if scenario not in _EVERYBODYS else ""):
             return reason
         if not Path(self.python).exists():
@@ -113,6 +117,7 @@ SYSTEMS = {
             "join_timeout_ms": 500,
             "checkpoint_steps": 1,
         },
+        shorter={"collective_timeout_s": 0.25, "heartbeat_timeout_ms": 250, "join_timeout_ms": 250},
     ),
     "ray-train": System(
         module="benchmarks.peers.ray_train_job",
@@ -129,6 +134,7 @@ SYSTEMS = {
             "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
             "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "1",
         },
+        shorter={"collective_timeout_s": 2.0, "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "2"},
     ),
     "torchrun": System(
         module="benchmarks.peers.torchrun_job",
@@ -149,6 +155,7 @@ SYSTEMS = {
             "shutdown_timeout_s": 1,
             "checkpoint_steps": 1,
         },
+        shorter={"collective_timeout_s": 2.0},
     ),
     "nvrx-inprocess": System(
         module="benchmarks.peers.nvrx_job",
@@ -177,6 +184,12 @@ SYSTEMS = {
             "last_call_wait_s": 0.25,
             "collective_timeout_s": 5.0,
             "checkpoint_steps": 1,
+        },
+        shorter={
+            "soft_timeout_s": 2.0,
+            "hard_timeout_s": 4.0,
+            "heartbeat_timeout_s": 2.0,
+            "collective_timeout_s": 2.0,
         },
     ),
     # What the others' steps are compared with.

@@ -7,8 +7,10 @@ import pytest
 from benchmarks.rows import (
     LOSS_STEPS,
     Fault,
+    lost_before,
     mean_step_s,
     medians,
+    pause,
     recovery,
     share_of_ideal,
     step_time_s,
@@ -85,6 +87,21 @@ def test_a_kill_in_mid_step_is_detected_resumed_and_made_whole() -> None:
     assert row["longest_gap_s"] == 1.75  # from 5.0 to 6.75
     assert (row["steps_lost"], row["survivors"], row["survivors_kept"]) == (0, 3, 3)
     assert whole_run(script.log, BATCH)["attempts_lost"] == 1
+
+
+def test_a_pause_begins_with_a_sudden_fault_and_else_with_the_gap() -> None:
+    script = Script().steps(2, "abcd").wait(0.25).consume("abc", generation=2).wait(1.0).commit("abc", generation=2)
+    lost = fault(2.125, victims="d")
+    row = recovery(script.log, lost)
+    assert pause(row, lost) == (2.125, 3.25)
+    for announced in (fault(2.125), dataclasses.replace(lost, kind="notice"), dataclasses.replace(lost, watched_s=0.5)):
+        assert pause(recovery(script.log, announced), announced) == (2.0, 3.25)
+    assert pause(recovery(Script().log, lost), lost) is None
+
+
+def test_attempts_that_nobody_commits_count_as_lost_once_they_are_old() -> None:
+    script = Script().steps(2, "abcd").consume("abcd").wait(1.0).steps(3, "abc", generation=2)
+    assert [lost_before(script.log, step) for step in (2, 3)] == [0, 1]
 
 
 def test_the_last_member_to_commit_counts() -> None:

@@ -282,6 +282,32 @@ def test_storms_and_clean_runs_have_tables_of_their_own() -> None:
     assert clean.notes == ("A step of plain DDP takes 0.05 s. Nobody keeps checkpoints here.",)
 
 
+def test_where_our_time_goes_is_told_of_those_who_have_a_journal() -> None:
+    parts = dict.fromkeys(recovery_tables.PHASES, 0.125)
+    rows = [run("elastic", phases_s=parts), run("elastic", 1, phases_s=parts), run("torchft")]
+    table = recovery_tables.phases(rows, "default")
+    assert table is not None
+    assert table.rows == (("`kill`", "2", *("0.125",) * len(parts)),)
+    assert recovery_tables.phases(rows, "tuned") is None
+    assert recovery_tables.phases([run("torchft"), run("elastic", phases_s={})], "default") is None
+
+
+def test_false_alarms_are_told_by_system_and_settings_with_what_was_set() -> None:
+    def busy(settings: str, timeout_s: float, lost: int) -> Row:
+        knobs = {"collective_timeout_s": timeout_s, "checkpoint_steps": 1}
+        figures = {"lasted_s": 600.0 if not lost else 42.0, "steps": 100, "attempts_lost": lost}
+        return run("torchft", scenario="busy", settings=settings, knobs=knobs, **figures)
+
+    none = run("ddp", scenario="busy", settings="tuned", unavailable="plain DDP survives nothing")
+    table = recovery_tables.alarms([busy("shorter", 0.25, 3), busy("tuned", 0.5, 0), none, run("torchft")])
+    assert table is not None
+    assert table.rows == (
+        ("torchft", "tuned", "600", "100", "0", "collective_timeout_s 0.5"),
+        ("torchft", "shorter", "42", "100", "3", "collective_timeout_s 0.25"),
+    )
+    assert recovery_tables.alarms([none, run("torchft")]) is None
+
+
 def test_a_plot_has_every_sample_once() -> None:
     rows = [run("elastic", number, t_resume_s=float(number)) for number in (1, 2)]
     rows += [run("elastic", scenario="clean", t_resume_s=7.0), run("peer", settings="tuned", t_resume_s=8.0)]

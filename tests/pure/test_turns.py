@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.peers.launch import Host, place
 from benchmarks.rows import Fault, medians
-from benchmarks.systems import DEFAULT, SYSTEMS, TUNED, System
+from benchmarks.systems import DEFAULT, SHORTER, SYSTEMS, TUNED, System
 from benchmarks.turns import TRIES, Turn, misfire, played, storm_plan, turns
 from elastic.demo.steplog import StepLog, collect
 
@@ -161,6 +161,13 @@ def test_tuning_changes_settings_and_adds_only_variables(name: str) -> None:
     assert all(knob.isupper() for knob in added)
     assert system.knobs(DEFAULT) == dict(system.default)
     assert system.knobs(TUNED) == {**system.default, **system.tuned}
+    assert system.knobs(SHORTER) == {**system.default, **system.tuned, **system.shorter}
+    assert all(float(value) < float(system.tuned[knob]) for knob, value in system.shorter.items())
+
+
+def test_who_has_nothing_to_shorten_is_not_tried_shorter() -> None:
+    assert "no timeout" in SYSTEMS["elastic"].why_not("busy", SHORTER)
+    assert SYSTEMS["ray-train"].why_not("busy", SHORTER) == SYSTEMS["elastic"].why_not("busy", TUNED) == ""
 
 
 def test_parts_fill_the_hosts_in_order() -> None:
