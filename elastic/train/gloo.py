@@ -45,16 +45,21 @@ class FormingCancelledError(Exception):
 
 
 class InOneGo:
-    """Works for which a wait in slices does not do: `GlooGroup.wait` waits for them in a thread."""
+    """Works for which a wait in slices does not do: `GlooGroup.wait` waits for them in a thread.
 
-    def __init__(self, works: Sequence[Any]) -> None:
+    Args:
+        then: called there with the place of each of them, in their order, once it has ended.
+    """
+
+    def __init__(self, works: Sequence[Any], then: Callable[[int], object] = lambda place: None) -> None:
         self.has_ended = threading.Event()
-        self._works = works
+        self._works, self._then = works, then
 
     def wait(self, timeout: timedelta) -> None:
         try:
-            for work in self._works:
+            for place, work in enumerate(self._works):
                 work.wait(timeout)
+                self._then(place)
         finally:
             self.has_ended.set()
 

@@ -4,8 +4,11 @@ Received tensors lie beside the receiver's own state until everything has arrive
 donor that dies in the middle leaves the receiver as it was. Then the installation is one local, locked move.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import torch
 
@@ -41,15 +44,16 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked, landing: Landing) -
     if not view.behind:
         return lambda: None
     if group.rank in view.behind:
-        skeleton, tensors = _receive(group, view, landing)
-        received = tree.unflatten(skeleton, tensors)
-        digests = {name: tree.digest(tree.flatten(state)) for name, state in received.items()}
+        skeleton, tensors, sums = _receive(group, view, landing)
+        received, rest = tree.unflatten(skeleton, tensors), iter(sums)
+        flats = {name: tree.flatten(state) for name, state in received.items()}
+        digests = {name: tree.digest_of(flat.skeleton, islice(rest, len(flat.tensors))) for name, flat in flats.items()}
         _compare(group, digests)
         return lambda: install(tracked, skeleton, tensors, digests)
-    flat = tracked.flatten()
-    if group.rank in view.donors:
-        _give(group, view, flat)
-    _compare(group, tracked.digests())
+    sent = _give(group, view, tracked.flatten()) if group.rank in view.donors else []
+    digests = tracked.digests()  # while it is on its way
+    group.wait(InOneGo(sent))
+    _compare(group, digests)
     return lambda: None
 
 
@@ -96,21 +100,23 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cpu().contiguous().view(-1).view(torch.uint8)
 
 
-def _give(group: GlooGroup, view: View, flat: tree.Flat) -> None:
+def _give(group: GlooGroup, view: View, flat: tree.Flat) -> list[Any]:
+    """Send this donor's part to all who are behind; returns the works to wait for."""
     data = [_bytes(tensor) for tensor in flat.tensors]
     cut = pieces([part.numel() for part in data], len(view.donors))
     mine = [piece for piece in cut if view.donors[piece.donor] == group.rank]
+    works = []
     for receiver in view.behind:
-        works = []
         if group.rank == view.donors[0]:
             size = torch.tensor([len(flat.skeleton)])
             text = torch.frombuffer(bytearray(flat.skeleton), dtype=torch.uint8)
             works += [group.send(size, receiver), group.send(text, receiver)]
         works += [group.send(data[piece.tensor][piece.begin : piece.end], receiver) for piece in mine]
-        group.wait(InOneGo(works))
+    return works
 
 
-def _receive(group: GlooGroup, view: View, landing: Landing) -> tuple[bytes, list[torch.Tensor]]:
+def _receive(group: GlooGroup, view: View, landing: Landing) -> tuple[bytes, list[torch.Tensor], list[int]]:
+    """Skeleton, tensors, and the sum of each tensor, taken while others are on their way."""
     size = torch.zeros(1, dtype=torch.int64)
     group.wait(InOneGo([group.recv(size, view.donors[0])]))
     text = torch.empty(int(size.item()), dtype=torch.uint8)
@@ -120,8 +126,26 @@ def _receive(group: GlooGroup, view: View, landing: Landing) -> tuple[bytes, lis
     data = [_bytes(tensor) for tensor in tensors]
     cut = pieces([part.numel() for part in data], len(view.donors))
     works = [group.recv(data[piece.tensor][piece.begin : piece.end], view.donors[piece.donor]) for piece in cut]
-    group.wait(InOneGo(works))
-    return skeleton, tensors
+    order, missing, sums = arriving(cut), Counter(piece.tensor for piece in cut), [0] * len(tensors)
+
+    def landed(place: int) -> None:
+        tensor = cut[order[place]].tensor
+        missing[tensor] -= 1
+        if not missing[tensor]:
+            sums[tensor] = tree.summed(tensors[tensor])
+
+    group.wait(InOneGo([works[at] for at in order], landed))
+    return skeleton, tensors, sums
+
+
+def arriving(cut: Sequence[Piece]) -> list[int]:
+    """Places of pieces in the order in which they come: all donors send at the same time, each its own in turn."""
+    sent_bytes: Counter[int] = Counter()
+    begins = []
+    for piece in cut:
+        begins.append(sent_bytes[piece.donor])
+        sent_bytes[piece.donor] += piece.end - piece.begin
+    return sorted(range(len(cut)), key=begins.__getitem__)
 
 
 def _compare(group: GlooGroup, digests: dict[str, int]) -> None:

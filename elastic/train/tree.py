@@ -8,7 +8,7 @@ anything else is refused with its path.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,10 +112,20 @@ def unpack(data: Any) -> Any:
 
 def digest(flat: Flat) -> int:
     """64 bits over skeleton and tensor bytes (crc32c of each tensor, blake2b over all)."""
-    whole = hashlib.blake2b(flat.skeleton, digest_size=8)
-    for tensor in flat.tensors:
-        whole.update(summing.value(raw_bytes(tensor)).to_bytes(4, "big"))
+    return digest_of(flat.skeleton, map(summed, flat.tensors))
+
+
+def digest_of(skeleton: bytes, sums: Iterable[int]) -> int:
+    """The same, of tensors that were `summed` before."""
+    whole = hashlib.blake2b(skeleton, digest_size=8)
+    for one in sums:
+        whole.update(one.to_bytes(4, "big"))
     return int.from_bytes(whole.digest(), "big")
+
+
+def summed(tensor: torch.Tensor) -> int:
+    """crc32c of its bytes."""
+    return summing.value(raw_bytes(tensor))
 
 
 def raw_bytes(tensor: torch.Tensor) -> Any:

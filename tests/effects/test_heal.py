@@ -12,7 +12,7 @@ from elastic.control.values import CommitId
 from elastic.errors import DivergenceError
 from elastic.train import tree
 from elastic.train.gloo import FormingCancelledError
-from elastic.train.heal import DonorsDifferError, exchange, pieces
+from elastic.train.heal import DonorsDifferError, arriving, exchange, pieces
 from elastic.train.landing import Landing
 from elastic.train.tracked import Tracked
 from tests.effects.helpers import Circle, formed, in_threads
@@ -134,6 +134,14 @@ def test_the_state_is_striped_over_all_donors():
 )
 def test_every_byte_is_given_once_and_every_donor_gives_as_much(sizes, donors, cut):
     assert [(one.tensor, one.begin, one.end, one.donor) for one in pieces(sizes, donors)] == cut
+
+
+def test_pieces_are_waited_for_as_they_come_of_each_donor_in_its_order():
+    cut = pieces([3, 3, 6, 6], 3)
+    order = arriving(cut)
+    assert sorted(order) == list(range(len(cut)))
+    assert [cut[at].donor for at in order] == [0, 1, 2, 0]
+    assert [at for at in order if cut[at].donor == 0] == [0, 1]
 
 
 def test_a_donor_that_is_slow_to_give_heals_all_the_same(monkeypatch):
