@@ -144,6 +144,8 @@ class RayFleet:
         self._order(worker, "freeze", generation, then=answered)
 
     def form(self, worker: str, view: View) -> None:
+        if view.behind and not view.bootstrap:
+            self._staff.stand_ins.hold()
         self._order(worker, "form", view)
 
     def restore(self, worker: str, commit: CommitId, number: int) -> None:
@@ -303,6 +305,10 @@ class RayFleet:
             one.node for one in there if not are_well or not (one.is_fenced or (one.pid and not one.is_heard))
         )
 
+    def _loading(self) -> set[str]:
+        """Nodes of those who have yet to come to their first step."""
+        return {one.node for one in list(self._hands.values()) if one.node and one.address is None and not one.is_over}
+
     def _listen(self, worker: str) -> None:
         hand = self._hands[worker]
         if hand.is_over or hand.is_fenced:  # a call would renew the lease of one that must not step again
@@ -370,7 +376,7 @@ class RayFleet:
             self._expire_fences()
             self._reign.look_now_and_then()
             if min(self._told) >= 0 and self._told[0] > 0:  # not while the run's first workers start
-                self._staff.stand_ins.keep(self._workers(), self._monitors.admission.shunned)
+                self._staff.stand_ins.keep(self._workers(), self._monitors.admission.shunned, self._loading())
             with self._lock:
                 unplaced = [(name, hand) for name, hand in self._hands.items() if not hand.node and not hand.is_over]
             for name, hand in unplaced:

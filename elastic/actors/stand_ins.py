@@ -27,7 +27,7 @@ log = logging.getLogger("elastic")
 _AGAIN_S = 30.0  # until a node on which one has failed gets another
 _ASK_S = 30.0
 _LINGER_S = 60.0  # on a node whose workers have gone: their replacements may come there
-_CALM_S = 3.0  # after one was taken: forming, and the first steps after it, want the cores that imports would take
+_CALM_S = 3.0  # after one was taken, or somebody joins: forming, and the first steps, want the cores of imports
 _LOOK_S = 1.0
 _SURVEY_S = 10.0  # nodes come and go seldom, and Ray needs a while to list thousands
 _AT_ONCE = 16  # Ray needs milliseconds for each
@@ -62,13 +62,14 @@ class StandIns:
         self._room: dict[str, int] = {}
         self._lock = threading.RLock()
 
-    def keep(self, workers: Mapping[str, int], shunned: Collection[str] = ()) -> None:
+    def keep(self, workers: Mapping[str, int], shunned: Collection[str] = (), loading: Collection[str] = ()) -> None:
         """Have as many on each node as `stand_ins_by_node` says; ask those that are there.
 
         Called often; does something once a second.
 
         Args:
             workers: the run's, by node. shunned: nodes that get no new workers.
+            loading: nodes of workers on their way to their first step, beside whom none starts.
         """
         now_s = self._clock()
         if now_s < self._look_s:
@@ -80,7 +81,7 @@ class StandIns:
             self._needed_s |= dict.fromkeys(wanted, now_s)
             for one in [one for one in self._all if now_s - self._needed_s[one.node] > _LINGER_S]:
                 self._drop(one)
-            for node in self._wanting(workers, wanted, now_s):
+            for node in self._wanting(workers, {node: wanted[node] for node in wanted if node not in loading}, now_s):
                 self._start(node)
             for one in self._all:
                 if one.due_s is not None and now_s >= one.due_s:
@@ -119,6 +120,11 @@ class StandIns:
             ready = Counter(one.node for one in self._all if one.is_ready)
             return ready_places(ready, workers, self._room, self._settings.scaling)
 
+    def hold(self) -> None:
+        """Start none for a while: somebody joins."""
+        with self._lock:
+            self._calm_until_s = self._clock() + _CALM_S
+
     @property
     def has_ready(self) -> bool:
         """Whether there is one, anywhere, that can be taken."""
@@ -132,7 +138,7 @@ class StandIns:
             if found is None:
                 return None
             self._all.remove(found)
-            self._calm_until_s = self._clock() + _CALM_S
+            self.hold()
             return found.actor
 
     def end(self) -> None:

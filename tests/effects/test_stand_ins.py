@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -51,9 +51,9 @@ class World:
         settings = RunSettings(run="r", scaling=Scaling(stand_ins=per_node), limits=Limits(orphan_lease_s=40))
         self.kept = StandIns(settings, b"", lambda *call: self.calls.append(call), lambda: self.now_s)
 
-    def keep(self, nodes: list[str], after_s: float = 1.0) -> None:
+    def keep(self, nodes: list[str], after_s: float = 1.0, loading: Collection[str] = ()) -> None:
         self.now_s += after_s
-        self.kept.keep(dict.fromkeys(nodes, 1))
+        self.kept.keep(dict.fromkeys(nodes, 1), loading=loading)
 
     def _start(self, *, strategy: Any, **_: Any) -> Actor:
         if self.error is not None:
@@ -101,6 +101,16 @@ def test_only_one_that_is_ready_is_taken_once_and_another_one_comes(world: World
     assert len(world.started) == 2
     world.kept.end()
     assert world.killed == [world.started[1]], "who was taken is a worker's process now"
+
+
+def test_none_starts_beside_a_worker_on_its_way_or_while_somebody_joins(world: World) -> None:
+    world.keep([A, B], loading={B})
+    assert [one.node for one in world.started] == [A]
+    world.kept.hold()  # who was on the way to B joins
+    world.keep([A, B], after_s=2.0)
+    assert [one.node for one in world.started] == [A]
+    world.keep([A, B])
+    assert [one.node for one in world.started] == [A, B]
 
 
 def test_it_is_asked_again_before_it_takes_its_driver_for_dead(world: World) -> None:
