@@ -188,6 +188,12 @@ class BatchPlan:
                 "lower batch_size"
             )
 
+    @property
+    def order(self) -> dict[str, int | bool]:
+        """What the order of samples follows from."""
+        blocks = hash32(*self.blocks) if self.blocks else 0
+        return {"samples": self.samples, "seed": self.seed, "shuffle": self.shuffle, "blocks": blocks}
+
     def global_batch(self, replicas: int) -> int:
         """Samples of a step that no epoch's end cuts short."""
         return self.batch_size.samples(replicas, self.micro_batch_size)

@@ -3,7 +3,8 @@
 It is part of what is tracked: joiners receive it, and replicas compare it. It changes inside `apply` alone.
 """
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 from elastic.control.pace import Pace
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.errors import StepMisuseError
+
+log = logging.getLogger("elastic")
 
 
 class Cursor:
@@ -26,19 +29,40 @@ class Cursor:
     def __init__(self) -> None:
         self.samples = 0
         self.pace: Pace | None = None
+        self._order: Mapping[str, Any] = {}
+        self._order_here: Mapping[str, Any] = {}
+
+    def read_in(self, order: Mapping[str, Any]) -> None:
+        """What the order of samples follows from, from the next step on."""
+        self._order_here = order
 
     def move(self, samples: int, pace: Pace) -> None:
         """A step of so many samples is committed."""
         self.samples += samples
-        self.pace = pace
+        self.pace, self._order = pace, self._order_here
 
     def state_dict(self) -> dict[str, Any]:
-        return {"samples": self.samples, "pace": asdict(self.pace) if self.pace is not None else None}
+        pace = asdict(self.pace) if self.pace is not None else None
+        return {"samples": self.samples, "pace": pace, "order": dict(self._order)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.samples = state["samples"]
         told = state["pace"]
         self.pace = Pace(**{**told, "tuning": Tuning(**told["tuning"])}) if told is not None else None
+        self._order = state.get("order", {})
+        self._tell_of_other_data()
+
+    def _tell_of_other_data(self) -> None:
+        """Another life of a run may have found other data, or another seed."""
+        was, here = self._order, self._order_here
+        changed = [f"{name} {was[name]}, now {value}" for name, value in here.items() if was.get(name, value) != value]
+        if changed:
+            log.warning(
+                "the data is not what this state was trained on (%s): after its %d samples training goes on in another "
+                "order, so that some samples of this epoch may come again, and some not at all",
+                "; ".join(changed),
+                self.samples,
+            )
 
     @property
     def tuning(self) -> Tuning:

@@ -1,7 +1,7 @@
 """Effect. From data and a plan to the micro-batches of one replica in one step; map-style datasets."""
 
 import pickle
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -36,6 +36,11 @@ class Source:
     def outline(self) -> Plan:
         """How it is cut before anything is tuned, in few words."""
         raise NotImplementedError
+
+    @property
+    def order(self) -> Mapping[str, Any]:
+        """What the order of samples follows from; empty where it is part of what is `tracked`."""
+        return {}
 
     def tune(self, tuning: Tuning) -> None:
         """From the next step on, steps are cut as train_fn says where this does not say otherwise."""
@@ -107,6 +112,10 @@ class Batches(Source):
     @property
     def outline(self) -> BatchPlan:
         return replace(self._untuned, blocks=())
+
+    @property
+    def order(self) -> Mapping[str, Any]:
+        return self._untuned.order
 
     def tune(self, tuning: Tuning) -> None:
         self.plan = self._untuned.tuned(tuning)

@@ -115,6 +115,7 @@ class Replica:
         batches.plan.require(self._most_replicas)
         self._batches = batches
         self.tracked.add(batches.tracked)
+        self.cursor.read_in(batches.order)
 
     def leave(self) -> None:
         """End what was started beside the training thread."""

@@ -13,6 +13,8 @@ from torch.optim import lr_scheduler
 
 from elastic.callbacks import LinearLR, ScaledLR, WorkerCallback
 from elastic.control import events as ev
+from elastic.control.batch_size import ConstantBatch
+from elastic.control.data import BatchPlan
 from elastic.control.pace import Pace
 from elastic.control.tuning import Tuning
 from elastic.train import tree
@@ -333,3 +335,23 @@ def test_a_cursor_travels_as_tracked_state(pace):
     flat = tree.flatten(giver.state_dict())
     taker.load_state_dict(tree.unflatten(flat.skeleton, flat.tensors))
     assert (taker.samples, taker.pace) == (1234, pace)
+
+
+def test_data_that_is_not_what_a_state_was_trained_on_is_told_and_trained_on(caplog):
+    data = BatchPlan(samples=100, batch_size=ConstantBatch(size=10), micro_batch_size=5)
+    giver, alike, taker = Cursor(), Cursor(), Cursor()
+    giver.read_in(data.order)
+    giver.move(10, PACE)
+    state = giver.state_dict()
+    alike.read_in(replace(data, micro_batch_size=2).order)
+    alike.load_state_dict(state)
+    assert not caplog.records, "how steps are cut is not the order of samples"
+    taker.read_in(replace(data, samples=90, seed=7).order)
+    taker.load_state_dict(state)
+    assert taker.state_dict() == state, "else it would not be what was restored"
+    assert "(samples 100, now 90; seed 0, now 7): after its 10 samples" in caplog.text
+    taker.move(10, PACE)
+    assert taker.state_dict()["order"] == replace(data, samples=90, seed=7).order
+    caplog.clear()
+    taker.load_state_dict({"samples": 10, "pace": None})  # of a release that did not tell
+    assert not caplog.records
