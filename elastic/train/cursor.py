@@ -42,8 +42,8 @@ class Cursor:
         self.pace, self._order = pace, self._order_here
 
     def state_dict(self) -> dict[str, Any]:
-        pace = asdict(self.pace) if self.pace is not None else None
-        return {"samples": self.samples, "pace": pace, "order": dict(self._order)}
+        state = {"samples": self.samples, "pace": asdict(self.pace) if self.pace is not None else None}
+        return state | ({"order": dict(self._order)} if self._order else {})  # older releases did not keep it
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.samples = state["samples"]
