@@ -62,7 +62,7 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
     ),
     cmd.Form: Completion(
         by=(ev.AtDoor, ev.Formed, ev.FormingFailed),
-        within=("door_timeout_s", "forming_timeout_s"),
+        within=("door_timeout_s", "forming_timeout_s", "heal_timeout_s"),
         then="said again when a worker asks; then the next generation is formed without joiners",
     ),
     cmd.Go: Completion(

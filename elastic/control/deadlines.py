@@ -15,7 +15,7 @@ from elastic.control.starts import count_start_failure
 from elastic.control.state import Phase, Standing, WorkerRecord
 from elastic.control.turn import Turn
 from elastic.control.values import IncidentClass
-from elastic.control.watching import watch_forming, watch_freezing, watch_steps
+from elastic.control.watching import gets_on, watch_forming, watch_freezing, watch_steps
 
 LATE_S = 1.0  # ticks come more often, so a longer silence is the controller's own
 _TOLD_S = 200e-6  # what it takes a driver to ask one more member, and to hear its answer
@@ -107,9 +107,8 @@ def tick_forming(turn: Turn, event: ev.Tick) -> None:
             turn.signal(IncidentClass.WORKER_UNRESPONSIVE, why, culprit=name)
             turn.fence(name, why)
         freeze(turn, why, survivors_only=True)
-    elif not tally.away and turn.waited_s() > limits.forming_timeout_s:
+    elif not tally.away and (within := _overdue(turn)):
         late = tally.by_rank(tally.unformed)
-        within = f"Limits.forming_timeout_s={limits.forming_timeout_s}"
         why = f"{', '.join(late)} did not form generation {turn.state.generation} within {within}"
         turn.signal(IncidentClass.FORMING_FAILED, why, suspects=tuple(late))
         turn.change(formed_in_vain=turn.state.generation)
@@ -117,6 +116,19 @@ def tick_forming(turn: Turn, event: ev.Tick) -> None:
     else:
         _doubt_absent_joiners(turn)
         watch_forming(turn)
+
+
+def _overdue(turn: Turn) -> str:
+    """The limit within which all who are at the door should have formed; empty as long as they may.
+
+    A copy of the state takes as long as it takes: what counts is that it gets on.
+    """
+    limits, waited_s = turn.settings.limits, turn.waited_s()
+    if waited_s <= limits.forming_timeout_s:
+        return ""
+    if not gets_on(turn, limits.forming_timeout_s):
+        return f"Limits.forming_timeout_s={limits.forming_timeout_s}"
+    return f"Limits.heal_timeout_s={limits.heal_timeout_s}" if waited_s > limits.heal_timeout_s else ""
 
 
 def _doubt_absent_joiners(turn: Turn) -> None:

@@ -73,6 +73,12 @@ def watch_freezing(turn: Turn) -> None:
             turn.fence(suspicion.worker, suspicion.reason)
 
 
+def gets_on(turn: Turn, within_s: float) -> bool:
+    """Whether somebody who forms was seen to do something so lately."""
+    forming = (one for one in _visible(turn, turn.tally.unformed) if one.phase is Flying.FORMING)
+    return any(one.still_s <= within_s for one in forming)
+
+
 def _never_went(turn: Turn) -> list[Suspicion]:
     """The only member was told to go, and still stands where it has formed: nobody waits for it, and would say so."""
     limits = turn.settings.limits

@@ -56,8 +56,9 @@ class Limits:
             default 1: they leave the step together, within milliseconds)
         door_timeout_s: how long code between two steps, such as evaluation, may keep others from forming a generation.
             (s; default 600: an evaluation takes minutes)
-        forming_timeout_s: a generation that is not formed by then, with all members at the door, is given up, and the
-            next one is formed without the joiners. (s; default 30: connecting takes 0.03 s, the rest is for the state)
+        forming_timeout_s: a generation that forms, with all members at the door, and in which nothing has got on for so
+            long, is given up, and the next one is formed without the joiners. (s; default 30: connecting takes 0.03 s)
+        heal_timeout_s: the same, however much state still arrives at the joiners. (s; default 900: 100 GB at 1 Gbit/s)
         settle_timeout_s: reductions of a broken attempt that have not ended by then lose their buffers. (s;
             default 0.05: they end within a millisecond once their group is cut, or never)
         collective_timeout_s: a reduction without progress for this long breaks the attempt. (s; default 300: the
@@ -132,6 +133,7 @@ class Limits:
     pause_timeout_s: float = 1.0
     door_timeout_s: float = 600.0
     forming_timeout_s: float = 30.0
+    heal_timeout_s: float = 900.0
     settle_timeout_s: float = 0.05
     collective_timeout_s: float = 300.0
     jobset_downtime_threshold_s: float = 600.0

@@ -20,6 +20,8 @@ from elastic.train.gloo import GlooGroup, InOneGo
 from elastic.train.landing import Landing
 from elastic.train.tracked import Tracked
 
+_PIECE_BYTES = 256 << 20  # one that arrives shows that the state gets on: seconds on a slow link
+
 
 class DonorsDifferError(DivergenceError):
     """Donors of one commit hold different bits. Attribute: `culprits`, those outvoted; empty if no majority is."""
@@ -27,11 +29,14 @@ class DonorsDifferError(DivergenceError):
     culprits: tuple[str, ...]
 
 
-def exchange(group: GlooGroup, view: View, tracked: Tracked, landing: Landing) -> Callable[[], None]:
+def exchange(
+    group: GlooGroup, view: View, tracked: Tracked, landing: Landing, gets_on: Callable[[], None] = lambda: None
+) -> Callable[[], None]:
     """Give or receive what those behind lack, and compare digests over all ranks.
 
     Args:
         landing: where received tensors go.
+        gets_on: called for each piece that has arrived, or gone, in some thread.
 
     Returns:
         What installs the received state; does nothing on ranks that were not behind.
@@ -44,7 +49,7 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked, landing: Landing) -
     if not view.behind:
         return lambda: None
     if group.rank in view.behind:
-        skeleton, tensors, sums = _receive(group, view, landing)
+        skeleton, tensors, sums = _receive(group, view, landing, gets_on)
         received, rest = tree.unflatten(skeleton, tensors), iter(sums)
         flats = {name: tree.flatten(state) for name, state in received.items()}
         digests = {name: tree.digest_of(flat.skeleton, islice(rest, len(flat.tensors))) for name, flat in flats.items()}
@@ -52,7 +57,7 @@ def exchange(group: GlooGroup, view: View, tracked: Tracked, landing: Landing) -
         return lambda: install(tracked, skeleton, tensors, digests)
     sent = _give(group, view, tracked.flatten()) if group.rank in view.donors else []
     digests = tracked.digests()  # while it is on its way
-    group.wait(InOneGo(sent))
+    group.wait(InOneGo(sent, lambda place: gets_on()))
     _compare(group, digests)
     return lambda: None
 
@@ -79,18 +84,18 @@ class Piece:
     donor: int
 
 
-def pieces(sizes: Sequence[int], donors: int) -> list[Piece]:
+def pieces(sizes: Sequence[int], donors: int, most_bytes: int = _PIECE_BYTES) -> list[Piece]:
     """Cut tensors of these sizes (bytes) into runs such that every donor gives the same number of bytes, to one.
 
-    Donor d gives bytes d/donors to (d + 1)/donors of all tensors laid end to end.
+    Donor d gives bytes d/donors to (d + 1)/donors of all tensors laid end to end, so many at once at most.
     """
     total, start, cut = sum(sizes), 0, []
     edges = [total * donor // donors for donor in range(donors + 1)]
     for tensor, size in enumerate(sizes):
         for donor in range(donors):
             begin, end = max(start, edges[donor]), min(start + size, edges[donor + 1])
-            if begin < end:
-                cut.append(Piece(tensor, begin - start, end - start, donor))
+            runs = ((at, min(at + most_bytes, end)) for at in range(begin, end, most_bytes))
+            cut += [Piece(tensor, first - start, last - start, donor) for first, last in runs]
         start += size
     return cut
 
@@ -115,7 +120,9 @@ def _give(group: GlooGroup, view: View, flat: tree.Flat) -> list[Any]:
     return works
 
 
-def _receive(group: GlooGroup, view: View, landing: Landing) -> tuple[bytes, list[torch.Tensor], list[int]]:
+def _receive(
+    group: GlooGroup, view: View, landing: Landing, gets_on: Callable[[], None]
+) -> tuple[bytes, list[torch.Tensor], list[int]]:
     """Skeleton, tensors, and the sum of each tensor, taken while others are on their way."""
     size = torch.zeros(1, dtype=torch.int64)
     group.wait(InOneGo([group.recv(size, view.donors[0])]))
@@ -133,6 +140,7 @@ def _receive(group: GlooGroup, view: View, landing: Landing) -> tuple[bytes, lis
         missing[tensor] -= 1
         if not missing[tensor]:
             sums[tensor] = tree.summed(tensors[tensor])
+        gets_on()
 
     group.wait(InOneGo([works[at] for at in order], landed))
     return skeleton, tensors, sums

@@ -409,6 +409,10 @@ class Session(DataDoor):
         def is_cancelled() -> bool:
             return not self._link.is_forming(view.generation)
 
+        def gets_on() -> None:
+            if not is_cancelled():  # else this thread may be elsewhere
+                self._page.note(Flying.FORMING)
+
         cut = partial(cut_all, groups)
         self._link.cut = cut
         self._link.missed = lambda: tuple(name for group in groups for name in group.missing)
@@ -416,7 +420,7 @@ class Session(DataDoor):
             for group, layout in zip(groups, (replica.layout, replica.inner_layout), strict=False):
                 group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)
             began_s = time.perf_counter()
-            install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing)
+            install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing, gets_on)
             healing_s = time.perf_counter() - began_s if view.behind else 0.0
         except FormingCancelledError:
             close_all(groups)

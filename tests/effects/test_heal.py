@@ -2,6 +2,7 @@
 
 import re
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -134,6 +135,26 @@ def test_the_state_is_striped_over_all_donors():
 )
 def test_every_byte_is_given_once_and_every_donor_gives_as_much(sizes, donors, cut):
     assert [(one.tensor, one.begin, one.end, one.donor) for one in pieces(sizes, donors)] == cut
+
+
+def test_no_piece_is_so_large_that_nothing_shows_while_it_is_on_its_way():
+    runs = [(one.tensor, one.begin, one.end, one.donor) for one in pieces([10, 2], 2, most_bytes=4)]
+    assert runs == [(0, 0, 4, 0), (0, 4, 6, 0), (0, 6, 10, 1), (1, 0, 2, 1)]
+
+
+def test_who_gives_and_who_takes_show_that_it_gets_on():
+    members, seen = [current(), current(), fresh()], [0, 0, 0]
+
+    def gets_on(rank):
+        seen[rank] += 1
+
+    with formed(3, resume=COMMIT, donors=(0, 1), behind=(2,)) as groups:
+        turns = [partial(gets_on, rank) for rank in range(3)]
+        in_threads(
+            3, lambda rank: exchange(groups[rank], groups[rank].view, members[rank].tracked, Landing(), turns[rank])
+        )
+    tensors = len(members[0].tracked.flatten().tensors)
+    assert min(seen) > 0 and seen[2] >= tensors
 
 
 def test_pieces_are_waited_for_as_they_come_of_each_donor_in_its_order():

@@ -3,6 +3,7 @@
 import pytest
 
 from elastic.control import commands as cmd
+from elastic.control.flight import Flying
 from elastic.control.state import Phase, Standing
 from tests.pure.bare_controller import BareController, commit, grown_to_two
 
@@ -161,6 +162,44 @@ def test_a_generation_that_does_not_form_in_time_is_given_up():
     ws.tick(after_s=0.1)
     assert ws.addressees(cmd.Freeze) == {"w0", "w1"}
     assert "w1 did not form generation 2 within Limits.forming_timeout_s=30.0" in ws.given(cmd.Freeze)[0].reason
+
+
+def test_a_generation_that_gets_on_may_take_longer_to_form_but_not_for_ever():
+    """A joiner takes as long as its state needs to arrive."""
+    limits = {"forming_timeout_s": FORMING_S, "heal_timeout_s": 5 * FORMING_S, "heartbeat_timeout_s": 1e6}
+    ws = BareController((1, 2), **limits).run()
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.arrive("w1")
+    ws.form("w0")
+    for _ in range(5):
+        assert ws.tick(after_s=FORMING_S - 1) == ()
+        assert ws.beat("w1", Flying.FORMING, 0.5) == ()
+    ws.tick(after_s=5.1)
+    assert "w1 did not form generation 2 within Limits.heal_timeout_s=150.0" in ws.given(cmd.Freeze)[0].reason
+
+
+@pytest.mark.parametrize(
+    ("phase", "seen"),
+    [
+        (Flying.FORMING, {"still_s": FORMING_S + 1}),
+        (Flying.FORMING, {"generation": 1}),
+        (Flying.AT_DOOR, {}),
+    ],
+    ids=["stands still", "in the last generation", "elsewhere"],
+)
+def test_who_was_not_seen_to_get_on_lately_holds_nobody_up(phase, seen):
+    ws = BareController((1, 2), forming_timeout_s=FORMING_S, heartbeat_timeout_s=1e6).run()
+    ws.break_("w0")
+    ws.answer("w0", 4)
+    ws.answer("w1", 4)
+    ws.arrive("w1")
+    ws.form("w0")
+    assert ws.tick(after_s=FORMING_S - 1) == ()
+    ws.beat("w1", phase, **seen)
+    ws.tick(after_s=1.1)
+    assert ws.addressees(cmd.Freeze) == {"w0", "w1"}
 
 
 def test_the_time_to_form_counts_from_when_all_are_at_the_door():
