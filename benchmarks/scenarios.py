@@ -40,8 +40,8 @@ class Ground:
         micro_batch: samples of one forward.
         saves: checkpoints are kept, by each system in its own way; if not, by none.
         needs: commands besides `ip`.
-        calm_s: that all have trained, at least, when it is broken: where processes are lost on hosts that live, who
-            prepares for that has the time, as it has in runs whose faults are hours apart.
+        calm_s: that all have trained, at least, when it is broken: who prepares for a loss has the time, as it has in
+            runs whose faults are hours apart, and no process that still starts is measured.
     """
 
     slots: tuple[int, ...] = (2, 2, 2)
@@ -52,7 +52,7 @@ class Ground:
     micro_batch: int = MICRO_BATCH
     saves: bool = True
     needs: tuple[str, ...] = ()
-    calm_s: float = 0.0
+    calm_s: float = 12.0
 
 
 def kill(stage: Stage) -> Fault:
@@ -319,15 +319,13 @@ STRIKES = {
         *(partition, split, halves, link, headless, mute, deaf),
     )
 }
-_PREPARED_S = 12.0
 GROUNDS = {
-    **{name: Ground(calm_s=_PREPARED_S) for name in ("kill", "leader", "stop", "node", "notice", "everyone")},
     "swap": Ground(spares=1),
     # With so large a state a file of it in each step, as tuned, would be all that is measured.
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
     "donor": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
-    "clean": Ground(saves=False, calm_s=1.5 * _PREPARED_S),
-    "shrink": Ground(slots=(2, 2), calm_s=_PREPARED_S),
+    "clean": Ground(saves=False, calm_s=18.0),
+    "shrink": Ground(slots=(2, 2)),
     "split": Ground(slots=(1, 1, 1, 1)),
     "halves": Ground(slots=(1, 1, 1, 1)),
     "link": Ground(slots=(1, 1, 1, 1)),

@@ -50,6 +50,9 @@ class Played:
         self.struck: Fault | None = None
         self.watch = SimpleNamespace(log=self.log, look=lambda: None, living=set[int]())
         self._last = last
+        phases = {10.1: "freezing", 10.2: "forming", 10.4: "running"}
+        self.journal: list[dict[str, Any]] = [{"t": at_s, "phase": phase} for at_s, phase in phases.items()]
+        self.journal.append({"t": 10.3, "event": "Formed", "worker": "w1"})
 
     def log(self, until_s: float = math.inf) -> StepLog:
         lines = [

@@ -34,6 +34,7 @@ def test_what_was_measured_before_something_went_wrong_is_kept(
     row = made.repetition(TURN)
     assert row["t_resume_s"] == pytest.approx(0.5)
     assert (row["survivors_kept"], row["steps"]) == (3, 4)
+    assert row["phases_s"]["stepped"] == pytest.approx(0.1), "from the go to the commit"
     assert "a last word" in row["note"]
 
 
