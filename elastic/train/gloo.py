@@ -83,7 +83,7 @@ class GlooGroup:
         self.missing: tuple[str, ...] = ()
         self._timeout = timedelta(seconds=collective_timeout_s)
         self._pg: Any = None
-        self._second: Any = None
+        self._others: dict[str, Any] = {}
         self._notes: list[Any] = []
         self._device: Any = None
         self._store: Store | None = None
@@ -117,43 +117,46 @@ class GlooGroup:
         if len(set(layouts)) > 1:
             raise DivergenceError(f"ranks train different things (model, data, what is tracked): {_grouped(layouts)}")
         self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
-        self._pg = self._connect("gloo", store)
+        self._pg = self._connect("gloo", store, range(self.size))
         self._check("")
 
-    def second(self) -> Any:
-        """Another gloo group among the same members, freed by the same cut; connected now, if all of them call this.
+    def other(self, name: str, ranks: Sequence[int]) -> Any:
+        """Another gloo group among members, freed by the same cut; connected now, if all of them call this.
+
+        Args:
+            name: one for each group that is to have connections of its own. ranks: who belongs to it, in its order.
 
         Raises:
             FormingCancelledError: the group was cut.
             TimeoutError: some member did not call.
             RuntimeError: the connection broke.
         """
-        if self._second is None and self._store is not None:
+        if name not in self._others and self._store is not None:
             try:
                 self._stop = lambda: self.is_cut
                 self._deadline_s = time.monotonic() + self._timeout.total_seconds()
-                self._second = self._connect("second", self._store)
+                self._others[name] = self._connect(name, self._store, ranks)
             except TimeoutError as error:
                 raise TimeoutError(
-                    "some replica did not come to a collective: call it on all of them (Limits.collective_timeout_s)"
+                    "some worker did not come to a collective: call it on all of them (Limits.collective_timeout_s)"
                 ) from error
-        return self._second
+        return self._others.get(name)
 
     def note(self, work: Any) -> None:
-        """A work of the second group has been started."""
+        """A work of another group has been started."""
         self._notes = [one for one in self._notes if not one.is_completed()] + [work]
 
     def has_pending_notes(self) -> bool:
-        """Whether a work of the second group is under way."""
+        """Whether a work of another group is under way."""
         return any(not one.is_completed() for one in self._notes)
 
     def finish(self, work: Any) -> None:
-        """Wait for a work of the second group, and forget it: some of gloo's never call themselves completed."""
+        """Wait for a work of another group, and forget it: some of gloo's never call themselves completed."""
         self.wait(work)
         self._notes = [one for one in self._notes if one is not work]
 
     def finish_all(self) -> None:
-        """Wait for all works of the second group; raises like `wait`."""
+        """Wait for all works of other groups; raises like `wait`."""
         for one in self._notes:
             self.finish(one)
 
@@ -261,10 +264,9 @@ class GlooGroup:
     def close(self) -> None:
         """Drop the group, whose works have ended, or were left behind."""
         if self._is_stuck:
-            _LEFT_BEHIND.append(self._pg)
-            _LEFT_BEHIND.append(self._second)
-        self._pg = self._second = self._device = None
-        self._notes = []
+            _LEFT_BEHIND.extend((self._pg, *self._others.values()))
+        self._pg = self._device = None
+        self._others, self._notes = {}, []
         if self._store is not None:
             self._store.close()
 
@@ -293,35 +295,35 @@ class GlooGroup:
         assert isinstance(opened, Store)
         return opened
 
-    def _connect(self, name: str, own: Store) -> Any:
+    def _connect(self, name: str, own: Store, ranks: Sequence[int]) -> Any:
         """Build a group; its constructor waits for others to connect, with no socket yet that a cut could shut."""
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [self._device]
         options._timeout = timedelta(seconds=max(_POLL_S, self._deadline_s - time.monotonic()))
         store = dist.PrefixStore(self._key(name), own)
-        others = [member.worker for rank, member in enumerate(self.view.members) if rank != self.rank]
+        places = self._places(ranks)
         knock_s = time.monotonic() + _KNOCK_AFTER_S
 
         def knock() -> None:
             """Whoever is not reached either where its store listens is out of reach, and named."""
             nonlocal knock_s
             if time.monotonic() >= knock_s:
-                found = unreached(self._places(), _KNOCK_S, self._stop)
+                found = unreached(places, _KNOCK_S, self._stop)
                 self.missing = self.missing if found is None else found
                 knock_s = time.monotonic() + _KNOCK_AFTER_S
 
         group = self._aside(
-            lambda: dist.ProcessGroupGloo(store, self.rank, self.size, options),
-            f"a connection with each of {', '.join(others)}, who had all appeared",
+            lambda: dist.ProcessGroupGloo(store, ranks.index(self.rank), len(ranks), options),
+            f"a connection with each of {', '.join(places)}, who had all appeared",
             knock,
         )
         self.missing = ()
         group._set_default_timeout(self._timeout)
         return group
 
-    def _places(self) -> dict[str, Address]:
-        """Where the stores of the others listen."""
-        others = (member for rank, member in enumerate(self.view.members) if rank != self.rank)
+    def _places(self, ranks: Sequence[int]) -> dict[str, Address]:
+        """Where the stores of the others of these listen."""
+        others = (self.view.members[rank] for rank in ranks if rank != self.rank)
         return {member.worker: (member.host, member.port) for member in others}
 
     def _meet(self, store: Store, entry: str) -> list[str]:

@@ -1,7 +1,8 @@
 """Effect. `torch.distributed`'s WORLD as a group that forwards to the current generation.
 
 Where a replica is one worker, it holds the replicas. Where a replica is several, it holds these: rank and size are then
-the same for life, so a device mesh over it, and the sharded model that was built on the mesh, outlive every generation.
+the same for life, so a device mesh over it, and the sharded model that was built on the mesh, outlive every generation;
+and so do groups of some of them, which a mesh of several dimensions has.
 
 So SyncBatchNorm, metrics libraries and `dist.all_reduce(x)` mean what they say, whoever is a member at the moment. The
 group object stays the same over all generations; behind it, a gloo group of its own is connected by the first use in
@@ -9,10 +10,11 @@ each generation. It is not the one that the gradients go through, since two uses
 all ranks, and the last backward launches gradients whenever they are ready.
 
 This is the one module that touches how torch takes process groups written in Python: a subclass of ProcessGroup that a
-registered backend's creator returns, the names of its methods, and `_register_backend` of the group behind it.
+registered backend's creator returns, the names of its methods, among them `new_group`, which torch calls where WORLD
+has it, and `_register_backend` of the group behind it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -91,24 +93,50 @@ class Talk(dist.Work):
 
 
 class World(dist.ProcessGroup):
-    """The members of the current generation, as torch.distributed sees them.
+    """The members of the current generation, as torch.distributed sees them; or some workers of a replica.
 
     Args:
         replica: knows the current generation, and whether a collective can be tried again now.
         shard, width: place of this worker in its replica, and how many workers that has.
+        shards: those that belong to it, in its order; empty: all of them.
+        connection: told apart by it from the replica's other groups; the same on all who belong to it.
     """
 
-    def __init__(self, replica: "Replica", shard: int = 0, width: int = 1) -> None:
+    def __init__(
+        self,
+        replica: "Replica",
+        shard: int = 0,
+        width: int = 1,
+        shards: Sequence[int] = (),
+        connection: str = "world",
+    ) -> None:
         super().__init__(0, 1)  # type: ignore[call-arg]
         self._replica, self._shard, self._width = replica, shard, width
+        self._shards, self._connection = tuple(shards or range(width)), connection
         self._name = BACKEND
         self._behind: tuple[GlooGroup, Any] | None = None
 
     def rank(self) -> int:
-        return self._replica.rank if self._width == 1 else self._shard
+        return self._replica.rank if self._width == 1 else self._shards.index(self._shard)
 
     def size(self) -> int:
-        return self._replica.replicas if self._width == 1 else self._width
+        return self._replica.replicas if self._width == 1 else len(self._shards)
+
+    def new_group(self, ranks: Sequence[int], *, group_name: str, **_: Any) -> "World | None":
+        """A group of some workers of this replica, all of which call this; None for those who are not in it.
+
+        Raises:
+            StepMisuseError: a replica is one worker, and those of the group may be lost.
+        """
+        if self._width == 1:
+            raise StepMisuseError(
+                "torch.distributed.new_group: its members are fixed and would not outlive a failure; use session.group"
+            )
+        if self._shard not in ranks:
+            return None
+        group = World(self._replica, self._shard, self._width, ranks, f"world/{group_name}")
+        group.setGroupName(group_name)
+        return group
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
@@ -133,7 +161,8 @@ class World(dist.ProcessGroup):
         replica = self._replica
         group = replica.talking_group(operation) if self._width == 1 else replica.inner_group(operation)
         if self._behind is None or self._behind[0] is not group:
-            self._behind = (group, replica.unless_broken(lambda: _process_group(group)))
+            ranks = range(group.size) if self._width == 1 else self._shards
+            self._behind = (group, replica.unless_broken(lambda: _process_group(group, self._connection, ranks)))
         work = getattr(self._behind[1], operation)(*args, **kwargs)
         noted = InOneGo([work]) if operation in IN_ONE_GO else work
         group.note(noted)
@@ -151,10 +180,10 @@ for _operation in OPERATIONS:
     setattr(World, _operation, _forwarded(_operation))
 
 
-def _process_group(group: GlooGroup) -> Any:
-    """All operations of a process group, on a second connection among the members."""
-    backend, kind = group.second(), dist.ProcessGroup.BackendType.GLOO
-    whole = dist.ProcessGroup(dist.HashStore(), group.rank, group.size)
+def _process_group(group: GlooGroup, name: str, ranks: Sequence[int]) -> Any:
+    """All operations of a process group, on connections of their own among these members."""
+    backend, kind = group.other(name, ranks), dist.ProcessGroup.BackendType.GLOO
+    whole = dist.ProcessGroup(dist.HashStore(), ranks.index(group.rank), len(ranks))
     whole._set_default_backend(kind)
     for device in ("cpu", "cuda"):
         whole._register_backend(torch.device(device), kind, backend)
@@ -187,11 +216,8 @@ def close_world() -> None:
 
 
 def _hand_over(*arguments: Any) -> World:
-    """What torch calls for a new group of this backend: for WORLD once, and for `dist.new_group`."""
+    """What torch calls for a new group of this backend, which is WORLD: the others are its own to make."""
     global _opening
     world, _opening = _opening, None
-    if world is None:
-        raise StepMisuseError(
-            "torch.distributed.new_group: its members are fixed and would not outlive a failure; use session.group"
-        )
+    assert world is not None
     return world

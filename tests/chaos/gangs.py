@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +127,12 @@ def train(  # noqa: PLR0913
         leaving: shards that leave the loop before step 8.
         slow: a worker, and the seconds that each of its micro-batches takes longer.
         kind: columns; pipeline; fsdp: `fully_shard`, where each worker computes its part of a micro-batch, and clips;
-            apart: shards that never talk to each other.
+            mesh: the same over one dimension of a mesh, and tensor parallelism over the other; apart: shards that
+            never talk to each other.
     """
     saboteur = Saboteur(plan, folder)
-    model = fully_sharded(session) if kind == "fsdp" else (KINDS[kind])(session.shard, width).double()
+    parts = SHARDED[kind](session) if kind in SHARDED else None
+    model = parts.model if parts is not None else KINDS[kind](session.shard, width).double()
     session.prepare(model, bucket_bytes=300)
     optimizer = HalfwayOptimizer([{"params": [p]} for p in model.parameters()], lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=3)
@@ -148,7 +151,7 @@ def train(  # noqa: PLR0913
     if plan:
         optimizer.halfway = lambda: at("in-apply")
         sabotage_the_agreement(at)
-        if kind == "fsdp":
+        if parts is not None:
             model[1].register_full_backward_pre_hook(lambda *_: at("mid-backward"))
     write("started", objects=[id(model), id(optimizer)])
     for step in session.steps(session.batches(Samples(), batch_size=BATCH, micro_batch_size=micro_batch), steps):
@@ -162,13 +165,14 @@ def train(  # noqa: PLR0913
                 write(what, **place, ids=index.tolist(), rank=session.rank)
                 time.sleep(pause_s + slow[1] * (session.worker == slow[0]))
                 at("forward")
-                part = x.chunk(width)[session.shard] if kind == "fsdp" else x
+                part = x.chunk(parts.count)[parts.place] if parts is not None else x
                 loss = model.loss(x) if kind == "pipeline" else ((model(part) - part) ** 2).mean()
                 step.backward(loss, scaler=scaler)
                 if (session.rank, step.index, number) == (0, 4, len(step.dealt)) and session.shard in skipping:
                     step.skip("a shard has had enough")
             if not step.skipped:
-                finish_gradients(model, optimizer, scaler, kind, overflows=(step.index, session.shard) in overflows)
+                is_infinite = (step.index, session.shard) in overflows
+                finish_gradients(model, optimizer, scaler, clips=parts is not None, is_infinite=is_infinite)
             at("reduced")
             step.apply(optimizer, scaler=scaler)
             write("committed", **place)
@@ -176,11 +180,11 @@ def train(  # noqa: PLR0913
     return finish(session, model, folder, write)
 
 
-def finish_gradients(model: torch.nn.Module, optimizer: Any, scaler: Any, kind: str, overflows: bool) -> None:
+def finish_gradients(model: torch.nn.Module, optimizer: Any, scaler: Any, clips: bool, is_infinite: bool) -> None:
     """Clip them, or leave it to the scaler to find what is infinite."""
-    if overflows:
+    if is_infinite:
         local(next(model.parameters()).grad).fill_(torch.inf)
-    if kind == "fsdp":
+    if clips:
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
 
@@ -192,15 +196,43 @@ def apart(shard: int, width: int) -> torch.nn.Module:
 KINDS: dict[str, Any] = {"columns": Columns, "apart": apart, "pipeline": Stage}
 
 
-def fully_sharded(session: Session) -> torch.nn.Module:
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """A model over the workers of a replica; of each micro-batch this one computes part `place` of `count`."""
+
+    model: Any
+    place: int
+    count: int
+
+
+def fully_sharded(session: Session) -> Sharded:
     """A perceptron over the workers of the replica; one parameter does not divide evenly."""
+    mesh = session.replica_mesh
+    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 6)).double()
+    return Sharded(sharded_over(mesh, model), mesh.get_local_rank(), mesh.size())
+
+
+def meshed(session: Session) -> Sharded:
+    """A perceptron over a mesh of two by two: cut by tensor parallelism, and what is left of it by FSDP2."""
+    from torch.distributed.tensor import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("fsdp", "tensor"))
+    model = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.Tanh(), torch.nn.Linear(10, 6)).double()
+    cuts = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["tensor"], cuts, src_data_rank=None)  # all draw alike
+    return Sharded(sharded_over(mesh["fsdp"], model), mesh["fsdp"].get_local_rank(), 2)
+
+
+def sharded_over(mesh: Any, model: Any) -> Any:
     from torch.distributed.fsdp import fully_shard
 
-    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 6)).double()
     for layer in (model[0], model[2]):
-        fully_shard(layer, mesh=session.replica_mesh)
-    fully_shard(model, mesh=session.replica_mesh)
-    return model
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+SHARDED: dict[str, Any] = {"fsdp": fully_sharded, "mesh": meshed}
 
 
 def finish(session: Session, model: torch.nn.Module, folder: Path, write: Any) -> str:

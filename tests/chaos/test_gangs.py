@@ -23,6 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 
 PLAIN = Training(function=gangs.train, width=2)
 FSDP = Training(function=gangs.train, width=2, options={"kind": "fsdp"})
+MESH = Training(function=gangs.train, width=4, options={"kind": "mesh", "width": 4})
 PIPELINE = Training(function=gangs.train, width=3, options={"kind": "pipeline", "width": 3})
 
 
@@ -142,6 +143,16 @@ def test_fully_sharded_a_worker_then_what_was_made_of_its_replica(tmp_path: Path
     story = play(tmp_path / "story", *plan, training=FSDP, slots=6, steps=steps, pause_s=0.02)
     assert_gang_promises(story, clean, *plan, steps=steps)
     assert story.finished.state.world_sizes[:3] == (2, 1, 2)
+
+
+def test_on_a_mesh_of_two_dimensions_a_worker_is_lost_in_mid_backward(tmp_path: Path) -> None:
+    """Tensor parallelism and FSDP2: groups of some workers of a replica live as long as it does."""
+    plan = [Sabotage(point="mid-backward", rank=5, step=4)]
+    size: dict[str, Any] = {"replicas": (1, 2), "slots": 8}
+    clean = play(tmp_path / "clean", training=MESH, pause_s=0, **size)
+    story = play(tmp_path / "story", *plan, training=MESH, **size)
+    assert_gang_promises(story, clean, *plan)
+    assert story.finished.state.world_sizes == (2, 1)
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ class Part:
         self.group.cut()
 
     talking_group = Replica.talking_group
+    inner_group = Replica.inner_group
     unless_broken = Replica.unless_broken
 
 
@@ -189,7 +190,7 @@ def test_nothing_is_started_in_a_generation_that_is_broken(worlds):
 def test_a_connection_that_may_be_stuck_is_never_taken_down(worlds, monkeypatch):
     monkeypatch.setattr(gloo, "_LEFT_BEHIND", [])
     group = worlds[0]._replica.group
-    seconds = in_threads(3, lambda rank: worlds[rank]._replica.group.second())
+    seconds = in_threads(3, lambda rank: worlds[rank]._replica.group.other("world", range(3)))
     group.leave_behind()
     group.close()
     assert any(one is seconds[0] for one in gloo._LEFT_BEHIND)
@@ -290,6 +291,21 @@ def test_a_process_that_has_a_world_already_is_told(solo):
         assert dist.is_initialized(), "somebody else's WORLD was taken down"
     finally:
         dist.destroy_process_group()
+
+
+def test_a_group_of_some_workers_of_a_replica_is_their_own_and_freed_with_the_generation(worlds):
+    gang = [World(world._replica, shard, width=3) for shard, world in enumerate(worlds)]
+    first, none, last = (one.new_group([2, 0], group_name="1") for one in gang)
+    assert none is None
+    assert [(one.rank(), one.size(), one.getGroupName()) for one in (first, last)] == [(1, 2, "1"), (0, 2, "1")]
+    sums = [torch.ones(1) * (shard + 1) for shard in (0, 2)]
+    in_threads(2, lambda at: (first, last)[at].allreduce([sums[at]]).wait())
+    assert [one.item() for one in sums] == [4.0, 4.0]
+    waiting = Running(lambda: first.allreduce([torch.ones(1)]).wait())
+    time.sleep(MOMENT_S)
+    gang[0]._replica.group.cut()
+    with pytest.raises(AttemptBroken):
+        waiting.result()
 
 
 # --- what torch is relied on for ---
