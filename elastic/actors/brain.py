@@ -21,6 +21,8 @@ from elastic.control.packing import unpacked
 from elastic.control.remediation import Policy
 from elastic.control.state import RunState
 from elastic.errors import ElasticError
+from elastic.policies import Ladder
+from elastic.policies.guarded import own_name
 
 log = logging.getLogger("elastic")
 
@@ -45,15 +47,16 @@ class RayBrain:
         self, state: RunState, policy: Policy, token: Token, heeds: Callable[[ev.Event], bool] = lambda event: False
     ) -> None:
         self._state, self._policy, self._token, self._heeds = state, policy, token, heeds
-        self._cycles = Cycles()
+        self._cycles, self._was_heard = Cycles(), False
         self._start(beside_driver=False)
 
     def observe(self, events: Observed) -> tuple[tuple[Command, ...], RunState]:
-        last: Exception | None = None
-        for _ in range(_LIVES):
+        lost = 0
+        while True:
             try:
                 told = pickle.dumps(events, protocol=pickle.HIGHEST_PROTOCOL)
                 answer = ray.get(self._call("answer", told), timeout=self._answer_s)
+                self._was_heard = True
                 commands, change = unpacked(answer, self._state.view)
                 self._state = change.applied_to(self._state)
                 if len(self._state.workers) > _MANY:
@@ -62,12 +65,26 @@ class RayBrain:
             except _GONE as error:
                 log.warning("the supervisor is gone (%s); another one takes up where it was", type(error).__name__)
                 ray.kill(self._actor)
+                lost += 1
+                if lost % _LIVES == 0:
+                    self._do_without_policy(error)
                 self._start(beside_driver=not isinstance(error, RayActorError))
-                last = error
-        raise ElasticError(
-            f"{_LIVES} supervisors in a row ended, or did not answer within {self._answer_s:.0f} s, over the same "
-            f"events; the last: {last}: if fit(policy=...) is yours, it must be picklable, quick, and must not exit"
-        )
+
+    def _do_without_policy(self, last: Exception) -> None:
+        """It may end its process, or keep it from answering, in ways that no supervisor can tell of itself.
+
+        Raises:
+            ElasticError: it is not the policy; or none was ever heard: a policy that can not come there is a mistake.
+        """
+        ended = f"{_LIVES} supervisors in a row ended, or did not answer within {self._answer_s:.0f} s, over the same"
+        if isinstance(self._policy, Ladder) or not self._was_heard:
+            raise ElasticError(
+                f"{ended} events; the last: {last}: if fit(policy=...) is yours, it must be picklable, and what it is "
+                "made of must be there where the supervisor is"
+            ) from last
+        told = "%s events: the built-in ladder decides from now on in the place of the policy %s"
+        log.warning(told, ended, own_name(self._policy))
+        self._policy = Ladder()
 
     def asked(self) -> list[ev.Event]:
         try:

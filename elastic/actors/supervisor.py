@@ -10,6 +10,7 @@ from collections import deque
 
 from elastic.actors.cycles import Cycles
 from elastic.actors.refusals import Refusals
+from elastic.actors.timed import Timed
 from elastic.control import events as ev
 from elastic.control.change import change_between
 from elastic.control.commands import Command
@@ -22,6 +23,7 @@ from elastic.control.remediation import Policy
 from elastic.control.restoring import why_no_rewind
 from elastic.control.retuning import refusal
 from elastic.control.state import RunState
+from elastic.policies import Ladder
 
 _KEPT_FAULTS = 256
 
@@ -33,12 +35,12 @@ class Supervisor:
 
     Args:
         state: where the run stands.
-        policy: decides incidents.
+        policy: decides incidents; the built-in ladder does, once it has not answered in time.
     """
 
     def __init__(self, state: RunState, policy: Policy) -> None:
         self._state = self._answered = state
-        self._policy = policy
+        self._policy = policy if isinstance(policy, Ladder) else Timed(policy)
         self._cycles = Cycles()
         self._asked: list[ev.Event] = []
         self._refusals = Refusals()

@@ -1,7 +1,7 @@
 """Pure. A policy of a user's, held to its word: what it answers is checked, and where it fails another one decides."""
 
 import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from elastic.control.remediation import ClusterView, Kind, Policy, Remediation
@@ -10,6 +10,7 @@ from elastic.errors import SettingError
 from elastic.policies.ladder import Ladder
 
 _SAID = " (the policy"  # so begins what is said of it
+_LADDER = Ladder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +24,27 @@ class Guarded:
     """
 
     policy: Policy
-    otherwise: Policy = field(default_factory=Ladder)
+    otherwise: Policy = _LADDER
 
     def __call__(self, incident: Incident, view: ClusterView) -> Remediation:
         try:
             answer = self.policy(incident, view)
             fault = fault_in(answer)
-        except Exception as error:  # whatever it is, the incident must be decided
+        except (Exception, SystemExit) as error:  # whatever it is, the incident must be decided
             fault = f"the policy raised {type(error).__name__}: {error}"
-        if not fault:
-            return answer
-        instead = self.otherwise(incident, view)
-        return replace(instead, reason=f"{instead.reason} ({fault})")
+        return decided_instead(fault, incident, view, self.otherwise) if fault else answer
+
+
+def decided_instead(fault: str, incident: Incident, view: ClusterView, otherwise: Policy = _LADDER) -> Remediation:
+    """What another policy decides, since the one that was asked has failed: the reason tells of it."""
+    instead = otherwise(incident, view)
+    return replace(instead, reason=f"{instead.reason} ({fault})")
+
+
+def own_name(policy: Policy) -> str:
+    """As its author would call it."""
+    own = policy.policy if isinstance(policy, Guarded) else policy
+    return getattr(own, "__qualname__", type(own).__name__)
 
 
 def told_fault(reason: str) -> str:

@@ -10,6 +10,7 @@ from elastic.control.values import Incident, IncidentClass
 from elastic.control.xid import Severity
 from elastic.errors import SettingError
 from elastic.policies import CostAware, ExitOnNotice, Guess, HotSwapFirst, Ladder, ShrinkFirst, policy_of
+from elastic.policies.guarded import own_name
 from elastic.policies.table import BUILT_IN, CASES, SITUATIONS, answers, incident_of, name_of, render, view_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
@@ -281,10 +282,25 @@ def raises(incident: Incident, view: ClusterView) -> Remediation:
     raise RuntimeError("a typo")
 
 
+def exits(incident: Incident, view: ClusterView) -> Remediation:
+    raise SystemExit("enough")
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [(shrink, "shrink"), (WithEventPolicy, "WithEventPolicy.event_policy"), (HotSwapFirst(), "HotSwapFirst")],
+    ids=["a function", "a class", "an object that is called"],
+)
+def test_a_policy_is_named_as_its_author_would(given, name):
+    assert own_name(policy_of(given)) == name
+    assert own_name(Ladder()) == "Ladder"
+
+
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
         (raises, "the policy raised RuntimeError: a typo"),
+        (exits, "the policy raised SystemExit: enough"),
         (lambda incident, view: "shrink", "the policy answered 'shrink', which is no Remediation"),
         (lambda incident, view: None, "the policy answered None, which is no Remediation"),
         (lambda incident, view: Remediation(kind="shrink", reason="x"), "which is no Remediation"),
