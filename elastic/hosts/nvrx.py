@@ -122,27 +122,54 @@ class Sections:
 
     @contextlib.contextmanager
     def section(self) -> Iterator[None]:
-        """Around the computing of one step."""
+        """Around the computing of one step, which goes on whatever becomes of the section."""
+        inside = self._entered()
+        try:
+            yield
+        except BaseException as error:
+            self._leave(inside, error)
+            raise
+        self._leave(inside)
+        if self._detector is not None:
+            self._count += 1
+            if self._count % self._every == 0:
+                self._report()
+
+    def _entered(self) -> contextlib.AbstractContextManager[None] | None:
+        """The extension's own section; None where there is none, or it can not begin: one profiler has CUPTI alone."""
         if self._detector is None:
-            yield
+            return None
+        try:
+            inside: contextlib.AbstractContextManager[None]
+            inside = self._detector.detection_section("elastic-step", profile_cuda=True)
+            inside.__enter__()
+        except Exception as error:
+            self._give_up("no section begins", error)
+            return None
+        return inside
+
+    def _leave(self, inside: contextlib.AbstractContextManager[None] | None, why: BaseException | None = None) -> None:
+        if inside is None:
             return
-        with self._detector.detection_section("elastic-step", profile_cuda=True):
-            yield
-        self._count += 1
-        if self._count % self._every == 0:
-            self._report()
+        try:
+            inside.__exit__(type(why) if why is not None else None, why, why.__traceback__ if why is not None else None)
+        except Exception as error:
+            self._give_up("a section does not end", error)
 
     def _report(self) -> None:
         try:
             report = self._detector.generate_report()
             scores = dict(getattr(report, "gpu_individual_perf_scores", None) or {})
         except Exception as error:
-            log.debug("no report of nvidia-resiliency-ext: %s", error)
-            self._detector = None
+            self._give_up("there is no report", error)
             return
         slow = [float(score) for score in scores.values() if float(score) < _SLOW_SCORE]
         if slow:
             self._tell(min(slow))
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        log.debug("the straggler sections of nvidia-resiliency-ext are left out from now on: %s: %s", what, error)
+        self._detector = None
 
 
 def _detector() -> Any:
