@@ -98,12 +98,14 @@ class MixedPrecision(Recipe):
 class Compiled(Recipe):
     """Without a compiler on the machine: aot_eager traces forward and backward, and generates no code."""
 
+    backend = "aot_eager"
+
     def net(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 6))
 
     def __init__(self, session: session.Session) -> None:
         super().__init__(session)
-        self.compiled = torch.compile(self.model, backend="aot_eager")
+        self.compiled = torch.compile(self.model, backend=self.backend)
 
     def loss(self, x: Tensor) -> Tensor:
         return (self.compiled(x) - x).square().mean()
@@ -375,3 +377,10 @@ def train(
         torch.save({slot.path: tensor for slot, tensor in named}, folder / "final.pt")
     write("finished", digest=tree.digest(flat), objects=objects, found=way.facts())
     os.close(log)
+
+
+def train_in_code(session: session.Session, *, folder: Any, **usual: Any) -> None:
+    """In a process of its own: torch.compile as it comes, which writes code, and keeps what g++ makes of it here."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "code")
+    Compiled.backend = "inductor"
+    train(session, recipe="Compiled", folder=folder, **usual)

@@ -1,5 +1,6 @@
 """Effect. What people do in a step, with a worker killed in the middle of it: the answer is that of an unbroken run."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.chaos.group import (
     run,
     thinned,
 )
-from tests.chaos.recipes import RECIPES, train
+from tests.chaos.recipes import RECIPES, train, train_in_code
 from tests.chaos.saboteur import BATCH, Sabotage, Samples
 from tests.effects.solo import Solo
 
@@ -54,6 +55,20 @@ def test_killed_in_mid_step(recipe: str, plan: list[Sabotage], tmp_path: Path) -
     (found,) = (line["found"] for line in clean.of("finished"))
     for line in story.of("finished"):
         assert line["found"] == pytest.approx(found, rel=1e-9)
+
+
+@pytest.mark.timeout(600)  # half a minute of a processor that is somebody's own; the others wait for the same code
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ to make code for processors")
+def test_killed_in_mid_step_where_the_model_is_compiled_to_code(tmp_path: Path) -> None:
+    """The answer is that of the model whose forward and backward were only traced."""
+    clean = alone("Compiled", tmp_path / "clean")
+    story = run(tmp_path / "story", *IN_MID_STEP, steps=STEPS, training=Training(function=train_in_code))
+    assert_struck(story, *IN_MID_STEP)
+    assert list((story.folder / "code").rglob("*.so")), "nothing was compiled"
+    assert_no_stable_step_lost(story, STEPS)
+    assert_same_answer(story, clean)
+    assert_exactly_once(story, clean, STEPS)
+    assert_survivors_never_restart(story)
 
 
 @pytest.mark.parametrize("recipe", thinned({name: name for name in RECIPES}, 6))
