@@ -168,7 +168,7 @@ class Network:
         try:
             self._do(network.impairing(self._cable(name), delay_s, loss))
         except HostsError as error:
-            raise HostsError(f"packets cannot be delayed or lost: does this kernel have sch_netem? {error}") from error
+            raise HostsError(f"packets cannot be delayed or lost: {network.why_failed(error)}") from error
         self._impaired[name] = loss > 0
 
     def _cable(self, name: str) -> network.Cable:

@@ -17,6 +17,8 @@ from elastic.control.faults import number_in, options
 _COMMAND_S = 20.0
 _LOOK_S = 0.05
 _PACKAGES = {"ip": "iproute2", "tc": "iproute2", "bridge": "iproute2"}
+# So `tc` says that the kernel has no discipline of a kind: newer kernels name it, older ones give a code.
+_LACKS_KIND = ("Specified qdisc kind is unknown", "RTNETLINK answers: No such file or directory")
 _DISABLED, _FORWARDING = "0", "3"  # states of a bridge's port: see bridge(8)
 
 Command = tuple[str, ...]
@@ -87,6 +89,13 @@ def why_not(*commands: str) -> str:
     return ""
 
 
+def why_failed(error: Exception) -> str:
+    """Why one of these commands failed, from what it said: the kernel may lack what `impairing` needs."""
+    told = str(error)
+    is_lacking = " netem" in told and any(said in told for said in _LACKS_KIND)
+    return f"this kernel lacks sch_netem: {told}" if is_lacking else told
+
+
 def cable_of(argument: str) -> Cable:
     """ "eth0" or "eth0,netns=NAME"."""
     device, named = options(argument)
@@ -133,8 +142,7 @@ def _strike(cable: Cable, do: list[Command], undo: list[Command], aftermath: Aft
             _run(*command)
     except CannotStrikeError as error:
         helper.terminate()
-        needs = "does this kernel have sch_netem? " if "netem" in " ".join(do[0]) else ""
-        raise CannotStrikeError(f"{needs}{error}") from error
+        raise CannotStrikeError(why_failed(error)) from error
     return _run(*cable.tc, "qdisc", "show", "dev", cable.device, "root").splitlines()[0].strip()
 
 

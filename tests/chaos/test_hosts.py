@@ -15,6 +15,7 @@ from benchmarks.hosts import HEAD, NEEDED_TO_IMPAIR, Network, why_not
 from benchmarks.remains import HostsError, clean, leftovers, pids_on
 from elastic.chaos.aftermath import Aftermath, CannotStrikeError
 from elastic.chaos.network import cut, impair
+from tests.chaos.netem import has_netem
 
 ECHO = """
 import contextlib, socket, sys
@@ -57,13 +58,17 @@ def is_heard(asking: str, address: str) -> bool:
     return "answer" in answers(asking, address, times=20)
 
 
-def impair_or_skip(act: Callable[[], None]) -> None:
-    """Skip where the kernel lacks the means, and says so."""
-    try:
-        act()
-    except HostsError as error:
-        assert "sch_netem" in str(error) or "iproute2" in str(error)
-        pytest.skip(str(error))
+def impair_or_skip(act: Callable[[], None], host: str) -> None:
+    """Skip where the means are lacking, and that is said; it fails where they are there."""
+    if why_not(NEEDED_TO_IMPAIR):
+        with pytest.raises(HostsError, match="iproute2"):
+            act()
+        pytest.skip(why_not(NEEDED_TO_IMPAIR))
+    if not has_netem(host):
+        with pytest.raises(HostsError, match="this kernel lacks sch_netem"):
+            act()
+        pytest.skip("this kernel lacks sch_netem")
+    act()
 
 
 @pytest.fixture
@@ -98,7 +103,7 @@ def test_a_cut_host_is_silent_until_it_is_restored(network: Network, pair: tuple
 @needs_root
 def test_a_share_of_the_packets_is_dropped(network: Network, pair: tuple[str, str, str]) -> None:
     asking, echoing, address = pair
-    impair_or_skip(lambda: network.drop(echoing, 0.3))
+    impair_or_skip(lambda: network.drop(echoing, 0.3), echoing)
     heard = answers(asking, address, times=20)  # a question and its answer pass with a chance of a half
     assert {"answer", "silence"} == set(heard)
 
@@ -108,7 +113,7 @@ def test_traffic_is_delayed_or_the_kernel_is_said_to_lack_the_means(
     network: Network, pair: tuple[str, str, str]
 ) -> None:
     asking, _, address = pair
-    impair_or_skip(lambda: network.delay(asking, 0.2))
+    impair_or_skip(lambda: network.delay(asking, 0.2), asking)
     began_s = time.monotonic()
     assert answers(asking, address, within_s=10.0) == ["answer"]
     assert time.monotonic() - began_s >= 0.2
@@ -257,15 +262,23 @@ def test_an_interface_is_mended_even_where_its_injector_is_killed(pair: tuple[st
 @needs_root
 def test_what_the_kernel_lacks_is_said(pair: tuple[str, str, str]) -> None:
     asking, echoing, address = pair
-    aftermath = Aftermath()
-    try:
-        proof = impair(f"eth0,netns={echoing},delay=0.2", aftermath, lasts_s=1000.0)
-    except CannotStrikeError as error:
-        assert "does this kernel have sch_netem?" in str(error)
-    else:
+    aftermath, argument = Aftermath(), f"eth0,netns={echoing},delay=0.2"
+    if has_netem(echoing):
+        proof = impair(argument, aftermath, lasts_s=1000.0)
         assert "netem" in proof and "delay 200" in proof
+    else:
+        with pytest.raises(CannotStrikeError, match="this kernel lacks sch_netem"):
+            impair(argument, aftermath, lasts_s=1000.0)
     aftermath.close()
     assert is_heard(asking, address)
+
+
+@needs_root
+def test_what_is_asked_for_wrongly_is_not_laid_on_the_kernel(pair: tuple[str, str, str]) -> None:
+    _, echoing, _ = pair
+    with pytest.raises(CannotStrikeError, match="Illegal") as raised:
+        impair(f"eth0,netns={echoing},loss=2", Aftermath(), lasts_s=1.0)
+    assert "sch_netem" not in str(raised.value)
 
 
 @needs_root
