@@ -36,7 +36,7 @@ def phases_s(journal: Iterable[Line], from_s: float, until_s: float) -> dict[str
     formed = [line for line in lines if line.get("event") == "Formed" and forming[-1] <= line["t"] <= running[-1]]
     if not formed:
         return {}
-    behind = _behind(lines, forming[-1])
+    behind = _behind(lines, running[-1])
     gave = [line["t"] for line in formed if line["worker"] not in behind]
     ended_s = max(line["t"] for line in formed)
     connected_s = min(line["t"] - line.get("healing_s", 0.0) for line in formed)
@@ -49,7 +49,7 @@ def _times(lines: Sequence[Line], phase: str) -> list[float]:
     return [line["t"] for line in lines if line.get("phase") == phase]
 
 
-def _behind(lines: Sequence[Line], formed_s: float) -> set[str]:
+def _behind(lines: Sequence[Line], running_s: float) -> set[str]:
     """Who was handed the state in the generation that was ordered last by then."""
-    views = [line["view"] for line in lines if line.get("command") == "Form" and line["t"] <= formed_s]
+    views = [line["view"] for line in lines if line.get("command") == "Form" and line["t"] <= running_s]
     return {views[-1]["members"][rank]["worker"] for rank in views[-1]["behind"]} if views else set()

@@ -78,8 +78,10 @@ _NO_DRIVER = "what starts its processes is the benchmark's own"
 _SLOW = "does nothing about slow workers"
 _RESTARTS = {"swap": _NO_SPARES, "donor": _NO_JOINER, "straggler": _SLOW}
 
-# On hosts where it is tuned, Ray asks its nodes more often, too, for every system that runs on it.
+# On hosts where it is tuned, Ray asks its nodes more often, too, for every system that runs on it; and its workers have
+# the priority of all others' processes.
 RAY_TUNED = {
+    "RAY_worker_niceness": "0",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "500",

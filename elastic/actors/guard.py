@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from elastic.actors.leased_supervisor import LeasedSupervisor
+from elastic.actors.priority import take_usual_priority
 from elastic.actors.supervisor import Supervisor
 from elastic.actors.token import Token
 from elastic.control.remediation import Policy
@@ -26,6 +27,8 @@ class Guard:
     """
 
     def __init__(self, token: Token, state: RunState, policy: Policy, driver: tuple[str, int] | None = None) -> None:
+        if driver is not None:  # else in the driver's own process
+            take_usual_priority()
         self._token = token
         self._run, logs = state.settings.run, state.settings.logs
         self._supervisor = (

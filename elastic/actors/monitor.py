@@ -13,6 +13,7 @@ from pathlib import Path
 
 from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.preemption import PreemptionWatch
+from elastic.actors.priority import take_usual_priority
 from elastic.actors.processes import Process, ended_among
 from elastic.actors.stacks import dump_stacks
 from elastic.actors.watched import LOOK_S, Watched
@@ -64,6 +65,8 @@ class HostMonitor:
         logs: Logs | None = None,
     ) -> None:
         self._lines = lines_of("monitor", node, logs) if logs is not None else None
+        if logs is not None:
+            take_usual_priority()
         self._node, self._hang_floor_s, self._stopped_timeout_s = node, hang_floor_s, stopped_timeout_s
         self._is_urgent = False
         self._watched: dict[str, Watched] = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from elastic.actors.priority import take_usual_priority
 from elastic.control import events as ev
 from elastic.control.digest import Digest
 from elastic.control.envelopes import Beat, Heard, numbered_beat_of
@@ -26,9 +27,14 @@ class Relay:
     Args:
         period_s: how often each monitor is asked.
         hang_floor_s, stopped_timeout_s: see `Limits`.
+        has_own_process: an actor, which may set its priority.
     """
 
-    def __init__(self, period_s: float, hang_floor_s: float, stopped_timeout_s: float) -> None:
+    def __init__(
+        self, period_s: float, hang_floor_s: float, stopped_timeout_s: float, has_own_process: bool = False
+    ) -> None:
+        if has_own_process:
+            take_usual_priority()
         self._period_s, self._hang_floor_s, self._stopped_timeout_s = period_s, hang_floor_s, stopped_timeout_s
         self._listeners: dict[str, asyncio.Task[None]] = {}
         self._digests: dict[str, Digest] = {}

@@ -107,7 +107,8 @@ class Relays:
         period_s = self._limits.heartbeat_polling_period_s / _OFTENER
         strategy = NodeAffinitySchedulingStrategy(node, soft=True)
         actor_class = ray.remote(num_cpus=0)(Relay).options(scheduling_strategy=strategy)
-        return actor_class.remote(period_s, self._limits.hang_floor_s, self._limits.stopped_timeout_s)
+        limits = self._limits
+        return actor_class.remote(period_s, limits.hang_floor_s, limits.stopped_timeout_s, has_own_process=True)
 
     def _listen(self, relay: Any) -> None:
         def heard(message: Any) -> None:

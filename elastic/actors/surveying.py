@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -12,6 +13,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from elastic.actors.cluster import connected
+from elastic.actors.priority import take_usual_priority
 from elastic.checkpoint.store import MissingError
 from elastic.checkpoint.stores import open_store
 from elastic.control.diagnosis import Cluster, Machine
@@ -29,7 +31,8 @@ class Surveyor:
     """On a node: what `survey` sees there."""
 
     def machine(self, name: str, ramdisk: str) -> Machine:
-        return survey(name, ramdisk)
+        take_usual_priority()  # as workers do
+        return replace(survey(name, ramdisk), niceness=os.getpriority(os.PRIO_PROCESS, 0))
 
     def clock_s(self) -> float:
         return time.time()

@@ -17,6 +17,7 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
+from elastic.actors.priority import take_usual_priority
 from elastic.train.sigterm import heed_sigterm
 
 log = logging.getLogger("elastic")
@@ -89,6 +90,7 @@ class WorkerActor:
         from elastic.actors.worker import RayWorkerHost
         from elastic.train.rehearsal import check_sight
 
+        take_usual_priority()
         os.environ.update(surroundings)
         check_sight(surroundings.get("CUDA_VISIBLE_DEVICES", ""))
         self._worker = worker

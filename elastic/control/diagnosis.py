@@ -45,6 +45,7 @@ class Machine:
         clock_offset_s: as the kernel has it, None: nothing disciplines the clock.
         gpus: names that the driver gives. gpu_trouble: why they can not be used, sentences.
         has_cuda: torch sees a GPU. nccl: version that torch brings, empty: none.
+        niceness: that processes of a run have there, once they have asked for the usual one.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Machine:
     gpu_trouble: tuple[str, ...] = ()
     has_cuda: bool = False
     nccl: str = ""
+    niceness: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,8 @@ def _of_machine(machine: Machine, wanted: Wanted) -> Iterator[Finding]:
     yield _ramdisk(machine, wanted)
     yield _files(machine)
     yield _processes(machine)
+    if machine.niceness:
+        yield _niceness(machine)
     yield _clock(machine, wanted)
     yield from _gpus(machine, wanted)
 
@@ -209,6 +213,12 @@ def _processes(machine: Machine) -> Finding:
     has = f"this user may have {_many(machine.processes)} processes and threads"
     fix = f"ulimit -u {PROCESSES * 8} before `ray start` (LimitNPROC= in a unit, --ulimit nproc= of docker)"
     return _limit("processes", machine, (machine.processes, PROCESSES), has, fix)
+
+
+def _niceness(machine: Machine) -> Finding:
+    what = f"workers run with a niceness of {machine.niceness}: whatever else wants a processor there goes first"
+    fix = "start Ray with RAY_worker_niceness=0 in its environment, or give it CAP_SYS_NICE"
+    return Finding(subject="priority", verdict=Verdict.COSTS, where=machine.name, what=what, fix=fix)
 
 
 def _many(limit: int | None) -> str:

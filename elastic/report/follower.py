@@ -12,6 +12,7 @@ from elastic.report.content.fold import Fold
 from elastic.report.content.model import Report
 
 _CHUNK_BYTES = 8 << 20
+_EVENTS = {"life", "phase", "moment", "command"}  # by what tells the kind of a line
 _BEGINNING_BYTES = 256  # the first line of a journal says when it was written, and of which life
 
 
@@ -23,10 +24,11 @@ class Follower:
 
     Attributes:
         lines: of this journal, taken in so far.
+        is_eventful: more than steps and checkpoints has come since this was last set back.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._taken = path, 0
+        self.path, self._taken, self.is_eventful = path, 0, False
         self._begin()
 
     @property
@@ -99,5 +101,6 @@ class Follower:
             with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):  # of another version
                 self._fold.take(line)
             self._ledger.feed(line)
+            self.is_eventful |= not _EVENTS.isdisjoint(line)
             self.lines += 1
             self._taken += 1

@@ -27,6 +27,7 @@ _LOOK_S = 0.1
 _ASKED_S = 5.0  # an answer comes at the latest after this long, with or without news
 _SHARE = 0.25  # of a core, at most, goes into making reports
 _APART_S = 1.0  # between two reports of a run that goes on; nobody reads faster, and what happens shows within 2 s
+_CALM_APART_S = 2.0  # while there are only more steps: they are most of what making reports costs
 _MOST_CLIENTS = 32
 _SOCKET_S = 60.0
 _NICE = 10
@@ -69,11 +70,12 @@ class Live:
         if self._follower.has_news:
             self._has_more |= self._follower.read(is_whole=True)
         began_s = time.monotonic()
-        is_early = began_s - self._made_s < max(_APART_S, self._took_s / _SHARE)
+        apart_s = _APART_S if self._follower.is_eventful else _CALM_APART_S
+        is_early = began_s - self._made_s < max(apart_s, self._took_s / _SHARE)
         if not self._has_more or (is_early and not self._follower.is_over):
             return
         self._report = as_json(self._follower.report())
-        self._number, self._has_more = self._number + 1, False
+        self._number, self._has_more, self._follower.is_eventful = self._number + 1, False, False
         self._made_s = time.monotonic()
         self._took_s = self._made_s - began_s
 

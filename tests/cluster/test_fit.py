@@ -133,13 +133,17 @@ def test_label_selectors_choose_nodes(hosts: Any, tmp_path: Path) -> None:
 
 def test_a_killed_worker_costs_no_step_and_no_process(clean: Any, tmp_path: Path) -> None:
     """The survivor goes on in the same process with the same objects; a replacement joins later."""
+    niceness = set()
 
     def kill(state: RunState) -> None:
+        ours = (*(member.pid for member in state.members), *control_plane_pids())
+        niceness.update(os.getpriority(os.PRIO_PROCESS, pid) for pid in ours)
         os.kill(state.members[1].pid, signal.SIGKILL)
 
     saboteur = At(10, kill)
     result = fit(tmp_path, saboteur, pause_s=LONGER_S, scaling=elastic.Scaling(num_dp_replicas=(1, 2)))
     assert saboteur.fired_s is not None
+    assert niceness == {0} or os.geteuid() != 0, "who trains, and who watches, is not the least on its node"
     assert len(result.incidents) == 1
     assert result.world_sizes[:2] == [2, 1]
     assert_nothing_lost(tmp_path, clean, result)

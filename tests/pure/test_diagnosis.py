@@ -89,6 +89,7 @@ def test_where_all_is_well_nothing_is_to_be_mended():
         ({"processes": 4000}, Wanted(), "processes", Verdict.COSTS, "4000 processes"),
         ({"processes": 1 << 16}, Wanted(), "processes", Verdict.FINE, "65536 processes"),
         ({"files": None}, Wanted(), "files", Verdict.FINE, "any number of"),
+        ({"niceness": 15}, Wanted(), "priority", Verdict.COSTS, "a niceness of 15"),
         ({"clock_offset_s": None}, Wanted(), "clock", Verdict.UNKNOWN, "nothing tells"),
         ({"clock_offset_s": -3.0}, Wanted(), "clock", Verdict.COSTS, "-3.000 s off"),
         ({}, Wanted(needs_gpu=True), "gpu", Verdict.BREAKS, "no GPU is seen"),

@@ -19,8 +19,8 @@ def formed(at_s: float, worker: str, healing_s: float = 0.0) -> dict[str, Any]:
 
 JOINED = (
     phase(10.1, "freezing"),
-    {"t": 10.15, "command": "Form", "view": BEHIND},
     phase(10.2, "forming"),
+    {"t": 10.25, "command": "Form", "view": BEHIND},  # a command is told once it is given
     formed(10.7, "a", 0.4),
     formed(10.75, "b", 0.4),
     formed(11.0, "c", 0.4),

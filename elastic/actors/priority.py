@@ -1,0 +1,26 @@
+"""Effect. The priority of this project's processes on a node: that of any other process, and not the least.
+
+Ray starts its workers with a niceness of 15 (`RAY_worker_niceness`), a thirtieth of the weight of whatever else runs on
+the node. A worker that trains, and a monitor that judges whether it does, would wait for each agent, exporter and
+sidecar there, and a member that waits holds up all others.
+"""
+
+import os
+from contextlib import suppress
+
+RAY_NICENESS = "RAY_worker_niceness"
+_USUAL = 0
+
+
+def take_usual_priority() -> bool:
+    """Give this process, all of its threads, the usual niceness, unless somebody has told Ray another.
+
+    Returns:
+        Whether it has it now: that takes root, CAP_SYS_NICE or RLIMIT_NICE where Ray has given it another.
+    """
+    if RAY_NICENESS in os.environ:
+        return os.getpriority(os.PRIO_PROCESS, 0) == _USUAL
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with suppress(ProcessLookupError, PermissionError):  # it has ended; or that is not ours to decide
+            os.setpriority(os.PRIO_PROCESS, thread, _USUAL)
+    return os.getpriority(os.PRIO_PROCESS, 0) == _USUAL

@@ -1,0 +1,47 @@
+"""Effect. A process that Ray has made the least on its node takes the usual priority, where it may and nobody minds."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from elastic.actors.priority import RAY_NICENESS
+
+CODE = """
+import os, sys, threading, time
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+from elastic.actors.priority import take_usual_priority
+for thread in os.listdir("/proc/self/task"):
+    os.setpriority(os.PRIO_PROCESS, int(thread), 15)
+if sys.argv[1:]:
+    os.setuid(int(sys.argv[1]))
+has_it = take_usual_priority()
+print(has_it, *{os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")})
+"""
+NOBODY = "65534"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a higher priority")
+
+
+def niceness(*arguments: str, **more: str) -> str:
+    """What such a process says of its threads, once it has asked."""
+    environment = {name: value for name, value in os.environ.items() if name != RAY_NICENESS} | more
+    command = [sys.executable, "-c", CODE, *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=120
+    ).stdout.strip()
+
+
+@needs_root
+def test_all_of_its_threads_take_it() -> None:
+    assert niceness() == "True 0"
+
+
+@needs_root
+def test_what_ray_was_told_holds() -> None:
+    assert niceness(**{RAY_NICENESS: "15"}) == "False 15"
+
+
+@needs_root
+def test_who_may_not_says_so_and_goes_on() -> None:
+    assert niceness(NOBODY) == "False 15"
