@@ -19,7 +19,7 @@ from elastic.control.state import OVER, Phase, RunState, Standing
 from elastic.errors import SettingError
 from elastic.kube.client import KubeClient, connect
 from elastic.kube.errors import KubeError, Why
-from elastic.kube.marks import key_of
+from elastic.kube.marks import key_of, whose
 from elastic.kube.objects import Machine
 from elastic.kube.pods import GROUP, SPARES
 from elastic.kube.reconcile import (
@@ -79,7 +79,8 @@ class Machines:
         look_s: float = _LOOK_S,
         taken: Callable[[], frozenset[str]] | None = None,
     ) -> None:
-        self._client, self._cluster, self._run, self._limits = client, cluster, settings.run, settings.limits
+        self._client, self._cluster, self._limits = client, cluster, settings.limits
+        self._run = whose(kuberay.namespace, settings.run)
         self._emit, self._addresses, self._look_s = emit, addresses or ray_addresses, look_s
         self._taken, self._is_shared = taken or taken_nodes, kuberay.interactive
         self._replicas: int | None = None

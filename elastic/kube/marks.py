@@ -16,6 +16,11 @@ _NEVER, _KEPT = "never", ".kept"
 _LABEL = re.compile(r"[A-Za-z0-9]([-\w.]{,61}[A-Za-z0-9])?", re.ASCII)  # what may follow the slash in a key
 
 
+def whose(namespace: str, run: str) -> str:
+    """What marks call a run: machines are the whole cluster's, and runs of two namespaces may have one name."""
+    return f"{namespace}.{run}"
+
+
 def key_of(run: str) -> str:
     """The key of a run's taint; a name that no key may hold is shortened."""
     part = run if _LABEL.fullmatch(run) else f"{run[:50]}-{crc32(run.encode()):08x}"

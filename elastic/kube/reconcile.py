@@ -140,6 +140,7 @@ def reconcile(
 ) -> tuple[tuple[Order, ...], Memory]:
     """
     Args:
+        run: as marks call it, see `marks.whose`.
         now_s: of the wall clock, as the ends of quarantines are. patience_s: after which machines are missing.
     """
     orders: list[Order] = []

@@ -156,7 +156,7 @@ def test_a_bad_machine_is_replaced_and_the_run_has_its_size_again(world):
     result = world.fit(At(10, act), steps=700, policy=replace_node)
     assert result.steps == 700 and result.world_sizes == [2, 1, 2]
     bad = world.operator.machine(seen[0])["spec"]
-    assert bad["unschedulable"] and {f"elastic.quarantine/{world.name}"} <= {taint["key"] for taint in bad["taints"]}
+    assert bad["unschedulable"] and f"elastic.quarantine/default.{world.name}" in {one["key"] for one in bad["taints"]}
     placed = {pod["spec"]["nodeName"] for pod in world.operator.pods()}
     assert seen[0] not in placed and len(placed) == 2
     assert world.operator.group()["replicas"] == 2
@@ -189,7 +189,7 @@ def test_a_bad_machine_of_the_spares_is_replaced_in_their_group(world):
     assert len(spares["scaleStrategy"]["workersToDelete"]) == 1 and spares["replicas"] == 1
     assert not (workers.get("scaleStrategy") or {}).get("workersToDelete") and workers["replicas"] == 2
     bad = world.operator.machine(watch.bad)["spec"]
-    assert bad["unschedulable"] and f"elastic.quarantine/{world.name}" in {taint["key"] for taint in bad["taints"]}
+    assert bad["unschedulable"] and f"elastic.quarantine/default.{world.name}" in {one["key"] for one in bad["taints"]}
     (other,) = {f"{world.name}-r0", f"{world.name}-r1"} - {watch.bad}
     where = {one.group: one.machine for one in world.operator.running.values()}
     assert where == {"workers": f"{world.name}-m0", "spares": other}

@@ -229,7 +229,8 @@ def test_a_gpu_that_fails_costs_its_machine_and_no_step(site: Site) -> None:
     assert "XID 79" in evidence[0]
     spec = site.operator.machine(machine)["spec"]
     marks = {one["key"]: one["value"] for one in spec["taints"]}
-    assert spec["unschedulable"] and marks == {"nvidia.com/gpu": "present", f"elastic.quarantine/{site.name}": "never"}
+    ours = f"elastic.quarantine/default.{site.name}"
+    assert spec["unschedulable"] and marks == {"nvidia.com/gpu": "present", ours: "never"}
     assert site.operator.group()["replicas"] == 2, "the number of machines stays"
     named = site.operator.group()["scaleStrategy"]["workersToDelete"]
     assert len(named) == 1 and named[0] not in site.operator.running

@@ -64,7 +64,7 @@ class Server:
         return (Machine(name="m0", is_cordoned=False, taints=self.taints),)
 
     def quarantine(self, name: str, run: str, until_s: float) -> None:
-        self._called("quarantine", name, until_s)
+        self._called("quarantine", name, run, until_s)
         self.taints = (mark(run, until_s),)
 
     def release(self, name: str, run: str) -> None:
@@ -133,7 +133,7 @@ def test_a_bad_machine_is_cordoned_and_its_pod_replaced(keep):
     kept = keep(Server(), BAD)
     kept.until(lambda: "replace_pods" in kept.server.names())
     assert [call for call in kept.server.calls if call[0] in ("quarantine", "replace_pods")][:2] == [
-        ("quarantine", "m0", inf),
+        ("quarantine", "m0", "default.llama", inf),
         ("replace_pods", "workers", frozenset({"p0"})),
     ]
 
@@ -202,7 +202,7 @@ def test_a_machine_is_cordoned_though_its_raylet_died_first(keep):
     kept.alive.clear()
     kept.machines.follow(BAD)
     kept.until(lambda: "replace_pods" in kept.server.names())
-    assert ("quarantine", "m0", inf) in kept.server.calls
+    assert ("quarantine", "m0", "default.llama", inf) in kept.server.calls
 
 
 def test_without_rights_on_nodes_it_says_so_once_works_on_and_asks_again(keep, caplog, monkeypatch):
@@ -299,12 +299,24 @@ def test_missing_machines_become_an_event_and_so_does_their_coming(keep):
 @pytest.mark.parametrize(("for_s", "is_given_back"), [(300.0, True), (inf, False)], ids=["for a while", "for ever"])
 def test_a_run_that_has_ended_gives_back_what_nobody_else_would(keep, for_s, is_given_back):
     until_s = time.time() + for_s  # not a parameter: those are made when tests are collected, minutes before this runs
-    kept = keep(Server(taints=(mark("llama", until_s),)), replace(STATE, care=Care(quarantine={"n0": until_s})))
+    kept = keep(Server(taints=(mark("default.llama", until_s),)), replace(STATE, care=Care(quarantine={"n0": until_s})))
     kept.until(lambda: len(kept.server.calls) > 5)
     assert ("release", "m0") not in kept.server.calls
     kept.machines.follow(replace(BAD, phase=Phase.ENDED))
     kept.machines.close()
     assert (("release", "m0") in kept.server.calls) is is_given_back
+
+
+def test_marks_of_a_run_of_the_same_name_in_another_namespace_stay(keep):
+    theirs = mark("night.llama", time.time() + 300.0)
+    kept = keep(Server(taints=(theirs,)), STATE)
+    kept.until(lambda: len(kept.server.calls) > 8)
+    kept.machines.follow(replace(STATE, phase=Phase.ENDED))
+    kept.machines.close()
+    assert "release" not in kept.server.names()
+    other = keep(Server(), BAD, namespace="night")
+    other.until(lambda: bool(other.server.taints))
+    assert [call[2] for call in other.server.calls if call[0] == "quarantine"] == ["night.llama"]
 
 
 @pytest.mark.parametrize(
@@ -316,16 +328,16 @@ def test_a_run_that_has_ended_gives_back_what_nobody_else_would(keep, for_s, is_
     ],
 )
 def test_otherwise_marks_stay(keep, state, kuberay, fails):
-    kept = keep(Server(taints=(mark("llama", time.time() + 300.0),), fails=fails), state, **kuberay)
+    kept = keep(Server(taints=(mark("default.llama", time.time() + 300.0),), fails=fails), state, **kuberay)
     kept.machines.close()
     assert "release" not in kept.server.names()
 
 
 def test_a_mark_that_could_not_be_taken_away_is_told_of_with_what_to_do(keep, caplog):
-    server = Server(taints=(mark("llama", time.time() + 300.0),), fails={"release": Why.UNREACHABLE})
+    server = Server(taints=(mark("default.llama", time.time() + 300.0),), fails={"release": Why.UNREACHABLE})
     kept = keep(server, replace(STATE, phase=Phase.ENDED, care=Care(quarantine={"n0": inf})))
     kept.machines.close()
-    assert [line for line in caplog.messages if "kubectl taint nodes m0 elastic.quarantine/llama-" in line]
+    assert [line for line in caplog.messages if "kubectl taint nodes m0 elastic.quarantine/default.llama-" in line]
 
 
 def test_taints_become_notices(keep):
