@@ -94,7 +94,7 @@ class Machines:
         self._nodes_due_s, self._is_refused = 0.0, False  # due by time.monotonic
         if not kuberay.node_rights:
             log.info("machines: kuberay.node_rights is off: nodes are not cordoned, bad ones are kept out by Ray alone")
-        self._trouble = ""
+        self._troubles: set[str] = set()  # that were told of since the last look that did all it had to
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="elastic-machines", daemon=True)
         self._thread.start()
@@ -146,9 +146,9 @@ class Machines:
             except KubeError as error:  # the next look finds it undone; what is only told is told now
                 self._note(error)
                 is_done = False
-        if self._trouble and is_done:
+        if self._troubles and is_done:
             log.info("machines: Kubernetes answers again")
-            self._trouble = ""
+            self._troubles.clear()
 
     def _give_back(self) -> None:
         """No later look would end the quarantines of a run that is over; those for good stay."""
@@ -217,10 +217,10 @@ class Machines:
                 self._emit(ev.NodesMissing(missing=order.count, reason=order.reason))
 
     def _note(self, error: Exception) -> None:
-        """Say a trouble once, however long it lasts; where it is not one of Kubernetes, with how it came about."""
+        """Say each trouble once while it lasts; where it is not one of Kubernetes, with how it came about."""
         trouble = str(error).partition(" (")[0] if isinstance(error, KubeError) else str(error)  # without its details
-        if trouble != self._trouble:
-            self._trouble = trouble
+        if trouble not in self._troubles:
+            self._troubles.add(trouble)
             how = None if isinstance(error, KubeError) else error
             log.warning("machines: %s; training goes on, and this is tried again", error, exc_info=how)
 

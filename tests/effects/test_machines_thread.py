@@ -165,6 +165,16 @@ def test_a_server_that_is_away_is_asked_again_and_told_of_once(keep, caplog):
     kept.until(lambda: "replace_pods" in kept.server.names())
 
 
+def test_troubles_that_last_side_by_side_are_told_of_once_each(keep, caplog):
+    caplog.set_level(logging.WARNING, "elastic")
+    kept = keep(Server(fails={"quarantine": Why.FORBIDDEN, "replace_pods": Why.BUSY}), BAD)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("replace_pods") > 5)
+    told = [line.partition(":")[2] for line in caplog.messages if "training goes on" in line]
+    assert len(told) == 2 and len(set(told)) == 2, told
+    kept.server.fails.clear()
+    kept.until(lambda: bool(kept.server.taints))
+
+
 @pytest.mark.parametrize("call", ["groups", "machines", "quarantine"])
 def test_a_mistake_of_ours_costs_remediation_and_not_the_run(keep, caplog, call):
     caplog.set_level(logging.WARNING, "elastic")
