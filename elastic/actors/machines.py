@@ -196,19 +196,20 @@ class Machines:
         return self._machines
 
     def _carry_out(self, order: Order) -> None:
+        """What was refused is ordered by each look: so what is done is told of once it is."""
         match order:
             case Cordon():
                 end = "for good" if isinf(order.until_s) else f"for {order.until_s - time.time():.0f} s"
-                log.warning("machines: %s gets no pods, %s", order.machine, end)
                 self._client.quarantine(order.machine, self._run, order.until_s)
+                log.warning("machines: %s gets no pods, %s", order.machine, end)
                 self._nodes_due_s = 0.0
             case Release():
-                log.info("machines: %s is given back", order.machine)
                 self._client.release(order.machine, self._run)
+                log.info("machines: %s is given back", order.machine)
                 self._nodes_due_s = 0.0
             case Replace():
-                log.warning("machines: replaced: %s", ", ".join(sorted(order.pods)))
                 self._client.replace_pods(self._cluster, order.group, order.pods)
+                log.warning("machines: replaced: %s", ", ".join(sorted(order.pods)))
             case Scale():
                 self._client.scale(self._cluster, order.group, order.replicas, order.leave, order.of)
             case Warn():

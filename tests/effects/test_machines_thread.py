@@ -199,6 +199,15 @@ def test_a_cordon_that_fails_is_ordered_again(keep):
     kept.until(lambda: bool(kept.server.taints))
 
 
+def test_what_is_not_done_is_not_told_of_as_done(keep, caplog):
+    caplog.set_level(logging.WARNING, "elastic")
+    kept = keep(Server(fails={"quarantine": Why.FORBIDDEN, "replace_pods": Why.FORBIDDEN}), BAD)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("replace_pods") > 3)
+    assert not [line for line in caplog.messages if "gets no pods" in line or "replaced" in line]
+    kept.server.fails.clear()
+    kept.until(lambda: len([line for line in caplog.messages if "m0 gets no pods, for good" in line]) == 1)
+
+
 def test_what_can_not_be_done_keeps_nobody_from_being_told(keep):
     leaving = (Taint(key="cloud.google.com/impending-node-termination"),)
     kept = keep(Server(taints=leaving, fails={"quarantine": Why.FORBIDDEN}), BAD)
