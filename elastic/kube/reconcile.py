@@ -144,7 +144,9 @@ def reconcile(
         now_s: of the wall clock, as the ends of quarantines are. patience_s: after which machines are missing.
     """
     orders: list[Order] = []
-    pods = {pod.address: pod for pod in seen.pods if pod.address}
+    # A pod that has ended keeps its address, which another one may have got: of both the one that lives counts.
+    by_life = sorted(seen.pods, key=lambda pod: (pod.is_running, not pod.is_leaving))
+    pods = {pod.address: pod for pod in by_life if pod.address}
     at = {node: pods[address] for node, address in wish.addresses.items() if address in pods}
     memory = replace(memory, pods=_remembered(memory.pods, at))
     orders += _quarantined(run, wish, seen, memory.pods, now_s)

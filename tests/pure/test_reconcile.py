@@ -379,6 +379,19 @@ def test_a_pod_that_is_being_deleted_is_a_notice():
     assert orders(seen=replace(SEEN, pods=pods)) == (Warn(node="n1", reason="its pod is deleted"),)
 
 
+@pytest.mark.parametrize("is_running", [False, True])
+def test_an_address_is_that_of_the_pod_that_lives(is_running):
+    """A pod that has ended, or whose machine is lost, keeps its own until it is deleted."""
+    old = replace(PODS[1], name="z", node="m3", is_running=is_running, is_leaving=True)
+    seen = replace(SEEN, pods=(*PODS, old))
+    assert orders(seen=seen) == ()
+    bad = replace(CALM, quarantine={"n1": inf}, busy=frozenset(("n0", "n2")))
+    assert orders(bad, seen) == (
+        Cordon(machine="m1", until_s=inf),
+        Replace(group="workers", pods=frozenset({"p1"})),
+    )
+
+
 def test_a_taint_that_is_only_a_thought_is_none():
     thought = Machine(name="m2", is_cordoned=False, taints=(Taint(key="DeletionCandidateOfClusterAutoscaler"),))
     assert orders(seen=with_machine(thought)) == ()
