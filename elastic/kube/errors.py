@@ -55,9 +55,9 @@ def told_apart(what: str) -> Iterator[None]:
         why = Why.HELD if _is_held(error) else why_of(status)
         raise KubeError(f"{what}: {why.value} ({status}: {_said(error)})", why=why, status=status) from error
     except (HTTPError, OSError) as error:
-        said = str(error).splitlines()[0]
+        said = (str(error).strip() or repr(error)).splitlines()[0]
         raise KubeError(f"{what}: {Why.UNREACHABLE.value} ({said})", why=Why.UNREACHABLE, status=0) from error
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KubeError(f"{what}: {Why.GARBLED.value} ({error!r})", why=Why.GARBLED, status=200) from error
 
 
@@ -72,7 +72,7 @@ def _is_held(error: Any) -> bool:
     try:
         causes = json.loads(error.body)["details"]["causes"]
         return error.status == 429 and any(cause.get("reason") == "DisruptionBudget" for cause in causes)
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, LookupError, AttributeError):
         return False
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from elastic.kube.client import KubeClient, connect
-from elastic.kube.errors import KubeError, Why
+from elastic.kube.errors import KubeError, Why, told_apart
 from elastic.kube.objects import JobState
 
 pytest.importorskip("kubernetes")
@@ -80,6 +80,7 @@ def client(tmp_path) -> Iterator[KubeClient]:
         (422, {}, Why.INVALID),
         (429, BUSY, Why.BUSY),
         (429, {"message": "x", "details": {}}, Why.BUSY),
+        (429, {"message": "x", "details": {"causes": ["many"]}}, Why.BUSY),
         (429, HELD, Why.HELD),
         (500, {}, Why.BUSY),
         (503, HELD, Why.BUSY),
@@ -90,6 +91,13 @@ def test_each_status_says_what_it_says(client, status, body, why):
     with pytest.raises(KubeError, match=why.value) as caught:
         client.evict("p")
     assert (caught.value.why, caught.value.status) == (why, status)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError("\n"), OSError(5, "x")], ids=repr)
+def test_an_end_of_the_connection_is_one_whatever_is_said_of_it(error):
+    with pytest.raises(KubeError, match="does not answer") as caught, told_apart("list the pods"):
+        raise error
+    assert caught.value.why is Why.UNREACHABLE and "\n" not in str(caught.value)
 
 
 def test_a_server_that_has_too_much_to_do_is_asked_again(client):
