@@ -143,7 +143,7 @@ class Machines:
         for order in orders:
             try:
                 self._carry_out(order)
-            except KubeError as error:  # the next look finds it undone; what is only told is told now
+            except Exception as error:  # the next look finds it undone; what is only told is told now, whatever it was
                 self._note(error)
                 is_done = False
         if self._troubles and is_done:

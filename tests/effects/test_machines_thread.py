@@ -208,9 +208,10 @@ def test_what_is_not_done_is_not_told_of_as_done(keep, caplog):
     kept.until(lambda: len([line for line in caplog.messages if "m0 gets no pods, for good" in line]) == 1)
 
 
-def test_what_can_not_be_done_keeps_nobody_from_being_told(keep):
+@pytest.mark.parametrize("why", [Why.FORBIDDEN, IndexError("a mistake of ours")], ids=repr)
+def test_what_can_not_be_done_keeps_nobody_from_being_told(keep, why):
     leaving = (Taint(key="cloud.google.com/impending-node-termination"),)
-    kept = keep(Server(taints=leaving, fails={"quarantine": Why.FORBIDDEN}), BAD)
+    kept = keep(Server(taints=leaving, fails={"quarantine": why}), BAD)
     kept.until(lambda: bool(kept.events) and "replace_pods" in kept.server.names())
     assert kept.events == [ev.NodeNotice(node="n0", reason="the cloud takes the machine away")]
 
