@@ -15,6 +15,8 @@ from elastic.errors import SettingError
 from elastic.knobs import Given, RunConfig, Tree, at_path, configured, effective, merged, plain_names
 
 FILE_VARIABLE = "ELASTIC_CONFIG"
+# What the loaders raise of a text that is none: of a day that no month has, and of tags, errors of Python's own.
+NO_YAML = (yaml.YAMLError, ValueError, AttributeError, LookupError)
 _PREFIX = "ELASTIC_"
 _DEPTH = 8
 
@@ -99,7 +101,7 @@ def assigned(text: str) -> Tree:
 def _scalar(text: str, source: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except NO_YAML as error:
         raise SettingError(f"{source}: its value is no YAML") from error
 
 
@@ -109,16 +111,25 @@ def _tree(loader: Any, node: Any, file: str, depth: int = 0) -> Tree:
         raise SettingError(f"{where}: there must be names with values here, e.g. `scaling:` and below it `spares: 1`")
     if depth > _DEPTH:
         raise SettingError(f"{where}: sections are nested more than {_DEPTH} deep")
-    names = [loader.construct_object(name, deep=True) for name, _ in node.value if not name.tag.endswith(":merge")]
+    names = [_plain(loader, name, file) for name, _ in node.value if not name.tag.endswith(":merge")]
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
         raise SettingError(f"{where}: {twice[0]} is given twice in this section")
     loader.flatten_mapping(node)
     tree: dict[str, Any] = {}
     for name_node, value in node.value:
-        name = str(loader.construct_object(name_node, deep=True))
+        name = str(_plain(loader, name_node, file))
         if isinstance(value, yaml.MappingNode):
             tree[name] = _tree(loader, value, file, depth + 1)
         else:
-            tree[name] = Given(loader.construct_object(value, deep=True), f"{file}:{name_node.start_mark.line + 1}")
+            tree[name] = Given(_plain(loader, value, file), f"{file}:{name_node.start_mark.line + 1}")
     return tree
+
+
+def _plain(loader: Any, node: Any, file: str) -> Any:
+    try:
+        return loader.construct_object(node, deep=True)
+    except yaml.YAMLError:
+        raise  # it says where
+    except NO_YAML as error:
+        raise SettingError(f"{file}:{node.start_mark.line + 1}: no YAML: {error}") from error

@@ -59,13 +59,13 @@ def _translate(path: Path, as_json: bool) -> None:
     """Print a configuration, and what of the values has no place in it."""
     import yaml
 
-    from elastic.config import checked
+    from elastic.config import NO_YAML, checked
     from elastic.errors import SettingError
     from elastic.kube.google_values import translate
 
     try:
         values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, *NO_YAML) as error:
         raise SettingError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(values, dict):
         raise SettingError(f"{path} holds no values by name")

@@ -99,7 +99,7 @@ def _selector(spec: Spec, selector: Mapping[str, Any]) -> str:
 
 def _is_mapping(text: Any) -> bool:
     try:
-        return not text or isinstance(yaml.safe_load(str(text)), Mapping)
+        return not text or isinstance(yaml.compose(str(text), Loader=yaml.SafeLoader), yaml.MappingNode)
     except yaml.YAMLError:
         return False
 

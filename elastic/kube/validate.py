@@ -7,14 +7,25 @@ from typing import Any
 
 import yaml
 
+from elastic.config import NO_YAML
 from elastic.errors import SettingError
 from elastic.kube import builtin, operator_rules, schema
 from elastic.kube.manifests import placeholders
 from elastic.kube.schema import Problem, Schema
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TIME = "tag:yaml.org,2002:timestamp"
 _RAY = "ray.io"
 _NO_OBJECTS = ("kustomize.config.k8s.io",)  # what Kustomize reads itself
+
+
+class _Loader(_LOADER):  # type: ignore[misc]
+    """As kubectl reads YAML: what looks like a time is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - of the base, less one
+        first: [one for one in resolvers if one[0] != _TIME]
+        for first, resolvers in _LOADER.yaml_implicit_resolvers.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +204,6 @@ def _holds(rule: str, value: Any) -> bool | None:
 
 def _read(path: Path) -> list[Any]:
     try:
-        return list(yaml.load_all(path.read_text(), Loader=_LOADER))  # noqa: S506 - safe loaders both
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return list(yaml.load_all(path.read_text(), Loader=_Loader))  # noqa: S506 - a safe one
+    except (OSError, *NO_YAML) as error:
         raise SettingError(f"{path} cannot be read as YAML: {error}") from error

@@ -84,9 +84,12 @@ def test_a_variable_of_an_unknown_knob_is_refused() -> None:
         load(environment={"ELASTIC_LIMITS__LEASE": "5"})
 
 
-def test_a_variable_that_is_no_yaml_is_refused_without_its_value() -> None:
+@pytest.mark.parametrize("text", ["[secret", "2026-02-30", "!!int secret", "!!bool secret", "!!timestamp secret"])
+def test_a_variable_that_is_no_yaml_is_refused_without_its_value(text: str) -> None:
     with pytest.raises(SettingError, match=r"^ELASTIC_NAME: its value is no YAML$"):
-        load(environment={"ELASTIC_NAME": "[secret"})
+        load(environment={"ELASTIC_NAME": text})
+    with pytest.raises(SettingError, match=r"^--set name: its value is no YAML$"):
+        assigned(f"name={text}")
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,9 @@ def test_a_variable_that_is_no_yaml_is_refused_without_its_value() -> None:
         ("seed: !!python/object/apply:os.getpid []\n", "run.yaml:1: no YAML: could not determine a constructor"),
         ("a: &a\n  a: *a\n", "sections are nested more than 8 deep"),
         ("seed: \x01\n", "no YAML"),
+        ("seed: 1\nname: 2026-02-30\n", "run.yaml:2: no YAML: day is out of range for month"),
+        ("kuberay:\n  env: {A: !!timestamp x}\n", "run.yaml:2: no YAML: "),
+        ("!!int x: 1\n", "run.yaml:1: no YAML: invalid literal"),
         ("limits:\n  lease: 3\n", r"run.yaml:2: there is no knob limits.lease; did you mean limits.lease_s\?"),
         ("limits:\n  lease_s: -3\n", "run.yaml:2: Limits.lease_s=-3.0 must be positive"),
         (FAULTS + "  schedule: gibberish\n", "run.yaml:3: Chaos.schedule: 'gibberish' is no entry of a schedule"),

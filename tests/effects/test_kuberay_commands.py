@@ -172,11 +172,22 @@ def test_what_is_wrong_is_one_sentence(tmp_path, read_once, text, said):
     assert done.exit_code == 3 and said in done.stderr, done.output
 
 
-def test_a_time_that_is_not_quoted_is_one(tmp_path, read_once):
+def test_a_time_that_is_not_quoted_is_text_as_kubectl_takes_it(tmp_path, read_once):
     pytest.importorskip("kubernetes")
     made = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, creationTimestamp: 2026-01-01T00:00:00Z}\n"
-    (tmp_path / "x.yaml").write_text(made)
+    (tmp_path / "x.yaml").write_text(f"{made}data: {{first: 2026-01-01, none: 2026-02-30}}\n")
     assert "1 objects are valid" in elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
+    environment = "runtimeEnvYAML: 'env_vars: {A: 2026-02-30}'"
+    (tmp_path / "x.yaml").write_text(f"{{apiVersion: ray.io/v1, metadata: {{name: x}}, {SELECTING}, {environment}}}}}")
+    assert "1 objects are valid" in elastic("kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once)
+
+
+@pytest.mark.parametrize("text", ["a: !!int x", "!!bool x", "a: !!timestamp x"])
+def test_what_a_tag_does_not_fit_is_one_sentence(tmp_path, read_once, text):
+    (tmp_path / "x.yaml").write_text(text)
+    for command in (["kuberay", "validate", tmp_path / "x.yaml", "--crds", read_once], ["config", "--from-google"]):
+        with pytest.raises(SettingError, match=r"x\.yaml cannot be read as YAML"):
+            elastic(*command, *([tmp_path / "x.yaml"] if command[0] == "config" else []))
 
 
 DEFINITION = "kind: CustomResourceDefinition\nmetadata: {name: things.x.io}\n"
