@@ -128,7 +128,10 @@ def redacted(text: str) -> str:
     """A URL without what may be secret in it: user, password, query."""
     if "://" not in text:
         return text
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # half an IPv6 address: nobody can say which part of it is secret
+        return f"{text.partition('://')[0]}://***"
     place = f"***@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
     return urlunsplit(parts._replace(netloc=place, query="***" if parts.query else "", fragment=""))
 

@@ -101,7 +101,8 @@ def _client(address: str | None, timeout_s: float) -> Any:
     from elastic.knobs import redacted
 
     where = address or os.environ.get("RAY_API_SERVER_ADDRESS") or "http://127.0.0.1:8265"
-    otherwise = f"no dashboard takes jobs at {redacted(where)} ({{}}): check --address, as in http://head:8265"
+    shown = redacted(where).replace("{", "{{").replace("}", "}}")
+    otherwise = f"no dashboard takes jobs at {shown} ({{}}): check --address, as in http://head:8265"
     return _asked(lambda: JobSubmissionClient(where), timeout_s, otherwise)
 
 

@@ -182,10 +182,14 @@ def test_who_is_no_dashboard_is_one_sentence(refusing, status):
     assert told.startswith("no dashboard takes jobs at http://127") and "check --address" in told
 
 
-@pytest.mark.parametrize("address", ["notaurl", "http://", "ftp://x", "os://x", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("address", ["notaurl", "http://", "ftp://x", "os://x", "http://127.0.0.1:1", "http://{a}:1"])
 def test_where_nobody_listens_that_is_told(address):
     told = told_of(address)
     assert told.startswith(f"no dashboard takes jobs at {address}") and "check --address" in told
+
+
+def test_half_an_address_is_told_of_too():
+    assert told_of("http://[::1:8265").startswith("no dashboard takes jobs at http://*** (")
 
 
 @pytest.mark.parametrize("wrong", [("--env", "X"), ("--set", "limits.leas_s=1"), ("--config", "/no/such.yaml")])

@@ -209,8 +209,13 @@ def test_a_section_that_is_off_is_one_line():
 )
 def test_secrets_in_a_url_are_not_shown(url, shown):
     assert redacted(url) == shown
+
     config = RunConfig(checkpoint=Checkpoint(persistent=url))
     assert shown in {knob.value for knob in effective(config, {})}
+
+
+def test_of_what_is_no_url_nothing_is_shown():
+    assert redacted("http://user:secret@[::1:8265") == "http://***"
 
 
 def test_names_without_a_section():
