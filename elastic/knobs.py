@@ -5,6 +5,7 @@ over each other, the later one wins; a value is turned into what the settings' a
 """
 
 import difflib
+import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -15,6 +16,7 @@ from elastic.errors import SettingError
 from elastic.settings import Chaos, Checkpoint, Health, KubeRay, Limits, Logs, Page, Scaling
 
 DEFAULT = "default"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,11 @@ def redacted(text: str) -> str:
         return f"{text.partition('://')[0]}://***"
     place = f"***@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
     return urlunsplit(parts._replace(netloc=place, query="***" if parts.query else "", fragment=""))
+
+
+def redacted_in(text: str) -> str:
+    """A sentence, whose URLs are `redacted`."""
+    return _URL.sub(lambda url: redacted(url[0]), text)
 
 
 def without_secrets(value: Any) -> Any:

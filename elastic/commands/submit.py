@@ -91,7 +91,10 @@ def _asked(act: Callable[[], Any], timeout_s: float, otherwise: str) -> Any:
 
 
 def _said(error: BaseException) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0].rstrip(":.")
+    """Its first line; Ray names the address with all that is in it."""
+    from elastic.knobs import redacted_in
+
+    return redacted_in((str(error).strip() or repr(error)).splitlines()[0].rstrip(":."))
 
 
 def _client(address: str | None, timeout_s: float) -> Any:
@@ -142,7 +145,8 @@ def _follow(client: Any, job: str, is_beside: bool, timeout_s: float) -> Any:
         if line is None:
             break
         if not isinstance(line, str):
-            raise ElasticError(f"the log of {job} broke off ({line}); the job goes on: ray job logs -f {job}") from line
+            told = f"the log of {job} broke off ({_said(line)}); the job goes on: ray job logs -f {job}"
+            raise ElasticError(told) from line
         click.echo(line, nl=False, err=is_beside)
     return _ended(client, job, timeout_s)
 

@@ -188,6 +188,22 @@ def test_where_nobody_listens_that_is_told(address):
     assert told.startswith(f"no dashboard takes jobs at {address}") and "check --address" in told
 
 
+@pytest.mark.parametrize("path", ["", "/404", "/500"])
+def test_who_may_ask_the_dashboard_is_not_shown(refusing, path):
+    told = told_of(f"{refusing.replace('://', '://user:secret@')}{path}" if path else "http://user:secret@127.0.0.1:1")
+    assert "secret" not in told and "http://***@127.0.0.1" in told
+
+
+def test_nor_where_the_log_breaks_off(monkeypatch):
+    class Refusing(Dashboard):
+        async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+            yield "step 1\n"
+            raise RuntimeError("502, message='Bad Gateway', url='http://user:secret@head/api/jobs'")
+
+    done = run(monkeypatch, Refusing(), "--", "x")
+    assert "(502, message='Bad Gateway', url='http://***@head/api/jobs')" in str(done.exception)
+
+
 def test_half_an_address_is_told_of_too():
     assert told_of("http://[::1:8265").startswith("no dashboard takes jobs at http://*** (")
 
