@@ -5,7 +5,7 @@ import posixpath
 from dataclasses import dataclass, replace
 
 from elastic.errors import SettingError
-from elastic.knobs import RunConfig
+from elastic.knobs import RunConfig, redacted
 from elastic.policies.sizing import sizing, slots_for
 from elastic.settings import Checkpoint, KubeRay, Scaling
 
@@ -80,9 +80,15 @@ def shape(config: RunConfig, kuberay: KubeRay) -> Shape:
 
 
 def _reached(config: RunConfig, kuberay: KubeRay) -> None:
-    """Raises: SettingError: no pod has what the persistent tier lies on."""
+    """Raises: SettingError: no pod has what the persistent tier lies on, or its URL holds a secret."""
     persistent = config.checkpoint.persistent if config.checkpoint is not None else None
-    said, folder = f"Checkpoint.persistent={persistent!r}", folder_of(config)
+    shown = redacted(persistent) if persistent is not None else None
+    said, folder = f"Checkpoint.persistent={shown!r}", folder_of(config)
+    if shown is not None and shown.count("***") > str(persistent).count("***"):
+        raise SettingError(
+            f"{said} holds what may be secret, and would stand in a ConfigMap: leave it out, and give what its store "
+            "reads from the environment by KubeRay.env_from_secrets"
+        )
     if kuberay.gcsfuse and not bucket_of(config):
         raise SettingError(f"KubeRay.gcsfuse=True mounts a bucket, and {said} is none: give gs://bucket/folder")
     if kuberay.claim and (kuberay.gcsfuse or not folder.startswith("/")):

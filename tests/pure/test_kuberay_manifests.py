@@ -365,6 +365,15 @@ def test_a_persistent_tier_that_no_pod_reaches_is_refused(persistent, kuberay, s
         render(config, "1")
 
 
+@pytest.mark.parametrize("persistent", ["s3://key:secret@b/runs", "https://host/runs?sig=secret"])
+@pytest.mark.parametrize("kuberay", [{}, {"gcsfuse": True}])
+def test_a_url_with_a_secret_is_written_into_no_manifest(persistent, kuberay):
+    config = replace(with_kuberay(**kuberay), checkpoint=Checkpoint(persistent=persistent))
+    with pytest.raises(SettingError, match=r"KubeRay\.env_from_secrets") as caught:
+        render(config, "1")
+    assert "secret@" not in str(caught.value) and "=secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("checkpoint", [None, Checkpoint(), Checkpoint(persistent="s3://b/runs")])
 def test_a_persistent_tier_that_needs_no_volume_gets_none(checkpoint):
     volumes = {one["name"] for one in trainer(replace(CONFIG, checkpoint=checkpoint))["volumes"]}
