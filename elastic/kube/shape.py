@@ -12,7 +12,7 @@ from elastic.settings import Checkpoint, KubeRay, Scaling
 ROLE = "elastic-role"  # label of Ray nodes: what a group is for
 TRAINER, SUPERVISOR = "trainer", "supervisor"
 RAMDISK, BUCKET, STATE = "/ramdisk", "/gcs", "/var/lib/elastic"  # where volumes are mounted
-_GIB = 1 << 30
+_GIB, _UNITS = 1 << 30, 10_000
 _SHM_SHARE = 0.4  # Ray's object store takes 0.3 of the memory
 _PROCESS_SHARE, _WORKER_GIB = 0.2, 1  # for the rest, at least: a pod that exceeds its memory is killed
 
@@ -106,7 +106,9 @@ def _reached(config: RunConfig, kuberay: KubeRay) -> None:
 def slots_per_node(scaling: Scaling, kuberay: KubeRay) -> int:
     """Workers that a machine of the pool has room for. Raises: SettingError: none."""
     of_node = {"GPU": kuberay.gpus_per_node, "CPU": kuberay.cpus_per_node}
-    rooms = [int(of_node[name] // amount) for name, amount in scaling.resources.items() if name in of_node]
+    # Ray counts in units of 1/10000, so that ten tenths of a GPU are one; floats say that nine fit.
+    units = {name: max(1, round(amount * _UNITS)) for name, amount in scaling.resources.items() if name in of_node}
+    rooms = [of_node[name] * _UNITS // amount for name, amount in units.items()]
     slots = min(rooms, default=1)
     on_one = scaling.workers_per_node
     if slots < on_one:

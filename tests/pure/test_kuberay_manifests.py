@@ -90,6 +90,11 @@ def test_slots_are_what_every_resource_allows():
     assert slots_per_node(scaling, KUBERAY) == 4
 
 
+@pytest.mark.parametrize(("share", "slots"), [(0.1, 80), (0.2, 40), (0.3, 26), (0.7, 11), (2.0, 4), (1e-9, 80_000)])
+def test_shares_of_a_gpu_fill_it_as_ray_counts_them(share, slots):
+    assert slots_per_node(Scaling(resources_per_worker={"GPU": share}), KUBERAY) == slots
+
+
 def test_the_ramdisk_holds_the_snapshots_of_all_workers_of_a_node():
     config = with_kuberay(params=7e9)
     of_one = sizing(7e9, 8, copies=slots_for(1)).ramdisk_bytes
