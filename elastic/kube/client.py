@@ -37,6 +37,7 @@ _TRIES = 8
 _AGAIN_S = 0.05
 _PART_BYTES = 1 << 20
 _MERGE = "application/merge-patch+json"
+_AT_HOME = "~/.kube/config"
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -345,15 +346,15 @@ def connect(namespace: str, kubeconfig: str | None = None, call_s: float = _CALL
         raise SettingError("the package kubernetes is missing: pip install 'ray-elastic[kubernetes]'") from error
     settings = client.Configuration()
     named = kubeconfig or os.environ.get("KUBECONFIG")  # read now: the package reads it when it is imported
+    where = named or _AT_HOME  # a variable that is empty is none, as for kubectl
     try:
-        if named is None and _IN_CLUSTER.exists():
+        if not named and _IN_CLUSTER.exists():
             config.load_incluster_config(client_configuration=settings)
         else:
-            config.load_kube_config(named, client_configuration=settings)
+            config.load_kube_config(where, client_configuration=settings)
     except config.ConfigException as error:
         raise SettingError(f"no Kubernetes cluster is known here ({_said(error)}): set KUBECONFIG") from error
     except (YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:  # it checks no shapes
-        where = named or "~/.kube/config"
         raise SettingError(f"{where} is no configuration of a cluster ({_said(error)}): set KUBECONFIG") from error
     settings.retries = False  # ours are told of, and end
     return KubeClient(client.ApiClient(settings), namespace, call_s)

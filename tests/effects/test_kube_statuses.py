@@ -68,6 +68,21 @@ def client(tmp_path) -> Iterator[KubeClient]:
     server.server_close()
 
 
+@pytest.mark.parametrize("variable", [None, "", "other"])
+def test_a_variable_that_is_empty_names_no_configuration(client, tmp_path, monkeypatch, variable):
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / "config").rename(tmp_path / ".kube" / "config")
+    text = (tmp_path / ".kube" / "config").read_text()
+    (tmp_path / "other").write_text(text.replace("127.0.0.1", "127.0.0.2"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("KUBECONFIG", variable and str(tmp_path / variable))
+    found = connect("default")
+    assert found._api.configuration.host.startswith("http://127.0.0.2" if variable else "http://127.0.0.1")
+    found.close()
+
+
 @pytest.mark.parametrize(
     ("status", "body", "why"),
     [
