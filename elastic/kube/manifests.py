@@ -18,7 +18,7 @@ from elastic.settings import KubeRay
 IMAGE = "ray-elastic"
 # RayJobs add eleven characters for their cluster, services some more; the operator allows 47.
 LONGEST_NAME = 47
-_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 # Of all objects that a run may have.
 _ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding", "head-budget", "supervisor-budget")
 _SOMETIMES = ("priority", "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster")
@@ -41,7 +41,7 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
     if kuberay is None:
         raise SettingError("there is no section `kuberay`: give it, with an entrypoint or `interactive: true`")
     run = config.name or ""
-    if not _NAME.match(run) or len(run) > LONGEST_NAME:
+    if not _NAME.fullmatch(run) or len(run) > LONGEST_NAME:
         raise SettingError(
             f"name={run!r} must be lower case letters, digits and dashes, begin with a letter, and have at most "
             f"{LONGEST_NAME} of them: objects on Kubernetes are named after it"

@@ -13,7 +13,7 @@ import yaml
 from elastic.kube.schema import Problem, is_label
 
 LONGEST = {"RayJob": 47, "RayCluster": 63}
-_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")  # RFC 1035
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
 _AUTH_SINCE, _K8S_AUTH_SINCE, _PRIORITY_SINCE = (2, 52), (2, 55), (2, 56)
 _ORDER = ("DeleteWorkers", "DeleteCluster", "DeleteSelf")  # what goes first, since the next takes it along
 _V2_VARIABLE = "RAY_enable_autoscaler_v2"
@@ -45,7 +45,7 @@ def problems(one: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _name(kind: str, name: str) -> Iterator[Problem]:
-    if not _LABEL.match(name):
+    if not _LABEL.fullmatch(name):
         what = f"{name!r} must be lower case letters, digits and dashes, and begin with a letter"
         yield Problem(path="metadata.name", what=what)
     if len(name) > LONGEST[kind]:

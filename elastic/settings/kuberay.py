@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from elastic.errors import SettingError
 
-_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 # As `kubectl taint` writes them: key=value:effect.
-_TAINT = re.compile(r"^(?P<key>[^=:\s]+)(=(?P<value>[^=:\s]*))?(:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?$")
+_TAINT = re.compile(r"(?P<key>[^=:\s]+)(=(?P<value>[^=:\s]*))?(:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?")
 _OURS = ("app.kubernetes.io/", "ray.io/")  # labels by which pods are found
 # What the provider leaves must hold the start of the hook (an interpreter that imports Ray) and the end of the raylet.
 SHORTEST_GRACE_S = 12
@@ -117,7 +117,7 @@ class KubeRay:
     pod_annotations: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.match(self.namespace) or len(self.namespace) > 63:
+        if not _NAME.fullmatch(self.namespace) or len(self.namespace) > 63:
             raise SettingError(f"KubeRay.namespace={self.namespace!r} must be a name of lower case letters and digits")
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
@@ -158,7 +158,7 @@ class KubeRay:
 
 def taint_of(text: str) -> dict[str, str]:
     """Key, value and effect of a taint, those that are given. Raises: SettingError: it is none."""
-    match = _TAINT.match(text)
+    match = _TAINT.fullmatch(text)
     if match is None:
         raise SettingError(f"KubeRay.tolerations={text!r} must be a taint: key=value:NoSchedule, or key:NoSchedule")
     return {name: one for name, one in match.groupdict().items() if one is not None}

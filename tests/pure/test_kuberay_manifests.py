@@ -582,12 +582,19 @@ def test_workers_have_gpus_where_machines_do_and_only_tiers_that_were_asked_for_
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("changes", [{"namespace": "ml\n"}, {"tolerations": ("team=ml:NoSchedule\n",)}])
+def test_a_name_ends_where_its_line_does(changes):
+    with pytest.raises(SettingError, match=r"\\n"):
+        KubeRay(**changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"name": None}, "name='' must be lower case"),
         ({"name": "Llama"}, "name='Llama' must be lower case"),
         ({"name": "a" * 48}, "at most 47"),
+        ({"name": "llama\n"}, r"name='llama\\n' must be lower case"),
         ({"kuberay": None}, "there is no section `kuberay`"),
         ({"kuberay": KubeRay()}, "KubeRay.entrypoint is empty"),
     ],
