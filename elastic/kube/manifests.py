@@ -12,13 +12,20 @@ import yaml
 from elastic.errors import SettingError
 from elastic.knobs import RunConfig, Tree, plain_names
 from elastic.kube.pods import Object, cluster_spec, labels_of, of_cluster, priority_class, pull_secrets
+from elastic.kube.schema import is_label
 from elastic.kube.shape import SUPERVISOR, TRAINER, Shape, adapted, on_mount, shape
 from elastic.settings import KubeRay
+from elastic.settings.kuberay import taint_of
 
 IMAGE = "ray-elastic"
 # RayJobs add eleven characters for their cluster, services some more; the operator allows 47.
 LONGEST_NAME = 47
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_A_LABEL = "letters, digits, dash, dot and underscore, 63 of them at most, as labels of Kubernetes are"
+_A_VARIABLE = "letters, digits, underscore, dash and dot, and no digit in front, as a variable is"
+_AN_OBJECT = "lower case letters, digits, dash and dot, as names of objects are"
 # Of all objects that a run may have.
 _ALWAYS = ("config", "head-account", "worker-account", "role", "role-binding", "head-budget", "supervisor-budget")
 _SOMETIMES = ("priority", "node-role", "node-role-binding", "disruption-budget", "rayjob", "raycluster")
@@ -35,7 +42,7 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
         version: of this package, for the image where none is given.
 
     Raises:
-        SettingError: a setting is missing, or cannot work on such machines.
+        SettingError: a setting is missing, is no word of Kubernetes, or cannot work on such machines.
     """
     kuberay = config.kuberay
     if kuberay is None:
@@ -48,6 +55,8 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
         )
     if not kuberay.entrypoint and not kuberay.interactive:
         raise SettingError("KubeRay.entrypoint is empty: give the command to run, or `interactive: true`")
+    for knob, word, what in _strange(kuberay):
+        raise SettingError(f"KubeRay.{knob}={word!r} must be {what}")
     plan = shape(config, kuberay)
     inside = adapted(config, kuberay, plan)
     # Jobs on one cluster are runs of their own: one name for all would have each go on with what another has left.
@@ -64,6 +73,27 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
     }
     name = "raycluster" if kuberay.interactive else "rayjob"
     return objects | {name: _cluster(config, spec) if kuberay.interactive else _job(config, kuberay, spec, image)}
+
+
+def _strange(kuberay: KubeRay) -> Iterator[tuple[str, str, str]]:
+    """Knobs, and words there that no pod may have: a RayJob may hold them, and no pod of it would ever be made."""
+    yield from ((knob, word, _A_LABEL) for knob, word, key, value in _labels(kuberay) if not is_label(key, value))
+    yield from (("env", name, _A_VARIABLE) for name in kuberay.env or {} if not _VARIABLE.fullmatch(name))
+    names = [(knob, one) for knob in ("env_from_secrets", "image_pull_secrets") for one in getattr(kuberay, knob)]
+    names += [("claim", kuberay.claim)] if kuberay.claim else []
+    yield from ((knob, name, _AN_OBJECT) for knob, name in names if not _OBJECT.fullmatch(name) or len(name) > 253)
+
+
+def _labels(kuberay: KubeRay) -> Iterator[tuple[str, str, str, str]]:
+    """Knob, what is given there, and the key and the value that it is, or could be."""
+    for knob in ("pod_labels", "node_selector"):
+        yield from ((knob, f"{key}={value}", key, value) for key, value in (getattr(kuberay, knob) or {}).items())
+    for knob in ("accelerator", "cpu_pool", "spare_pool"):
+        yield knob, getattr(kuberay, knob), knob, getattr(kuberay, knob)
+    for text in kuberay.tolerations:
+        taint = taint_of(text)
+        yield "tolerations", text, taint["key"], taint.get("value", "")
+    yield from (("pod_annotations", key, key.lower(), "") for key in kuberay.pod_annotations or {})
 
 
 def documents(objects: Mapping[str, Object]) -> str:

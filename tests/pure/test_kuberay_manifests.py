@@ -604,6 +604,38 @@ def test_what_cannot_be_rendered_is_refused(changes, said):
         render(replace(CONFIG, **changes), "1")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pod_labels": {"team": "a b"}},
+        {"pod_labels": {"a b": "x"}},
+        {"node_selector": {"pool": "a" * 64}},
+        {"tolerations": ("team/ml/x=1:NoSchedule",)},
+        {"pod_annotations": {"a b": "x"}},
+        {"accelerator": "nvidia h100"},
+        {"cpu_pool": "cpu,gpu"},
+        {"spare_pool": "-reserve"},
+        {"env": {"MY VARIABLE": "1"}},
+        {"env": {"": "1"}},
+        {"env": {"1A": "1"}},
+        {"env_from_secrets": ("MY_TOKENS",)},
+        {"image_pull_secrets": ("a", "b/c")},
+        {"claim": "My store"},
+    ],
+)
+def test_words_that_no_pod_may_have_are_refused(changes):
+    (knob,) = changes
+    with pytest.raises(SettingError, match=rf"^KubeRay\.{knob}='.*' must be "):
+        render(with_kuberay(**changes), "1")
+
+
+def test_words_of_kubernetes_are_taken():
+    labels = {"example.com/team": "ML_1.x", "empty": ""}
+    more = {"pod_labels": labels, "node_selector": labels, "tolerations": ("example.com/a=b:NoExecute", "c=")}
+    more |= {"pod_annotations": {"Example.com/Note": "any thing"}, "env": {"_A.b-1": ""}, "cpu_pool": "cpu"}
+    assert render(with_kuberay(**more, env_from_secrets=("a.b-1",), image_pull_secrets=("r",)), "1")
+
+
 RICH = RunConfig(
     name="rich",
     seed=3,
