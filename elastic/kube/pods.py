@@ -194,9 +194,12 @@ def _on_demand(kuberay: KubeRay) -> Object:
 
 def _of_workers(kuberay: KubeRay) -> Object:
     place = _with_gpus(kuberay, {_SPOT: "true"} if kuberay.spot else {}, kuberay.spot)
+    rules: list[Object] = []
+    if not kuberay.spot and _SPOT not in (kuberay.node_selector or {}):  # a label is all they are sure to have
+        rules.append({"key": _SPOT, "operator": "DoesNotExist"})
     if kuberay.spare_pool:  # else they would take the place of spares, which have no other
-        place |= _only_where({"key": _POOL, "operator": "NotIn", "values": [kuberay.spare_pool]})
-    return place
+        rules.append({"key": _POOL, "operator": "NotIn", "values": [kuberay.spare_pool]})
+    return place | (_only_where(*rules) if rules else {})
 
 
 def _of_spares(kuberay: KubeRay) -> Object:
@@ -223,8 +226,8 @@ def _toleration(taint: str) -> Object:
     return said | {"operator": "Equal" if "value" in said else "Exists"}
 
 
-def _only_where(rule: Object) -> Object:
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+def _only_where(*rules: Object) -> Object:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": list(rules)}]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 

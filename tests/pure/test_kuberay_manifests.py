@@ -155,6 +155,18 @@ def test_spot_machines_are_for_workers_only():
         assert pod["nodeSelector"] == {"cloud.google.com/gke-nodepool": "cpu"} and "tolerations" not in pod
 
 
+def test_workers_that_are_on_demand_are_on_no_spot_machine():
+    def rules(**changes: Any) -> list[Any]:
+        place = trainer(with_kuberay(accelerator="nvidia-h100-80gb", **changes)).get("affinity", {}).get("nodeAffinity")
+        return place["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] if place else []
+
+    never = {"key": "cloud.google.com/gke-spot", "operator": "DoesNotExist"}
+    nor = {"key": "cloud.google.com/gke-nodepool", "operator": "NotIn", "values": ["reserve"]}
+    assert rules() == [{"matchExpressions": [never]}]
+    assert rules(spare_pool="reserve") == [{"matchExpressions": [never, nor]}], "in one term: both hold"
+    assert rules(spot=True) == rules(node_selector={"cloud.google.com/gke-spot": "true"}) == []
+
+
 def test_spares_with_a_pool_have_a_group_of_their_own_that_the_program_does_not_wait_for():
     spec = cluster(with_kuberay(spot=True, spare_pool="reserve", accelerator="nvidia-h100-80gb"))
     _, workers, spares = spec["workerGroupSpecs"]
@@ -178,7 +190,7 @@ def test_spares_with_a_pool_have_a_group_of_their_own_that_the_program_does_not_
 
 def test_without_a_pool_for_them_spares_are_more_machines_of_the_workers():
     assert [group["groupName"] for group in cluster(CONFIG)["workerGroupSpecs"]] == ["supervisor", "workers"]
-    assert "affinity" not in trainer(CONFIG)
+    assert "gke-nodepool" not in str(trainer(CONFIG))
 
 
 def test_a_pool_for_spares_that_nobody_asks_for_is_refused():
