@@ -39,7 +39,8 @@ def render(file: Path | None, assignments: tuple[str, ...], out: Path | None) ->
     out.mkdir(parents=True, exist_ok=True)
     for name in sorted(manifests.FILES - set(objects)):
         path = out / f"{name}.yaml"
-        if path.exists() and manifests.is_ours(path.read_text()):  # rights would be applied again with the folder
+        # Rights would be applied again with the folder; what is no text is not ours.
+        if path.exists() and manifests.is_ours(path.read_text(errors="replace")):
             path.unlink()
             click.echo(f"{path} (deleted: not rendered any more)")
     for name, one in objects.items():

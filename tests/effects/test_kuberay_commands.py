@@ -65,6 +65,16 @@ def test_what_is_rendered_no_more_is_there_no_more(run_yaml, tmp_path):
     assert all(f"{out / name} (deleted: not rendered any more)" in told for name in gone)
 
 
+def test_what_somebody_else_has_put_there_stays_whatever_it_is(run_yaml, tmp_path):
+    out = tmp_path / "k8s"
+    out.mkdir()
+    theirs = {"priority.yaml": b"\xff\xfe", "raycluster.yaml": b"kind: RayCluster\n"}
+    for name, content in theirs.items():
+        (out / name).write_bytes(content)
+    elastic("kuberay", "render", "--config", run_yaml, "--set", "kuberay.node_rights=false", "--out", out)
+    assert {name: (out / name).read_bytes() for name in theirs} == theirs
+
+
 def test_without_a_folder_all_is_printed(run_yaml):
     objects = list(yaml.safe_load_all(elastic("kuberay", "render", "--config", run_yaml)))
     assert [one["kind"] for one in objects][-1] == "RayJob"
