@@ -9,6 +9,8 @@ import click
 from elastic.commands.style import UNSOUND, json_option, tell
 from elastic.errors import ElasticError
 
+_SUFFIXES = (".yaml", ".yml")  # of manifests, as kubectl takes them of a folder
+
 
 @click.group()
 def kuberay() -> None:
@@ -68,7 +70,7 @@ def validate(files: tuple[Path, ...], crds: Path | None, kubeconfig: str | None,
     if unjudged:
         click.echo(f"not judged, for want of the package common-expression-language: {'; '.join(unjudged)}", err=True)
     if facts["undefined"]:
-        click.echo(f"not judged, since --crds has no definition of them: {'; '.join(facts['undefined'])}", err=True)
+        click.echo(f"not judged, for want of their definitions: {'; '.join(facts['undefined'])}", err=True)
     _warn_of(facts["placeholders"])
     if as_json:
         tell(facts, as_json)
@@ -104,9 +106,9 @@ def _found(files: tuple[Path, ...]) -> list[Any]:
         if not path.is_dir():
             found.append(Path("/dev/stdin") if str(path) == "-" else path)
             continue
-        found += [one for one in sorted(path.rglob("*.yaml")) if not _is_other(one)]
+        found += [one for one in sorted(path.rglob("*.y*ml")) if one.suffix in _SUFFIXES and not _is_other(one)]
     return found
 
 
 def _is_other(path: Path) -> bool:
-    return path.name in ("kustomization.yaml", "run.yaml", "elastic-rules.yaml") or path.name.endswith("-patch.yaml")
+    return path.stem in ("kustomization", "run", "elastic-rules") or path.stem.endswith("-patch")

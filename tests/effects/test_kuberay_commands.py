@@ -134,6 +134,18 @@ def test_the_whole_folder_of_manifests_is_judged_and_kinds_of_others_are_named(r
     assert facts["problems"] == [] and f"{facts['objects']} objects are valid" in told.stdout
 
 
+def test_no_manifest_of_a_folder_is_passed_over(tmp_path, read_once):
+    """Which kubectl would apply with the others; what is for Kustomize is none, by either name."""
+    pytest.importorskip("kubernetes")
+    (tmp_path / "a.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}")
+    (tmp_path / "b.yml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: b}, dat: {}}")
+    for name in ("kustomization.yml", "b-patch.yml", "b.yaml.bak"):
+        (tmp_path / name).write_text("{a: 1}")
+    done = CliRunner().invoke(cli, ["kuberay", "validate", str(tmp_path), "--crds", str(read_once)])
+    assert done.exit_code == 3 and "ConfigMap b: dat: there is no such field" in done.stderr
+    assert done.stderr.endswith("1 problems in 2 objects\n")
+
+
 @pytest.mark.parametrize("kind", ["ray.io/v2 RayJob", "v1 RayJob", "scheduling.k8s.io/v1 PriorityClasses"])
 def test_a_kind_that_should_be_defined_is_a_problem(tmp_path, read_once, kind):
     pytest.importorskip("kubernetes")
