@@ -186,7 +186,7 @@ def _value(hint: Any, item: Any, path: str) -> Any:
     for option in options:
         try:
             return _converted(option, given.value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
     raise SettingError(f"{given.source}: {path}={given.value!r} must be {_described(hint)}")
 

@@ -272,7 +272,7 @@ def _key(path: str) -> str:
 def _converted(path: str, value: Any, to: str, convert: Callable[[Any], Any]) -> Any:
     try:
         return convert(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise SettingError(f"{path}={value!r} is no value for {to}") from error
 
 
@@ -280,7 +280,7 @@ def _put(result: Translation, path: str, moved: Moved, value: Any) -> None:
     new = _converted(path, value, moved.to, moved.convert)
     section, _, knob = moved.to.rpartition(".")
     there = _at(result.config, section)
-    if there.get(knob, new) != new:
+    if knob in there and there[knob] != new:
         raise SettingError(f"{path}={value!r}: {moved.to} is {there[knob]!r} by another key of the file")
     there[knob] = new
 

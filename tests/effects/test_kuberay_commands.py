@@ -293,6 +293,20 @@ def test_values_of_the_supervisor_are_translated(tmp_path):
     assert "sensor.port" in found["not_needed"] and "workload.flags.frobnicate" in found["not_known"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("heartbeat_timeout_s: .nan", "limits.heartbeat_timeout_s=nan must be a number"),
+        (f"heartbeat_timeout_s: 1{'0' * 400}", "is no value for limits.heartbeat_timeout_s"),
+        ("topk_ckpt: .inf", "topk_ckpt=inf is no value for checkpoint.keep"),
+    ],
+)
+def test_a_value_that_is_no_number_of_ours_is_refused(tmp_path, text, said):
+    (tmp_path / "values.yaml").write_text(text)
+    with pytest.raises(SettingError, match=said):
+        elastic("config", "--from-google", tmp_path / "values.yaml")
+
+
 def test_a_value_that_cannot_work_here_is_refused(tmp_path):
     (tmp_path / "values.yaml").write_text("heartbeat_timeout_s: 0.1\n")
     with pytest.raises(SettingError, match="Limits.heartbeat_timeout_s=0.1 must be longer"):

@@ -193,6 +193,11 @@ def test_a_list_has_any_length_and_one_kind():
             configured({"kuberay": {"tolerations": Given(wrong, "x")}})
 
 
+def test_a_number_that_no_float_holds_is_refused():
+    with pytest.raises(SettingError, match=r"^x: limits.lease_s=1000.* must be a number"):
+        configured({"limits": {"lease_s": Given(10**400, "x")}})
+
+
 def test_a_section_that_is_off_is_one_line():
     knobs = {knob.path: knob.value for knob in effective(RunConfig(), {})}
     assert knobs["checkpoint"] is None and "checkpoint.peers" not in knobs
