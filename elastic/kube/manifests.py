@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
@@ -22,6 +23,7 @@ IMAGE = "ray-elastic"
 LONGEST_NAME = 47
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_WORDS = re.compile(r"[\w@%+=:,./ -]*", re.ASCII)  # that mean the same to whichever shell
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _A_LABEL = "letters, digits, dash, dot and underscore, 63 of them at most, as labels of Kubernetes are"
 _A_VARIABLE = "letters, digits, underscore, dash and dot, and no digit in front, as a variable is"
@@ -53,7 +55,7 @@ def render(config: RunConfig, version: str) -> dict[str, Object]:
             f"name={run!r} must be lower case letters, digits and dashes, begin with a letter, and have at most "
             f"{LONGEST_NAME} of them: objects on Kubernetes are named after it"
         )
-    if not kuberay.entrypoint and not kuberay.interactive:
+    if not kuberay.entrypoint.strip() and not kuberay.interactive:
         raise SettingError("KubeRay.entrypoint is empty: give the command to run, or `interactive: true`")
     for knob, word, what in _strange(kuberay):
         raise SettingError(f"KubeRay.{knob}={word!r} must be {what}")
@@ -218,7 +220,7 @@ def _job(config: RunConfig, kuberay: KubeRay, spec: Object, image: str) -> Objec
         str(config.name),
         config,
         spec={
-            "entrypoint": kuberay.entrypoint,
+            "entrypoint": _command(kuberay.entrypoint.strip()),
             "submissionMode": "K8sJobMode",
             "submitterConfig": {"backoffLimit": 3},
             **_submitter(kuberay, image),
@@ -229,6 +231,11 @@ def _job(config: RunConfig, kuberay: KubeRay, spec: Object, image: str) -> Objec
             "rayClusterSpec": spec,
         },
     )
+
+
+def _command(entrypoint: str) -> str:
+    """What the head's shell is to read: the operator puts it into a line of the submitter's, which reads it before."""
+    return entrypoint if _WORDS.fullmatch(entrypoint) else f"sh -c {shlex.quote(entrypoint)}"
 
 
 def _submitter(kuberay: KubeRay, image: str) -> Object:

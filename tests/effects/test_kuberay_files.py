@@ -1,5 +1,6 @@
 """The manifests that are checked in: written from the settings beside them, the same by Kustomize, and valid."""
 
+import os
 import re
 import shlex
 import shutil
@@ -14,8 +15,10 @@ import yaml
 from ray.scripts.scripts import cli as ray_cli
 
 from elastic.cli import cli
+from elastic.knobs import RunConfig
 from elastic.kube import builtin, validate
-from elastic.kube.manifests import documents
+from elastic.kube.manifests import documents, render
+from elastic.settings import KubeRay
 from tests.cluster.standin_pods import (
     environment_of,
     hook_of,
@@ -159,6 +162,40 @@ def test_every_folder_that_the_run_is_told_of_is_mounted(folder, variant):
     mounts = {mount["mountPath"] for pod in pods for mount in ray_container(pod)["volumeMounts"]} | {"/dev/shm"}  # noqa: S108
     told = list(paths(yaml.safe_load(found["config"]["data"]["run.yaml"])))
     assert [one for one in told if not any(PurePosixPath(one).is_relative_to(mount) for mount in mounts)] == []
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "printed"),
+    [
+        ("echo plain  words --lr=1e-3 a/b.py:f", "plain words --lr=1e-3 a/b.py:f"),
+        ("echo 'two  words' \"it's\"", "two  words it's"),
+        ("echo $WHERE", "head"),
+        ("echo '$WHERE'", "$WHERE"),
+        ("echo first && echo $WHERE; echo last | cat", "first\nhead\nlast"),
+        ("echo one \\\n  two\necho $WHERE", "one two\nhead"),
+        ("WHERE=here sh -c 'echo $WHERE'\n", "here"),
+        ("echo * # which ones", "*"),
+    ],
+)
+def test_the_entrypoint_is_read_by_the_shell_of_the_head_alone(tmp_path, entrypoint, printed):
+    """The operator puts it into a line that bash reads on the submitter; Ray quotes the words that come of it."""
+    config = RunConfig(name="llama", kuberay=KubeRay(entrypoint=entrypoint, gpus_per_node=0))
+    job = render(config, "1")["rayjob"]["spec"]
+    (tmp_path / "ray").write_text(f"#!{sys.executable}\nimport shlex, sys\nprint(shlex.join(sys.argv[4:]))\n")
+    (tmp_path / "ray").chmod(0o755)
+    line = f"if ! false ; then ray job submit -- {job['entrypoint'].strip()} ; fi ; true"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    def ran(*command: str, where: str) -> str:
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WHERE": where}
+        done = subprocess.run(
+            command, env=environment, cwd=empty, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True
+        )
+        return done.stdout.decode().strip()
+
+    submitted = ran("/bin/bash", "-ce", line, where="submitter")
+    assert ran("/bin/sh", "-c", submitted, where="head") == printed, submitted
 
 
 def test_a_hook_that_hangs_is_ended(tmp_path):

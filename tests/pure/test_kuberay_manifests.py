@@ -609,6 +609,7 @@ def test_a_name_ends_where_its_line_does(changes):
         ({"name": "llama\n"}, r"name='llama\\n' must be lower case"),
         ({"kuberay": None}, "there is no section `kuberay`"),
         ({"kuberay": KubeRay()}, "KubeRay.entrypoint is empty"),
+        ({"kuberay": KubeRay(entrypoint=" \n")}, "KubeRay.entrypoint is empty"),
     ],
 )
 def test_what_cannot_be_rendered_is_refused(changes, said):
