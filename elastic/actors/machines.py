@@ -45,6 +45,7 @@ _LOOK_S = 2.0
 _END_S = 15.0
 _NODES_REST = 50  # a look at all nodes of a cluster, times so much, is how long the next one waits
 _RIGHTS_S = 60.0  # rights may be given, or an authorizer be away, while a run goes on
+_LEFT = "marks of this run may be left: kubectl get nodes -o yaml"
 _IN_CLUSTER, _CLUSTER = "KUBERNETES_SERVICE_HOST", "RAY_CLUSTER_NAME"  # set by Kubernetes, and by KubeRay's operator
 
 
@@ -106,7 +107,14 @@ class Machines:
     def close(self) -> None:
         self._is_closed.set()
         self._thread.join(_END_S)
+        if self._thread.is_alive() and self._may_have_marks:
+            log.warning("machines: Kubernetes has not answered for %g s: %s", _END_S, _LEFT)
         self._client.close()
+
+    @property
+    def _may_have_marks(self) -> bool:
+        """That nobody else would take away: of a run that goes on elsewhere they stay."""
+        return self._may_touch_nodes and self._state is not None and self._state.phase is Phase.ENDED
 
     def _keep(self) -> None:
         while not self._is_closed.wait(self._look_s):
@@ -116,7 +124,7 @@ class Machines:
                     self._look(state)
                 except Exception as error:  # a mistake here costs remediation, and must not cost the run
                     self._note(error)
-        if self._state is not None and self._state.phase is Phase.ENDED:
+        if self._may_have_marks:
             self._give_back()
 
     def _look(self, state: RunState) -> None:
@@ -152,13 +160,11 @@ class Machines:
 
     def _give_back(self) -> None:
         """No later look would end the quarantines of a run that is over; those for good stay."""
-        if not self._may_touch_nodes:
-            return
         deadline_s = time.monotonic() + _END_S
         try:
             orders = given_back(self._run, self._client.machines())
         except KubeError as error:
-            log.warning("machines: %s: marks of this run may be left: kubectl get nodes -o yaml", error)
+            log.warning("machines: %s: %s", error, _LEFT)
             return
         for order in orders:
             try:

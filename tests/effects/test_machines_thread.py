@@ -360,6 +360,16 @@ def test_a_mark_that_could_not_be_taken_away_is_told_of_with_what_to_do(keep, ca
     assert [line for line in caplog.messages if "kubectl taint nodes m0 elastic.quarantine/default.llama-" in line]
 
 
+@pytest.mark.parametrize(("phase", "is_told"), [(Phase.ENDED, True), (Phase.RUNNING, False)])
+def test_marks_that_nobody_could_take_away_in_time_are_told_of(keep, caplog, monkeypatch, phase, is_told):
+    monkeypatch.setattr(machines, "_END_S", 0.1)
+    kept = keep(Server(nodes_s=1.0), replace(STATE, phase=phase))
+    kept.until(lambda: "pods" in kept.server.names())
+    kept.machines.close()
+    assert bool([line for line in caplog.messages if "marks of this run may be left" in line]) is is_told
+    kept.machines._thread.join(WAIT_S)
+
+
 def test_taints_become_notices(keep):
     leaving = (Taint(key="cloud.google.com/impending-node-termination"),)
     kept = keep(Server(taints=leaving), STATE)
