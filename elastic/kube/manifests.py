@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
@@ -155,10 +156,18 @@ def _variables(section: Any, prefix: str, given: Any) -> Iterator[tuple[str, str
             inner = list(_variables(value, f"{where}__", item if isinstance(item, Mapping) else {}))
             if not inner and getattr(default, one.name) is None:  # on, although all in it is as by default
                 first = fields(value)[0].name
-                inner = [(f"{where}__{first.upper()}", json.dumps(getattr(value, first)))]
+                inner = [(f"{where}__{first.upper()}", _in_a_variable(getattr(value, first)))]
             yield from inner
         elif value != getattr(default, one.name) or (item is not None and _is_knob(section, one.name)):
-            yield where, json.dumps(dict(value) if isinstance(value, Mapping) else value)
+            yield where, _in_a_variable(dict(value) if isinstance(value, Mapping) else value)
+
+
+def _in_a_variable(value: Any) -> str:
+    """On one line, as YAML reads it: characters that JSON writes as two halves would be two there, and none at all."""
+    text = json.dumps(value)
+    return (
+        text if "\\ud" not in text else str(yaml.safe_dump(value, default_flow_style=True, width=sys.maxsize)).strip()
+    )
 
 
 def _is_knob(section: Any, name: str) -> bool:

@@ -667,6 +667,8 @@ RICH = RunConfig(
         RICH,
         RunConfig(),
         RunConfig(checkpoint=Checkpoint()),
+        replace(RICH, run_dir="/runs/\U0001f680 \u2028\\ud83d: 'x'"),
+        replace(RICH, scaling=replace(RICH.scaling, label_selector={"\U0001f680": "a, b", "c": "1"})),
         replace(RICH, kuberay=KUBERAY),
         replace(RICH, kuberay=replace(KUBERAY, env={"A": "1"}, tolerations=("a:NoSchedule",), env_from_secrets=("s",))),
     ],
