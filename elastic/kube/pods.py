@@ -79,8 +79,9 @@ def of_cluster(config: RunConfig, kuberay: KubeRay, what: str) -> str:
 
 
 def priority_class(config: RunConfig, kuberay: KubeRay) -> str:
-    """Named after its value, too: none can be changed."""
-    return of_cluster(config, kuberay, str(kuberay.class_value).replace("-", "n"))
+    """Named after its value, too: none can be changed. Names that begin with `system-` are for Kubernetes itself."""
+    name = of_cluster(config, kuberay, str(kuberay.class_value).replace("-", "n"))
+    return f"elastic.{name}" if name.startswith("system-") else name
 
 
 def _group(name: str, role: str, low: int, high: int, template: Object) -> Object:

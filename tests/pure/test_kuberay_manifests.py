@@ -536,6 +536,12 @@ def test_runs_share_no_object_of_the_whole_cluster(one, other):
     assert not names_of_all(**one) & names_of_all(**other)
 
 
+def test_no_class_has_a_name_that_is_kept_for_the_system():
+    objects = render(with_kuberay(namespace="system-ml"), "1")
+    assert objects["priority"]["metadata"]["name"] == "elastic.system-ml.llama.1000"
+    assert trainer(with_kuberay(namespace="system-ml"))["priorityClassName"] == "elastic.system-ml.llama.1000"
+
+
 def test_another_priority_is_another_class_since_none_can_be_changed():
     before, after = (render(with_kuberay(priority=value), "1") for value in (1000, -5))
     names = [objects["priority"]["metadata"]["name"] for objects in (before, after)]
