@@ -1,12 +1,13 @@
 """Effect. `elastic submit`: a job on a Ray cluster, through its dashboard, with the settings of a run."""
 
+import contextlib
 import os
 import queue
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from elastic.commands.patience import answer
 from elastic.commands.style import UNSOUND, json_option, tell_json, timeout_option
 from elastic.errors import ElasticError, NoClusterError, SettingError
 
+_VARIABLE = "RAY_API_SERVER_ADDRESS"
 _LATE_S = 30.0
 _NOT_TAKEN = "the job was not taken ({}): check --working-dir, --pip and --env"
 _QUIET_S = 10.0  # a log that says nothing for so long may be one that nobody sends any more
@@ -103,10 +105,25 @@ def _client(address: str | None, timeout_s: float) -> Any:
 
     from elastic.knobs import redacted
 
-    where = address or os.environ.get("RAY_API_SERVER_ADDRESS") or "http://127.0.0.1:8265"
+    where = address or os.environ.get(_VARIABLE) or "http://127.0.0.1:8265"
     shown = redacted(where).replace("{", "{{").replace("}", "}}")
     otherwise = f"no dashboard takes jobs at {shown} ({{}}): check --address, as in http://head:8265"
-    return _asked(lambda: JobSubmissionClient(where), timeout_s, otherwise)
+    with _said_to_ray(where):
+        return _asked(lambda: JobSubmissionClient(where), timeout_s, otherwise)
+
+
+@contextlib.contextmanager
+def _said_to_ray(where: str) -> Iterator[None]:
+    """Ray's client heeds this variable, and RAY_ADDRESS where there is none, before the address that it is given."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = where
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
 
 
 def _settings(file: Path | None, assignments: tuple[str, ...], name: str | None) -> dict[str, str]:

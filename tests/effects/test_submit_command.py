@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -202,6 +203,17 @@ def test_nor_where_the_log_breaks_off(monkeypatch):
 
     done = run(monkeypatch, Refusing(), "--", "x")
     assert "(502, message='Bad Gateway', url='http://***@head/api/jobs')" in str(done.exception)
+
+
+def test_the_address_that_is_given_is_the_one_that_is_asked(monkeypatch):
+    """Ray's own client would submit the job to the cluster that a variable names."""
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:3")
+    assert "address: http://127.0.0.1:1" in told_of("http://127.0.0.1:1")
+    assert "RAY_API_SERVER_ADDRESS" not in os.environ
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:2")
+    assert "address: http://127.0.0.1:1" in told_of("http://127.0.0.1:1")
+    assert "address: http://127.0.0.1:2" in told_of("")
+    assert os.environ["RAY_API_SERVER_ADDRESS"] == "http://127.0.0.1:2"
 
 
 def test_half_an_address_is_told_of_too():
