@@ -71,11 +71,11 @@ def _require(address: str | None, scaling: Scaling) -> None:
 def _listens(address: str) -> bool:
     """Whether anybody accepts connections there; Ray itself would try for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal():
         return True  # "auto" and the like: for Ray to resolve
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name with two dots in a row is none
         log.debug("nobody listens at %s: %s", address, error)
         return False
     return True
