@@ -93,6 +93,7 @@ class Machines:
         self._may_touch_nodes = kuberay.node_rights
         self._machines: Mapping[str, Machine] = {}
         self._nodes_due_s, self._is_refused = 0.0, False  # due by time.monotonic
+        self._is_blind = False  # nodes may be looked at, and cannot be now
         if not kuberay.node_rights:
             log.info("machines: kuberay.node_rights is off: nodes are not cordoned, bad ones are kept out by Ray alone")
         self._troubles: set[str] = set()  # that were told of since the last look that did all it had to
@@ -147,8 +148,10 @@ class Machines:
         except KubeError as error:
             self._note(error)
             return
-        is_done = True
+        is_done = not self._is_blind
         for order in orders:
+            if self._is_blind and isinstance(order, Replace):
+                continue  # a machine is cordoned first: its next pod could come there again
             try:
                 self._carry_out(order)
             except Exception as error:  # the next look finds it undone; what is only told is told now, whatever it was
@@ -182,15 +185,21 @@ class Machines:
         return Seen(group=groups[GROUP], spares=groups.get(SPARES), pods=pods, machines=self._nodes())
 
     def _nodes(self) -> Mapping[str, Machine]:
-        """Those of the cluster as they were seen last; none while nobody may, which is asked again now and then."""
+        """Those of the cluster as they were seen last; none while nobody may, which is asked again now and then.
+
+        None either while their list fails, which is longer than all else, and holds back nothing else.
+        """
         if not self._may_touch_nodes or time.monotonic() < self._nodes_due_s:
             return self._machines
-        began_s = time.monotonic()
+        began_s, self._is_blind = time.monotonic(), False
         try:
             self._machines = {one.name: one for one in self._client.machines()}
         except KubeError as error:
             if error.why is not Why.FORBIDDEN:
-                raise
+                self._note(error)
+                ended_s = time.monotonic()  # half of the time is left for the rest
+                self._machines, self._is_blind, self._nodes_due_s = {}, True, 2 * ended_s - began_s
+                return self._machines
             if not self._is_refused:
                 log.warning("machines: %s: nodes are not cordoned, bad ones are kept out by Ray alone", error)
             self._machines, self._is_refused, self._nodes_due_s = {}, True, began_s + _RIGHTS_S

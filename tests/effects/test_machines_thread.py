@@ -254,6 +254,22 @@ def test_nodes_of_a_large_cluster_are_looked_at_less_often_and_remembered_meanwh
     assert "machines" in after[after.index("quarantine") :][:6], "what was written is looked at again"
 
 
+@pytest.mark.parametrize("why", [Why.BUSY, Why.UNREACHABLE, Why.GARBLED])
+def test_a_list_of_nodes_that_fails_holds_back_what_needs_none(keep, caplog, why):
+    """Of a large cluster it is long, and servers refuse such calls first; only who cordons first may replace."""
+    caplog.set_level(logging.INFO, "elastic")
+    kept = keep(Server(replicas=0, fails={"machines": why}), BAD, autoscale=False)
+    kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") > 5)
+    assert ("scale", "workers", 1, frozenset()) in kept.server.calls and "replace_pods" not in kept.server.names()
+    assert len([line for line in caplog.messages if "training goes on" in line]) == 1
+    assert not [line for line in caplog.messages if "answers again" in line]
+    kept.server.fails.clear()
+    kept.until(lambda: "replace_pods" in kept.server.names())
+    names = [call[0] for call in kept.server.calls]
+    assert names.index("quarantine") < names.index("replace_pods")
+    assert len([line for line in caplog.messages if "answers again" in line]) == 1
+
+
 def test_a_token_that_is_not_taken_now_may_be_later(keep):
     kept = keep(Server(fails={"machines": Why.UNKNOWN}), BAD)
     kept.until(lambda: [call[0] for call in kept.server.calls].count("machines") > 5)
