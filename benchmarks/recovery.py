@@ -32,6 +32,7 @@ from benchmarks.systems import DEFAULT, SETTINGS, SYSTEMS, versions
 from benchmarks.turns import Turn, played, turns
 
 NO_TIME = "the time that was set for all of them was over"
+_MEMORY = Path("/dev/shm")  # where a line of a step log is written, no disk that others keep busy is measured
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -93,10 +94,12 @@ def opened(settings: Settings, keep: Path | None) -> Iterator[Bench]:
     Args:
         keep: folder for them; None: one that is removed, as are those of benches that were killed.
     """
-    for left in Path(tempfile.gettempdir()).glob("recovery-[0-9]*-*"):
+    place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    for left in place.glob("recovery-[0-9]*-*"):
         if not Path("/proc", left.name.split("-")[1]).exists():
             shutil.rmtree(left, ignore_errors=True)
-    folder = keep.absolute() if keep is not None else Path(tempfile.mkdtemp(prefix=f"recovery-{os.getpid()}-"))
+    own = f"recovery-{os.getpid()}-"
+    folder = keep.absolute() if keep is not None else Path(tempfile.mkdtemp(prefix=own, dir=place))
     folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(settings, folder)
     try:

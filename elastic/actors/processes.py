@@ -47,12 +47,19 @@ def ended_among(processes: Iterable[Process], within_s: float) -> list[Process]:
     return [by_descriptor[descriptor] for descriptor, _ in poll.poll(within_s * 1000)]
 
 
-def process_state(pid: int) -> str:
-    """One letter of /proc/<pid>/stat, empty if it is gone."""
+def process_state(pid: int | str) -> str:
+    """One letter of /proc/<pid>/stat, empty if it is gone; of a thread: pid/task/tid."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether some thread of it waits so that no signal ends it (state D of proc(5)), as for a disk that is slow."""
+    with contextlib.suppress(OSError):
+        return any(process_state(f"{pid}/task/{thread}") == "D" for thread in os.listdir(f"/proc/{pid}/task"))
+    return False
 
 
 def ran_on_cpu_ns(pid: int) -> int:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic.actors.processes import Process, process_state, ran_on_cpu_ns, waited_for_cpu_ns
+from elastic.actors.processes import Process, process_state, ran_on_cpu_ns, waited_for_cpu_ns, waits_for_disk
 from elastic.control.flight import STOPPED, Reading
 from elastic.train.flight import Flight, read_page
 
 LOOK_S = 0.1  # from one look to the next
 _LATE_S = 2 * LOOK_S
 _LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be the machine that is slow
+_DISK_S = 5.0  # a disk that others keep busy may take seconds; a kill would have to wait for it, too
 _RUNS = "R"
 
 
@@ -21,6 +22,7 @@ class Watched:
         still_s: since its page last changed, as far as the monitor looked and the process could run.
         stopped_s: since the first look that found it stopped, if it has not run since. ran_ns: on a CPU, until then.
         waited_ns: what each of its threads had waited for a CPU when it was last looked at.
+        disk_s: waited for a disk since its page last changed, as far as that does not count.
     """
 
     pid: int
@@ -32,6 +34,7 @@ class Watched:
     stopped_s: float = 0.0
     ran_ns: int | None = None
     waited_ns: dict[int, int] = field(default_factory=dict)
+    disk_s: float = 0.0
 
     def look(self, elapsed_s: float) -> None:
         """Read its page and its state, `elapsed_s` after the last time."""
@@ -41,11 +44,13 @@ class Watched:
         self.state = _RUNS if is_known else process_state(self.pid)  # who moves on is not stopped: no need to look
         self._look_whether_stopped(elapsed_s)
         if has_moved:
-            self.still_s, self.waited_ns = 0.0, {}
+            self.still_s, self.waited_ns, self.disk_s = 0.0, {}, 0.0
             return
-        self.still_s += min(elapsed_s, _LATE_S)  # longer: this loop was late, not the worker
+        elapsed_s = min(elapsed_s, _LATE_S)  # longer: this loop was late, not the worker
+        self.still_s += elapsed_s
         if self.still_s > _LOADED_S:
-            self.still_s = max(_LOADED_S, self.still_s - self._starved_s())
+            hindered_s = max(self._starved_s(), self._on_disk_s(elapsed_s))
+            self.still_s = max(_LOADED_S, self.still_s - hindered_s)
 
     def _look_whether_stopped(self, elapsed_s: float) -> None:
         """Who stops and goes on between two looks has run: a signal that lets it go on wakes all its threads."""
@@ -69,6 +74,13 @@ class Watched:
             state=self.state,
             remark=flight.remark,
         )
+
+    def _on_disk_s(self, elapsed_s: float) -> float:
+        """How much of the time since the last look it waited for a disk, as far as that is forgiven."""
+        if self.disk_s >= _DISK_S or not waits_for_disk(self.pid):
+            return 0.0
+        self.disk_s += elapsed_s
+        return elapsed_s
 
     def _starved_s(self) -> float:
         """How long, since the last look, some thread of it wanted to run and got no CPU."""

@@ -11,7 +11,7 @@ import pytest
 from elastic.actors import monitor as monitor_module
 from elastic.actors import watched as watched_module
 from elastic.actors.monitor import HostMonitor
-from elastic.actors.processes import waited_for_cpu_ns
+from elastic.actors.processes import waited_for_cpu_ns, waits_for_disk
 from elastic.actors.stacks import NO_LIST, dump_stacks
 from elastic.control import events as ev
 from elastic.control.flight import Flying
@@ -195,6 +195,39 @@ def test_a_monitor_that_was_late_does_not_count_its_own_absence(path):
     """Its host was suspended, or it got no CPU: the worker may have got none either."""
     assert watched(path, (True, 0.1), (False, 0.1), (False, 60.0)).still_s == pytest.approx(0.3)
     assert watched(path, (True, 0.1), (False, 60.0), (True, 0.1)).still_s == 0.0
+
+
+def wait_in_the_kernel(pipe, path):
+    """A vfork is such a wait: it lasts until the child has opened a pipe that nobody writes to."""
+    page = FlightPage(path)
+    page.note(Flying.COMPUTING)
+    opens = [(os.POSIX_SPAWN_OPEN, 9, pipe.recv(), os.O_RDONLY, 0)]
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=opens)
+    page.note(Flying.REDUCING)
+    time.sleep(LONG_S)
+
+
+def test_who_waits_for_a_disk_is_forgiven_some_seconds_and_no_more(path, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with child(wait_in_the_kernel, path) as (process, pipe):
+        eventually(lambda: read_page(path) is not None, "it has begun")
+        assert not waits_for_disk(process.pid)
+        pipe.send(str(fifo))
+        eventually(lambda: waits_for_disk(process.pid), "it waits, and no signal ends that")
+        one = watched_module.Watched(process.pid, None, path)
+        for _ in range(50):
+            one.look(0.1)
+        assert one.still_s <= 0.3
+        for _ in range(20):
+            one.look(0.1)
+        assert one.still_s > 1.0, "a disk that never answers is a hang"
+        fifo.open("w").close()
+        eventually(lambda: read_page(path).phase is Flying.REDUCING, "it goes on")
+        one.look(0.1)
+        assert (one.still_s, one.disk_s) == (0.0, 0.0)
+        pid = process.pid
+    assert not waits_for_disk(pid), "it has ended"
 
 
 def test_a_worker_that_waits_for_a_cpu_does_not_stand_still(path, monkeypatch):
