@@ -16,6 +16,8 @@ _HOOK_S, _LONGEST_HOOK_S = 5, 15  # the preStop hook: an interpreter that import
 _END_S = 5  # of a raylet, once its node is drained
 _ON_DEMAND_GRACE_S = 60  # of pods that are on no spot machine
 _IDLE_DRAIN_S = 5  # of raylets that no worker is on
+# Ray's own is 15: whatever else runs on a node would go before training; and a pod has no right to change it later.
+_NICENESS = "RAY_worker_niceness"
 _DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"  # how long a raylet that is told to end leaves those that it runs
 _SPOT, _POOL = "cloud.google.com/gke-spot", "cloud.google.com/gke-nodepool"
 # A node that is gone is found out about in 3 s, not in a minute (docs/faults.md).
@@ -129,7 +131,7 @@ def _supervisor(config: RunConfig, kuberay: KubeRay, image: str) -> Object:
     container = {
         "name": "ray-worker",
         "image": image,
-        "env": [{"name": _DRAIN, "value": str(_IDLE_DRAIN_S)}],
+        "env": [{"name": _DRAIN, "value": str(_IDLE_DRAIN_S)}, {"name": _NICENESS, "value": "0"}],
         "resources": _amounts({"cpu": f"{kuberay.head_cpus * 500}m", "memory": f"{kuberay.head_memory_gib * 512}Mi"}),
         "volumeMounts": [],
     }
@@ -152,6 +154,7 @@ def _trainer(config: RunConfig, kuberay: KubeRay, plan: Shape, image: str, place
         "env": [
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": _DRAIN, "value": str(drain_s)},
+            {"name": _NICENESS, "value": "0"},
         ],
         "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", _hook(kuberay)]}}},
         "ports": [{"containerPort": 8080, "name": "metrics"}],
