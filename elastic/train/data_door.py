@@ -91,7 +91,8 @@ class DataDoor:
 
         Args:
             dataset: `dataset.stream(index, count, epoch)` gives the `index`-th of `count` parts of the data, at its
-                beginning: iterable, with state_dict() and load_state_dict(), and the same on every worker.
+                beginning: iterable, with state_dict() and load_state_dict(), and the same on every worker. Or an
+                iterable dataset as Hugging Face's are: with shard(num_shards, index), and maybe set_epoch(epoch).
             batch_size: see `batches`; a multiple of micro_batch_size.
             micro_batch_size: samples of one forward; the last of a stream is as short as what is left.
             streams: how many parts; the same for the whole run, later lives too, and no fewer than a step has

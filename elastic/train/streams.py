@@ -7,6 +7,7 @@ streams anew and go on where the last committed step has left them.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -232,11 +233,39 @@ class Streams(Source):
     def _reader(self, dataset: Any, stream: int) -> Reader:
         plan = self._empty_plan
         return Reader(
-            lambda epoch: dataset.stream(stream, plan.streams, epoch),
+            lambda epoch: opener(dataset)(stream, plan.streams, epoch),
             f"stream {stream} of {plan.streams} of {type(dataset).__name__}",
             plan.micro_batch_size,
             seed_of(plan.seed, stream),
         )
+
+
+def opener(dataset: Any) -> Callable[[int, int, int], Any]:
+    """(index, count, epoch) -> that part of a dataset, at its beginning.
+
+    Raises:
+        SettingError: it can not be divided.
+    """
+    if _has(dataset, "stream"):
+        return dataset.stream  # type: ignore[no-any-return]
+    if _has(dataset, "shard", "state_dict", "load_state_dict"):  # as iterable datasets of Hugging Face
+        return partial(_shard, dataset)
+    raise SettingError(
+        f"session.streams needs a dataset with stream(index, count, epoch), or with shard(num_shards, index) and "
+        f"state_dict(), got {type(dataset).__name__}: a plain iterable can neither be divided nor taken up again where "
+        "it was left"
+    )
+
+
+def _shard(dataset: Any, index: int, count: int, epoch: int) -> Any:
+    part = dataset.shard(num_shards=count, index=index)
+    if _has(part, "set_epoch"):
+        part.set_epoch(epoch)
+    return part
+
+
+def _has(thing: Any, *names: str) -> bool:
+    return all(callable(getattr(thing, name, None)) for name in names)
 
 
 def make_streams(
@@ -249,11 +278,7 @@ def make_streams(
     collate: Callable[[list[Any]], Any] | None,
 ) -> Streams:
     """See `Session.streams`."""
-    if not callable(getattr(dataset, "stream", None)):
-        raise SettingError(
-            f"session.streams needs a dataset with stream(index, count, epoch), got {type(dataset).__name__}: a plain "
-            "iterable can neither be divided nor taken up again where it was left"
-        )
+    opener(dataset)
     size, micro_batch = batch_sizes(batch_size, micro_batch_size)
     if streams is None and not isinstance(batch_size, int):
         raise SettingError(f"session.streams(batch_size={batch_size}): say how many streams, e.g. streams=64")

@@ -245,6 +245,55 @@ def test_a_stream_without_state_is_refused():
         Fellow(Parts(kind=lambda index, epoch, length: iter([1])))
 
 
+class Sharded:
+    """Divides itself as iterable datasets of Hugging Face do."""
+
+    def __init__(self, index=0):
+        self.index = index
+
+    def shard(self, num_shards, index):
+        assert num_shards == len(LENGTHS)
+        return Sharded(index)
+
+    def set_epoch(self, epoch):
+        self.part = Counting(self.index, epoch, LENGTHS[self.index])
+
+    def __iter__(self):
+        return iter(self.part)
+
+    def state_dict(self):
+        return self.part.state_dict()
+
+    def load_state_dict(self, state):
+        self.part.load_state_dict(state)
+
+
+def test_a_dataset_that_divides_itself_by_shards_is_read_as_one_with_streams():
+    fellows = [Fellow(Sharded()) for _ in range(2)]
+    assert [committed_step(*fellows) for _ in range(8)] == alone(8)
+
+
+def test_a_dataset_of_hugging_face_goes_on_where_another_reader_has_left_it(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
+    for part in range(3):
+        lines = "".join(f"{part}-{line}\n" for line in range(LENGTHS[part]))
+        (tmp_path / f"{part}.txt").write_text(lines)
+    files = sorted(map(str, tmp_path.glob("*.txt")))
+
+    def fellow():
+        found = datasets.load_dataset("text", data_files=files, split="train", streaming=True, cache_dir=str(tmp_path))
+        return Fellow(found, collate=lambda rows: [row["text"] for row in rows])
+
+    first, second = fellow(), fellow()
+    read = [*committed_step(first, second), *committed_step(second, first)]
+    late = fellow()
+    state = first.streams.tracked["elastic.streams"].state_dict()
+    late.streams.tracked["elastic.streams"].load_state_dict(state)
+    while len(read) < sum(LENGTHS):
+        read += committed_step(late)
+    assert sorted(read) == sorted(f"{part}-{line}" for part in range(3) for line in range(LENGTHS[part]))
+
+
 def test_a_plain_iterable_is_refused_with_the_reason():
     with pytest.raises(SettingError, match="neither be divided nor taken up again where it was left"):
         streams_of([1, 2, 3])
