@@ -74,13 +74,15 @@ class Progress:
         until_s = min(until_s, self.scenario.end_s)
         for change_s in sorted((self.slow_until_s, self.held_until_s, self.storage_down_until_s)):
             if self.now_s < change_s < until_s:
-                self._pass(change_s - self.now_s)
-        self._pass(until_s - self.now_s)
+                self._pass(change_s)
+        self._pass(until_s)
 
-    def _pass(self, seconds: float) -> None:
+    def _pass(self, until_s: float) -> None:
+        """Nothing changes on the way. Times are taken over as they are: a sum that is rounded may fall short of one."""
+        since_s, seconds = self.now_s, until_s - self.now_s
         if seconds <= 0.0:
             return
-        self.now_s += seconds
+        self.now_s = until_s
         if not self.replicas:
             self.account.add(self.cause, seconds)
             return
@@ -88,7 +90,7 @@ class Progress:
             self.account.add(Cause.DETECTING, seconds)
             return
         working_s, capacity = seconds * (1.0 - self.stall_share), self.replicas / self.scenario.cluster.replicas
-        productive_s = seconds * self._rate(self.now_s - seconds)
+        productive_s = seconds * self._rate(since_s)
         self.account.add(Cause.CHECKPOINT_STALL, seconds - working_s)
         self.account.add(Cause.REDUCED_CAPACITY, working_s * (1.0 - capacity))
         self.account.add(Cause.STRAGGLER_DRAG, working_s * capacity - productive_s)

@@ -122,3 +122,11 @@ def test_all_are_as_slow_as_the_slowest(way):
     assert calm == 0.0 and alone == pytest.approx(3240.0, rel=0.02)
     assert beside == pytest.approx(alone, rel=1e-6)
     assert after == pytest.approx(3500.0 / 2 + 90.0, rel=0.02)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("at_s", [100.3, 1000.7, 1234.567, 2000.123, 3333.33])
+def test_who_was_slow_drags_nobody_afterwards(at_s, way):
+    """However the sum of both times is rounded."""
+    found = ran(f"{at_s} slow node:n1 with=2 for=61.7", way)
+    assert found.account.seconds[Cause.STRAGGLER_DRAG] <= 61.7 / 2 + 1e-6
