@@ -176,7 +176,8 @@ def _spot(scenario: Scenario, seed: int) -> Iterator[Failure]:
             gone_s[there.pop(rng.randint(0, len(there) - 1))] = at_s
         while len(there) < capacity:
             node = next(iter(gone_s))
-            spans.setdefault((gone_s.pop(node), at_s), []).append(node)
+            if (from_s := gone_s.pop(node)) != at_s:  # of two rows of one time the last one counts
+                spans.setdefault((from_s, at_s), []).append(node)
             there.append(node)
     for (from_s, until_s), nodes in spans.items():
         notice_s = min(scenario.failures.notice_s, from_s)

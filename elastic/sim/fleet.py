@@ -64,7 +64,7 @@ class Fleet(Driven):
             if kind is FaultKind.NOTICE:
                 self.warn(machine, failure)
             elif kind is FaultKind.NODE_DOWN:
-                self.lose(machine, kind.value, failure.lasts_s)
+                self.lose(machine, kind.value, failure.lasts_s or None)
             elif kind is FaultKind.PARTITION:
                 self.lose(machine, kind.value, lasts_s, is_hang=True)
             elif machine in self.machines.on:
@@ -91,7 +91,7 @@ class Fleet(Driven):
         if severity is Severity.RESET_NEEDED:
             self.lose(machine, failure.kind.value, self.scenario.cluster.reset_s)
         elif severity is Severity.NODE_MUST_GO:
-            self.lose(machine, failure.kind.value, 0.0)
+            self.lose(machine, failure.kind.value)
         else:
             self.kill(worker, failure.kind.value)
 
@@ -118,10 +118,11 @@ class Fleet(Driven):
         notice_s = min(failure.lasts_s or self.scenario.failures.notice_s, self.scenario.end_s)
         away_s = failure.away_s or self.scenario.cluster.repair_s
         self.machines.lose(machine, self.now_s + notice_s + away_s)  # it gets no worker any more
-        self.later(notice_s, self.lose, machine, failure.kind.value, failure.away_s)
+        self.later(notice_s, self.lose, machine, failure.kind.value, failure.away_s or None)
 
-    def lose(self, machine: int, why: str, lasts_s: float, is_hang: bool = False) -> None:
-        until_s = self.now_s + (lasts_s or self.scenario.cluster.repair_s)
+    def lose(self, machine: int, why: str, lasts_s: float | None = None, is_hang: bool = False) -> None:
+        """It is away for so long; None: until it is repaired."""
+        until_s = self.now_s + (self.scenario.cluster.repair_s if lasts_s is None else lasts_s)
         self.machines.lose(machine, until_s)
         self.later(until_s - self.now_s, self.come_back, machine)
         self.lose_copies(machine)

@@ -29,7 +29,9 @@ _LEAST = 1e-3  # seconds, or hours: of what comes again and again, and must not 
 _BOUNDS = (
     *((where, 1, INFINITE) for where in sorted(_WHOLE) if where.startswith("cluster.") and "spare" not in where),
     *((where, _LEAST, INFINITE) for where in ("job.hours", "job.step_s", "times.save_interval_s", *sorted(_NEVER))),
+    *((f"failures.{name}_lasts_s", _LEAST, INFINITE) for name in ("switch", "storage")),
     ("failures.flapping_up_s", _LEAST, INFINITE),
+    ("failures.flapping_down_s", _LEAST, INFINITE),
     ("failures.slow_factor", 1.0, INFINITE),
     ("failures.bad_share", 0.0, 1.0),
     ("failures.flapping_share", 0.0, 1.0),

@@ -9,7 +9,7 @@ from elastic.sim.account import Cause
 from elastic.sim.failures import Failure, failures_of
 from elastic.sim.scenario import Failures, Job, Scenario
 from elastic.sim.study import simulate
-from tests.pure.test_fleet_faults import CLUSTER, TIMES, WAYS, ran
+from tests.pure.test_fleet_faults import CLUSTER, TIMES, WAYS, ran, scenario
 
 
 def with_spares(schedule: str, way: str, least: int = 0, seed: int = 0, **failures: object):
@@ -65,6 +65,24 @@ def test_a_capacity_trace_stops_those_whose_machine_it_takes_and_nobody_by_takin
     idle, used = (with_spares("", way, seed=seed_of[node], spot=trace) for node in (8, 0))
     assert idle.incidents == ()
     assert len(used.failures) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_two_rows_of_a_trace_for_one_time_the_last_one_counts(way):
+    assert with_spares("", way, spot=((3600.0, 5), (3600.0, 10))).incidents == ()
+    twice, once = (taken(3, *rows, (7200.0, 10)) for rows in (((3600.0, 5), (3600.0, 7)), ((3600.0, 7),)))
+    assert [(one.at_s, one.lasts_s, len(one.nodes)) for one in twice] == [(3600.0, 3600.0, 3)]
+    assert [(one.at_s, one.lasts_s, len(one.nodes)) for one in once] == [(3600.0, 3600.0, 3)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gpu_that_is_reset_at_once_keeps_its_machine_there(way):
+    at_once, soon = (
+        simulate(replace(one, cluster=replace(CLUSTER, reset_s=reset_s)), 0).account.seconds[Cause.REDUCED_CAPACITY]
+        for one in [scenario(way, schedule="3600 xid node:n1 with=95")]
+        for reset_s in (0.0, 0.001)
+    )
+    assert at_once == pytest.approx(soon, abs=0.1)
 
 
 @pytest.mark.parametrize("way", WAYS)
