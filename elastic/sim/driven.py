@@ -257,14 +257,20 @@ class Driven:
         self.later(self.progress.until_step_s(), self.stable, command.generation, self.progress.steps)
 
     def tell(self, gone: frozenset[str], at_s: float, why: str, redone_s: float) -> None:
-        """All train again, without those who are gone."""
-        last = self.state.incidents[-1].decision if self.state.incidents else ""
+        """All train again, without those who are gone; or the run is over."""
+        last = next((one.decision for one in self.state.incidents[-1:] if one.opened_at_s >= at_s), "")
         if why == PLANNED:
             last = f"{self.progress.replicas} replicas"
             why = FaultKind.NOTICE.value if gone & self.noticed else why
             why = FaultKind.SLOW.value if self.dragging in gone else why
         lost_s = self.now_s - at_s + redone_s
         self.told.append(Told(at_s=at_s, kind=why, lost_s=lost_s, decision=last, is_planned=why == PLANNED))
+
+    def tell_to_the_end(self) -> None:
+        """What has stopped all, and is not over before the run is, lasts until then."""
+        if self.halted is not None:
+            self.now_s = self.scenario.end_s
+            self.tell(self.members - (self.current - self.noticed), *self.halted)
 
     def slowest(self, workers: Collection[str]) -> Spell:
         """Of the machines that these are on."""

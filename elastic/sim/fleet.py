@@ -34,6 +34,7 @@ class Fleet(Driven):
             self.progress.advance(self.now_s)
             self.progress.halt(Cause.PAUSED)
         self.progress.advance(self.scenario.end_s)
+        self.tell_to_the_end()
         account = self.progress.account
         return Ran(
             account=account,

@@ -148,3 +148,16 @@ def test_who_was_slow_drags_nobody_afterwards(at_s, way):
     """However the sum of both times is rounded."""
     found = ran(f"{at_s} slow node:n1 with=2 for=61.7", way)
     assert found.account.seconds[Cause.STRAGGLER_DRAG] <= 61.7 / 2 + 1e-6
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_incident_that_is_not_over_before_the_run_is_counts_too(way):
+    found = with_spares("; ".join(f"7200 node_down node:n{number} for=90000" for number in range(3)), way, least=8)
+    (incident,) = found.failures
+    assert incident.kind == "node_down" and incident.decision.partition(" ")[0] == "wait" and found.ending == ""
+    assert 7200.0 <= incident.lost_s <= 7200.0 + 610.0
+
+
+def test_what_nobody_has_decided_yet_has_no_decision_of_what_was_before():
+    found = with_spares("3600 kill node:n1; 14399.5 kill node:n2", "live")
+    assert [bool(one.decision) for one in found.failures] == [True, False]
