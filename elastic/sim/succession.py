@@ -102,6 +102,9 @@ class Succession(World):
             is_later = not self.journal or told >= self.journal[-1] or bool(self.forks)
             must(is_later, Law.EXACTLY_ONCE, lambda: "a step is told a second time")
             self.journal.append(told)
+        if isinstance(event, ev.RunTakenOver | ev.RunStarted) and self.ws.state is not before:
+            is_kept = self.ws.state.care.quarantine.keys() >= event.left.quarantine.keys()
+            must(is_kept, Law.MAY_DIE, lambda: "a quarantine ended with its driver")
 
     # --- the next one adopts ---
 
@@ -181,8 +184,6 @@ class Succession(World):
             self.control(ev.RunTakenOver(found=going, left=left, **told, **numbers))
         else:
             self.control(ev.RunStarted(left=left))
-        kept_away = set(self.ws.state.care.quarantine)
-        must(kept_away >= left.quarantine.keys(), Law.MAY_DIE, lambda: "a quarantine ended with its driver")
         self.hand_mail_over([self.workers[one.worker] for one in going])
 
     @property
