@@ -27,6 +27,7 @@ KINDS = ("live", "gangs", "tiers", "depot")
 _STARTED_S, _S_PER_STEP, _S_PER_SLOW_STEP = 7.0, 0.1, 0.25
 _ENDS_BY_S = 300.0  # after the last fault, beside the steps
 _S_PER_STEP_AT_MOST, _S_PER_SLOW_STEP_AT_MOST = 0.3, 1.0
+_FEW = 10  # steps: in a shorter run things befall it as often as in one of so many, not ever more often
 _STORY_LINES = 60
 _RECOUNT = 32
 _CALM = 5  # one seed in so many
@@ -98,7 +99,7 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
     low = rng.randint(1, max(1, most - 1))
     is_slow = kind == "depot"
     steps_s = steps * (_S_PER_SLOW_STEP_AT_MOST if is_slow else _S_PER_STEP_AT_MOST)
-    ends_s, often = _STARTED_S + steps * (_S_PER_SLOW_STEP if is_slow else _S_PER_STEP), STEPS / steps
+    ends_s, often = _STARTED_S + steps * (_S_PER_SLOW_STEP if is_slow else _S_PER_STEP), STEPS / max(_FEW, steps)
     deaths = rng.choice((0, 0, 0, 1, 2))
     plan = Plan(
         replicas=(low, most),
@@ -127,7 +128,7 @@ def case_of(seed: int, steps: int = STEPS) -> Case:
         corrupt=often * rng.choice((0.0, 0.0, 0.003)) if kind in ("live", "tiers") else 0.0,
     )
     plan = replace(plan, **_unrest(seed, often))
-    tiers = _tiers(kind, rng) | (_racks(seed) if kind == "depot" else {})
+    tiers = _tiers(kind, steps, rng) | (_racks(seed) if kind == "depot" else {})
     deaths_s = tuple(rng.uniform(0.3, ends_s) for _ in range(deaths))
     if seed % _CALM == _CALM - 1:
         plan = _calmed(plan, often, rng, has_deaths=bool(deaths))
@@ -156,11 +157,11 @@ def _unrest(seed: int, often: float) -> dict[str, Any]:
     }
 
 
-def _tiers(kind: str, rng: Chance) -> dict[str, float]:
+def _tiers(kind: str, steps: int, rng: Chance) -> dict[str, float]:
     rewind = rng.choice((0.0, 0.0, 0.2))
     if kind == "tiers":
         return {
-            "before": rng.choice((0, 0, 3)),
+            "before": min(rng.choice((0, 0, 3)), steps),
             "save": rng.choice((0.1, 0.5)),
             "bad": rng.choice((0.0, 0.3)),
             "refuse": rng.choice((0.0, 0.1)),

@@ -89,6 +89,13 @@ def test_one_seed_is_one_history():
     assert one.digest != play(replace(one.case, seed=8)).digest
 
 
+@pytest.mark.parametrize("seed", [42, 46, 72])
+def test_a_run_of_one_step_is_a_world_too(seed):
+    """An earlier life has saved no later ones, and a clock does not jump all the time."""
+    one = play(case_of(seed, 1))
+    assert one.is_sound, f"{one.law}: {one.what}"
+
+
 def test_histories_are_what_they_were_elsewhere():
     """Whoever has changed the control plane writes them anew: python -m tests.pure.pinned"""
     assert digests() == json.loads(FILE.read_text())
