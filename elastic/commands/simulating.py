@@ -244,15 +244,14 @@ def campaign(
     as_json: bool,
 ) -> None:
     """Play small worlds with a hostile network, every step of them. Exit code 3: a law was broken."""
-    cases = [_case_in(file)] if file is not None else None
-    cases = cases or [case_of(seed, steps) for seed in range(first, first + seeds)]
+    cases = [case_of(seed, steps) for seed in range(first, first + seeds)] if file is None else [_case_in(file)]
     many, count = jobs or processors(), Count()
     played = spread(play, cases, many, "worlds", count)
     bad = [one for one in played if not one.is_sound]
     if is_shrunk:
         bad = [play(case) for case in spread(_shrunk, bad, many, "made smaller", count)]
     keep = Path("runs/campaign") if is_shrunk and keep is None else keep
-    files = [_keep(one, keep) if keep is not None else "" for one in bad]
+    files = [_keep(one, keep) if keep is not None else str(file or "") for one in bad]
     if as_json:
         told = [_violation(one, kept) for one, kept in zip(bad, files, strict=True)]
         tell_json({"played": len(played), "violations": told})

@@ -470,6 +470,8 @@ def test_a_violation_is_told_kept_and_played_again(monkeypatch, tmp_path):
     assert len([line for line in result.output.splitlines() if "then this" in line]) == 12
     kept = tmp_path / "seed-0.json"
     assert "a law: it broke" in result.output and "then this" in result.output and str(kept) in result.output
+    again = CliRunner().invoke(cli, ["simulate", "campaign", "--case", str(kept), "--jobs", "1"])
+    assert f"elastic simulate campaign --case {kept} --story" in again.output, "its seed alone is another world"
     monkeypatch.undo()
     assert "1 worlds" in told("campaign", "--case", kept, "--jobs", 1)
 
