@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from elastic.commands.counting import Count
 from elastic.commands.many import processors, runs_of, spread
@@ -25,6 +26,7 @@ from elastic.sim.campaign import (
     scenario_of,
     shrink,
     to_plain,
+    world_of,
 )
 from elastic.sim.study import Row, difference_of, row_of
 
@@ -32,6 +34,7 @@ CASE_STUDY, LOG = "case_study", "log_896"
 _WHAT = {"kinds": "failed", "decided": "decided"}
 _LINES, _LINE = 12, 160  # of a story: its last ones, and how much of each
 _SEEDS, _LIVE_SEEDS = 2000, 100  # runs that restart take a millisecond, runs under the controller a tenth of a second
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _SCHEDULED_SEEDS = 5  # where failures are scheduled, only whom they strike is left to chance
 
 
@@ -224,7 +227,7 @@ def _fail_if_a_policy_did(ctx: click.Context, rows: Sequence[Row]) -> None:
 @click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="How many worlds.")
 @click.option("--first", type=int, default=0, show_default=True, help="The first seed.")
 @click.option("--steps", type=click.IntRange(min=1), default=STEPS, show_default=True, help="Steps of each run.")
-@click.option("--case", "file", type=click.Path(path_type=Path, exists=True), default=None, help="Play this file's.")
+@click.option("--case", "file", type=_FILE, default=None, help="Play this file's, and none of seeds.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), default=None, help="Folder for what fails.")
 @click.option("--shrink", "is_shrunk", is_flag=True, help="Make what fails as small as it gets.")
 @click.option("--story", is_flag=True, help="Tell more of the story of each world that fails, in full.")
@@ -244,7 +247,7 @@ def campaign(
     as_json: bool,
 ) -> None:
     """Play small worlds with a hostile network, every step of them. Exit code 3: a law was broken."""
-    cases = [case_of(seed, steps) for seed in range(first, first + seeds)] if file is None else [_case_in(file)]
+    cases = [case_of(seed, steps) for seed in range(first, first + seeds)] if file is None else [_only_case(ctx, file)]
     many, count = jobs or processors(), Count()
     played = spread(play, cases, many, "worlds", count)
     bad = [one for one in played if not one.is_sound]
@@ -269,13 +272,26 @@ def campaign(
         ctx.exit(UNSOUND)
 
 
+def _only_case(ctx: click.Context, file: Path) -> Case:
+    """
+    Raises:
+        SettingError: worlds are asked for that would not be played; or see `_case_in`.
+    """
+    for name in ("seeds", "first", "steps"):
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise SettingError(f"--{name}: the world of --case {file} alone is played, as it is there: leave it out")
+    return _case_in(file)
+
+
 def _case_in(file: Path) -> Case:
     """
     Raises:
-        SettingError: the file holds no case.
+        SettingError: the file holds no case, or one that no world can be made of.
     """
     try:
-        return from_plain(json.loads(file.read_text())["case"])
+        found = from_plain(json.loads(file.read_text())["case"])
+        world_of(found)
+        return found
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise SettingError(f"--case {file} holds no case as --keep writes it ({why})") from None

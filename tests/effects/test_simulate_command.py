@@ -425,6 +425,25 @@ def test_a_file_without_a_case_is_refused(tmp_path, text):
 
 @pytest.mark.parametrize(
     "wrong",
+    [{"kind": "boats"}, {"plan": {"policy": "Nobody"}}, {"plan": {"replicas": [0, 0]}}, {"tiers": {"depth": 1}}],
+)
+def test_so_is_one_with_a_case_of_which_no_world_can_be_made(tmp_path, wrong):
+    plain = campaign.to_plain(campaign.case_of(0, 20))
+    plain |= {**wrong, "plan": plain["plan"] | wrong.get("plan", {})}
+    (tmp_path / "case.json").write_text(json.dumps({"case": plain}))
+    with pytest.raises(SettingError, match=r"--case .*case.json holds no case"):
+        told("campaign", "--case", tmp_path / "case.json")
+
+
+@pytest.mark.parametrize("name", ["--seeds", "--first", "--steps"])
+def test_beside_a_case_no_other_worlds_may_be_asked_for(tmp_path, name):
+    (tmp_path / "case.json").write_text(json.dumps({"case": campaign.to_plain(campaign.case_of(0, 20))}))
+    with pytest.raises(SettingError, match=f"^{name}: the world of --case .*case.json alone is played"):
+        told("campaign", "--case", tmp_path / "case.json", name, 7)
+
+
+@pytest.mark.parametrize(
+    "wrong",
     ["--hours nan", "--hours inf", "--price -2", "--link 0", "--storage 0", "--state-gb -5", "--notice-share nan"],
 )
 def test_a_plan_for_what_cannot_be_is_refused(wrong):
