@@ -65,7 +65,7 @@ def _text_in(path: Path) -> str:
         SettingError: it is no text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # a table may begin with the mark of its encoding
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is no text in UTF-8: {error}") from None
 

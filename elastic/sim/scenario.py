@@ -25,6 +25,7 @@ _WHOLE = frozenset(
     }
 )  # fmt: skip
 _NEVER = frozenset({"failures.rack_mtbf_s", "failures.switch_mtbf_s", "failures.storage_mtbf_s"})  # where infinite
+_OF_NUMBERS = frozenset("0123456789.+-")  # they begin with one of these
 _LEAST = 1e-3  # seconds, or hours: of what comes again and again, and must not come without end
 _BOUNDS = (
     *((where, 1, INFINITE) for where in sorted(_WHOLE) if where.startswith("cluster.") and "spare" not in where),
@@ -370,20 +371,19 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def spot_rows(text: str) -> list[list[float]]:
-    """A capacity trace: lines `seconds,machines`; a first line that names the columns does not count.
+    """A capacity trace: lines `seconds,machines`; a first line that names the columns does not count, nor do comments.
 
     Raises:
         SettingError: a line holds something else; quotes it.
     """
     rows = []
-    for number, line in enumerate(line.strip() for line in text.splitlines()):
-        if not line or line.startswith("#"):
-            continue
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    for number, line in enumerate(lines):
         try:
             at_s, machines = line.split(",")
             rows.append([float(at_s), float(int(machines))])
         except ValueError:
-            if number == 0:
+            if number == 0 and line[0] not in _OF_NUMBERS:
                 continue
             raise SettingError(f"{line!r} is no line of a capacity trace: write seconds,machines") from None
     return rows

@@ -403,7 +403,7 @@ def test_a_trace_may_have_a_source_and_belong_to_a_row(small):
         SMALL.replace("spot: trace.csv", "spot: {value: trace.csv, source: a lender}")
         + "  - {name: other, failures: {spot: other.csv}}\n  - {name: third, failures: {spot: [[5, 2]]}}\n"
     )
-    (small.parent / "other.csv").write_text("60,5\n")
+    (small.parent / "other.csv").write_text("60,5\n", encoding="utf-8-sig")  # as spreadsheets write it
     restarts, lives, other, third = load(str(small))
     assert restarts.scenario.failures.spot == lives.scenario.failures.spot == ((3600.0, 6), (7200.0, 9))
     assert lives.scenario.sources["failures.spot"] == "a lender"

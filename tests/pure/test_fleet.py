@@ -227,6 +227,13 @@ def test_a_capacity_trace_is_lines_of_seconds_and_machines():
     assert spot_rows("seconds,machines\n0,4\n# away\n\n60.5,2\n") == [[0.0, 4.0], [60.5, 2.0]]
     with pytest.raises(SettingError, match="no line of a capacity trace"):
         spot_rows("0,4\nsoon,3")
+    assert spot_rows("# ours\n\nseconds,machines\n0,4\n") == [[0.0, 4.0]]
+
+
+@pytest.mark.parametrize("line", ["0,5.5", "0;5", "3600,nan", ".5,four", "0,5,1"])
+def test_a_first_line_that_begins_with_a_number_names_no_columns(line):
+    with pytest.raises(SettingError, match=f"^'{line}' is no line of a capacity trace"):
+        spot_rows(f"{line}\n3600,8")
 
 
 def test_a_row_has_its_interval_and_its_price():
