@@ -95,6 +95,8 @@ def _rows(plain: dict[str, Any], folder: Path, shown: dict[str, Any]) -> list[En
     live = parse(shown, scenario)
     if not plain.get("rows"):
         return [_entry(plain, live if live.way == "live" else scenario, is_first=True)]
+    for name in plain.keys() & {"published", "assumptions"}:
+        raise SettingError(f"{name} belongs to a row, where there are rows")
     if not isinstance(plain["rows"], list) or not all(isinstance(row, dict) for row in plain["rows"]):
         raise SettingError("rows must be a list of mappings, one for each row: - {name: ..., cluster: {...}}")
     found: list[Entry] = []
@@ -110,8 +112,8 @@ def _rows(plain: dict[str, Any], folder: Path, shown: dict[str, Any]) -> list[En
 
 def _entry(plain: dict[str, Any], scenario: Scenario, is_first: bool) -> Entry:
     said = plain.get("published")
-    is_range = isinstance(said, list) and len(said) == 2 and all(isinstance(one, int | float) for one in said)
-    if said is not None and not is_range:
+    is_pair = isinstance(said, list) and len(said) == 2 and all(type(one) in (int, float) for one in said)
+    if said is not None and not (is_pair and -1 <= said[0] <= said[1] <= 1):
         raise SettingError(f"published={said!r} must be the lowest and the highest gain, as in [0.01, 0.02]")
     published = (float(said[0]), float(said[1])) if said is not None else None
     assumed = str(plain.get("assumptions", "")).strip()

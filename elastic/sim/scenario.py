@@ -247,7 +247,7 @@ def parse(plain: Mapping[str, Any], base: Scenario | None = None) -> Scenario:
             found[name] = _bare(name, plain[name], sources)
     if not isinstance(found.get("name", ""), str):
         raise SettingError(f"name={found['name']!r} must be a text: write it in quotes")
-    unknown = set(plain) - {*_SECTIONS, "name", "way", "is_elastic", "assumptions", "published", "rows", "replays"}
+    unknown = set(plain) - {*_SECTIONS, "name", "way", "is_elastic", "assumptions", "published"}
     if unknown:
         raise SettingError(
             f"{', '.join(sorted(map(str, unknown)))}: no part of a scenario: {', '.join(_SECTIONS)}, name, way"
@@ -278,9 +278,15 @@ def _section(name: str, kind: type[T], given: Any, before: T | None, sources: di
 
 
 def _bare(where: str, value: Any, sources: dict[str, str]) -> Any:
-    """A value without its source, which is kept; the source of what it takes the place of is not."""
+    """A value without its source, which is kept; the source of what it takes the place of is not.
+
+    Raises:
+        SettingError: something else stands beside it.
+    """
     sources.pop(where, None)
     if isinstance(value, Mapping) and "value" in value:
+        if beside := ", ".join(sorted(map(str, value.keys() - {"value", "source"}))):
+            raise SettingError(f"{where}: {beside}: beside its value stands nothing but its source")
         sources[where] = str(value.get("source", ""))
         return value["value"]
     return value

@@ -380,6 +380,13 @@ WRONG = [
     ("rows: [{published: 0.1}]", "row 1, without a name: published=0.1 must be"),
     ("rows: {a: 1}", "rows must be a list of mappings"),
     ("published: 0.1", "published=0.1 must be the lowest and the highest gain"),
+    ("published: [true, .nan]", "published=[True, nan] must be"),
+    ("published: [0.2, 0.1]", "published=[0.2, 0.1] must be"),
+    ("{published: [0, 1], rows: [{name: a}]}", "published belongs to a row, where there are rows"),
+    ("{assumptions: none, rows: [{name: a}]}", "assumptions belongs to a row, where there are rows"),
+    ("rows: [{name: a, rows: [{name: b}]}]", "row 1, a: rows: no part of a scenario"),
+    ("replays: 5", "replays: no part of a scenario"),
+    ("times: {load_s: {value: 5, sauce: us}}", "times.load_s: sauce: beside its value stands nothing but its source"),
 ]
 
 
