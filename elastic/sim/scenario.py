@@ -4,7 +4,6 @@ A scenario is written as a mapping of the sections below. A value is a number, a
 `{value: ..., source: "..."}`; sources are kept beside the values.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
@@ -27,12 +26,15 @@ _WHOLE = frozenset(
 _NEVER = frozenset({"failures.rack_mtbf_s", "failures.switch_mtbf_s", "failures.storage_mtbf_s"})  # where infinite
 _OF_NUMBERS = frozenset("0123456789.+-")  # they begin with one of these
 _LEAST = 1e-3  # seconds, or hours: of what comes again and again, and must not come without end
+_MOST = 1e12  # of anything; more seconds than anything lasts
 _BOUNDS = (
     *((where, 1, INFINITE) for where in sorted(_WHOLE) if where.startswith("cluster.") and "spare" not in where),
     *((where, _LEAST, INFINITE) for where in ("job.hours", "job.step_s", "times.save_interval_s", *sorted(_NEVER))),
     *((f"failures.{name}_lasts_s", _LEAST, INFINITE) for name in ("switch", "storage")),
     ("failures.flapping_up_s", _LEAST, INFINITE),
     ("failures.flapping_down_s", _LEAST, INFINITE),
+    ("failures.per_day", 0.0, 86400.0 / _LEAST),
+    ("failures.bad_times", 0.0, 1e6),
     ("failures.slow_factor", 1.0, INFINITE),
     ("failures.bad_share", 0.0, 1.0),
     ("failures.flapping_share", 0.0, 1.0),
@@ -312,13 +314,16 @@ def _bounded(where: str, value: float, low: float, high: float) -> None:
 
 def _number(where: str, value: Any) -> Any:
     if isinstance(value, str) and where.endswith("_s"):
-        return seconds(value, f"{where}=", may_be_none=True)
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        value = seconds(value, f"{where}=", may_be_none=True)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value != value:  # nan; `math.isnan` takes no integer of any size
         raise SettingError(f"{where}={value!r} must be a number")
     if where in _WHOLE and not isinstance(value, int):
         raise SettingError(f"{where}={value!r} must be a whole number")
     if value == INFINITE and where not in _NEVER:
         raise SettingError(f"{where}={value!r} must be finite")
+    if value > _MOST and where not in _NEVER:
+        raise SettingError(f"{where}={value!r:.40} must be {_MOST:g} or less")
     if value < 0:
         raise SettingError(f"{where}={value!r} must not be negative")
     return value
