@@ -100,7 +100,8 @@ class Fleet(Driven):
         """It is over before anybody would act on it: all wait, and go on."""
         if self.progress.replicas and any(self.machines.on.get(machine) in self.members for machine in machines):
             self.progress.held_until_s = max(self.progress.held_until_s, self.now_s + lasts_s)
-            self.told.append(Told(at_s=self.now_s, kind=why, lost_s=lasts_s, decision="wait"))
+            lost_s = min(lasts_s, self.scenario.end_s - self.now_s)
+            self.told.append(Told(at_s=self.now_s, kind=why, lost_s=lost_s, decision="wait"))
 
     def drawn(self, place: float) -> tuple[int, ...]:
         """One of the machines that train; before there are any, nobody's."""

@@ -166,7 +166,8 @@ class Restarting:
         elif kind in PASSING and lasts_s < self.times.detect_hang_s:
             if used and self.is_training:
                 self.held_until_s = max(self.held_until_s, self.now_s + lasts_s)
-                self.told.append(Told(at_s=self.now_s, kind=kind.value, lost_s=lasts_s, decision="wait"))
+                lost_s = min(lasts_s, self.scenario.end_s - self.now_s)
+                self.told.append(Told(at_s=self.now_s, kind=kind.value, lost_s=lost_s, decision="wait"))
         elif not is_note:
             away_s = self.away_s(failure)
             for machine in (used if kind is FaultKind.XID else struck) if away_s else ():

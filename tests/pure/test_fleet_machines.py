@@ -158,6 +158,12 @@ def test_an_incident_that_is_not_over_before_the_run_is_counts_too(way):
     assert 7200.0 <= incident.lost_s <= 7200.0 + 610.0
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_who_is_waited_for_at_the_end_is_so_no_longer_than_that(way):
+    (incident,) = with_spares("14340 stop node:n1 for=100", way).failures
+    assert (incident.decision, incident.lost_s) == ("wait", 60.0)
+
+
 def test_what_nobody_has_decided_yet_has_no_decision_of_what_was_before():
     found = with_spares("3600 kill node:n1; 14399.5 kill node:n2", "live")
     assert [bool(one.decision) for one in found.failures] == [True, False]
