@@ -132,9 +132,12 @@ class Fleet(Driven):
             self.kill(self.machines.on[machine], why, is_hang)
 
     def lose_copies(self, machine: int) -> None:
-        """Snapshots that lay there are gone, unless others hold them still: as many as may go before copies are new."""
-        late = tuple(one for one in self.lacking if self.now_s - one[0] < self.times.copy_s)
-        self.lacking = (*late, (self.now_s, machine))
+        """Snapshots that lay there are gone, unless others hold them still: as many as may go before copies are new.
+
+        A machine that is lost again while it is away is one.
+        """
+        late = {one: at_s for at_s, one in self.lacking if self.now_s - at_s < self.times.copy_s}
+        self.lacking = tuple((at_s, one) for one, at_s in ({machine: self.now_s} | late).items())
         if len(self.lacking) > self.scenario.job.peers:
             gone = {one for _, one in self.lacking}
             self.holders = {name: places for name, places in self.holders.items() if gone.isdisjoint(places)}

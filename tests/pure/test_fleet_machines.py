@@ -94,6 +94,21 @@ def test_a_machine_that_is_away_is_not_lost_again(way):
     assert with_spares(f"{once}; 3900 node_down node:n9; 4000 kill", way).account.seconds[Cause.REDUCED_CAPACITY] < 30.0
 
 
+def test_a_machine_that_is_lost_twice_takes_the_copies_of_one():
+    times = replace(TIMES, save_interval_s=60.0, upload_interval_s=1800.0, copy_s=100.0)
+    once, twice = (
+        Scenario(
+            name="one replica of two machines, and two spares",
+            cluster=replace(CLUSTER, gpus=16, nodes_per_replica=2, spare_nodes=2),
+            job=Job(hours=4.0, step_s=10.0, peers=1),
+            failures=Failures(schedule=schedule),
+            times=times,
+        )
+        for schedule in ("3600 node_down node:n0", "3600 node_down node:n0; 3600.5 node_down node:n0")
+    )
+    assert simulate(twice, 0).account == simulate(once, 0).account
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_machines_that_are_lost_together_are_repaired_together(way):
     all_of_them = "; ".join(f"3600 node_down node:n{number}" for number in range(8))
