@@ -58,7 +58,7 @@ class CostAware:
 
     def costs(self, incident: Incident, view: ClusterView) -> dict[Kind, float]:
         """Seconds of the whole group's work that each possible remediation loses; never empty."""
-        lost = max(1, len(incident.culprits) // view.width)
+        lost = _lost(incident, view)
         whole = max(view.survivors + lost, view.minimum, 1)
         loading_s = self.guess.loading_s if view.loading_s is None else view.loading_s
         return_s = self.guess.node_return_s if view.node_return_s is None else view.node_return_s
@@ -103,3 +103,10 @@ class CostAware:
         """Measured for this kind, else for any kind, else guessed."""
         known = view.recovery_s
         return known.get(kind, min(known.values()) if known else self.guess.recovery_s)
+
+
+def _lost(incident: Incident, view: ClusterView) -> int:
+    """Replicas: so many workers may have been of one, or each of another one."""
+    if not incident.replicas_before:
+        return max(1, len(incident.culprits) // view.width)
+    return max(1, incident.replicas_before - view.survivors)

@@ -211,6 +211,14 @@ def test_the_cost_of_each_way_out():
     assert costs == pytest.approx({RESTART: 2.0 + 40.0 / 4 + 1.0, SHRINK: 2.0 + 140.0 / 4 + 1.0})
 
 
+def test_what_is_missing_is_counted_in_replicas_in_whichever_their_lost_workers_were():
+    """Four replicas of two workers: of two that are lost with one spare there, one stays away."""
+    view = replace(view_of(2, 1), width=2, node_return_s=100.0, loading_s=40.0, recovery_s={SWAP: 2.0})
+    assert CostAware().costs(replace(LOST, culprits=("w1", "w2")), view)[SWAP] == pytest.approx(2.0 + 140.0 / 4)
+    both = replace(view, survivors=3)
+    assert CostAware().costs(replace(LOST, culprits=("w1", "w2")), both)[SWAP] == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
