@@ -1,4 +1,4 @@
-"""Pure. The protocol campaign: seeded worlds of 4 to 16 workers with a hostile network, each played and judged."""
+"""Pure. The protocol campaign: seeded worlds of 3 to 21 workers with a hostile network, each played and judged."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -31,7 +31,7 @@ _FEW = 10  # steps: in a shorter run things befall it as often as in one of so m
 _STORY_LINES = 60
 _RECOUNT = 32
 _CALM = 5  # one seed in so many
-_LONE = 12  # one seed in so many has one replica, whose reductions always complete, beside parked ones
+_LONE = 12  # of the others, one seed in so many has one replica, whose reductions always complete, beside parked ones
 _CALM_RATES = {"stall": 0.003, "monitor": 0.05, "lose_beat": 0.1}
 _WIDTHS = {"gangs": (2, 2, 3), "depot": (1, 1, 2)}
 _HARMFUL = ("bad", "refuse", "node_loss", "rack_loss")  # of tiers

@@ -1,4 +1,4 @@
-"""The protocol campaign: worlds of 4 to 16 workers with a hostile network, and histories of those that went wrong."""
+"""The protocol campaign: worlds of 3 to 21 workers with a hostile network, and histories of those that went wrong."""
 
 import json
 from collections import Counter
