@@ -38,7 +38,7 @@ def load(place: str, run: Path | None = None) -> list[Entry]:
             the way is "live"; what a row says for itself stays.
 
     Raises:
-        SettingError: there is no such file, or it holds something else than a scenario; or no journal.
+        SettingError: there is no such file, or it holds something else than a scenario; or the run says nothing of it.
     """
     path = Path(place)
     if not path.is_file():
@@ -54,9 +54,12 @@ def load(place: str, run: Path | None = None) -> list[Entry]:
         raise SettingError(f"{path} must hold the sections of a scenario: cluster, job, failures, times")
     shown = _shown_by(run) if run is not None else {}
     try:
-        return _rows(plain, path.parent, shown)
+        found = _rows(plain, path.parent, shown)
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
+    if run is not None and not any(entry.scenario.way == "live" for entry in found):
+        raise SettingError(f"--calibrate: all rows of {place} restart, as the run did not: write way: live")
+    return found
 
 
 def _text_in(path: Path) -> str:
@@ -73,13 +76,16 @@ def _text_in(path: Path) -> str:
 def _shown_by(run: Path) -> dict[str, Any]:
     """
     Raises:
-        SettingError: there is no journal.
+        SettingError: there is no journal, or nothing in it.
     """
     path = run if run.is_file() else run / "journal.jsonl"
     if not path.is_file():
         raise SettingError(f"--calibrate {run}: there is no journal.jsonl")
     with path.open(errors="replace") as file:
-        return fitted(lines_of(file))
+        found = fitted(lines_of(file))
+    if not any(found.values()):
+        raise SettingError(f"--calibrate {run}: {path} shows no times of a run")
+    return found
 
 
 def _rows(plain: dict[str, Any], folder: Path, shown: dict[str, Any]) -> list[Entry]:

@@ -256,6 +256,20 @@ def test_times_are_taken_from_a_journal(small):
         told(small, "--calibrate", small.parent / "nowhere")
 
 
+@pytest.mark.parametrize("text", ["", "no JSON\n", '{"t": 0.0, "event": "RunStarted"}\n'])
+def test_a_journal_that_shows_nothing_is_refused(small, text):
+    (small.parent / "journal.jsonl").write_text(text)
+    with pytest.raises(SettingError, match=r"^--calibrate .*journal.jsonl shows no times of a run$"):
+        load(str(small), small.parent)
+
+
+def test_what_would_take_no_times_of_a_run_is_refused(small):
+    small.write_text(SMALL.replace("way: live", "way: restart"))
+    (small.parent / "journal.jsonl").write_text('{"t": 1, "command": "Form", "view": {}}\n{"t": 2, "command": "Go"}\n')
+    with pytest.raises(SettingError, match=r"^--calibrate: all rows of .* restart"):
+        load(str(small), small.parent)
+
+
 def test_what_a_row_says_for_itself_stays_and_a_torn_line_is_none(small):
     lines = [{"t": 0.0, "command": "Form", "view": {"bootstrap": True}}, {"t": 7.0, "command": "Go"}]
     text = "".join(json.dumps(line) + "\n" for line in lines) + '{"t": 9.0, "comm'
