@@ -28,10 +28,10 @@ _T95 = {
     19: 2.093,
     29: 2.045,
     59: 2.001,
+    119: 1.981,
+    999: 1.963,
 }
 Interval = tuple[float, float]  # from, to
-_WIDE = 120
-_NORMAL = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ def interval_of(values: Sequence[float]) -> Interval | None:
         return None
     deviation = math.sqrt(fsum((value - mean) ** 2 for value in values) / (count - 1))
     freedom = count - 1
-    quantile = _NORMAL if freedom >= _WIDE else _T95[max(known for known in _T95 if known <= freedom)]
+    quantile = _T95[max(known for known in _T95 if known <= freedom)]
     half = quantile * deviation / math.sqrt(count)
     return mean - half, mean + half
 

@@ -363,6 +363,17 @@ def test_the_interval_of_a_share_is_one():
     assert row_of("a", scenario_of("restart"), runs).interval == (0.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("many", "quantile"), [(120, 1.9801), (121, 1.9799), (400, 1.9659), (1000, 1.9623), (3000, 1.9608)]
+)
+def test_an_interval_is_never_narrower_than_students(many, quantile):
+    values = [float(number % 2) for number in range(many)]
+    mean = sum(values) / many
+    deviation = (sum((one - mean) ** 2 for one in values) / (many - 1)) ** 0.5
+    low, high = interval_of(values)
+    assert 1.0 <= (high - low) / 2 / (quantile * deviation / many**0.5) < 1.01
+
+
 def test_small_numbers():
     assert interval_of([0.5]) is None
     low, high = interval_of([1.0, 2.0, 3.0, 4.0])
