@@ -13,7 +13,7 @@ from elastic.control.faults import FaultKind
 from elastic.control.suspicion import hang_s
 from elastic.policies.interval import optimal_interval_s
 from elastic.settings import Limits
-from elastic.sim.scenario import INFINITE, Cluster, Failures, Job, Scenario, Times, whole_replicas
+from elastic.sim.scenario import INFINITE, LEAST, Cluster, Failures, Job, Scenario, Times, bounded, whole_replicas
 from elastic.sim.study import Row
 
 DAY_S = 86400.0
@@ -76,8 +76,11 @@ class Given:
     def __post_init__(self) -> None:
         """
         Raises:
-            SettingError: the GPUs make no whole number of replicas.
+            SettingError: the GPUs make no whole number of replicas; or a time is too short to be simulated.
         """
+        times = {"--mtbf": self.mtbf_s, "--outage": self.outage_mtbf_s, "--step": self.step_s, "--hours": self.hours}
+        for where, value in times.items():
+            bounded(where, value, LEAST)
         whole_replicas(self.gpus, self.gpus_per_node * self.nodes_per_replica, "--gpus")
 
     @property
@@ -316,7 +319,7 @@ def _values(given: Given, best: Choice, name: str) -> Sequence[Any]:
     if name == "peers":
         return sorted({best.peers, *range(min(3, machines_of(given, best)))})
     interval_s = getattr(best, name)
-    return (interval_s / 4, interval_s, interval_s * 4)
+    return (max(LEAST, interval_s / 4), interval_s, interval_s * 4)
 
 
 def _with(given: Given, choice: Choice, name: str, value: Any) -> Choice:

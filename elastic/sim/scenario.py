@@ -25,15 +25,15 @@ _WHOLE = frozenset(
 )  # fmt: skip
 _NEVER = frozenset({"failures.rack_mtbf_s", "failures.switch_mtbf_s", "failures.storage_mtbf_s"})  # where infinite
 _OF_NUMBERS = frozenset("0123456789.+-")  # they begin with one of these
-_LEAST = 1e-3  # seconds, or hours: of what comes again and again, and must not come without end
+LEAST = 1e-3  # seconds, or hours: of what comes again and again, and must not come without end
 _MOST = 1e12  # of anything; more seconds than anything lasts
 _BOUNDS = (
     *((where, 1, INFINITE) for where in sorted(_WHOLE) if where.startswith("cluster.") and "spare" not in where),
-    *((where, _LEAST, INFINITE) for where in ("job.hours", "job.step_s", "times.save_interval_s", *sorted(_NEVER))),
-    *((f"failures.{name}_lasts_s", _LEAST, INFINITE) for name in ("switch", "storage")),
-    ("failures.flapping_up_s", _LEAST, INFINITE),
-    ("failures.flapping_down_s", _LEAST, INFINITE),
-    ("failures.per_day", 0.0, 86400.0 / _LEAST),
+    *((where, LEAST, INFINITE) for where in ("job.hours", "job.step_s", "times.save_interval_s", *sorted(_NEVER))),
+    *((f"failures.{name}_lasts_s", LEAST, INFINITE) for name in ("switch", "storage")),
+    ("failures.flapping_up_s", LEAST, INFINITE),
+    ("failures.flapping_down_s", LEAST, INFINITE),
+    ("failures.per_day", 0.0, 86400.0 / LEAST),
     ("failures.bad_times", 0.0, 1e6),
     ("failures.slow_factor", 1.0, INFINITE),
     ("failures.bad_share", 0.0, 1.0),
@@ -200,7 +200,7 @@ class Scenario:
         if not isinstance(self.is_elastic, bool):
             raise SettingError(f"is_elastic={self.is_elastic!r} must be true or false")
         for where, low, high in _BOUNDS:
-            _bounded(where, attrgetter(where)(self), low, high)
+            bounded(where, attrgetter(where)(self), low, high)
         whole_replicas(self.cluster.gpus, self.cluster.gpus_per_node * self.cluster.nodes_per_replica, "cluster.gpus")
         if self.job.minimum_replicas > self.cluster.replicas:
             asked = f"job.minimum_replicas={self.job.minimum_replicas}"
@@ -306,7 +306,11 @@ def whole_replicas(gpus: int, gpus_per_replica: int, where: str) -> None:
         raise SettingError(f"{where}={gpus} makes no whole replicas of {gpus_per_replica} GPUs: write {said}")
 
 
-def _bounded(where: str, value: float, low: float, high: float) -> None:
+def bounded(where: str, value: float, low: float, high: float = INFINITE) -> None:
+    """
+    Raises:
+        SettingError: it is not between them; names `where`.
+    """
     if not low <= value <= high:
         said = f"{low:g} or more" if high == INFINITE else f"from {low:g} to {high:g}"
         raise SettingError(f"{where}={value!r} must be {said}")

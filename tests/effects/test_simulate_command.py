@@ -473,6 +473,13 @@ def test_a_plan_for_what_cannot_be_is_refused(wrong):
     assert result.exit_code == 2 and wrong.split()[0] in result.output
 
 
+@pytest.mark.parametrize("wrong", ["--hours 1e-9", "--step 0.0001", "--mtbf 0.0001", "--outage 0.0001s"])
+def test_what_is_too_short_for_a_plan_is_refused_by_its_option(wrong):
+    usual = ["--gpus", "64", "--mtbf", "4h", "--state-gb", "100", "--jobs", "1", "--seeds", "1"]
+    result = CliRunner().invoke(cli, ["plan", *usual, *wrong.split()])
+    assert str(result.exception).startswith(wrong.split()[0]) and isinstance(result.exception, SettingError)
+
+
 def test_a_scenario_that_nobody_knows_is_named():
     with pytest.raises(SettingError, match="case_study"):
         load("nothing")
