@@ -155,10 +155,13 @@ def facts(entries: Sequence[Entry], rows: Sequence[Row], policies: Sequence[str 
     """
     told: list[dict[str, Any]] = []
     before: dict[str | None, float] = {}
-    first, leads = None, next(filter(None, policies), None)
+    first, leads, are_several = None, next(filter(None, policies), None), len({*policies} - {None}) > 1
     for entry, row, policy in zip(entries, rows, policies or [None] * len(rows), strict=True):
         gain = None if entry.is_first or policy not in before else row.goodput - before[policy]
-        before |= {policy: row.goodput} if policy else dict.fromkeys((None, *policies), row.goodput)
+        is_one_of_several = policy is not None and are_several
+        before |= dict.fromkeys([policy] if is_one_of_several else [None, *policies], row.goodput)
+        if is_one_of_several:
+            before.pop(None, None)  # a row that is played once comes after all of these, and not after one
         first = row if policy in (None, leads) else first
         sources = {where: source for where, source in entry.scenario.sources.items() if source}
         said = {"assumptions": entry.assumptions, "published": entry.published, "sources": sources}

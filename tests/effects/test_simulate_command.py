@@ -164,6 +164,15 @@ def test_a_gain_is_over_the_row_before_under_the_same_policy(small):
         assert row["gain"] == row["goodput"] - before["goodput"]
 
 
+def test_what_restarts_gains_over_the_row_before_where_that_is_one(small):
+    small.write_text(SMALL + "  - {name: again, way: restart, job: {hours: 3}}\n")
+    for policies in ([], ["--policy", "Ladder"]):
+        *_, before, row = json.loads(told(small, *policies, "--seeds", 1, "--json"))["rows"]
+        assert row["gain"] == row["goodput"] - before["goodput"]
+    several = json.loads(told(small, "--policy", "Ladder", "--policy", "ShrinkFirst", "--seeds", 1, "--json"))["rows"]
+    assert several[-1]["gain"] is None and several[0]["gain"] is None
+
+
 def test_several_processes_answer_as_one_does(small):
     scenario = load(str(small))[1].scenario
     wanted = [(scenario, None), (scenario, "ShrinkFirst")]
