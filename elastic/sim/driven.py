@@ -54,11 +54,13 @@ class Driven:
         self.decided: Counter[str] = Counter()
         self.faults: set[str] = set()
         scaling = Scaling(num_dp_replicas=(max(1, job.minimum_replicas), cluster.replicas), spares=job.spare_replicas)
+        usual, to_form_s = Limits(), 3 * self.form_s(cluster.replicas) + 3 * times.heal_s
         limits = Limits(
-            load_timeout_s=600.0 + 3 * times.loading_s,
+            door_timeout_s=usual.door_timeout_s + to_form_s,
+            load_timeout_s=usual.load_timeout_s + 3 * times.loading_s,
             start_timeout_s=NEVER_S,
             jobset_downtime_threshold_s=NEVER_S,
-            forming_timeout_s=30.0 + 3 * self.form_s(cluster.replicas) + 3 * times.heal_s,
+            forming_timeout_s=usual.forming_timeout_s + to_form_s,
             restore_timeout_s=NEVER_S,
         )
         settings = RunSettings(run="simulated", scaling=scaling, limits=limits, checkpoint=Checkpoint())

@@ -108,6 +108,14 @@ def test_what_is_over_before_it_is_found_is_waited_for(way, fault):
     assert found.account.seconds[Cause.REDONE] == 0.0
 
 
+@pytest.mark.parametrize(("name", "cause"), [("form_s", Cause.FORMING), ("heal_s", Cause.HEALING)])
+def test_what_takes_longer_than_a_run_usually_waits_is_waited_for(name, cause):
+    found = ran("7200 kill node:n1", times=replace(TIMES, **{name: 900.0}))
+    seconds = found.account.seconds
+    assert 900.0 <= seconds[cause] <= 3 * 900.0 + 10.0, "the start, the failure, and growing again"
+    assert seconds[Cause.REDONE] <= 20.0 and seconds[Cause.RESTORE] == 0.0 and seconds[Cause.PAUSED] == 0.0
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_who_is_stopped_for_no_said_time_is_stopped_for_good(way):
     (stopped,) = ran("3600 stop node:n3", way, lasts_s=60.0).failures
