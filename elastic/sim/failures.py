@@ -154,7 +154,7 @@ def _struck(fault: Fault, names: dict[str, int]) -> Failure:
         kind=fault.kind,
         nodes=(names[name],) if how == "node" else (),
         place=(fault.draw >> 12) / 2**52,
-        lasts_s=fault.lasts_s or for_good_s,
+        lasts_s=fault.duration_s or for_good_s,
         factor=float(head) if head and fault.kind is FaultKind.SLOW else 0.0,
         xid=int(head) if fault.kind is FaultKind.XID else 0,
         is_durable=head == _PERSISTENT,

@@ -110,7 +110,8 @@ class Failures:
             times.detect_hang_s is waited for.
         notice_s: between a notice and the loss of the machine.
         slow_factor: how many times slower a machine with a "slow" fault is, for lasts_s.
-        schedule: more of them, as `elastic chaos --schedule` takes it; times count from the start.
+        schedule: more of them, as `elastic chaos --schedule` takes it; times count from the start, and without for= one
+            lasts as said above.
         spot: rows of a capacity trace, (seconds, machines that are there); which ones go is drawn.
     """
 

@@ -124,6 +124,17 @@ def test_who_is_stopped_for_no_said_time_is_stopped_for_good(way):
     assert {one.decision for one in drawn.failures} == {"wait"}
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("kind", "lasts_s"), [("partition with=eth0", 90.0), ("slow", 90.0), ("storage_errors", 90.0), ("notice", 600.0)]
+)
+def test_what_a_schedule_does_not_say_is_as_the_scenario_says(way, kind, lasts_s):
+    one, other = (ran(f"3600 {kind}{end}", way, lasts_s=90.0, notice_s=600.0) for end in ("", f" for={lasts_s:g}"))
+    assert (one.account, one.incidents) == (other.account, other.incidents)
+    if kind == "notice" and way == "restart":
+        assert one.incidents[0].at_s == 4200.0
+
+
 def test_what_is_found_before_it_is_over_costs_a_worker():
     found = ran("3600 stop node:n3 for=600")
     assert told(found)[0][1] == "shrink" and found.account.seconds[Cause.DETECTING] == pytest.approx(120.0)
