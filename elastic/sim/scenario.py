@@ -206,6 +206,11 @@ class Scenario:
         if self.job.minimum_replicas > self.cluster.replicas:
             asked = f"job.minimum_replicas={self.job.minimum_replicas}"
             raise SettingError(f"{asked} is more than the {self.cluster.replicas} replicas that cluster.gpus makes")
+        for name in ("bad_share", "flapping_share"):
+            share = getattr(self.failures, name)
+            if share and not round(share * self.cluster.nodes):
+                least = f"write {1 / self.cluster.nodes:.3g} or more"
+                raise SettingError(f"failures.{name}={share!r} of {self.cluster.nodes} machines is none: {least}")
         for kind in self.failures.kinds:
             playable(kind, f"failures.kinds.{kind.value}")
         if FaultKind.XID in self.failures.kinds and not self.failures.xids:

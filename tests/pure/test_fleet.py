@@ -294,6 +294,8 @@ def test_a_policy_that_fails_is_part_of_the_row():
         ({"failures": {"spot": 3}}, "failures.spot must be rows"),
         ({"failures": {"bad_share": 2}}, "failures.bad_share=2 must be from 0 to 1"),
         ({"failures": {"flapping_share": 2}}, "failures.flapping_share=2 must be from 0 to 1"),
+        ({"failures": {"bad_share": 0.05}}, "failures.bad_share=0.05 of 8 machines is none: write 0.125 or more"),
+        ({"failures": {"flapping_share": 0.01}}, "failures.flapping_share=0.01 of 8 machines is none: write 0.125"),
         ({"failures": {"slow_factor": 0}}, "failures.slow_factor=0 must be 1 or more"),
         ({"failures": {"kinds": {"kill": 0}}}, "failures.kinds: one of the weights must be positive"),
         ({"failures": {"kinds": {"boom": 1}}}, "failures.kinds: there is no fault 'boom'"),
