@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from elastic.control.faults import FaultKind, options
+from elastic.control.faults import ANY, FaultKind, options
 from elastic.control.schedules import Entry, Schedule, parse
 from elastic.errors import SettingError
 
@@ -15,6 +15,7 @@ _NOT_PLAYED = {
 }
 PLAYED = tuple(kind for kind in FaultKind if kind not in _NOT_PLAYED)
 _OVER_AT_ONCE = frozenset({FaultKind.KILL, FaultKind.BIT_FLIP, FaultKind.XID})
+_OF_NO_MACHINE = frozenset({FaultKind.BIT_FLIP, FaultKind.STORAGE_ERRORS})
 _SCHEDULE = "failures.schedule"
 
 
@@ -43,6 +44,7 @@ def scheduled(text: str, machines: Sequence[str]) -> Schedule:
             playable(kind, f"{_SCHEDULE}: {kind.value}")
             _check_duration(kind, entry)
             _check_argument(kind, entry.argument)
+            _check_machine(kind, entry.target)
         _check_target(entry.target, there, machines)
     return found
 
@@ -53,6 +55,12 @@ def _check_target(target: str, there: frozenset[str], machines: Sequence[str]) -
         raise SettingError(f"{_SCHEDULE}: {target}: no worker of a fleet has a name or a rank: write any, or node:n0")
     if how == "node" and name not in there:
         raise SettingError(f"{_SCHEDULE}: {target}: its machines are node:{machines[0]} to node:{machines[-1]}")
+
+
+def _check_machine(kind: FaultKind, target: str) -> None:
+    if kind in _OF_NO_MACHINE and target != ANY:
+        why = "a fleet's checkpoints lie on no certain machine: leave it out"
+        raise SettingError(f"{_SCHEDULE}: {kind.value} {target}: {why}")
 
 
 def _check_duration(kind: FaultKind, entry: Entry) -> None:
