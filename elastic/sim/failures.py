@@ -46,6 +46,11 @@ class Failure:
     is_durable: bool = False
 
     @property
+    def said_s(self) -> float:
+        """How long its machines are away, where that is not up to how long a repair takes; else 0."""
+        return self.away_s if self.kind is FaultKind.NOTICE else self.lasts_s
+
+    @property
     def severity(self) -> Severity:
         """What an XID asks for."""
         return classify(self.xid)[0]

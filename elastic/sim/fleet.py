@@ -113,6 +113,8 @@ class Fleet(Driven):
         return owned[spot % self.machines.size :][:1]
 
     def warn(self, machine: int, failure: Failure) -> None:
+        if not failure.said_s and self.is_gone(machine):
+            return
         worker = self.machines.on.get(machine)
         if worker is not None and worker not in self.dead:
             self.noticed.add(worker)
@@ -120,16 +122,23 @@ class Fleet(Driven):
         notice_s = min(failure.lasts_s or self.scenario.failures.notice_s, self.scenario.end_s)
         away_s = failure.away_s or self.scenario.cluster.repair_s
         self.machines.lose(machine, self.now_s + notice_s + away_s)  # it gets no worker any more
-        self.later(notice_s, self.lose, machine, failure.kind.value, failure.away_s or None)
+        self.later(notice_s, self.lose, machine, failure.kind.value, away_s)
 
     def lose(self, machine: int, why: str, lasts_s: float | None = None, is_hang: bool = False) -> None:
-        """It is away for so long; None: until it is repaired."""
+        """It is away for so long; None: until it is repaired, as it is already where it is away."""
+        if lasts_s is None and self.is_gone(machine):
+            return
         until_s = self.now_s + (self.scenario.cluster.repair_s if lasts_s is None else lasts_s)
         self.machines.lose(machine, until_s)
         self.later(until_s - self.now_s, self.come_back, machine)
         self.lose_copies(machine)
         if machine in self.machines.on:
             self.kill(self.machines.on[machine], why, is_hang)
+
+    def is_gone(self, machine: int) -> bool:
+        """Or is about to be, with nobody there who lives."""
+        worker = self.machines.on.get(machine)
+        return machine in self.machines.away and (worker is None or worker in self.dead)
 
     def lose_copies(self, machine: int) -> None:
         """Snapshots that lay there are gone, unless others hold them still: as many as may go before copies are new.

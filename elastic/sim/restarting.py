@@ -171,7 +171,9 @@ class Restarting:
         elif not is_note:
             away_s = self.away_s(failure)
             for machine in (used if kind is FaultKind.XID else struck) if away_s else ():
-                self.machines.lose(machine, self.now_s + away_s)
+                is_there = self.machines.away.get(machine, 0.0) <= self.now_s
+                if is_there or failure.said_s:  # else it is being repaired already
+                    self.machines.lose(machine, self.now_s + away_s)
             if used:
                 self.ended, self.is_up, self.is_training = failure, False, False
 

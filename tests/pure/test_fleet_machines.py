@@ -94,6 +94,16 @@ def test_a_machine_that_is_away_is_not_lost_again(way):
     assert with_spares(f"{once}; 3900 node_down node:n9; 4000 kill", way).account.seconds[Cause.REDUCED_CAPACITY] < 30.0
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_machine_that_is_repaired_does_not_fail(way):
+    """Repairs take half an hour; an outage that says how long it lasts does so all the same."""
+    once, again, told, longer = (
+        ran(f"3600 node_down node:n1; {rest}", way).account.seconds[Cause.REDUCED_CAPACITY]
+        for rest in ("", "5000 node_down node:n1", "5000 notice node:n1 for=60", "5000 node_down node:n1 for=1800")
+    )
+    assert again == told == once and longer > once + 1000.0 / 8
+
+
 def test_a_machine_that_is_lost_twice_takes_the_copies_of_one():
     times = replace(TIMES, save_interval_s=60.0, upload_interval_s=1800.0, copy_s=100.0)
     once, twice = (
