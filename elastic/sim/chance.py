@@ -2,22 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from elastic.control.draws import draw, log
 
 T = TypeVar("T")
 _MASK = (1 << 64) - 1
-
-
-class Draws(Protocol):
-    """What a world draws from; `random.Random` is one too."""
-
-    def random(self) -> float: ...
-
-    def uniform(self, low: float, high: float) -> float: ...
-
-    def randint(self, low: int, high: int) -> int: ...
 
 
 class Chance:
