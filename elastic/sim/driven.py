@@ -35,6 +35,7 @@ NEVER_S = 1e12
 PLANNED = "growth"
 GPUS = ("0",)  # of a worker: which one of them fails makes no difference here
 _BUSY = frozenset({Phase.FREEZING, Phase.FORMING, Phase.STARTING})
+_WAITING = frozenset({Phase.STARTING, Phase.WAITING})
 
 
 class Driven:
@@ -129,9 +130,13 @@ class Driven:
         return answer
 
     def tick(self) -> None:
-        """Time passes for the controller while something is under way, or a machine is in quarantine for a while."""
+        """Time passes for the controller while something is under way, or a machine is in quarantine for a while.
+
+        Nothing is while too few have machines: who comes, and whatever is found for them, are in the queue.
+        """
         self.take(ev.Tick())
-        is_busy = self.state.phase in _BUSY or self.state.restore is not None
+        is_waiting = self.state.phase in _WAITING and self.are_too_few()
+        is_busy = not is_waiting and (self.state.phase in _BUSY or self.state.restore is not None)
         is_kept_away = any(until_s < NEVER_S for until_s in self.state.care.quarantine.values())
         self.is_ticking = is_busy or is_kept_away or self.now_s < self.attentive_until_s
         if self.is_ticking:
@@ -160,6 +165,12 @@ class Driven:
                 del self.wishes[name]
                 self.later(self.times.place_s, self.if_it_lives, self.come_up, name)
 
+    def place_again(self) -> None:
+        """Machines are free. What is to be restored is waited for from now on, if these are enough for it."""
+        self.place()
+        if self.state.restore is not None:
+            self.control()
+
     def if_it_lives(self, act: Callable[[str], None], name: str) -> None:
         if name not in self.dead:
             act(name)
@@ -181,7 +192,7 @@ class Driven:
         self.dead.add(name)
         self.machines.release(name)
         self.control(ev.TrainFnReturned(worker=name, dismissed=True))
-        self.place()
+        self.place_again()
 
     def fence(self, command: cmd.Fence) -> None:
         self.dead.add(command.worker)
@@ -372,7 +383,7 @@ class Driven:
             self.progress.advance(self.now_s)
             found = self.findings.pop(worker, None)
             self.control(*((found,) if found is not None else ()), ev.WorkerDead(worker=worker, proof=why))
-        self.place()
+        self.place_again()
 
 
 _ACTS: dict[type[cmd.Command], Callable[[Driven, Any], None]] = {

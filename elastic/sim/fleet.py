@@ -155,7 +155,7 @@ class Fleet(Driven):
 
     def come_back(self, machine: int) -> None:
         if self.machines.come_back(machine, self.now_s):
-            self.place()
+            self.place_again()
 
     def kill(self, worker: str, why: str, is_hang: bool = False) -> None:
         """Its process is gone, or stands still until it is killed."""

@@ -147,6 +147,14 @@ def test_what_fails_before_anybody_is_there_strikes_machines_alone(way):
     assert [one.is_planned for one in found.incidents] == [True]
 
 
+@pytest.mark.parametrize("trace", [((3600.0, 0), (12600.0, 8)), ((0.0, 0), (10800.0, 8))])
+def test_who_waits_for_machines_does_not_look_all_the_time(trace):
+    """Neither for a checkpoint that is to be restored, nor for the first ones."""
+    found = with_spares("", "live", spot=trace)
+    assert found.account.seconds[Cause.PAUSED] + found.account.seconds[Cause.WORKER_START] > 9000.0
+    assert found.account.seconds[Cause.PRODUCTIVE] > 0.0 and found.events < 1000
+
+
 # --- how slow all are ---
 
 
