@@ -86,7 +86,7 @@ class Schedule:
         free_share: share of the time for which failures are not asked, see `cadence`.
 
     Attributes:
-        last_step: after which it was last done; None: never, or not since the history went back.
+        last_step: after which it was last done; None: never. After a step back it may lie ahead of the history.
     """
 
     def __init__(
