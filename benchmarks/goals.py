@@ -37,7 +37,7 @@ class Goal:
         return worse / better if better else None
 
 
-# Of a kill it is four for torchft, whose timeout can be as low as a second; tuned, it is half of one here.
+# Of a kill it is four for torchft, whose timeout can be as low as a second, or lower.
 GOALS = (
     Goal(
         title="kill: the survivors' next commit",

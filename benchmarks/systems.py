@@ -113,13 +113,13 @@ SYSTEMS = {
             "checkpoint_steps": 10,
         },
         tuned={
-            "collective_timeout_s": 0.5,
-            "heartbeat_timeout_ms": 500,
+            "collective_timeout_s": 1.0,
+            "heartbeat_timeout_ms": 1000,
             "quorum_retries": 60,  # or a lighthouse that is away ends its replicas
-            "join_timeout_ms": 500,
+            "join_timeout_ms": 1000,
             "checkpoint_steps": 1,
         },
-        shorter={"collective_timeout_s": 0.25, "heartbeat_timeout_ms": 250, "join_timeout_ms": 250},
+        shorter={"collective_timeout_s": 0.5, "heartbeat_timeout_ms": 500, "join_timeout_ms": 500},
     ),
     "ray-train": System(
         module="benchmarks.peers.ray_train_job",
