@@ -13,10 +13,9 @@ import yaml
 from elastic.control.schedules import schedule_of
 from elastic.errors import SettingError
 from elastic.knobs import Given, RunConfig, Tree, at_path, configured, effective, merged, plain_names
+from elastic.yamls import NO_YAML
 
 FILE_VARIABLE = "ELASTIC_CONFIG"
-# What the loaders raise of a text that is none: of a day that no month has, and of tags, errors of Python's own.
-NO_YAML = (yaml.YAMLError, ValueError, AttributeError, LookupError)
 _PREFIX = "ELASTIC_"
 _DEPTH = 8
 

@@ -59,9 +59,10 @@ def _translate(path: Path, as_json: bool) -> None:
     """Print a configuration, and what of the values has no place in it."""
     import yaml
 
-    from elastic.config import NO_YAML, checked
+    from elastic.config import checked
     from elastic.errors import SettingError
     from elastic.kube.google_values import translate
+    from elastic.yamls import NO_YAML
 
     try:
         values = yaml.safe_load(path.read_text())

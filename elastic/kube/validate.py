@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from elastic.config import NO_YAML
 from elastic.errors import SettingError
 from elastic.kube import builtin, operator_rules, schema
 from elastic.kube.manifests import placeholders
 from elastic.kube.schema import Problem, Schema
+from elastic.yamls import NO_YAML
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TIME = "tag:yaml.org,2002:timestamp"
