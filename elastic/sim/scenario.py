@@ -111,7 +111,7 @@ class Failures:
         notice_s: between a notice and the loss of the machine.
         slow_factor: how many times slower a machine with a "slow" fault is, for lasts_s.
         schedule: more of them, as `elastic chaos --schedule` takes it; times count from the start, and without for= one
-            lasts as said above.
+            lasts as said above, and a stop for good.
         spot: rows of a capacity trace, (seconds, machines that are there); which ones go is drawn.
     """
 
