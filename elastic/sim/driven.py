@@ -267,6 +267,8 @@ class Driven:
             self.tell(gone, *self.halted)
             self.halted = None
         self.drag(command.generation)
+        if self.state.care.leaving is not None:  # what all have stopped for is sealed while they train
+            self.later(self.times.save_stall_s, self.control, ev.RungReached(commit=self.view.resume, rung="local"))
         self.later(self.progress.until_step_s(), self.stable, command.generation, self.progress.steps)
 
     def tell(self, gone: frozenset[str], at_s: float, why: str, redone_s: float) -> None:

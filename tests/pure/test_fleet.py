@@ -9,7 +9,7 @@ import pytest
 from elastic.control.faults import FaultKind
 from elastic.control.remediation import Kind, Remediation
 from elastic.errors import SettingError
-from elastic.policies import policy_of
+from elastic.policies import ExitOnNotice, policy_of
 from elastic.sim.account import Account, Cause
 from elastic.sim.failures import failures_of
 from elastic.sim.fleet import Fleet
@@ -501,6 +501,16 @@ def test_who_joins_while_others_hang_waits_until_they_are_found():
     found = ran("3600 node_down node:n0; 3676 stop node:n4 for=9000", detect_hang_s=100.0)
     assert [told.kind for told in found.incidents][:2] == ["node_down", "stop"]
     assert found.account.seconds[Cause.DETECTING] >= 100.0 and found.incidents[2].at_s > 3776.0
+
+
+@pytest.mark.parametrize("stall_s", [0.0, 3.0])
+def test_a_policy_may_save_and_exit_and_the_step_is_saved(stall_s):
+    times = Times(save_stall_s=stall_s)
+    scenario = scenario_of(times=times, failures=Failures(schedule="3600 notice node:n1 for=300"))
+    found = simulate(scenario, 0, ExitOnNotice())
+    steps = math.floor(found.account.seconds[Cause.PRODUCTIVE] / scenario.job.step_s + 1e-6)
+    assert found.ending.endswith(f"; step {steps - 1} is saved") and steps > 300
+    assert found.account.seconds[Cause.PAUSED] == pytest.approx(scenario.end_s - 3600.0, abs=20.0)
 
 
 def test_a_policy_may_go_back_to_a_checkpoint():
