@@ -130,15 +130,17 @@ class Driven:
         return answer
 
     def tick(self) -> None:
-        """Time passes for the controller while something is under way, or a machine is in quarantine for a while.
+        """Time passes for the controller while something is under way, in quarantine, paused or about to exit.
 
         Nothing is while too few have machines: who comes, and whatever is found for them, are in the queue.
         """
         self.take(ev.Tick())
         is_waiting = self.state.phase in _WAITING and self.are_too_few()
         is_busy = not is_waiting and (self.state.phase in _BUSY or self.state.restore is not None)
-        is_kept_away = any(until_s < NEVER_S for until_s in self.state.care.quarantine.values())
-        self.is_ticking = is_busy or is_kept_away or self.now_s < self.attentive_until_s
+        care, end_s = self.state.care, self.scenario.end_s
+        is_kept_away = any(until_s < NEVER_S for until_s in care.quarantine.values())
+        is_held = any(one is not None and one.until_s < end_s for one in (care.hold, care.leaving))
+        self.is_ticking = is_busy or is_kept_away or is_held or self.now_s < self.attentive_until_s
         if self.is_ticking:
             self.later(TICK_S, self.tick)
 

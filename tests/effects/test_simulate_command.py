@@ -43,7 +43,7 @@ POLICY = """
 from elastic.policies import Kind, Remediation
 
 def waits(incident, view):
-    return Remediation(kind=Kind.PAUSE, reason="to see", for_s=600.0)
+    return Remediation(kind=Kind.PAUSE, reason="to see", for_s=6000.0)
 """
 
 

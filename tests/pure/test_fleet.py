@@ -513,6 +513,23 @@ def test_a_policy_may_save_and_exit_and_the_step_is_saved(stall_s):
     assert found.account.seconds[Cause.PAUSED] == pytest.approx(scenario.end_s - 3600.0, abs=20.0)
 
 
+def test_a_policy_may_pause_for_a_while():
+    def pauses(incident, view):
+        return Remediation(kind=Kind.PAUSE, reason="to see", for_s=600.0)
+
+    found = simulate(scenario_of(failures=Failures(schedule="3600 kill node:n1")), 0, pauses)
+    assert found.account.seconds[Cause.PAUSED] == pytest.approx(600.0, abs=5.0)
+
+
+def test_who_is_to_exit_while_all_wait_does_so():
+    def exits(incident, view):
+        return Remediation(kind=Kind.EXIT, reason="enough")
+
+    job = Job(hours=4.0, step_s=10.0, minimum_replicas=8)
+    found = simulate(scenario_of(job=job, failures=Failures(schedule="3600 node_down node:n1 for=9000")), 0, exits)
+    assert found.ending.startswith("the run exited before its last step (enough)")
+
+
 def test_a_policy_may_go_back_to_a_checkpoint():
     def goes_back(incident, view):
         return Remediation(kind=Kind.RESTART_FROM_TIER, reason="to be sure")
