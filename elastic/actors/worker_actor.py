@@ -17,7 +17,7 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
-from elastic.actors.priority import take_usual_priority
+from elastic.actors.priority import hang_back, take_usual_priority
 from elastic.train.sigterm import heed_sigterm
 
 log = logging.getLogger("elastic")
@@ -135,9 +135,7 @@ class WorkerActor:
 
 
 def _import_unhurried(train_fn: bytes) -> None:
-    # Of this thread alone. Niceness would not do: Ray's processes are nice already, so it is little between them, and
-    # nothing between sessions where the kernel groups processes by these (sched(7), autogroup).
-    os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+    hang_back()
     import elastic.actors.worker  # noqa: F401
     from elastic.train.heap import set_aside
     from elastic.train.rehearsal import rehearse

@@ -19,14 +19,23 @@ if sys.argv[1:]:
 has_it = take_usual_priority()
 print(has_it, *{os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")})
 """
+BACK = """
+import os, sys
+from elastic.actors.priority import hang_back
+os.setpriority(os.PRIO_PROCESS, 0, 15)
+if sys.argv[1:]:
+    os.setuid(int(sys.argv[1]))
+hang_back()
+print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)
+"""
 NOBODY = "65534"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a higher priority")
 
 
-def niceness(*arguments: str, **more: str) -> str:
+def niceness(*arguments: str, code: str = CODE, **more: str) -> str:
     """What such a process says of its threads, once it has asked."""
     environment = {name: value for name, value in os.environ.items() if name != RAY_NICENESS} | more
-    command = [sys.executable, "-c", CODE, *arguments]
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, check=True, timeout=120
     ).stdout.strip()
@@ -45,3 +54,11 @@ def test_what_ray_was_told_holds() -> None:
 @needs_root
 def test_who_may_not_says_so_and_goes_on() -> None:
     assert niceness(NOBODY) == "False 15"
+
+
+@needs_root
+def test_who_hangs_back_gets_a_tenth_of_a_worker() -> None:
+    """Between two that are nice already there is no room for that: then idle time is it."""
+    assert niceness(code=BACK) == "10 False"
+    assert niceness(code=BACK, **{RAY_NICENESS: "15"}) == "15 True"
+    assert niceness(NOBODY, code=BACK) == "15 True"

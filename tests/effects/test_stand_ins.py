@@ -13,6 +13,7 @@ import torch
 from ray.exceptions import RayActorError, RaySystemError
 
 from elastic.actors import stand_ins, worker_actor
+from elastic.actors.priority import RAY_NICENESS
 from elastic.actors.stand_ins import StandIns
 from elastic.actors.worker_actor import WorkerActor, born_of, stand_in_name
 from elastic.settings import Limits, RunSettings, Scaling
@@ -209,15 +210,17 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], Work
         one._worker = "w0"  # ends its watch
 
 
-def test_its_imports_are_done_in_idle_time_by_a_thread_that_ends(stand_in: Callable[[bytes], WorkerActor]) -> None:
-    mine = os.sched_getscheduler(0)
-    assert mine != os.SCHED_IDLE
+def test_its_imports_are_done_by_a_thread_that_hangs_back_and_ends(
+    stand_in: Callable[[bytes], WorkerActor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RAY_NICENESS, raising=False)
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
     Noted.seen.clear()
     actor = stand_in(pickle.dumps(Noted()))
     assert actor.stand_by() == os.getpid()
     assert actor.stands_for() == ""
-    assert Noted.seen == [os.SCHED_IDLE], "the same thread has unpickled what it is to run"
-    assert os.sched_getscheduler(0) == mine
+    assert Noted.seen == [10], "the same thread has unpickled what it is to run"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
 
 
 def test_one_whose_imports_fail_does_not_call_itself_ready(stand_in: Callable[[bytes], WorkerActor]) -> None:
@@ -226,7 +229,7 @@ def test_one_whose_imports_fail_does_not_call_itself_ready(stand_in: Callable[[b
 
 
 class Noted:
-    """Notes the scheduling of the thread that unpickles it."""
+    """Notes the niceness of the thread that unpickles it."""
 
     seen: list[int] = []
 
@@ -235,16 +238,17 @@ class Noted:
 
 
 def _note() -> None:
-    Noted.seen.append(os.sched_getscheduler(0))
+    Noted.seen.append(os.getpriority(os.PRIO_PROCESS, 0))
 
 
-# On a busy machine idle time may not come for minutes, so these import in any.
+# On a busy machine their turn may not come for minutes, so these do not hang back.
 STANDS_BY = """
 import gc
 import os
 import sys
-os.sched_setscheduler = lambda *_: None
+from elastic.actors import worker_actor
 from elastic.actors.worker_actor import WorkerActor
+worker_actor.hang_back = lambda: None
 assert "torch" not in sys.modules, "the actor's own module is light"
 actor = WorkerActor(float(sys.argv[1]))
 actor.stand_by()
