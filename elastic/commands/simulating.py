@@ -251,6 +251,8 @@ def campaign(
 ) -> None:
     """Play small worlds with a hostile network, every step of them. Exit code 3: a law was broken."""
     cases = [case_of(seed, steps) for seed in range(first, first + seeds)] if file is None else [_only_case(ctx, file)]
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)  # what takes minutes is not begun where it could not be kept
     many, count = jobs or processors(), Count()
     played = spread(play, cases, many, "worlds", count)
     bad = [one for one in played if not one.is_sound]

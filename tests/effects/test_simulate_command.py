@@ -500,6 +500,13 @@ def test_a_campaign_without_violations_says_so():
     assert found == {"played": 1, "violations": []}
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_played(monkeypatch, tmp_path):
+    monkeypatch.setattr("elastic.commands.simulating.play", lambda case: pytest.fail("it was played"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        told("campaign", "--seeds", 1, "--jobs", 1, "--keep", tmp_path / "file" / "kept")
+
+
 def test_a_violation_is_told_kept_and_played_again(monkeypatch, tmp_path):
 
     def bad(case):
