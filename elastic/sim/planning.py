@@ -13,8 +13,9 @@ from elastic.control.faults import FaultKind
 from elastic.control.suspicion import hang_s
 from elastic.policies.interval import optimal_interval_s
 from elastic.settings import Limits
-from elastic.sim.scenario import INFINITE, LEAST, Cluster, Failures, Job, Scenario, Times, bounded, whole_replicas
+from elastic.sim.scenario import INFINITE, Cluster, Failures, Job, Scenario, Times, bounded, whole_replicas
 from elastic.sim.study import Row
+from elastic.sim.vocabulary import LEAST
 
 DAY_S = 86400.0
 # What was measured, and where; docs/simulator.md says how it is scaled. tests/pure/test_planning.py holds it to that.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from elastic.control.faults import FaultKind, kind_of, seconds
 from elastic.errors import SettingError
-from elastic.sim.vocabulary import playable, scheduled
+from elastic.sim.vocabulary import LEAST, playable, scheduled
 
 T = TypeVar("T")
 WAYS = ("restart", "live")
@@ -25,7 +25,6 @@ _WHOLE = frozenset(
 )  # fmt: skip
 _NEVER = frozenset({"failures.rack_mtbf_s", "failures.switch_mtbf_s", "failures.storage_mtbf_s"})  # where infinite
 _OF_NUMBERS = frozenset("0123456789.+-")  # they begin with one of these
-LEAST = 1e-3  # seconds, or hours: of what comes again and again, and must not come without end
 _MOST = 1e12  # of anything; more seconds than anything lasts
 _BOUNDS = (
     *((where, 1, INFINITE) for where in sorted(_WHOLE) if where.startswith("cluster.") and "spare" not in where),

@@ -15,6 +15,7 @@ _NOT_PLAYED = {
 }
 PLAYED = tuple(kind for kind in FaultKind if kind not in _NOT_PLAYED)
 _OVER_AT_ONCE = frozenset({FaultKind.KILL, FaultKind.BIT_FLIP, FaultKind.XID})
+LEAST = 1e-3  # seconds, or hours: of what comes again and again, and must not come without end
 _OF_NO_MACHINE = frozenset({FaultKind.BIT_FLIP, FaultKind.STORAGE_ERRORS})
 _SCHEDULE = "failures.schedule"
 
@@ -40,6 +41,7 @@ def scheduled(text: str, machines: Sequence[str]) -> Schedule:
         raise SettingError(f"{_SCHEDULE}: {error}") from None
     there = frozenset(machines)
     for entry in found.entries:
+        _check_pace(entry)
         for kind in entry.kinds:
             playable(kind, f"{_SCHEDULE}: {kind.value}")
             _check_duration(kind, entry)
@@ -47,6 +49,12 @@ def scheduled(text: str, machines: Sequence[str]) -> Schedule:
             _check_machine(kind, entry.target)
         _check_target(entry.target, there, machines)
     return found
+
+
+def _check_pace(entry: Entry) -> None:
+    for name, seconds in (("every ", entry.every_s), ("mtbf=", entry.mtbf_s)):
+        if seconds is not None and seconds < LEAST:
+            raise SettingError(f"{_SCHEDULE}: {name}{seconds:g}: it must be {LEAST:g} s or more")
 
 
 def _check_target(target: str, there: frozenset[str], machines: Sequence[str]) -> None:

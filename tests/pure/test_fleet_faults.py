@@ -60,6 +60,8 @@ def told(found) -> list[tuple[str, str]]:
         ("60 kill for=5", "kill for=5: it is over at once"),
         ("60 xid with=79 for=5", "xid for=5: it is over at once"),
         ("60 xid with=79,gpu=1", "xid with=79,gpu=1: only the number counts: write with=79"),
+        ("every 0.0001 kill", "every 0.0001: it must be 0.001 s or more"),
+        ("poisson mtbf=0.0001 kill", "mtbf=0.0001: it must be 0.001 s or more"),
         ("60 bit_flip node:n1", "bit_flip node:n1: a fleet's checkpoints lie on no certain machine: leave it out"),
         ("60 kill,storage_errors node:n1", "storage_errors node:n1: a fleet's checkpoints lie on no certain machine"),
         ("60 storage_errors with=0.5", "storage_errors with=0.5: storage is there or it is not"),
