@@ -10,7 +10,8 @@ from benchmarks.systems import SETTINGS
 from benchmarks.tables import Result, Sample, Table, best, spread
 
 BASELINE = "ddp"
-FAULT_FREE = ("clean", "busy", "straggler")
+BUSY = "busy"
+FAULT_FREE = ("clean", BUSY, "straggler")
 STORM = "storm"
 TO_GO_ON = ("t_detect_s", "t_resume_s", "t_full_s")
 KEPT_ALIVE = "survivors' processes kept"
@@ -39,6 +40,11 @@ def standing(results: Sequence[Result]) -> list[Result]:
     """Those of which something counts."""
     owners = _owners(results)
     return [result for at, result in enumerate(results) if any(_counts(row, at, owners) for row in result["rows"])]
+
+
+def has_faults(result: Result) -> bool:
+    """Whether there is more in it than who is taken for dead though nothing is wrong."""
+    return any(row["scenario"] != BUSY for row in result["rows"])
 
 
 def _owners(results: Sequence[Result]) -> Mapping[tuple[str, str], int]:
@@ -227,7 +233,7 @@ def phases(rows: Sequence[Mapping[str, Any]], settings: str) -> Table | None:
 
 def alarms(rows: Sequence[Mapping[str, Any]]) -> Table | None:
     """Who was taken for dead though nothing was wrong, by system and settings; None: nobody was tried."""
-    here = [row for row in rows if row["scenario"] == "busy" and _measured(row)]
+    here = [row for row in rows if row["scenario"] == BUSY and _measured(row)]
     lines = []
     for system in _ordered(row["system"] for row in here):
         for settings in settings_of(row for row in here if row["system"] == system):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import goals, recovery_tables, tables
+from benchmarks.systems import DEFAULT, TUNED
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -126,9 +127,10 @@ def section(found: Found) -> str:
     parts: list[str] = []
     drawn = plots(found)
     if results := found.get("recovery"):
-        settings = recovery_tables.settings_of(recovery_tables.counting(results))[-1]
-        stand = recovery_tables.standing(results)
-        those = [one for one in stand if settings in recovery_tables.settings_of(recovery_tables.counting([one]))]
+        compared = [one for one in recovery_tables.standing(results) if recovery_tables.has_faults(one)]
+        there = [recovery_tables.settings_of(recovery_tables.counting([one])) for one in compared]
+        settings = TUNED if any(TUNED in of for of in there) else DEFAULT
+        those = [one for one, of in zip(compared, there, strict=True) if settings in of]
         shown = [table for table in recovery_tables.recovery(those, is_short=True) if f"({settings}" in table.title]
         parts += [
             RECOVERY,

@@ -481,6 +481,18 @@ def test_a_whole_report_and_section() -> None:
     assert render.section({}).strip() == render.MORE
 
 
+def test_the_readme_shows_tuned_settings_whatever_shorter_ones_were_tried() -> None:
+    figures = {"t_resume_s": 0.2, "t_full_s": 3.0}
+    kills = [
+        result(*(run(name, settings=settings, **figures) for name in ("elastic", "peer")))
+        for settings in ("default", "tuned")
+    ]
+    alarms = [run("peer", scenario="busy", settings=settings, knobs={}) for settings in ("tuned", "shorter")]
+    shown = render.section({"recovery": [*kills, result(*alarms)]})
+    assert "recovery-tuned-dark.svg" in shown and "(tuned)" in shown
+    assert shown.count("Measured 2026") == render.section({"recovery": kills}).count("Measured 2026")
+
+
 def test_the_ways_take_turns_and_another_one_begins_each_time() -> None:
     orders = ["".join(order("abc", number)) for number in range(3)]
     assert orders == ["abc", "bca", "cab"]
