@@ -139,7 +139,7 @@ def test_a_second_signal_does_not_break_the_clean_up(first: str) -> None:
 def test_files_of_a_bench_that_was_killed_are_removed_and_those_of_a_live_one_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(recovery, "_MEMORY", tmp_path)
     dead, alive = tmp_path / f"recovery-{1 << 30}-x", tmp_path / f"recovery-{os.getppid()}-x"
     for folder in (dead, alive):
         folder.mkdir()

@@ -539,8 +539,6 @@ def test_no_command_has_a_way_of_its_own_to_write_json():
 
 @pytest.mark.parametrize("address", ["10..0.1:6379", f"{'x' * 70}:6379", "127.0.0.1:99999"])
 def test_an_address_that_is_none_is_one_sentence(monkeypatch, capsys, address):
-    code, out, err = called(monkeypatch, capsys, "drain", "n0", "--address", address)
-    assert (code, out) == (
-        1,
-        "",
-    ) and err == f"error: no Ray cluster answers at {address}: check --address or RAY_ADDRESS\n"
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # this process may have a cluster of other tests
+    told = called(monkeypatch, capsys, "drain", "n0", "--address", address)
+    assert told == (1, "", f"error: no Ray cluster answers at {address}: check --address or RAY_ADDRESS\n")

@@ -166,7 +166,7 @@ def test_who_changes_parameters_elsewhere_says_so(book: Book, idle: None) -> Non
 
 
 def test_healed_state_is_installed_when_the_copies_are_done(book: Book, idle: None, monkeypatch: Any) -> None:
-    def exchange(group: Any, view: View, tracked: Any, landing: Any) -> Any:
+    def exchange(group: Any, view: View, tracked: Any, *about: Any) -> Any:
         def install() -> None:
             for tensor in tracked.flatten().tensors if view.behind else ():
                 tensor.fill_(1)

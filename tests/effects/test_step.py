@@ -66,7 +66,7 @@ def test_the_groups_of_a_failed_forming_are_closed_and_one_that_is_stuck_is_left
 
     left_behind, exchanged = [], []
 
-    def exchange(group, view, tracked, landing):
+    def exchange(group, *about):
         exchanged.append(group)
         if len(exchanged) == 1:
             group.leave_behind()
