@@ -247,7 +247,8 @@ def opener(dataset: Any) -> Callable[[int, int, int], Any]:
         SettingError: it can not be divided.
     """
     if _has(dataset, "stream"):
-        return dataset.stream  # type: ignore[no-any-return]
+        opened: Callable[[int, int, int], Any] = dataset.stream
+        return opened
     if _has(dataset, "shard", "state_dict", "load_state_dict"):  # as iterable datasets of Hugging Face
         return partial(_shard, dataset)
     raise SettingError(
