@@ -71,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         side_by_side.part()
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Gives each test the mark of its folder, and to one worker those of a file, or all that train."""
     for item in items:

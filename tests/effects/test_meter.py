@@ -11,6 +11,7 @@ from elastic.train.meter import Meter
 from tests.effects.test_evaluation import evaluating
 
 NAP_S, BUSY_S = 0.02, 30.0  # a nap takes no longer, on a busy machine, too
+APART_S = NAP_S / 2  # a machine's two clocks may be so far from each other in a step; less than anything counted twice
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_the_reports_of_a_run_leave_no_gap_and_tell_what_they_waited_for(solo):
     assert since_s == [report.committed_at_s for report in ended.reports]
     for report in ended.reports:
         times, took_s = report.times, report.committed_at_s - report.times.since_s
-        assert times.data_s + times.wait_s + times.stall_s + times.evaluation_s <= took_s + 1e-3
+        assert times.data_s + times.wait_s + times.stall_s + times.evaluation_s <= took_s + APART_S
         is_behind_one = report.commit.step > 0 and report.commit.step % 2 == 0
         assert (times.evaluation_s >= NAP_S) == is_behind_one
     assert left.times.evaluation_s >= NAP_S, "after the last step"
