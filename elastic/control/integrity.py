@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 WORDS = 5
+COMPARED_STEPS = 100  # a vote is looked for every so many updates, unless the user says otherwise
+COMPARED_SHARE = 0.005  # and takes no more of the time since the one before it
 _MASK = (1 << 32) - 1
 
 
@@ -57,6 +59,15 @@ def outvoted(digests: Sequence[Hashable]) -> tuple[int, ...] | None:
     if 2 * votes <= len(digests):
         return None
     return tuple(rank for rank, digest in enumerate(digests) if digest != value)
+
+
+def is_vote_due(update: int, since_s: float, took_s: float) -> bool:
+    """Whether states are compared at the door of an update, where that is left to what it costs.
+
+    Args:
+        since_s: since the last vote; infinite before the first. took_s: to read all state for it.
+    """
+    return update > 0 and update % COMPARED_STEPS == 0 and took_s <= COMPARED_SHARE * since_s
 
 
 class LossVerdict(Enum):

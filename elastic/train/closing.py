@@ -49,6 +49,7 @@ def _nothing(replica: Replica, identity: int) -> Tail:
         pauses=0.0,
         skips=0.0,
         stages=0.0,
+        compares=0.0,
         loss=0.0,
         weight=0.0,
         weighted=0.0,

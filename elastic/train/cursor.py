@@ -24,11 +24,13 @@ class Cursor:
     Attributes:
         samples: consumed by all committed steps since the start of the run.
         pace: of the last one, None before the first.
+        is_compared: replicas compare their state before the next one.
     """
 
     def __init__(self) -> None:
         self.samples = 0
         self.pace: Pace | None = None
+        self.is_compared = False
         self._order: Mapping[str, Any] = {}
         self._order_here: Mapping[str, Any] = {}
 
@@ -36,17 +38,19 @@ class Cursor:
         """What the order of samples follows from, from the next step on."""
         self._order_here = order
 
-    def move(self, samples: int, pace: Pace) -> None:
+    def move(self, samples: int, pace: Pace, is_compared: bool = False) -> None:
         """A step of so many samples is committed."""
         self.samples += samples
+        self.is_compared = is_compared
         self.pace, self._order = pace, self._order_here
 
     def state_dict(self) -> dict[str, Any]:
         state = {"samples": self.samples, "pace": asdict(self.pace) if self.pace is not None else None}
-        return state | ({"order": dict(self._order)} if self._order else {})  # older releases did not keep it
+        state |= {"order": dict(self._order)} if self._order else {}  # older releases kept neither
+        return state | ({"is_compared": True} if self.is_compared else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.samples = state["samples"]
+        self.samples, self.is_compared = state["samples"], state.get("is_compared", False)
         told = state["pace"]
         self.pace = Pace(**{**told, "tuning": Tuning(**told["tuning"])}) if told is not None else None
         self._order = state.get("order", {})

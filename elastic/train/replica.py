@@ -31,7 +31,7 @@ from elastic.train.step import OUTSIDE, POISONED, UNWANTED, Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.tail import Tail
 from elastic.train.tracked import Tracked
-from elastic.train.watch import DIGEST_STEPS, Watch
+from elastic.train.watch import Watch
 
 _CURSOR = "elastic.cursor"  # no name that session.track can be given
 Result = TypeVar("Result")
@@ -65,7 +65,7 @@ class Replica:
         self.tracked.add({_CURSOR: self.cursor})
         self.rate_rule: RateRule | None = None
         self.on_resize: list[Callable[[Resize], None]] = []
-        self.watch = Watch(self, DIGEST_STEPS)
+        self.watch = Watch(self)
         self.scalers: list[Any] = []
         self.model: torch.nn.Module | None = None
         self.group: GlooGroup | None = None  # those who hold the same shard, one for each replica
@@ -86,7 +86,7 @@ class Replica:
 
     # --- set up by the user's calls ---
 
-    def adopt(self, model: torch.nn.Module, bucket_bytes: int, digest_steps: int, reproducible: bool) -> None:
+    def adopt(self, model: torch.nn.Module, bucket_bytes: int, digest_steps: int | None, reproducible: bool) -> None:
         if self._reducer is not None:
             raise StepMisuseError("session.prepare was called twice: wrap several modules in one torch.nn.ModuleDict")
         self.model = model
@@ -234,10 +234,17 @@ class Replica:
         return self.inner
 
     def any_inside(self, flag: bool, what: str, number: int, phase: Flying = Flying.TALKING) -> bool:
-        """Whether one of this replica's workers says so; all of them ask.
+        """Whether one of this replica's workers says so; all of them ask; see `each_inside`."""
+        return self.each_inside((flag,), what, number, phase)[0]
+
+    def each_inside(
+        self, flags: Sequence[bool], what: str, number: int, phase: Flying = Flying.TALKING
+    ) -> tuple[bool, ...]:
+        """Which of these one of this replica's workers has set; all of them ask.
 
         Args:
-            what, number: of which flag, and before the end of which update; the same on all of them.
+            flags: travel in one word, so that who asks for others at another place is told of it.
+            what, number: of which flags, and before the end of which update; the same on all of them.
             phase: what is seen of it meanwhile.
 
         Raises:
@@ -246,14 +253,15 @@ class Replica:
         """
         inner, mine = self.inner, hash32(what, number)
         if inner is None:
-            return flag
-        rows = self.unless_broken(lambda: inner.gather_words([mine, flag]), phase)
+            return tuple(flags)
+        bits = sum(flag << place for place, flag in enumerate(flags))
+        rows = self.unless_broken(lambda: inner.gather_words([mine, bits]), phase)
         if any(row[0] != mine for row in rows):
             raise ConservationError(
                 f"the workers of a replica have parted at update {number}, this one at its {what}: decide by what all "
                 "shards share, such as step.index, when to leave the loop"
             )
-        return any(row[1] for row in rows)
+        return tuple(any(row[1] >> place & 1 for row in rows) for place in range(len(flags)))
 
     def agree(self, commit: CommitId, weight: float, votes: Sequence[bool], figures: Sequence[int]) -> Agreement:
         """Wait until all workers of this replica have come to the apply of this commit.

@@ -36,7 +36,6 @@ from elastic.train.sharded import is_gathering, use_sums
 from elastic.train.step import SKIPPED_ELSEWHERE, Step
 from elastic.train.surroundings import Surroundings
 from elastic.train.warming import undone
-from elastic.train.watch import DIGEST_STEPS
 from elastic.train.world import World, open_world
 
 _current: "Session | None" = None
@@ -100,7 +99,7 @@ class Session(DataDoor):
         model: torch.nn.Module,
         bucket_bytes: int = BUCKET_BYTES,
         *,
-        digest_steps: int = DIGEST_STEPS,
+        digest_steps: int | None = None,
         reproducible: bool = False,
     ) -> torch.nn.Module:
         """Move the model to the device and keep replicas in step; returns the same model.
@@ -108,7 +107,8 @@ class Session(DataDoor):
         Args:
             model: its parameters may be tied, frozen, or unused in a step.
             bucket_bytes: gradients are summed in buckets of about this size.
-            digest_steps: replicas compare a digest of their state every so many steps, and at the end; 0: never.
+            digest_steps: replicas compare a digest of their state every so many steps, and at the end; 0: never;
+                None: every 100, and less often where that would take more than 0.5 % of the time.
             reproducible: sum micro-batches in one fixed order, so that no resize and no fault changes a bit; slower.
 
         Raises:
@@ -116,7 +116,7 @@ class Session(DataDoor):
             SettingError: digest_steps is negative.
         """
         refuse(model, self._replica.width)
-        if digest_steps < 0:
+        if digest_steps is not None and digest_steps < 0:
             raise SettingError(f"session.prepare(digest_steps={digest_steps}) must not be negative; 0 turns votes off")
         if is_gathering(model):
             use_sums(model)

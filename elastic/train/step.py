@@ -62,6 +62,7 @@ class Step:
         samples, replicas: of the whole step. dealt: the micro-batches of it that this replica computes.
         wants_pause: some replica asked for a stop at the end of this step.
         is_staged: its state is to be copied into the memory of the nodes.
+        is_compared: the state that it leads to is to be compared with that of all other replicas.
     """
 
     def __init__(self, replica: "Replica", number: int, attempt: int, generation: int) -> None:
@@ -78,7 +79,7 @@ class Step:
         self.rate_factor = self._pace.factor(self.index)
         self.tuning = self._pace.tuning
         self.commit = NOTHING_COMMITTED
-        self.wants_pause = self.is_staged = False
+        self.wants_pause = self.is_staged = self.is_compared = False
         self.metrics: dict[str, float] = {}
         self.on_stable: list[Callable[[], None]] = []
         self.skipped = ""
@@ -224,7 +225,7 @@ class Step:
             else:
                 update(optimizers, schedulers, scaler, self.rate_factor)
                 replica.buffers.apply(self._buffer_change)
-            replica.cursor.move(self.samples if self._is_last_phase else 0, self._pace)
+            replica.cursor.move(self.samples if self._is_last_phase else 0, self._pace, self.is_compared)
             if self._is_last_phase:
                 replica.batches.commit()
             self._is_over = True
@@ -318,7 +319,9 @@ class Step:
             replica.link.broke(replica.reducer.error)
             raise AttemptBroken
         self._check_conservation(tail.record)
-        is_dropped = replica.any_inside(tail.skips > 0, "reduction", self.number)
+        is_dropped, self.is_compared = replica.each_inside(
+            (tail.skips > 0, tail.compares > 0), "reduction", self.number
+        )
         if is_dropped and not self.skipped:  # a skip of one shard is a skip of all
             self.skipped = SKIPPED_ELSEWHERE
         self.voted = replica.watch.check(self.number, self.attempt, tail.table, is_skipped=bool(self.skipped))
@@ -387,6 +390,7 @@ class Step:
             pauses=float(replica.link.wants_pause()),
             skips=float(bool(self.skipped)),
             stages=replica.snapshots.vote(self),
+            compares=replica.watch.vote(self.number, time.monotonic()),
             loss=tally.loss,
             weight=tally.weight,
             weighted=float(tally.weighted),

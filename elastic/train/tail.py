@@ -6,7 +6,7 @@ import torch
 
 from elastic.control.data import Conservation
 
-_HEAD = 10
+_HEAD = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Tail:
 
     Attributes:
         record: proof of which micro-batches are in.
-        pauses, skips, stages: votes; a step is staged if the last is above 0.
+        pauses, skips, stages, compares: votes; above 0, a step is staged, and states compared before the next update.
         loss: weighted sum of losses.
         weight: sum of weights, in units of a step's samples.
         weighted: number of micro-batches whose weight the user gave.
@@ -30,6 +30,7 @@ class Tail:
     pauses: float
     skips: float
     stages: float
+    compares: float
     loss: float
     weight: float
     weighted: float
@@ -38,20 +39,21 @@ class Tail:
     table: torch.Tensor
 
     def row(self) -> torch.Tensor:
-        """(10 + parameters + elements + table,) float64."""
-        votes = (self.pauses, self.skips, self.stages)
+        """(11 + parameters + elements + table,) float64."""
+        votes = (self.pauses, self.skips, self.stages, self.compares)
         numbers = (*self.record.words(), *votes, self.loss, self.weight, self.weighted)
         return torch.cat([torch.tensor(numbers, dtype=torch.float64), self.used, self.buffers, self.table])
 
     @classmethod
     def of(cls, row: torch.Tensor, parameters: int, elements: int) -> "Tail":
         """The row read again; tensors are views into it."""
-        pauses, skips, stages, loss, weight, weighted = row[4:_HEAD].tolist()
+        pauses, skips, stages, compares, loss, weight, weighted = row[4:_HEAD].tolist()
         return cls(
             record=Conservation.from_words(row[:4].tolist()),
             pauses=pauses,
             skips=skips,
             stages=stages,
+            compares=compares,
             loss=loss,
             weight=weight,
             weighted=weighted,

@@ -151,7 +151,14 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
         for key, value in entries.items():
             if isinstance(value, torch.Tensor):
                 _mend(_state_of(optimizer, index), key, value, params_of(optimizer)[index])
-    return False
+    return type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict and _is_held(optimizer, received)
+
+
+def _is_held(optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> bool:
+    """Whether it has kept the very tensors that were received, so that nobody needs to read them again to know."""
+    mine, theirs = tree.flatten(optimizer.state_dict()), tree.flatten(received)
+    pairs = zip(mine.tensors, theirs.tensors, strict=True)
+    return mine.skeleton == theirs.skeleton and all(one.data_ptr() == other.data_ptr() for one, other in pairs)
 
 
 def _mend(entries: dict[str, Any], key: str, received: torch.Tensor, param: torch.nn.Parameter) -> None:

@@ -4,6 +4,8 @@ All replicas see the same table and judge it by the same pure functions, so they
 controller is told only of what it must act on.
 """
 
+import math
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,16 @@ import torch
 
 from elastic.control.data import even
 from elastic.control.flight import Flying
-from elastic.control.integrity import WORDS, Account, LossVerdict, accounts, judge_losses, outvoted, table
+from elastic.control.integrity import (
+    WORDS,
+    Account,
+    LossVerdict,
+    accounts,
+    is_vote_due,
+    judge_losses,
+    outvoted,
+    table,
+)
 from elastic.control.speed import balance, by_replica, smooth
 from elastic.errors import AttemptBroken, NonFiniteLossError
 from elastic.train import tree
@@ -19,7 +30,6 @@ from elastic.train import tree
 if TYPE_CHECKING:
     from elastic.train.replica import Replica
 
-DIGEST_STEPS = 100
 _REDEAL_STEPS = 10
 
 
@@ -27,11 +37,13 @@ class Watch:
     """One replica's eye on all of them.
 
     Args:
-        digest_steps: the digest of all tracked state is compared every so many steps, and at the end; 0: never.
+        digest_steps: the digest of all tracked state is compared every so many updates, and at the end; 0: never;
+            None: when `is_vote_due` says so by the leader's clock, whose word travels with the reduction before.
     """
 
-    def __init__(self, replica: "Replica", digest_steps: int) -> None:
+    def __init__(self, replica: "Replica", digest_steps: int | None = None) -> None:
         self.digest_steps = digest_steps
+        self._voted_s, self._took_s = -math.inf, 0.0
         self._replica = replica
         self._first: Sequence[Account] = ()
         self._first_place = (0, -1)
@@ -52,15 +64,27 @@ class Watch:
 
     def digest_before(self, step: int) -> int:
         """64 bits over all tracked state at the door of a step, 0 where no vote is due."""
-        is_due = self.digest_steps > 0 and step > 0 and step % self.digest_steps == 0
+        every = self.digest_steps
+        is_due = self._replica.cursor.is_compared if every is None else every > 0 and step > 0 and step % every == 0
         return self.digest() if is_due else 0
+
+    def vote(self, step: int, now_s: float) -> float:
+        """Above 0: states are to be compared after this step; a tie that was gone back from is, whoever leads."""
+        if self.digest_steps is not None:
+            return 0.0
+        is_due = not self._replica.rank and is_vote_due(step + 1, now_s - self._voted_s, self._took_s)
+        return float(is_due or step + 1 == self._disputed[0])
 
     def digest(self) -> int:
         """64 bits over all tracked state now, unless nobody compares them."""
-        if not self.digest_steps or self._replica.replicas == 1:
+        if self.digest_steps == 0 or self._replica.replicas == 1:
             return 0
+        began_s = time.monotonic()
         with self._replica.page.during(Flying.SLOW, "reading all state for a vote"):
-            return tree.digest(self._replica.tracked.flatten())
+            digest = tree.digest(self._replica.tracked.flatten())
+        self._voted_s = time.monotonic()
+        self._took_s = self._voted_s - began_s
+        return digest
 
     def table(self, mine: Account) -> torch.Tensor:
         """(size,) float64, to be summed over replicas."""

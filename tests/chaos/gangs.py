@@ -177,6 +177,7 @@ def train(  # noqa: PLR0913
             step.apply(optimizer, scaler=scaler)
             write("committed", **place)
             step.report(loss=step.loss)
+        saboteur.flip(session.rank * width + session.shard, step.index, step.generation, optimizer)
     return finish(session, model, folder, write)
 
 

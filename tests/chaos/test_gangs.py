@@ -165,6 +165,19 @@ def test_one_of_three_pipelines_of_three_stages_loses_a_stage(tmp_path: Path) ->
     assert story.finished.state.world_sizes == (3, 2)
 
 
+def test_when_states_are_compared_is_known_to_all_shards(tmp_path: Path) -> None:
+    """The leader's clock says so, unless the user does; who flips a bit is no worker of its shard."""
+    flip = Sabotage(point="flip-weight", rank=3, step=90)
+    story = play(tmp_path, flip, replicas=(1, 3), slots=6, steps=110)
+    assert story.fired == {flip.name}
+    assert story.finished.outcome.ending is Ending.SUCCEEDED, story.finished.outcome
+    (incident,) = story.finished.state.incidents
+    pid = int((story.folder / f"fired-{flip.name}").read_text())
+    culprit = next(line["worker"] for line in story.of("started") if line["pid"] == pid)
+    assert (incident.kind, incident.culprits) == (IncidentClass.SILENT_CORRUPTION, (culprit,))
+    assert "outvoted on the state after step 99" in incident.evidence[0]
+
+
 @pytest.mark.slow
 def test_a_step_that_one_shard_drops_is_dropped_by_all_of_them(tmp_path: Path) -> None:
     """Else its shard would stay where the others go on."""

@@ -328,13 +328,14 @@ TUNED = replace(PACE, tuning=Tuning(lr_factor=0.5, batch_size=24))
 
 
 @pytest.mark.parametrize("pace", [None, PACE, TUNED], ids=["before the first step", "in a warm-up", "tuned"])
-def test_a_cursor_travels_as_tracked_state(pace):
+@pytest.mark.parametrize("is_compared", [True, False])
+def test_a_cursor_travels_as_tracked_state(pace, is_compared):
     giver, taker = Cursor(), Cursor()
-    giver.samples, giver.pace = 1234, pace
-    taker.move(5, replace(PACE, batch=1))
+    giver.samples, giver.pace, giver.is_compared = 1234, pace, is_compared
+    taker.move(5, replace(PACE, batch=1), is_compared=not is_compared)
     flat = tree.flatten(giver.state_dict())
     taker.load_state_dict(tree.unflatten(flat.skeleton, flat.tensors))
-    assert (taker.samples, taker.pace) == (1234, pace)
+    assert (taker.samples, taker.pace, taker.is_compared) == (1234, pace, is_compared)
 
 
 def test_data_that_is_not_what_a_state_was_trained_on_is_told_and_trained_on(caplog):

@@ -119,6 +119,34 @@ class Precise(torch.optim.SGD):
             p.data.add_(moment, alpha=-LR)
 
 
+class Halving(torch.optim.AdamW):
+    """Takes over what it likes."""
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        for entries in self.state.values():
+            entries["exp_avg"].mul_(0.5)
+
+
+def rounding(optimizer):
+    for entries in optimizer.state.values():
+        entries["exp_avg"] = entries["exp_avg"].round()
+
+
+def test_a_joiners_optimizer_that_keeps_what_it_was_given_need_not_be_read_again():
+    given = Objects(1, steps=2)
+    assert Objects(2, steps=0).tracked.install(*parts(given)) == ["scheduler"]
+    assert Objects(2, steps=0, optimizer=Halving).tracked.install(*parts(given)) == ["optimizer", "scheduler"]
+    hooked = Objects(2, steps=0)
+    hooked.optimizer.register_load_state_dict_post_hook(rounding)
+    assert hooked.tracked.install(*parts(given)) == ["optimizer", "scheduler"]
+
+
+def parts(given):
+    flat = given.give()
+    return flat.skeleton, flat.tensors
+
+
 @pytest.mark.parametrize("steps", [0, 1], ids=["joiner", "survivor"])
 def test_float32_moments_of_bfloat16_parameters_keep_all_their_bits(steps):
     """`load_state_dict` would cast them to the dtype of their parameter."""

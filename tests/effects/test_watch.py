@@ -1,6 +1,7 @@
 """Effect. A loss that is not finite, where nobody else can compute it: the user's, before anything is applied."""
 
 import math
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -8,10 +9,20 @@ import torch
 
 from elastic.control import events as ev
 from elastic.control.flight import Flying
+from elastic.control.integrity import Account, table
+from elastic.errors import AttemptBroken
 from elastic.train import tree
+from elastic.train.cursor import Cursor
 from elastic.train.flight import FlightPage, read_page
 from elastic.train.watch import Watch
 from tests.effects.idiom import STEPS, Training, raised
+
+NAP_S, BUSY_S = 0.02, 600.0
+
+
+@pytest.fixture
+def page(tmp_path):
+    return FlightPage(tmp_path / "page")
 
 
 def trains(loss_of, **track):
@@ -106,6 +117,54 @@ def test_a_worker_that_computes_a_digest_is_not_taken_for_hung(tmp_path):
     assert (inside.phase, inside.remark) == (Flying.SLOW, "reading all state for a vote")
     after = read_page(page.path)
     assert (after.phase, after.remark) == (Flying.IN_BODY, "")
+
+
+def leader(page, digest_steps=None, rank=0):
+    """The watch of one of two replicas, with a state that takes a while to be read."""
+
+    class Tracked:
+        def flatten(self):
+            time.sleep(NAP_S)
+            return tree.flatten({})
+
+    replica = SimpleNamespace(
+        replicas=2,
+        rank=rank,
+        tracked=Tracked(),
+        page=page,
+        cursor=Cursor(),
+        link=SimpleNamespace(corrupt=lambda *_: None),
+        group=SimpleNamespace(view=SimpleNamespace(members=[SimpleNamespace(worker=name) for name in ("w0", "w1")])),
+    )
+    return Watch(replica, digest_steps)
+
+
+def test_the_leader_has_votes_keep_a_distance_to_each_other_by_what_they_cost(page):
+    watch = leader(page)
+    assert [step for step in range(301) if watch.vote(step, time.monotonic())] == [99, 199, 299]
+    watch.digest()
+    assert not watch.vote(199, time.monotonic() + 100 * NAP_S)
+    assert watch.vote(199, time.monotonic() + BUSY_S + 201 * NAP_S)
+
+
+def test_nobody_else_calls_for_a_vote_and_nobody_does_where_the_user_has_said_when(page):
+    assert not leader(page, rank=1).vote(99, time.monotonic())
+    assert not leader(page, digest_steps=100).vote(99, time.monotonic())
+    assert leader(page, digest_steps=100).digest_before(100)
+
+
+def test_it_takes_place_where_the_step_before_it_has_said_so(page):
+    watch = leader(page)
+    assert not watch.digest_before(100)
+    watch._replica.cursor.is_compared = True
+    assert watch.digest_before(100)
+
+
+def test_a_vote_that_has_ended_in_a_tie_is_taken_again_whatever_it_costs(page):
+    watch = leader(page, rank=1)
+    with pytest.raises(AttemptBroken):
+        watch.check(200, 1, torch.tensor(table(Account(digest=3), 0, 2)), is_skipped=False)
+    assert [step for step in range(301) if watch.vote(step, 0.0)] == [199]
 
 
 @pytest.mark.parametrize("digest_steps", [-1, -100])

@@ -1,10 +1,12 @@
 """Who is odd: votes on state, and whose a loss is that is not finite."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.control.integrity import Account, LossVerdict, accounts, judge_losses, outvoted, table
+from elastic.control.integrity import Account, LossVerdict, accounts, is_vote_due, judge_losses, outvoted, table
 
 
 @given(
@@ -55,6 +57,21 @@ def test_only_more_than_half_may_name_others(digests):
         assert len({digest for rank, digest in enumerate(digests) if rank not in odd}) == 1
     else:
         assert max(digests.count(digest) for digest in digests) * 2 <= len(digests)
+
+
+@pytest.mark.parametrize(
+    ("update", "since_s", "took_s", "is_due"),
+    [
+        (0, math.inf, 0.0, False),
+        (99, math.inf, 0.0, False),
+        (100, math.inf, 5.0, True),
+        (150, math.inf, 0.0, False),
+        (200, 1000.0, 5.0, True),
+        (200, 999.0, 5.0, False),
+    ],
+)
+def test_a_vote_takes_a_two_hundredth_of_the_time_at_most(update, since_s, took_s, is_due):
+    assert is_vote_due(update, since_s, took_s) is is_due
 
 
 def told(*odd: int, idle: tuple[int, ...] = ()) -> list[Account]:
