@@ -59,8 +59,10 @@ def _start(stack: contextlib.ExitStack, host: str, code: str, *arguments: object
 def _line(process: subprocess.Popen[str], until_s: float) -> str:
     """The next line that a process prints, before this moment of the monotonic clock."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], max(0.0, until_s - time.monotonic()))
-    if not (line := process.stdout.readline().strip() if ready else ""):
+    poll = select.poll()  # select itself knows no descriptor above 1023
+    poll.register(process.stdout, select.POLLIN)
+    is_ready = poll.poll(1e3 * max(0.0, until_s - time.monotonic()))
+    if not (line := process.stdout.readline().strip() if is_ready else ""):
         raise HostsError("the link between two hosts could not be measured: nothing came through in time")
     return line
 

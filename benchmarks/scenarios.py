@@ -17,6 +17,7 @@ from benchmarks.training import MICRO_BATCH
 
 NOTICE_S = 5.0  # from a notice to the end of the process
 CUT_S = 30.0  # for which a host is cut off
+BACK_S = 5.0  # for which a run is watched at least once it is back: those who return could yet do damage
 SPEED_S = 15.0  # over which a speed is measured
 SETTLE_S = 15.0  # until micro-batches are dealt by speed
 WATCHED_S = 15.0  # after the loss of a coordinator: consequences come late
@@ -126,6 +127,7 @@ def partition(stage: Stage) -> Fault:
     fault = stage.fault("partition", victims, returns=True)
     stage.wait_s(CUT_S)
     stage.hosts.restore(host)
+    stage.wait_s(BACK_S)
     return fault
 
 
@@ -196,6 +198,7 @@ def _parted(
         fault = stage.struck = dataclasses.replace(fault, proof=f"{len(answered)} hosts answer the head no more")
     stage.wait_s(CUT_S)
     stage.hosts.unite()
+    stage.wait_s(BACK_S)
     return fault
 
 

@@ -73,13 +73,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives each test the mark of its folder, and to one worker those of a file, or all that train."""
+    """Gives each test the mark of its folder, and of the group that one worker plays."""
     for item in items:
         parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
         if parts and parts[0] in FOLDER_MARKS:
             item.add_marker(parts[0])
-        trains = any(item.get_closest_marker(name) for name in side_by_side.TOGETHER)
-        item.add_marker(pytest.mark.xdist_group("running" if trains else item.path.stem))
+        group = side_by_side.group_of({mark.name for mark in item.iter_markers()}, item.path.stem)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

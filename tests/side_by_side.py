@@ -1,19 +1,26 @@
 """Effect. Tests side by side, by pytest-xdist: what a machine has but once, and what each worker has for itself.
 
-Tests that train need both cores and the kernel's log, so one worker has them all (`TOGETHER`); another plays the rest
-beside it. Each has shared memory of its own, in a mount namespace, or one would find the other's files and take them
-for leaks. That needs root; elsewhere all tests come one after the other.
+One worker plays the tests that start a cluster, and those that need what a machine has but once (the kernel's log, its
+network namespaces), one after the other; so does one with those that train in processes of their own; what else there
+is comes in groups of a file. Each has shared memory of its own, in a mount namespace, or one would find the other's
+files and take them for leaks. That needs root; elsewhere all tests come one after the other.
 """
 
 import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 
-TOGETHER = ("cluster", "chaos", "host")  # marks of tests that one worker plays
+ALONE = ("cluster", "host")  # marks of tests that one worker plays, one after the other
 WORKERS = 2
 _CLONE_NEWNS = 0x20000  # linux/sched.h
 _MOUNT_S = 20.0
+
+
+def group_of(marks: Collection[str], file: str) -> str:
+    """The tests that one worker plays, of which a test with these marks in this file is one."""
+    return ALONE[0] if any(mark in marks for mark in ALONE) else "chaos" if "chaos" in marks else file
 
 
 def workers() -> int:

@@ -17,6 +17,7 @@ from elastic.chaos.aftermath import Aftermath, CannotStrikeError
 from elastic.chaos.network import cut, impair
 from tests.chaos.netem import has_netem
 
+pytestmark = pytest.mark.host
 ECHO = """
 import contextlib, socket, sys
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

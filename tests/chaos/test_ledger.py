@@ -22,7 +22,7 @@ from tests.chaos.ledger_checks import booked
 from tests.chaos.netem import has_netem
 from tests.effects.tmpfs import mounted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.host, pytest.mark.timeout(300)]
 
 STEPS = 330
 ROOT = Path(__file__).parents[2]

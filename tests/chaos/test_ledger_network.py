@@ -18,6 +18,7 @@ from tests.chaos.test_partition import assert_one_line_of_training, play
 Line = dict[str, Any]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.host,
     pytest.mark.timeout(300),
     pytest.mark.skipif(bool(why_not("tc")), reason=why_not("tc")),
 ]

@@ -14,7 +14,7 @@ from benchmarks.systems import DEFAULT
 from benchmarks.turns import Turn
 
 Line = dict[str, Any]
-pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why_not()), reason=why_not())]
+pytestmark = [pytest.mark.host, pytest.mark.timeout(300), pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 
 def play(

@@ -1,4 +1,4 @@
-"""Tests that train are not played at once: pytest-xdist has to heed the groups that tests/conftest.py makes."""
+"""Tests that must not be played at once are not: pytest-xdist has to heed the groups that tests/conftest.py makes."""
 
 import pytest
 
