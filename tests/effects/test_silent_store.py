@@ -76,6 +76,8 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Silent]:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         yield server
         assert server.taken, "nobody has asked it"
+        still = [thread.name for thread in threading.enumerate() if "_fetch_background" in thread.name]
+        assert not still, "the library asks on for what nobody needs"
 
 
 @pytest.mark.parametrize(

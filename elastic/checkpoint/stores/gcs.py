@@ -9,6 +9,7 @@ import base64
 import hashlib
 import http.client
 import io
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -42,6 +43,9 @@ _PASSING = (
 _ANEW = (400, 410)
 _ANEW_TRIES = 3
 _ADVANCE_TRIES = 8
+# For traces alone the library asks for the bucket's place, in a thread that goes on for two minutes where nobody
+# answers, and whose waits are drawn from the `random` that training draws from, too.
+_ASKS_FOR_NO_PLACE = ("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 
 
 class GcsStore:
@@ -74,6 +78,7 @@ class GcsStore:
             timeout=deadline_s,
             on_error=_close_answer,
         )
+        os.environ.setdefault(*_ASKS_FOR_NO_PLACE)
         self._patience: dict[str, Any] = {"timeout": timeout, "retry": retry}
         self._deadline_s = deadline_s
         try:
