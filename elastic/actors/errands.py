@@ -24,7 +24,8 @@ _TO_WORKERS: dict[type[cmd.Command], Say] = {
     cmd.Freeze: lambda fleet, worker, c: fleet.freeze(worker, c.generation),
     cmd.Form: lambda fleet, worker, c: fleet.form(worker, c.view),
     cmd.Go: lambda fleet, worker, c: fleet.go(worker, c.generation),
-    cmd.Pause: lambda fleet, worker, c: fleet.pause(worker, c.generation),
+    cmd.Connect: lambda fleet, worker, c: fleet.connect(worker, c.view),
+    cmd.Pause: lambda fleet, worker, c: fleet.pause(worker, c.generation, c.patience_s),
     cmd.Finish: lambda fleet, worker, c: fleet.finish(worker),
     cmd.Dismiss: lambda fleet, worker, c: fleet.dismiss(worker),
     cmd.Restore: lambda fleet, worker, c: fleet.restore(worker, c.commit, c.number),
@@ -86,7 +87,7 @@ class Errands:
 
 
 def _addressees(command: Any) -> Iterable[str]:
-    if isinstance(command, cmd.Form):
+    if isinstance(command, cmd.Form | cmd.Connect):
         return [member.worker for member in command.view.members]
     return (command.worker,) if isinstance(command, cmd.Pause) else command.workers
 

@@ -114,8 +114,11 @@ class ProcessFleet:
     def go(self, worker: str, generation: int) -> None:
         self._order(worker, "go", generation)
 
-    def pause(self, worker: str, generation: int) -> None:
-        self._order(worker, "pause", generation)
+    def connect(self, worker: str, view: View) -> None:
+        self._order(worker, "connect", view)
+
+    def pause(self, worker: str, generation: int, patience_s: float) -> None:
+        self._order(worker, "pause", generation, patience_s)
 
     def finish(self, worker: str) -> None:
         self._order(worker, "finish")
@@ -282,7 +285,7 @@ def serve(pipe: Connection, spec: dict[str, Any]) -> None:
     threading.Thread(target=push_events, daemon=True).start()
     methods: dict[str, Callable[..., Any]] = {
         name: getattr(host, name)
-        for name in ("form", "restore", "save", "go", "pause", "finish", "dismiss", "told", "inject")
+        for name in ("form", "restore", "save", "go", "connect", "pause", "finish", "dismiss", "told", "inject")
     }
     with contextlib.suppress(EOFError, OSError):
         while True:

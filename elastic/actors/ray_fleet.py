@@ -157,8 +157,11 @@ class RayFleet:
     def go(self, worker: str, generation: int) -> None:
         self._order(worker, "go", generation)
 
-    def pause(self, worker: str, generation: int) -> None:
-        self._order(worker, "pause", generation)
+    def connect(self, worker: str, view: View) -> None:
+        self._order(worker, "connect", view)
+
+    def pause(self, worker: str, generation: int, patience_s: float) -> None:
+        self._order(worker, "pause", generation, patience_s)
 
     def finish(self, worker: str) -> None:
         self._order(worker, "finish")

@@ -38,11 +38,25 @@ class Freeze(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Connect(Command):
+    """Those who will probably be the next generation connect now, while the running one goes on; each tells Connected.
+
+    Attribute `view`: of its fields, those count that say who they are.
+    """
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(Command):
-    """Ask one member to have all members stop at the end of a step."""
+    """Ask one member to have all members stop at the end of a step.
+
+    Attribute `patience_s`: for which it may let them go on until it has connected with those who come next.
+    """
 
     worker: str
     generation: int
+    patience_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

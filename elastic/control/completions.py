@@ -55,6 +55,11 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
         within=("doubt_after_s", "exile_after_s", "freeze_timeout_s", "lease_s"),
         then="probed, left behind if out of reach, fenced, and after its lease taken for dead",
     ),
+    cmd.Connect: Completion(
+        by=(ev.Connected,),
+        within=("connect_ahead_s",),
+        then="all stop at the end of the next step all the same, and connect after it",
+    ),
     cmd.Pause: Completion(
         by=(ev.FreezeAnswered,),
         within=("pause_timeout_s",),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.control import events as ev
+from elastic.control.ahead import note_connected
 from elastic.control.awaiting import answered, stack_dumped
 from elastic.control.bequest import taken_on
 from elastic.control.care import KEPT
@@ -461,6 +462,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.CorruptionFound: (_ignore, corrupt, corrupt, corrupt, corrupt, _ignore, _ignore),
     ev.FreezeAnswered: (_ignore, _froze, _froze, _ignore, _froze, _ignore, _ignore),
     ev.AtDoor: (_ignore, _ignore, _ignore, _at_door, _ignore, _ignore, _ignore),
+    ev.Connected: (_ignore, note_connected, note_connected, _ignore, note_connected, _ignore, _ignore),
     ev.Formed: (_ignore, _ignore, _ignore, _formed, _ignore, _ignore, _ignore),
     ev.FormingFailed: (_ignore, _ignore, _ignore, _forming_failed, _ignore, _ignore, _ignore),
     ev.Overdue: (_overdue,) * 6 + (_ignore,),

@@ -1,8 +1,7 @@
 """Pure. Notice: a worker or node that will be lost leaves at the end of a step, before it is taken away."""
 
-from collections.abc import Collection
-
 from elastic.control import events as ev
+from elastic.control.ahead import pause_connected
 from elastic.control.exiting import begin_exit
 from elastic.control.remediation import Kind
 from elastic.control.starts import count_start_failure
@@ -61,7 +60,7 @@ def consider_departure(turn: Turn) -> None:
     for member in leaving:
         turn.signal(IncidentClass.DEPARTURE, f"{member.name} will be lost: {member.notice}", culprit=member.name)
     names = ", ".join(member.name for member in leaving)
-    turn.pause(f"{names} will be lost: {leaving[0].notice}")
+    pause_connected(turn, f"{names} will be lost: {leaving[0].notice}")
 
 
 def _stage_the_last_copy(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> None:
@@ -103,7 +102,7 @@ def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
     """Those who go on: without the leaving, unless they hold what nobody else does, or too few would be left."""
     if not turn.tally.noticed:
         return survivors
-    staying, parting = divided(turn, survivors, turn.tally.noticed)
+    staying, parting = turn.divided(survivors, turn.tally.noticed)
     is_held = keep_the_state(turn, staying, survivors)
     is_enough = len(staying) + turn.tally.ready.whole >= turn.settings.scaling.bounds[0]
     if not is_held or not is_enough or not staying:
@@ -112,14 +111,6 @@ def part(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...]:
         for worker in gang:
             turn.dismiss(worker.name, reason=worker.notice or "the rest of its replica leaves")
     return staying
-
-
-def divided(turn: Turn, gangs: tuple[Gang, ...], names: Collection[str]) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
-    """Replicas that none of these workers belongs to, and the others."""
-    concerned = {worker.gang for worker in turn.many(names)}
-    parting = [gang for gang in gangs if gang[0].gang in concerned and any(worker.name in names for worker in gang)]
-    gone = {gang[0].gang for gang in parting}
-    return tuple(gang for gang in gangs if gang[0].gang not in gone), tuple(parting)
 
 
 def _leaving(turn: Turn) -> tuple[WorkerRecord, ...]:

@@ -356,6 +356,13 @@ class Formed(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Connected(WorkerEvent):
+    """It has connected with all who will probably be the next generation, as it was asked to while `generation` ran."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FormingFailed(WorkerEvent):
     """It could not join the group of `generation`."""
 

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from itertools import chain
 
+from elastic.control.ahead import has_connected
 from elastic.control.commands import Form, Freeze
 from elastic.control.deciding import ALONE, WAITS, decide
 from elastic.control.departing import part
+from elastic.control.doubt import is_doubtful
 from elastic.control.exiting import exit_resumes, exits_at_once
-from elastic.control.growth import is_doubtful
 from elastic.control.outcome import Ending
 from elastic.control.parting import leave_the_unreached
 from elastic.control.remediation import Kind, Remediation
@@ -292,11 +293,12 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
         begin_anew(turn)
     _leave_out(turn, set(names))
     began_s = turn.attended_s if turn.state.began_s is None else turn.state.began_s
+    named = _members(turn, ranked, names)
     view = View(
         run=turn.settings.run,
         incarnation=turn.settings.incarnation,
         generation=turn.state.generation + 1,
-        members=_members(turn, ranked, names),
+        members=named,
         resume=resume or NOTHING_COMMITTED,
         donors=donors,
         behind=behind,
@@ -312,6 +314,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
         watched_s=turn.attended_s - began_s,
         restores=turn.state.restores,
         left_out=turn.state.left_out,
+        is_connected=has_connected(turn, turn.state.generation + 1, named),
     )
     if turn.state.view is not None and turn.state.view.tuning != view.tuning:
         turn.change(steps_s=())  # how long a step takes is learned anew
@@ -319,7 +322,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     begun, members = tally.begun, tally.standings[Standing.MEMBER]
     new = [name for name in names if name in begun or name not in members]
     turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
-    turn.change(view=view, generation=view.generation, began_s=began_s, saving=())
+    turn.change(view=view, generation=view.generation, began_s=began_s, saving=(), ahead=None, connected=frozenset())
     tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
     if turn.state.planned:

@@ -4,10 +4,10 @@ Each growth stops all for a moment. So joiners that come within a short time are
 one worker after another is lost does not get its next one in before it has shown some patience.
 """
 
-from elastic.control.care import HARMLESS
-from elastic.control.state import OVER, Gang, RunState, Standing
+from elastic.control.ahead import pause_connected
+from elastic.control.doubt import is_doubtful
+from elastic.control.state import Gang, Standing
 from elastic.control.turn import Turn
-from elastic.control.values import Incident
 
 
 def consider_growth(turn: Turn) -> None:
@@ -19,7 +19,7 @@ def consider_growth(turn: Turn) -> None:
         worker.name for gang in turn.joiners if state.care.grow_now or not _is_patient(turn, gang) for worker in gang
     ]
     if ready:
-        turn.pause(f"{', '.join(ready)} can join")
+        pause_connected(turn, f"{', '.join(ready)} can join")
 
 
 def _is_patient(turn: Turn, gang: Gang) -> bool:
@@ -27,50 +27,3 @@ def _is_patient(turn: Turn, gang: Gang) -> bool:
     others_load = bool(turn.tally.standings[Standing.LOADING])
     new = [worker for worker in gang if turn.attended_s - worker.since_s < turn.settings.limits.grow_after_s]
     return any(others_load or worker.tries for worker in new) or any(is_doubtful(turn, worker.node) for worker in gang)
-
-
-def is_doubtful(turn: Turn, node: str) -> bool:
-    """A node of which nobody should join now."""
-    return is_flapping(turn, node) or _may_be_lost(turn, node)
-
-
-def _may_be_lost(turn: Turn, node: str) -> bool:
-    """Its last word is older than the incident in which it lost a member: the others on it may be gone as well."""
-    heard_s = turn.state.heard_s.get(node)
-    last = turn.state.incidents[-1] if turn.state.incidents else None
-    if heard_s is None or last is None or heard_s > _opened_s(turn.state, last):
-        return False
-    return any(turn.worker(name).node == node for name in last.culprits)
-
-
-def _opened_s(state: RunState, incident: Incident) -> float:
-    """When it opened, by a clock that has stood still while nobody looked, and never jumped; as `heard_s` is told."""
-    return incident.opened_at_s + state.absent_s - incident.absent_s
-
-
-def is_flapping(turn: Turn, node: str) -> bool:
-    """It has lost so many workers so soon after they had joined that the next one would not be worth its join."""
-    until_s = flapping_until_s(turn.state, node)
-    return until_s is not None and turn.now_s < until_s
-
-
-def flapping_until_s(state: RunState, node: str) -> float | None:
-    """When a node that lost worker after worker may get one again; None: it is none of those."""
-    limits = state.settings.limits
-    if len(state.incidents) < limits.flap_losses:
-        return None
-    losses_s = [
-        _opened_s(state, incident)
-        for incident in state.incidents
-        if incident.kind not in HARMLESS
-        and any(_was_lost_too_soon(state, incident, name, node) for name in incident.culprits)
-    ]
-    recent = losses_s[-limits.flap_losses :]
-    is_dense = len(recent) == limits.flap_losses and recent[-1] - recent[0] <= limits.flap_window_s
-    return recent[-1] + limits.flap_cooldown_s if is_dense else None
-
-
-def _was_lost_too_soon(state: RunState, incident: Incident, name: str, node: str) -> bool:
-    worker = state.workers[name]
-    is_lost = worker.node == node and worker.standing in OVER
-    return is_lost and worker.lived_s < state.settings.limits.flap_cost_s * incident.replicas_before

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import ClassVar
 
 from elastic.control import events as ev
-from elastic.control.growth import flapping_until_s
+from elastic.control.doubt import flapping_until_s
 from elastic.control.outcome import Ending
 from elastic.control.state import RunState
 from elastic.control.values import Incident, IncidentClass, Rung

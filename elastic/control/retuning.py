@@ -1,6 +1,7 @@
 """Pure. A wish to tune: refused with a sentence, or taken in by all members at the end of the same step."""
 
 from elastic.control import events as ev
+from elastic.control.ahead import pause_connected
 from elastic.control.state import Phase, RunState
 from elastic.control.tuning import NOT_TUNED, Tuning
 from elastic.control.turn import Turn
@@ -35,7 +36,7 @@ def consider_tuning(turn: Turn) -> None:
     """Have all stop at the end of a step if they train at other settings than are asked for."""
     state = turn.state
     if state.phase is Phase.RUNNING and state.view is not None and state.view.tuning != state.tuning:
-        turn.pause(f"tuned: {state.tuning}")
+        pause_connected(turn, f"tuned: {state.tuning}")
 
 
 def note_tuning(turn: Turn, report: StepReport) -> None:

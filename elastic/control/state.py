@@ -218,6 +218,7 @@ class RunState:
         furthest: the last step ever told, -1 before the first.
         restarts: how often in a row state came from a tier, since nobody held it, without a step past `furthest`.
         pause_asked: a member was asked to have all stop at the end of a step, last at pause_asked_s.
+        ahead: who was asked to connect for the generation after that; connected: those of them who have.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
         start_failures: workers in a row that ended before their first step (`control/starts.py`).
@@ -259,6 +260,8 @@ class RunState:
     restarts: int = 0
     pause_asked: bool = False
     pause_asked_s: float = 0.0
+    ahead: View | None = None
+    connected: frozenset[str] = frozenset()
     plan: Plan | None = None
     tuning: Tuning = NOT_TUNED
     tuned: Tuning = NOT_TUNED

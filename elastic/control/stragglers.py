@@ -6,7 +6,7 @@ asked to stop at the end of a step, and the next generation is formed without it
 
 from elastic.control import events as ev
 from elastic.control.copies import changed
-from elastic.control.departing import divided, keep_the_state
+from elastic.control.departing import keep_the_state
 from elastic.control.remediation import Kind, Remediation
 from elastic.control.speed import scores
 from elastic.control.state import Gang, Phase, WorkerRecord
@@ -61,7 +61,7 @@ def without_stragglers(turn: Turn, survivors: tuple[Gang, ...], remediation: Rem
         return survivors
     if remediation.kind not in (Kind.SWAP, Kind.SHRINK):
         return survivors
-    staying, parting = divided(turn, survivors, incident.culprits)
+    staying, parting = turn.divided(survivors, incident.culprits)
     ready = turn.tally.ready.whole if remediation.kind is Kind.SWAP else 0
     if len(staying) + ready < turn.settings.scaling.bounds[0]:
         return survivors  # slow is better than too few

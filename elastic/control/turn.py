@@ -1,6 +1,6 @@
 """Pure. One turn of the controller: the state as it changes while one event is taken in, and the commands it gives."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -90,12 +90,12 @@ class Turn:
     def waited_s(self) -> float:
         return self.now_s - self.state.phase_since_s
 
-    def pause(self, reason: str) -> None:
-        """Ask the leader to have all stop at the end of a step, unless that was asked already."""
+    def pause(self, reason: str, patience_s: float = 0.0) -> None:
+        """Ask the leader to have all stop at the end of a step, unless that was asked already; see `Pause`."""
         if self.state.view is not None and not self.state.pause_asked:
             self.change(pause_asked=True, pause_asked_s=self.attended_s)
             leader, generation = self.state.view.leader.worker, self.state.generation
-            self.do(Pause(worker=leader, generation=generation, reason=reason))
+            self.do(Pause(worker=leader, generation=generation, patience_s=patience_s, reason=reason))
 
     # --- workers ---
 
@@ -121,6 +121,13 @@ class Turn:
     def joiners(self) -> tuple[Gang, ...]:
         """Replicas that may be taken into a generation: all their workers are parked."""
         return whole_gangs(self.ready, self.state.width)
+
+    def divided(self, gangs: tuple[Gang, ...], names: Collection[str]) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
+        """Replicas that none of these workers belongs to, and the others."""
+        concerned = {worker.gang for worker in self.many(names)}
+        parting = [gang for gang in gangs if gang[0].gang in concerned and any(worker.name in names for worker in gang)]
+        gone = {gang[0].gang for gang in parting}
+        return tuple(gang for gang in gangs if gang[0].gang not in gone), tuple(parting)
 
     def is_member(self, name: str) -> bool:
         return name in self.tally.ranks

@@ -95,6 +95,7 @@ class View:
         failures: incidents of this life of the driver so far. watched_s: for how long it has lasted.
         restores: orders to load a commit up to this number are over: whoever gets one of them late does not obey.
         left_out: steps that nobody computes: a micro-batch of theirs has ended all who tried.
+        is_connected: all members have connected already, as they were asked to (`Connect`).
     """
 
     run: str
@@ -117,6 +118,7 @@ class View:
     watched_s: float = 0.0
     restores: int = 0
     left_out: tuple[int, ...] = ()
+    is_connected: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its members by column: they are most of it."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from elastic.errors import SettingError
 
-_MAY_BE_ZERO = frozenset({"max_in_job_restarts", "max_workload_restarts"})
+_MAY_BE_ZERO = frozenset({"max_in_job_restarts", "max_workload_restarts", "connect_ahead_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Limits:
             below its minimum. (s; default 120: twice the window, so that a node that goes on so is seen again)
         notice_window_s: notices that come within this time are one departure. (s; default 0.2: workers of one node
             hear of it together)
+        connect_ahead_s: before a planned stop those who go on connect, while all still train, for so long at most; 0:
+            they connect after it. (s; default 2: it takes tenths of one, and notices come seconds ahead)
         hang_floor_s: a phase of a step without progress for this long, or for twice a usual step if that is longer,
             makes its worker a suspect; for twice that long, dead; a large value switches this off. (s; default 0.5:
             five looks of the host monitor)
@@ -119,6 +121,7 @@ class Limits:
     flap_window_s: float = 60.0
     flap_cooldown_s: float = 120.0
     notice_window_s: float = 0.2
+    connect_ahead_s: float = 2.0
     hang_floor_s: float = 0.5
     stopped_timeout_s: float = 0.2
     first_steps_timeout_s: float = 600.0

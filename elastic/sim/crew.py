@@ -21,6 +21,7 @@ from elastic.sim.laws import Law, must
 from elastic.sim.parts import Plan, SimWorker
 from elastic.sim.samples import Samples, data_of
 
+_CONNECTS = 8  # of so many workers one does not connect ahead
 REST = 5  # times as long between two moves of a worker that waits to be told something
 OUT = frozenset({Stage.FROZEN, Stage.BROKEN, Stage.FINISHED, Stage.GONE})
 
@@ -102,11 +103,10 @@ class Crew(Door):
             self.later(worker.muted_until_s - self.now_s, self.obey, worker, command)
         elif isinstance(command, cmd.Pause):
             worker.pause_generation = command.generation
+        elif isinstance(command, cmd.Connect):
+            self.connect_ahead(worker, command.view)
         elif isinstance(command, cmd.Form):
-            before = worker.state.generation
-            if self.signal(worker, Signal.FORM, generation=command.view.generation) is Verdict.DONE:
-                self.check_not_of_old(worker, command.view.generation, before)
-                worker.view = command.view
+            self.begin_to_form(worker, command.view)
         else:
             signal = {cmd.Freeze: Signal.FREEZE, cmd.Go: Signal.GO, cmd.Finish: Signal.FINISH}.get(
                 type(command), Signal.DISMISS
@@ -122,6 +122,16 @@ class Crew(Door):
             elif verdict is Verdict.DONE and signal is Signal.FINISH:
                 self.make_stable(worker)
                 self.publish(worker)
+
+    def connect_ahead(self, worker: SimWorker, view: View) -> None:
+        if hash32(worker.name, view.generation) % _CONNECTS:
+            self.tell(worker, ev.Connected, generation=view.generation - 1)
+
+    def begin_to_form(self, worker: SimWorker, view: View) -> None:
+        before = worker.state.generation
+        if self.signal(worker, Signal.FORM, generation=view.generation) is Verdict.DONE:
+            self.check_not_of_old(worker, view.generation, before)
+            worker.view = view
 
     def tell(self, worker: SimWorker, kind: type[ev.WorkerEvent], **details: Any) -> None:
         """Events keep their order, except answers to a freeze, which may take another way."""

@@ -152,6 +152,8 @@ class World(Whereabouts):
             self.order_to_form(command)
         elif isinstance(command, cmd.Pause):
             self.order([command.worker], command)
+        elif isinstance(command, cmd.Connect):
+            self.order([member.worker for member in command.view.members], command)
         elif isinstance(command, cmd.Dismiss):
             self.dismiss(command)
         elif isinstance(command, cmd.Inspect):

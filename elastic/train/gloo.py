@@ -75,8 +75,9 @@ class GlooGroup:
         missing: members that this one waits for, while it forms; empty where they are not known by name.
     """
 
-    def __init__(self, view: View, rank: int, collective_timeout_s: float) -> None:
+    def __init__(self, view: View, rank: int, collective_timeout_s: float, prefix: str = "") -> None:
         self.view = view
+        self._prefix = prefix
         self.rank = rank
         self.size = len(view.members)
         self.is_cut = False
@@ -119,6 +120,11 @@ class GlooGroup:
         self._peers |= {(host, int(port)) for host, port, _ in (entry.split(" ", 2) for entry in presence)}
         self._pg = self._connect("gloo", store, range(self.size))
         self._check("")
+
+    def become(self, view: View) -> None:
+        """Be the group of this view, whose members are those with whom it has connected."""
+        self.view = view
+        self._stop = lambda: self.is_cut
 
     def other(self, name: str, ranks: Sequence[int]) -> Any:
         """Another gloo group among members, freed by the same cut; connected now, if all of them call this.
@@ -339,17 +345,25 @@ class GlooGroup:
         return [found for found in entries if found is not None]
 
     def _key(self, name: str) -> str:
-        return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{self.view.part}{name}"
+        return f"{self.view.run}/{self.view.incarnation}/{self.view.generation}/{self._prefix}{self.view.part}{name}"
 
 
-def groups_of(view: View, worker: str, collective_timeout_s: float) -> list[GlooGroup]:
+def groups_of(view: View, worker: str, collective_timeout_s: float, prefix: str = "") -> list[GlooGroup]:
     """The groups of a member, not formed yet: with who holds the same shard, and with the other workers of its replica.
 
     The second one is left out where replicas have one worker.
+
+    Args:
+        prefix: of the keys under which its members meet.
     """
+    views = views_of(view, worker)
+    return [GlooGroup(one, one.rank_of(worker), collective_timeout_s, prefix) for one in views]
+
+
+def views_of(view: View, worker: str) -> list[View]:
+    """Of the groups of a member: see `groups_of`."""
     replica, shard = divmod(view.rank_of(worker), view.width)
-    places = [(view.across(shard), replica), (view.inside(replica), shard)]
-    return [GlooGroup(one, rank, collective_timeout_s) for one, rank in places[: min(2, view.width)]]
+    return [view.across(shard), view.inside(replica)][: min(2, view.width)]
 
 
 def cut_all(groups: Iterable[GlooGroup]) -> None:

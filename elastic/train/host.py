@@ -172,8 +172,12 @@ class WorkerHost:
         self._link.touch(incarnation)
         return self._link.go(generation, incarnation)
 
-    def pause(self, incarnation: int, generation: int) -> None:
-        self._link.pause(generation, incarnation)
+    def connect(self, incarnation: int, view: View) -> None:
+        self._link.touch(incarnation)
+        self._link.connect(view)
+
+    def pause(self, incarnation: int, generation: int, patience_s: float) -> None:
+        self._link.pause(generation, incarnation, patience_s)
 
     def finish(self, incarnation: int) -> None:
         self._link.finish(incarnation)

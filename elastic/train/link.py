@@ -47,6 +47,7 @@ class Link:
         self.worker = worker
         self.cut: Callable[[], None] = lambda: None
         self.missed: Callable[[], tuple[str, ...]] = tuple
+        self.connect: Callable[[View], None] = lambda view: None
         self._lease_s = lease_s
         self._state = WorkerState(incarnation=incarnation)
         self._parked: ev.WorkerParked | None = None
@@ -55,7 +56,7 @@ class Link:
         lock = threading.RLock()  # one for both: a step changes the state a few times, and who reads the mail sleeps on
         self._lock, self._news = threading.Condition(lock), threading.Condition(lock)
         self._contact_s = time.monotonic()
-        self._pause_generation = 0
+        self._pause_generation, self._pause_due_s, self._connected_in = 0, 0.0, 0
         self._to_restore: CommitId | None = None
         self._restore_number = 0
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
@@ -213,11 +214,16 @@ class Link:
     def go(self, generation: int, incarnation: int = THE_DRIVER) -> bool:
         return self._react(Signal.GO, generation=generation, incarnation=incarnation) is Verdict.DONE
 
-    def pause(self, generation: int, incarnation: int = THE_DRIVER) -> None:
-        """Have all members stop at the end of a step: the wish travels with the next reduction."""
+    def pause(self, generation: int, incarnation: int = THE_DRIVER, patience_s: float = 0.0) -> None:
+        """Have all members stop at the end of a step: the wish travels with the next reduction.
+
+        Args:
+            patience_s: for so long at most, not before this worker has connected for the generation after this one.
+        """
         with self._lock:
             self._refuse_older(incarnation)
-            self._pause_generation = max(self._pause_generation, generation)
+            if generation > self._pause_generation:
+                self._pause_generation, self._pause_due_s = generation, time.monotonic() + patience_s
 
     def finish(self, incarnation: int = THE_DRIVER) -> None:
         self._react_and_cut(Signal.FINISH, incarnation)
@@ -431,7 +437,16 @@ class Link:
         return agree()
 
     def wants_pause(self) -> bool:
-        return self._pause_generation == self._state.generation
+        generation = self._state.generation
+        if self._pause_generation != generation:
+            return False
+        return self._connected_in == generation or time.monotonic() >= self._pause_due_s
+
+    def connected(self, generation: int) -> None:
+        """This worker has connected with all who will probably come after that generation."""
+        with self._lock:
+            self._connected_in = generation
+            self.post(ev.Connected(worker=self.worker, generation=generation))
 
     def stop_at_door(self) -> None:
         """All agreed to stop after this step: freeze without being asked."""

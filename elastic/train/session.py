@@ -18,12 +18,13 @@ from elastic.control.pace import Resize
 from elastic.control.values import CommitId, StepReport, View
 from elastic.errors import OutsideWorkerError, SettingError, StepMisuseError
 from elastic.train import rng
+from elastic.train.ahead import Ahead
 from elastic.train.closing import close_loop
 from elastic.train.compiling import Compilations
 from elastic.train.data import Source
 from elastic.train.data_door import DataDoor
 from elastic.train.evaluation import Evaluation, Evaluator
-from elastic.train.gloo import FormingCancelledError, close_all, cut_all, groups_of
+from elastic.train.gloo import FormingCancelledError, GlooGroup, close_all, cut_all, groups_of
 from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.hooks import Hooks, has_own
 from elastic.train.link import SaveOrder
@@ -83,6 +84,7 @@ class Session(DataDoor):
         self._replica.on_report = self._publish
         self.group: World = open_world(self._replica, around.shard, around.width)
         self._store = StoreHost(around.host)
+        self._ahead = Ahead(around.link, self._store, self._layouts, around.limits)
         self._on_generation: list[Callable[[Session], None]] = []
         self._hooks = Hooks(around.page, self._replica.meter)
         self._has_arrived = self._has_begun = self._has_ended = False
@@ -322,6 +324,7 @@ class Session(DataDoor):
         """The training thread is over: end what it started."""
         self._hooks.close()
         self._compilations.close()
+        self._ahead.drop()
         self._replica.leave()
 
     # --- the door ---
@@ -359,6 +362,7 @@ class Session(DataDoor):
         replica.batches.start()
         room = replica.reserve()
         self._has_arrived = True
+        self._link.connect = self._ahead.connect
         self._page.note(Flying.AT_DOOR)
         self._link.arrive(
             ev.WorkerParked(
@@ -404,7 +408,8 @@ class Session(DataDoor):
         self._page.place(view.generation, view.resume.step, 0)
         self._page.note(Flying.FORMING)
         self._link.post(ev.AtDoor(worker=self.worker, generation=view.generation))
-        replica, groups = self._replica, groups_of(view, self.worker, self._limits.collective_timeout_s)
+        replica, ahead = self._replica, self._ahead.take(view)
+        groups = ahead or groups_of(view, self.worker, self._limits.collective_timeout_s)
 
         def is_cancelled() -> bool:
             return not self._link.is_forming(view.generation)
@@ -417,8 +422,8 @@ class Session(DataDoor):
         self._link.cut = cut
         self._link.missed = lambda: tuple(name for group in groups for name in group.missing)
         try:
-            for group, layout in zip(groups, (replica.layout, replica.inner_layout), strict=False):
-                group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)
+            if not ahead:
+                self._connect(view, groups, is_cancelled)
             began_s = time.perf_counter()
             install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing, gets_on)
             healing_s = time.perf_counter() - began_s if view.behind else 0.0
@@ -447,6 +452,16 @@ class Session(DataDoor):
         if is_live:
             replica.snapshots.stable(view.resume)  # all members hold it
         return is_live
+
+    def _connect(self, view: View, groups: list[GlooGroup], is_cancelled: Callable[[], bool]) -> None:
+        if view.is_connected:
+            raise RuntimeError(f"{self.worker} has lost the connections that it had made ahead")
+        for group, layout in zip(groups, self._layouts(), strict=False):
+            group.form(self._store, layout, is_cancelled, self._limits.door_timeout_s)
+
+    def _layouts(self) -> tuple[str, str]:
+        """What the members of each of its groups must have in common."""
+        return self._replica.layout, self._replica.inner_layout
 
     def _end_loop(self, index: int) -> None:
         self._replica.retune(index)  # one that has just joined has made no step in which to do so

@@ -64,6 +64,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.CorruptionFound: ev.CorruptionFound(worker="w0", generation=1, culprits=("w1",), evidence="outvoted"),
     ev.FreezeAnswered: ev.FreezeAnswered(worker="w0", generation=1, commit=commit(3), healed=True),
     ev.AtDoor: ev.AtDoor(worker="w0", generation=1),
+    ev.Connected: ev.Connected(worker="w0", generation=1),
     ev.Formed: ev.Formed(worker="w0", generation=1),
     ev.FormingFailed: ev.FormingFailed(worker="w0", generation=1, error="refused"),
     ev.Overdue: ev.Overdue(worker="w0", generation=1),

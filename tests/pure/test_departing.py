@@ -87,7 +87,7 @@ def test_a_notice_and_its_reminder_wait_for_no_clock_that_jumps(jump_s: float):
     tell(ws, "w1")
     ws.sleep(jump_s)
     asked = [command for _ in range(4) for command in ws.tick(0.1)]
-    assert [type(command) for command in asked if not isinstance(command, cmd.StartWorker)] == [cmd.Pause]
+    assert [type(command) for command in asked if not isinstance(command, cmd.StartWorker)] == [cmd.Connect, cmd.Pause]
     ws.sleep(jump_s)
     again = [command for _ in range(int(REMIND_S) + 1) for command in (*ws.tick(0.5), *ws.tick(0.5))]
     reminders = [command.reason for command in again if isinstance(command, cmd.Pause)]

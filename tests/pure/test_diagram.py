@@ -209,6 +209,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
         if state.phase is not Phase.RUNNING:  # nobody steps who is not healed
             yield ev.FreezeAnswered(worker=worker, generation=at, commit=commit(-1), healed=False)
         yield ev.AtDoor(worker=worker, generation=at)
+        yield ev.Connected(worker=worker, generation=at)
         yield ev.Formed(worker=worker, generation=at)
         yield ev.FormingFailed(worker=worker, generation=at, error="refused")
         yield ev.Overdue(worker=worker, generation=at)

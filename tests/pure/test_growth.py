@@ -4,7 +4,7 @@ import pytest
 
 from elastic.control import commands as cmd
 from elastic.control import events as ev
-from elastic.control.growth import is_flapping
+from elastic.control.doubt import is_flapping
 from elastic.control.state import Phase
 from elastic.control.turn import Turn
 from elastic.policies import Ladder

@@ -14,8 +14,8 @@ from elastic.sim.orders import SLACK_S, WAITS, Orders, deadline_s
 from elastic.sim.parts import Plan
 from elastic.sim.world import World
 
-# A step that was not saved holds nothing up; the worlds have no GPUs, and ask for no faults.
-NOT_AWAITED = {cmd.Save, cmd.ResetGpu, cmd.InjectFault, cmd.DropFault, cmd.EndRun}
+# Who does not connect ahead, or save a step, holds nothing up; the worlds have no GPUs, and ask for no faults.
+NOT_AWAITED = {cmd.Connect, cmd.Save, cmd.ResetGpu, cmd.InjectFault, cmd.DropFault, cmd.EndRun}
 
 
 def running() -> RunState:

@@ -35,7 +35,7 @@ def test_a_scaling_that_cannot_work_names_its_field(setting, named):
         Scaling(**setting)
 
 
-MAY_BE_ZERO = ("max_in_job_restarts", "max_workload_restarts")
+MAY_BE_ZERO = ("max_in_job_restarts", "max_workload_restarts", "connect_ahead_s")
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])

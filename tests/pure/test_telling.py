@@ -20,7 +20,7 @@ from elastic.sim.telling import text_of
         (Rung.DURABLE, "Rung.DURABLE"),
         (ev.Tick(), "Tick()"),
         (ev.MonitorLost(node="a"), "MonitorLost('a')"),
-        (cmd.Pause(worker="w0", generation=1, reason="so"), "Pause('so','w0',1)"),
+        (cmd.Pause(worker="w0", generation=1, reason="so"), "Pause('so','w0',1,0.0)"),
     ],
     ids=lambda one: type(one).__name__,
 )

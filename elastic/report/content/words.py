@@ -77,6 +77,9 @@ _SENTENCES: dict[str, Callable[[Line], str]] = {
     "Restored": lambda line: f"{line['worker']} has restored step {line['commit']['step']}",
     "RestoreRefused": lambda line: f"{line['worker']} could not restore step {line['commit']['step']}{_because(line)}",
     "RewindAsked": lambda line: f"somebody asks to go back to step {line['to_step']}",
+    "Connect": lambda line: (
+        f"{len(line['view']['members'])} workers connect while all train: they will probably go on{_because(line)}"
+    ),
     "Pause": lambda line: f"all are asked to stop at the end of a step{_because(line)}",
     "Freeze": lambda line: (
         f"generation {line['generation']} is stopped, {len(line['workers'])} workers{_because(line)}"
