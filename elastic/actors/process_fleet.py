@@ -30,6 +30,7 @@ _EVENTS_S = 1.0
 _REAP_S = 0.5
 _TOLD_S = 0.5
 _END_S = 30.0
+PRELOADED = ["elastic.train.rehearsed", "elastic.actors.process_fleet"]  # by the process from which workers are forked
 
 
 class Child:
@@ -69,7 +70,7 @@ class ProcessFleet:
     def __init__(self, settings: RunSettings, train_fn: TrainFn, slots: list[str], seed: int, emit: Emit) -> None:
         self.settings, self._train_fn, self._seed, self._emit = settings, train_fn, seed, emit
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
+        self._context.set_forkserver_preload(PRELOADED)
         self._free = list(slots)
         self._waiting: dict[str, tuple[frozenset[str], str]] = {}  # where each must not be, where alone it may be
         self._shards: dict[str, tuple[int, int]] = {}

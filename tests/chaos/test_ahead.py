@@ -26,7 +26,7 @@ from tests.chaos.saboteur import Sabotage
 from tests.chaos.test_gangs import assert_gang_promises
 
 pytestmark = pytest.mark.timeout(180)
-PACE: dict[str, Any] = {"steps": 60, "pause_s": 0.02}
+PACE: dict[str, Any] = {"steps": 30, "pause_s": 0.01}
 GANGS = Training(function=gangs.train, width=2)
 
 
@@ -79,8 +79,8 @@ def test_when_one_leaves_the_others_have_connected(clean: Story, tmp_path: Path)
 
 
 def test_a_joiner_has_connected_with_the_others_when_they_stop_for_it(clean: Story, tmp_path: Path) -> None:
-    story = run(tmp_path, slots=2, during=grows, **{**PACE, "steps": 200})
-    assert [report.commit.step for report in story.reports] == list(range(200))
+    story = run(tmp_path, slots=2, during=grows, **{**PACE, "steps": 150})
+    assert [report.commit.step for report in story.reports] == list(range(150))
     last = forms(story)[-1]
     assert len(last["members"]) == 3 and last["behind"] == [2] and last["is_connected"]
     assert len({line["digest"] for line in story.of("finished")}) == 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from elastic.actors.process_fleet import PRELOADED
 from elastic.control.values import NOTHING_COMMITTED, CommitId, Member, View
 from elastic.train.gloo import GlooGroup
 from elastic.train.meeting import StoreHost
@@ -133,7 +134,7 @@ def formed(size: int, **options: Any) -> Iterator[list[GlooGroup]]:
 def child(target: Callable[..., None], *arguments: Any, daemon: bool = True) -> Iterator[tuple[Any, Any]]:
     """A child process and the pipe to it, which is the target's first argument; it is killed at the end."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["elastic.train.host", "elastic.actors.process_fleet"])
+    context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=daemon)
     process.start()

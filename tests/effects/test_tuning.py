@@ -243,7 +243,7 @@ def test_a_wish_is_handed_to_the_driver_once_and_counts_when_it_comes_back_as_an
     (wish,) = asked.asked()
     assert asked.asked() == []
     commands, state = asked.observe([(1.0, wish)])
-    assert state.tuning == HALF and [command.reason for command in commands] == ["tuned: lr_factor=0.5"]
+    assert state.tuning == HALF and {command.reason for command in commands} == {"tuned: lr_factor=0.5"}
 
 
 def test_a_refused_wish_is_not_passed_on():
