@@ -30,7 +30,7 @@ def _connect(turn: Turn, last: View, reason: str) -> bool:
     if last.incarnation != turn.settings.incarnation or len(members) < 2:
         return False
     view = changed(last, generation=turn.state.generation + 1, members=members, donors=(), behind=())
-    turn.change(ahead=view, connected=frozenset())
+    turn.change(ahead=view)
     turn.do(Connect(view=view, reason=reason))
     return True
 
@@ -57,11 +57,13 @@ def note_connected(turn: Turn, event: ev.Connected) -> None:
     """One of them has."""
     ahead = turn.state.ahead
     if ahead is not None and ahead.generation == event.generation + 1:
-        turn.change(connected=turn.state.connected | {event.worker})
+        turn.set_worker(event.worker, connected_in=event.generation)
 
 
 def has_connected(turn: Turn, generation: int, members: tuple[Member, ...]) -> bool:
     """Whether exactly these have connected for this generation; a stop at once cuts what they have in common."""
     ahead = turn.state.ahead
     is_as_expected = ahead is not None and (ahead.generation, ahead.members) == (generation, members)
-    return turn.state.planned and is_as_expected and turn.state.connected >= {member.worker for member in members}
+    if not (turn.state.planned and is_as_expected):
+        return False
+    return all(worker.connected_in == generation - 1 for worker in turn.many(member.worker for member in members))

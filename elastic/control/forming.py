@@ -322,7 +322,7 @@ def _form(turn: Turn, gangs: tuple[Gang, ...], state: State | None, why: Remedia
     begun, members = tally.begun, tally.standings[Standing.MEMBER]
     new = [name for name in names if name in begun or name not in members]
     turn.set_workers(new, standing=Standing.MEMBER, slow_steps=0, **NOTHING_SAID)
-    turn.change(view=view, generation=view.generation, began_s=began_s, saving=(), ahead=None, connected=frozenset())
+    turn.change(view=view, generation=view.generation, began_s=began_s, saving=(), ahead=None)
     tally.enter(view, turn.many(new))
     turn.tend(grow_now=False)
     if turn.state.planned:
