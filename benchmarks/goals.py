@@ -118,7 +118,7 @@ BOUNDS = (
         scenario="notice",
         value=_gap_in_steps,
         bound=3.0,
-        why_missed="the others connect anew, and take more micro-batches each from then on",
+        why_missed="a whole step is part of it, of fewer members, who take more micro-batches each",
     ),
     Bound(title="a spare for a killed worker: seconds to full size", scenario="swap", value=_of("t_full_s"), bound=1.0),
     Bound(
@@ -126,8 +126,8 @@ BOUNDS = (
         scenario="join",
         value=_pause_in_copies,
         bound=1.5,
-        why_missed="where the time goes was not measured yet; beside the copy there are digests of the state on both "
-        "sides, the forming of the group, and the step that follows",
+        why_missed="beside the copy each of five processes reads the state once, on two cores, to see that all hold "
+        "the same; then it is installed, and a whole step is part of it",
     ),
     Bound(
         title="a member at half speed: speed, of what the capacity allows",
