@@ -148,7 +148,7 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
     },
     "hang: the survivors' next commit": {
         _EVERYBODY: "both wait until they are sure: two looks of the host monitor here, its timeout there, which is "
-        "about as short; then its stack is taken, it is killed, and a whole step is made"
+        "twice as long; then its stack is taken, it is killed, and a whole step is made"
     },
     "node loss: the survivors' next commit": {
         _EVERYBODY: "a whole step is part of it on both sides, and so is the forming of the group that makes it"
