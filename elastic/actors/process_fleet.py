@@ -30,7 +30,11 @@ _EVENTS_S = 1.0
 _REAP_S = 0.5
 _TOLD_S = 0.5
 _END_S = 30.0
-PRELOADED = ["elastic.train.rehearsed", "elastic.actors.process_fleet"]  # by the process from which workers are forked
+PRELOADED = [
+    "elastic.train.host",
+    "elastic.train.rehearsed",
+    "elastic.actors.process_fleet",
+]  # before workers are forked
 
 
 class Child:

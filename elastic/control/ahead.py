@@ -7,10 +7,10 @@ do after a failure.
 from itertools import chain
 
 from elastic.control import events as ev
-from elastic.control.commands import Connect
+from elastic.control.commands import Connect, Pause
 from elastic.control.copies import changed
 from elastic.control.doubt import is_doubtful
-from elastic.control.state import Gang
+from elastic.control.state import Gang, Phase
 from elastic.control.turn import Turn
 from elastic.control.values import Member, View
 
@@ -30,7 +30,8 @@ def _connect(turn: Turn, last: View, reason: str) -> bool:
     if last.incarnation != turn.settings.incarnation or len(members) < 2:
         return False
     view = changed(last, generation=turn.state.generation + 1, members=members, donors=(), behind=())
-    turn.change(ahead=view)
+    turn.set_workers([member.worker for member in members], connecting=True)
+    turn.change(ahead=view, unconnected=len(members))
     turn.do(Connect(view=view, reason=reason))
     return True
 
@@ -54,16 +55,19 @@ def _is_trusted(turn: Turn, gang: Gang) -> bool:
 
 
 def note_connected(turn: Turn, event: ev.Connected) -> None:
-    """One of them has."""
+    """One of them has; once all have, the stop waits no longer."""
     ahead = turn.state.ahead
-    if ahead is not None and ahead.generation == event.generation + 1:
-        turn.set_worker(event.worker, connected_in=event.generation)
+    if ahead is None or ahead.generation != event.generation + 1 or not turn.worker(event.worker).connecting:
+        return
+    turn.set_worker(event.worker, connecting=False)
+    turn.change(unconnected=turn.state.unconnected - 1)
+    if not turn.state.unconnected and turn.state.phase is Phase.RUNNING and turn.state.view is not None:
+        leader = turn.state.view.leader.worker
+        turn.do(Pause(worker=leader, generation=event.generation, reason="those who go on have connected"))
 
 
 def has_connected(turn: Turn, generation: int, members: tuple[Member, ...]) -> bool:
     """Whether exactly these have connected for this generation; a stop at once cuts what they have in common."""
     ahead = turn.state.ahead
     is_as_expected = ahead is not None and (ahead.generation, ahead.members) == (generation, members)
-    if not (turn.state.planned and is_as_expected):
-        return False
-    return all(worker.connected_in == generation - 1 for worker in turn.many(member.worker for member in members))
+    return turn.state.planned and is_as_expected and not turn.state.unconnected

@@ -51,7 +51,7 @@ class Connect(Command):
 class Pause(Command):
     """Ask one member to have all members stop at the end of a step.
 
-    Attribute `patience_s`: for which it may let them go on until it has connected with those who come next.
+    Attribute `patience_s`: for which it lets them go on, unless it is asked again: those who come next still connect.
     """
 
     worker: str

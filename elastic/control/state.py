@@ -97,7 +97,7 @@ class WorkerRecord:
         restoring: the commit it was told to load at the door, since restoring_s; refused: it could not, and still holds
             what it kept, if that is not None.
         slowness: how many times the group's median a micro-batch takes it. slow_steps: steps in a row over the limit.
-        connected_in: the last generation while which it has connected with those who come next; 0: none.
+        connecting: it was asked to connect ahead, and has not told yet that it has.
     """
 
     name: str
@@ -136,7 +136,7 @@ class WorkerRecord:
     kept: CommitId | None = None
     slowness: float = 1.0
     slow_steps: int = 0
-    connected_in: int = 0
+    connecting: bool = False
     avoid: frozenset[str] = frozenset()
     pinned: str = ""
     gpus: tuple[str, ...] = ()
@@ -220,7 +220,8 @@ class RunState:
         furthest: the last step ever told, -1 before the first.
         restarts: how often in a row state came from a tier, since nobody held it, without a step past `furthest`.
         pause_asked: a member was asked to have all stop at the end of a step, last at pause_asked_s.
-        ahead: who was asked to connect for the generation after that, None before somebody was.
+        ahead: who was asked to connect for the generation after that, None before somebody was; unconnected: how many
+            of them have not yet.
         plan: how data is cut, as the workers that came to the door have told; None before the first.
         tuning: what was asked to be changed; tuned: what stable steps are computed at, from step `tuned_from` on.
         start_failures: workers in a row that ended before their first step (`control/starts.py`).
@@ -263,6 +264,7 @@ class RunState:
     pause_asked: bool = False
     pause_asked_s: float = 0.0
     ahead: View | None = None
+    unconnected: int = 0
     plan: Plan | None = None
     tuning: Tuning = NOT_TUNED
     tuned: Tuning = NOT_TUNED

@@ -8,9 +8,10 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from elastic.control import events as ev
 from elastic.control.values import View
 from elastic.settings import Limits
-from elastic.train.gloo import FormingCancelledError, GlooGroup, close_all, groups_of, views_of
+from elastic.train.gloo import GlooGroup, close_all, groups_of, views_of
 from elastic.train.link import Link
 from elastic.train.meeting import StoreHost
 
@@ -60,12 +61,12 @@ class Ahead:
         try:
             for group, layout in zip(guess.groups, self._layouts(), strict=False):
                 group.form(self._own, layout, guess.is_dropped.is_set, self._limits.connect_ahead_s)
-        except (FormingCancelledError, Exception) as error:  # the next generation connects in any case
+        except Exception as error:  # the next generation connects in any case
             log.debug("%s has not connected ahead: %s", self._link.worker, error)
             guess.fail()
             return
         if guess.succeed():
-            self._link.connected(guess.view.generation - 1)
+            self._link.post(ev.Connected(worker=self._link.worker, generation=guess.view.generation - 1))
 
 
 class _Guess:

@@ -56,7 +56,7 @@ class Link:
         lock = threading.RLock()  # one for both: a step changes the state a few times, and who reads the mail sleeps on
         self._lock, self._news = threading.Condition(lock), threading.Condition(lock)
         self._contact_s = time.monotonic()
-        self._pause_generation, self._pause_due_s, self._connected_in = 0, 0.0, 0
+        self._pause_generation, self._pause_due_s = 0, 0.0
         self._to_restore: CommitId | None = None
         self._restore_number = 0
         self._restore_answer: ev.Restored | ev.RestoreRefused | None = None
@@ -218,12 +218,15 @@ class Link:
         """Have all members stop at the end of a step: the wish travels with the next reduction.
 
         Args:
-            patience_s: for so long at most, not before this worker has connected for the generation after this one.
+            patience_s: not before that, unless it is asked for again with less of it.
         """
         with self._lock:
             self._refuse_older(incarnation)
-            if generation > self._pause_generation:
-                self._pause_generation, self._pause_due_s = generation, time.monotonic() + patience_s
+            due_s = time.monotonic() + patience_s
+            if generation == self._pause_generation:
+                due_s = min(due_s, self._pause_due_s)
+            if generation >= self._pause_generation:
+                self._pause_generation, self._pause_due_s = generation, due_s
 
     def finish(self, incarnation: int = THE_DRIVER) -> None:
         self._react_and_cut(Signal.FINISH, incarnation)
@@ -437,16 +440,7 @@ class Link:
         return agree()
 
     def wants_pause(self) -> bool:
-        generation = self._state.generation
-        if self._pause_generation != generation:
-            return False
-        return self._connected_in == generation or time.monotonic() >= self._pause_due_s
-
-    def connected(self, generation: int) -> None:
-        """This worker has connected with all who will probably come after that generation."""
-        with self._lock:
-            self._connected_in = generation
-            self.post(ev.Connected(worker=self.worker, generation=generation))
+        return self._pause_generation == self._state.generation and time.monotonic() >= self._pause_due_s
 
     def stop_at_door(self) -> None:
         """All agreed to stop after this step: freeze without being asked."""

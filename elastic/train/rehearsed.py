@@ -1,6 +1,5 @@
 """Effect. What a process imports from which workers are forked, so that they have nothing to import themselves."""
 
-import elastic.train.host  # noqa: F401
 from elastic.train.rehearsal import rehearse
 
 rehearse()

@@ -157,15 +157,17 @@ def test_an_order_that_comes_late_or_from_a_driver_that_is_gone_is_not_obeyed(ri
     assert members.guesses() == [None, None]
 
 
-def test_a_stop_waits_until_the_leader_has_connected_but_not_for_ever():
+def test_a_stop_waits_until_the_driver_asks_again_but_not_for_ever():
     link = Link("w0", LONG_S)
     link._state = replace(link.state, generation=3)
     link.pause(3, patience_s=LONG_S)
     assert not link.wants_pause()
-    link.connected(2)
+    link.pause(2)
     assert not link.wants_pause()
-    link.connected(3)
+    link.pause(3)
     assert link.wants_pause()
+    link.pause(3, patience_s=LONG_S)
+    assert link.wants_pause(), "an order that comes late makes nobody wait again"
     hasty = Link("w0", LONG_S)
     hasty._state = link.state
     hasty.pause(3, patience_s=MOMENT_S)

@@ -25,8 +25,8 @@ def expected(ws: BareController) -> list[str]:
     return [member.worker for member in connect.view.members]
 
 
-def connect(ws: BareController, *workers: str, generation: int = 0) -> None:
-    ws.feed(*(ev.Connected(worker=worker, generation=generation or ws.generation) for worker in workers))
+def connect(ws: BareController, *workers: str) -> None:
+    ws.feed(*(ev.Connected(worker=worker, generation=ws.generation) for worker in workers))
 
 
 def formed(ws: BareController) -> cmd.Form:
@@ -40,49 +40,38 @@ def test_those_who_stay_connect_before_all_are_asked_to_stop():
     assert expected(ws) == ["w0", "w2"]
     (pause,) = ws.given(cmd.Pause)
     assert isinstance(pause, cmd.Pause) and pause.patience_s == ws.state.settings.limits.connect_ahead_s > 0
-    connect(ws, "w0", "w2")
+    connect(ws, "w0")
+    assert ws.given(cmd.Pause) == []
+    connect(ws, "w2")
+    (pause,) = ws.given(cmd.Pause)
+    assert isinstance(pause, cmd.Pause) and pause.patience_s == 0, "nothing is waited for any more"
     stop_all(ws)
     assert formed(ws).view.is_connected
 
 
 def test_all_of_them_must_have():
     ws = w1_leaves()
-    connect(ws, "w0")
+    connect(ws, "w0", "w0")
     stop_all(ws)
     assert not formed(ws).view.is_connected
 
 
 def test_what_was_said_in_another_generation_does_not_count():
     ws = w1_leaves()
-    ws.stable(ws.state.published + 1)
-    connect(ws, "w0", generation=ws.generation)
-    ws.die("w1")
-    ws.answer("w0", 9)
-    ws.answer("w2", 9)
-    assert ws.generation == 2 and not ws.view.is_connected
-    ws.form()
-    tell(ws, "w2")
-    connect(ws, "w2", generation=1)
-    assert ws.state.workers["w2"].connected_in < 1
+    ws.feed(*(ev.Connected(worker=worker, generation=ws.generation - 1) for worker in ("w0", "w2")))
+    stop_all(ws)
+    assert not formed(ws).view.is_connected
 
 
-def test_where_others_go_on_than_was_expected_they_connect_anew():
+@pytest.mark.parametrize(("dead", "left"), [("w2", ["w0", "w1"]), ("w1", ["w0", "w2"])])
+def test_where_one_dies_first_the_others_connect_anew(dead: str, left: list[str]):
+    """Though it is who was to leave: all were stopped at once, and what stops a group cuts what they have in common."""
     ws = w1_leaves()
     connect(ws, "w0", "w2")
-    ws.die("w2")
-    for worker in ("w0", "w1"):
+    ws.die(dead)
+    for worker in left:
         ws.answer(worker, 9)
-    assert ws.members != ["w0", "w2"] and not ws.view.is_connected
-
-
-def test_where_who_leaves_dies_first_they_connect_anew():
-    """They were stopped at once, and what stops a group cuts its connections with the leader."""
-    ws = w1_leaves()
-    connect(ws, "w0", "w2")
-    ws.die("w1")
-    for worker in ("w0", "w2"):
-        ws.answer(worker, 9)
-    assert ws.members == ["w0", "w2"] and not ws.view.is_connected
+    assert dead not in ws.members and not ws.view.is_connected
     ws.form()
     assert ws.state.ahead is None
 
