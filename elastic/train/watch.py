@@ -72,7 +72,8 @@ class Watch:
         """Above 0: states are to be compared after this step; a tie that was gone back from is, whoever leads."""
         if self.digest_steps is not None:
             return 0.0
-        is_due = not self._replica.rank and is_vote_due(step + 1, now_s - self._voted_s, self._took_s)
+        is_leader = not self._replica.rank and not self._replica.shard
+        is_due = is_leader and is_vote_due(step + 1, now_s - self._voted_s, self._took_s)
         return float(is_due or step + 1 == self._disputed[0])
 
     def digest(self) -> int:

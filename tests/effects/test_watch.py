@@ -119,7 +119,7 @@ def test_a_worker_that_computes_a_digest_is_not_taken_for_hung(tmp_path):
     assert (after.phase, after.remark) == (Flying.IN_BODY, "")
 
 
-def leader(page, digest_steps=None, rank=0):
+def leader(page, digest_steps=None, rank=0, shard=0):
     """The watch of one of two replicas, with a state that takes a while to be read."""
 
     class Tracked:
@@ -130,6 +130,7 @@ def leader(page, digest_steps=None, rank=0):
     replica = SimpleNamespace(
         replicas=2,
         rank=rank,
+        shard=shard,
         tracked=Tracked(),
         page=page,
         cursor=Cursor(),
@@ -149,6 +150,7 @@ def test_the_leader_has_votes_keep_a_distance_to_each_other_by_what_they_cost(pa
 
 def test_nobody_else_calls_for_a_vote_and_nobody_does_where_the_user_has_said_when(page):
     assert not leader(page, rank=1).vote(99, time.monotonic())
+    assert not leader(page, shard=1).vote(99, time.monotonic()), "one clock, or shards would vote at different steps"
     assert not leader(page, digest_steps=100).vote(99, time.monotonic())
     assert leader(page, digest_steps=100).digest_before(100)
 
