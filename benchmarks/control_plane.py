@@ -124,7 +124,7 @@ def main() -> None:
     args = parser.parse_args()
     origin = provenance()
     rates = controller_rates()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     rows = []
     for hosts in sizes(args.hosts):
         size = Size(hosts=hosts, workers_per_host=args.workers_per_host, hosts_per_relay=args.hosts_per_relay)

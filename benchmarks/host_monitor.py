@@ -90,7 +90,7 @@ def measure(seconds: float, workers: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         environment = standin(folder)
-        ray.init(num_cpus=4, include_dashboard=False, runtime_env={"env_vars": environment})
+        ray.init(address="local", num_cpus=4, include_dashboard=False, runtime_env={"env_vars": environment})
         groups: dict[str, Any] = {"num_cpus": 0, "concurrency_groups": {"events": 1, "control": 2, "health": 2}}
         empty = ray.remote(**groups)(Empty).remote()
         monitor = ray.remote(**groups)(Monitor).remote("n1", True, Health(), show_gpus=GpuSeries("r", "n1").show)

@@ -157,7 +157,7 @@ def measure(minutes: float, block_s: float, *, workers: int, seed: int) -> dict[
         RuntimeError: it did not begin, or did not end as it should.
     """
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # the driver joins from a process of its own
-    ray.init(num_cpus=workers, include_dashboard=False)
+    ray.init(address="local", num_cpus=workers, include_dashboard=False)
     seconds = 60.0 * minutes
     blocks = planned(seconds, block_s)
     with tempfile.TemporaryDirectory() as folder:

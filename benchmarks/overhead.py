@@ -253,7 +253,7 @@ def start_ddp(side: str, settings: Settings, address: tuple[str, int]) -> list[r
 
 def run(settings: Settings) -> list[dict[str, Any]]:
     """Measure all pairs on a local Ray cluster."""
-    ray.init(num_cpus=len(settings.sides) * settings.workers, include_dashboard=False)
+    ray.init(address="local", num_cpus=len(settings.sides) * settings.workers, include_dashboard=False)
     with ThreadPoolExecutor(1) as thread, Turnstile(settings) as turnstile:
         pairs = thread.submit(turnstile.measure)
         try:

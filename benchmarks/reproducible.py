@@ -27,7 +27,7 @@ REPRODUCIBLE, PLAIN = "reproducible", "plain"
 
 def run(settings: Settings) -> list[dict[str, Any]]:
     """Measure all pairs on a local Ray cluster."""
-    ray.init(num_cpus=2 * settings.workers, include_dashboard=False)
+    ray.init(address="local", num_cpus=2 * settings.workers, include_dashboard=False)
     with ThreadPoolExecutor(3) as threads, Turnstile(settings) as turnstile:
         pairs = threads.submit(turnstile.measure)
         runs = [

@@ -74,6 +74,7 @@ LASTING = ("slow", "stop", "partition", "packets", "disk_full", "storage_errors"
 LATE_S, APART_S, APART = 0.3, 0.2, 0.1
 FELT_S = 1.0  # for so long after its end, what is slow is a fault's
 _SLOW, _SLOW_S, _DRAG, _IN_A_ROW = 1.5, 0.05, 1.1, 16  # of docs/goodput.md
+_FEW = 3  # steps of one size of which one that has an outage in it is not the median
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class Clocks:
     def __init__(self, committed: Iterable[Line]) -> None:
         self._gaps = gaps = _gaps(committed)
         sizes = Counter(gap.size for gap in gaps)
-        known = [size for size, number in sizes.items() if number >= _IN_A_ROW] or [sizes.most_common(1)[0][0]]
+        known = [size for size, number in sizes.items() if number >= _FEW] or [sizes.most_common(1)[0][0]]
         self._usual_s = {size: usual_s([gap.took_s for gap in gaps if gap.size == size]) for size in known}
         self._any_s = self._usual_s[max(known, key=lambda size: sizes[size])]
 

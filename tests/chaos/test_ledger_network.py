@@ -40,7 +40,8 @@ def test_a_host_that_the_run_cuts_off_itself_is_in_the_ledger_once(
     (incident,) = [one for one in account.incidents if one.injected]
     assert [one.at_s for one in incident.injected] == [struck["at_s"]]
     committed = [line for line in read(tmp_path.rglob("steps/*.jsonl")) if line["event"] == "committed"]
-    compare(committed, [(struck, incident)])
+    joins = [one for one in account.incidents if one.kind == "planned stop"]
+    compare(committed, [(struck, incident)], joins)
     assert incident.cost_s > 1.0, "it was not felt"
 
 

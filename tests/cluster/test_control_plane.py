@@ -31,10 +31,10 @@ LIMITS = elastic.Limits(start_timeout_s=120, hang_floor_s=30)
 CLI = "from elastic.cli import main\nmain()\n"
 
 
-def fit(folder: Path, name: str, *callbacks: Any, steps: int = 300, replicas: Any = (1, 2)) -> Any:
+def fit(folder: Path, name: str, *callbacks: Any, steps: int = 300, replicas: Any = (1, 2), **pace: Any) -> Any:
     folder.mkdir(exist_ok=True)
     return elastic.fit(
-        regression(folder, steps),
+        regression(folder, steps, **pace),
         name=name,
         scaling=elastic.Scaling(num_dp_replicas=replicas),
         limits=LIMITS,
@@ -116,10 +116,13 @@ def test_a_run_is_paused_by_command_and_resumed(hosts: Any, tmp_path: Path) -> N
 
 def test_two_runs_share_a_cluster_and_one_does_not_feel_the_others_faults(hosts: Any, tmp_path: Path) -> None:
     """In two threads of one process, each with a supervisor of its own."""
-    trains = threading.Event()
+    trains, is_over = threading.Event(), tmp_path / "over"
     quiet = At(3, lambda state: trains.set())
     came: list[Any] = []
-    neighbour = threading.Thread(target=lambda: came.append(fit(tmp_path / "b", "b", quiet, steps=600, replicas=2)))
+    pace = {"pause_s": 0.05, "until": is_over}  # however long the other one takes to start, this one still trains
+    neighbour = threading.Thread(
+        target=lambda: came.append(fit(tmp_path / "b", "b", quiet, steps=600, replicas=2, **pace))
+    )
 
     def kill(state: RunState) -> None:
         """A worker and the supervisor of this run, once the other one trains."""
@@ -132,7 +135,10 @@ def test_two_runs_share_a_cluster_and_one_does_not_feel_the_others_faults(hosts:
     neighbour.start()
     assert trains.wait(2 * LONG_S)
     others = set(control_plane_pids("ray::Guard"))
-    result = fit(tmp_path / "a", "a", saboteur)
+    try:
+        result = fit(tmp_path / "a", "a", saboteur)
+    finally:
+        is_over.touch()
     assert set(control_plane_pids("ray::Guard")) >= others or came, "the other supervisor is the same process"
     neighbour.join(2 * LONG_S)
     (other,) = came
