@@ -322,7 +322,11 @@ STRIKES = {
         *(partition, split, halves, link, headless, mute, deaf),
     )
 }
+_STANDING_BY = Ground(calm_s=20.0)  # who keeps stand-ins has one on each host by then, as always in a run of hours
 GROUNDS = {
+    "kill": _STANDING_BY,
+    "leader": _STANDING_BY,
+    "notice": _STANDING_BY,
     "swap": Ground(spares=1),
     # With so large a state a file of it in each step, as tuned, would be all that is measured.
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
