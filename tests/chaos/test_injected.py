@@ -64,6 +64,15 @@ def test_what_an_outage_cost_is_told_by_the_clocks_of_those_who_trained() -> Non
     compare(committed(), [(LINE, LOST)])
 
 
+def test_few_steps_of_fewer_workers_are_measured_by_their_own_time() -> None:
+    """Of three, which take twice as long as those of two workers, the first has the outage in it."""
+    alone, took_s = (41, 42, 43), [2 * STEP_S if step in (41, 42, 43) else STEP_S for step in range(100)]
+    took_s[41] += OUTAGE_S
+    times = [BEGAN_S + sum(took_s[: step + 1]) for step in range(100)]
+    lines = [{"step": step, "t": t} for step, t in enumerate(times) for _ in range(1 if step in alone else 2)]
+    assert Clocks(lines).lost_s(times[40], times[45]) == pytest.approx(OUTAGE_S)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

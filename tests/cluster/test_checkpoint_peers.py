@@ -28,7 +28,6 @@ from elastic.checkpoint.source import Tier
 from elastic.checkpoint.vault import open_vault
 from elastic.checkpoint.vault_source import VaultSource
 from elastic.control import events as ev
-from elastic.policies.sizing import SLOTS
 from elastic.settings import Checkpoint, Interval, RunSettings
 from tests.effects import shards
 from tests.effects.shards import key
@@ -378,7 +377,7 @@ def test_more_shards_than_are_uploaded_at_once_outlast_their_slots(hosts: Any, t
             wait_until(lambda step=step: crew.rung(step) is not None, f"step {step} is not told of")
             wait_until(lambda: any((tmp_path / "store" / run / "leases").glob("*")), "nothing is uploaded")
             assert not vault.commits(), "it is durable, and no slot of it was written anew while it was sent"
-            if step > SLOTS and of_first() < shards_here:
+            if of_first() < shards_here:
                 break
         wait_until(lambda: any(one.commit.step == 1 for one in vault.commits()), "it is not durable", seen=crew.told)
         assert [one.reason for one in crew.told if isinstance(one, rungs.Degraded) and one.rung == "durable"] == []
