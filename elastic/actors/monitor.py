@@ -15,14 +15,13 @@ from elastic.actors.gpu_reset import reset_gpus
 from elastic.actors.preemption import PreemptionWatch
 from elastic.actors.priority import take_usual_priority
 from elastic.actors.processes import Process, ended_among
-from elastic.actors.stacks import dump_stacks
-from elastic.actors.watched import LOOK_S, Watched
+from elastic.actors.watched import CLOSER_LOOK_S, LOOK_S, Watched
 from elastic.chaos.aftermath import Aftermath
 from elastic.chaos.striking import Scene, strike
 from elastic.checkpoint import memory
 from elastic.control import events as ev
 from elastic.control.faults import OF_WORKERS, Fault, FaultKind
-from elastic.control.flight import Reading
+from elastic.control.flight import STOPPED, Reading
 from elastic.control.hardware import FindingKind, GpuReading, HostReading
 from elastic.control.xid import Severity
 from elastic.errors import ElasticError
@@ -132,7 +131,7 @@ class HostMonitor:
         """Where its threads stand, or why that can not be seen; takes some seconds at most."""
         with self._lock:
             watched = self._watched.get(worker)
-        return dump_stacks(watched.pid) if watched is not None else "it is not watched"
+        return watched.stacks() if watched is not None else "it is not watched"
 
     def reset_gpus(self, gpus: tuple[str, ...], timeout_s: float) -> str:
         """Reset GPUs of this node; returns why they were not, empty if they were."""
@@ -239,10 +238,12 @@ class HostMonitor:
         while not self._is_closed.is_set():
             with self._lock:
                 names = {watched.process: name for name, watched in self._watched.items()}
-            for process in ended_among(names, LOOK_S):
+                is_stopped = any(watched.state == STOPPED for watched in self._watched.values())
+            period_s = CLOSER_LOOK_S if is_stopped else LOOK_S
+            for process in ended_among(names, period_s):
                 self._report_death(names[process])
             elapsed_s = time.monotonic() - looked_s
-            if elapsed_s >= LOOK_S:
+            if elapsed_s >= period_s:
                 looked_s += elapsed_s
                 try:
                     self._look(elapsed_s)

@@ -11,7 +11,7 @@ from elastic.control import events as ev
 log = logging.getLogger("elastic")
 
 _PROBE_S = 1.0
-_AGAIN_S = 0.05
+_AGAIN_S = 0.02  # a process that was killed listens until its memory is gone
 
 
 class Probes:
@@ -46,10 +46,7 @@ class Probes:
     def _probe(self, worker: str, address: tuple[str, int]) -> None:
         """A refused connection is proof: the kernel of its node answers, and the process that listened is gone."""
         deadline_s = time.monotonic() + self._limit_s
-        while worker in self._unproven and not self._is_closed.wait(_AGAIN_S):
-            if time.monotonic() > deadline_s:
-                self.end(worker)
-                return
+        while worker in self._unproven and time.monotonic() < deadline_s:
             try:
                 socket.create_connection(address, timeout=_PROBE_S).close()
             except ConnectionRefusedError:
@@ -57,3 +54,6 @@ class Probes:
                 return
             except OSError as error:
                 log.debug("no word from %s at %s: %s", worker, address, error)
+            if self._is_closed.wait(_AGAIN_S):
+                return
+        self.end(worker)

@@ -50,7 +50,8 @@ def ended_among(processes: Iterable[Process], within_s: float) -> list[Process]:
 def process_state(pid: int | str) -> str:
     """One letter of /proc/<pid>/stat, empty if it is gone; of a thread: pid/task/tid."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:  # of each worker, ten times a second
+            return stat.read().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
         return ""
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 _DUMP_S = 5.0  # a dump takes some 10 ms, but on a busy host it may have to wait for a processor
@@ -28,3 +29,20 @@ def dump_stacks(pid: int, timeout_s: float = _DUMP_S) -> str:
     _, *threads = dump.stdout.split("\nThread ")
     threads.sort(key=lambda text: "elastic-train" not in text.partition("\n")[0])
     return "\n".join(f"thread {text.strip()}" for text in threads)[:_KEPT_CHARS]
+
+
+class Dump:
+    """The stacks of a process as of now; they are taken beside whoever asked, who may come for them later."""
+
+    def __init__(self, pid: int) -> None:
+        self._stacks = ""
+        self._thread = threading.Thread(target=self._take, args=(pid,), name="elastic-stacks", daemon=True)
+        self._thread.start()
+
+    def stacks(self) -> str:
+        """See `dump_stacks`; waits for them."""
+        self._thread.join()
+        return self._stacks
+
+    def _take(self, pid: int) -> None:
+        self._stacks = dump_stacks(pid)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from elastic.actors import monitor as monitor_module
+from elastic.actors import stacks as stacks_module
 from elastic.actors import watched as watched_module
 from elastic.actors.monitor import HostMonitor
 from elastic.actors.processes import waited_for_cpu_ns, waits_for_disk
@@ -125,12 +126,12 @@ def test_who_waits_for_a_beat_is_told_at_once_of_a_worker_that_has_come_to_stand
 
 
 def test_who_waits_for_a_beat_is_told_at_once_of_a_worker_that_was_stopped(worker, path):
-    monitor = HostMonitor(hang_floor_s=LONG_S, stopped_timeout_s=0.2)
+    monitor = HostMonitor(hang_floor_s=LONG_S, stopped_timeout_s=0.1)
     try:
         monitor.watch("w0", worker.pid, path)
         stop(worker.pid)
         _, (reading,) = monitor.beat(LONG_S)
-        assert reading.state == "T" and 0.2 <= reading.still_s < LONG_S
+        assert reading.state == "T" and 0.1 <= reading.still_s < LONG_S
     finally:
         monitor.forget("w0")
         monitor.close()
@@ -145,6 +146,34 @@ def test_who_was_stopped_only_now_has_not_been_for_as_long_as_it_stands_still(wo
     for stopped_s in (0.0, 0.1, 0.2):
         one.look(0.1)
         assert (one.reading("w0").state, one.reading("w0").still_s) == ("T", pytest.approx(stopped_s))
+
+
+def test_who_has_moved_since_the_last_look_may_be_stopped_all_the_same(path):
+    with child(move_when_told, path) as (process, pipe):
+        one = watched_module.Watched(process.pid, None, path)
+        eventually(lambda: read_page(path), "it has begun")
+        one.look(0.1)
+        pipe.send("move")
+        eventually(lambda: read_page(path).version > one.flight.version, "it has moved on")
+        stop(process.pid)
+        one.look(0.1)
+        assert (one.still_s, one.state) == (0.0, "T")
+
+
+def test_the_stacks_of_who_is_stopped_are_taken_as_soon_as_it_is_found_so_again(worker, path, monkeypatch):
+    dumped = []
+    monkeypatch.setattr(stacks_module, "dump_stacks", lambda pid: dumped.append(pid) or "as it stood")
+    one = watched_module.Watched(worker.pid, None, path)
+    stop(worker.pid)
+    one.look(0.1)
+    assert one.dump is None, "it may run now and then, as one does that is slowed down by signals"
+    one.look(0.1)
+    one.look(0.1)
+    assert (one.stacks(), dumped) == ("as it stood", [worker.pid])
+    os.kill(worker.pid, signal.SIGCONT)
+    eventually(lambda: process_state(worker.pid) == "S", "it goes on")
+    one.look(0.1)
+    assert one.dump is None, "it stands elsewhere by now"
 
 
 def test_who_runs_between_two_looks_is_not_stopped(worker, path):
