@@ -83,11 +83,12 @@ class Admission:
         return {**(wanted or {}), **({_NODE_ID: f"!in({','.join(sorted(shunned))})"} if shunned else {})}
 
     def labels_among(
-        self, wanted: Mapping[str, str] | None, avoid: frozenset[str], nodes: Collection[str]
+        self, wanted: Mapping[str, str] | None, avoid: frozenset[str], nodes: Collection[str], doubted: frozenset[str]
     ) -> dict[str, str]:
-        """For a placement on one of these nodes; empty if it can be on none of them."""
-        fit = sorted(set(nodes) - self._shunned - avoid)
-        return {**(wanted or {}), _NODE_ID: f"in({','.join(fit)})"} if fit else {}
+        """For a placement on one of these nodes, on a doubted one only if need be; empty if it can be on none."""
+        fit = set(nodes) - self._shunned - avoid
+        best = sorted(fit - doubted or fit)
+        return {**(wanted or {}), _NODE_ID: f"in({','.join(best)})"} if best else {}
 
     def recheck(self) -> None:
         """Nodes that have failed, from time to time."""

@@ -61,7 +61,7 @@ class Errands:
             yield self._errand(command, act, command.worker, keys=(_host_of(command.worker),))
         elif isinstance(command, cmd.StartWorker):
             name, start = command.worker, command
-            act = partial(fleet.start, name, start.gang, start.shard, start.avoid, start.node)
+            act = partial(fleet.start, name, start.gang, start.shard, start.avoid, start.node, start.doubted)
             late = partial(fleet.dismiss, name)
             yield self._errand(command, act, name, keys=(name, _host_of(name)), late=late, is_slow=True)
         elif isinstance(command, cmd.ResetGpu):

@@ -17,11 +17,19 @@ class Fleet(Protocol):
     that it hears, and passes on whatever the workers post.
     """
 
-    def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
+    def start(
+        self,
+        worker: str,
+        gang: int,
+        shard: int,
+        avoid: frozenset[str] = frozenset(),
+        node: str = "",
+        doubted: frozenset[str] = frozenset(),
+    ) -> None:
         """Workers of one gang are one replica, and are placed as `Scaling.num_nodes_per_dp` says.
 
         Args:
-            avoid: nodes on which it is not placed. node: the only one on which it is; empty: any other.
+            avoid, node, doubted: see `StartWorker`.
         """
         ...
 

@@ -88,7 +88,13 @@ class ProcessFleet:
         self._beats.start()
 
     def start(
-        self, worker: str, gang: int = 0, shard: int = 0, avoid: frozenset[str] = frozenset(), node: str = ""
+        self,
+        worker: str,
+        gang: int = 0,
+        shard: int = 0,
+        avoid: frozenset[str] = frozenset(),
+        node: str = "",
+        doubted: frozenset[str] = frozenset(),
     ) -> None:
         with self._lock:
             self._shards[worker] = (gang, shard)

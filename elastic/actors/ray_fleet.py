@@ -85,13 +85,19 @@ class RayFleet:
 
     # --- what the driver says ---
 
-    def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
+    def start(
+        self,
+        worker: str,
+        gang: int,
+        shard: int,
+        avoid: frozenset[str] = frozenset(),
+        node: str = "",
+        doubted: frozenset[str] = frozenset(),
+    ) -> None:
         admission, wanted = self._monitors.admission, self._settings.scaling.label_selector
-        labels, places = (
-            admission.labels(wanted, avoid, node),
-            self._staff.stand_ins.places(self._workers(are_well=True)),
-        )
-        first = {} if node else admission.labels_among(wanted, avoid, places)
+        labels = admission.labels(wanted, avoid, node)
+        places = () if node else self._staff.stand_ins.places(self._workers(are_well=True))
+        first = admission.labels_among(wanted, avoid, places, doubted)
         hand = Hand(self._slots.reserve(gang, labels, first), None, gang, shard, born=self._incarnation)
         hand.is_manned = is_new = not self._staff.stand_ins.has_ready
         with self._lock:

@@ -20,6 +20,7 @@ class StartWorker(Command):
 
     Attributes:
         avoid: nodes on which it must not be placed. node: the only one on which it may be; empty: any other.
+        doubted: nodes that may be lost soon: it is placed there only if no other one has a stand-in ready.
     """
 
     worker: str
@@ -27,6 +28,7 @@ class StartWorker(Command):
     shard: int = 0
     avoid: frozenset[str] = frozenset()
     node: str = ""
+    doubted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

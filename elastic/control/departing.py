@@ -2,6 +2,7 @@
 
 from elastic.control import events as ev
 from elastic.control.ahead import pause_connected
+from elastic.control.doubt import deserted_by
 from elastic.control.exiting import begin_exit
 from elastic.control.remediation import Kind
 from elastic.control.starts import count_start_failure
@@ -52,7 +53,7 @@ def consider_departure(turn: Turn) -> None:
         turn.replenish(f"{leaving[0].name} will be lost: {leaving[0].notice}")
     if turn.state.pause_asked or waited_s < turn.settings.limits.notice_window_s:
         return
-    if waited_s < _HOLD_S and _one_stands_in(turn):
+    if waited_s < _HOLD_S and _one_stands_in(turn, leaving):
         return
     if not _is_to_exit(turn, leaving) and not _are_enough(turn):
         _stage_the_last_copy(turn, leaving)
@@ -158,9 +159,15 @@ def notice(turn: Turn, name: str, reason: str) -> None:
         turn.replenish(f"{name} will be lost: {reason}")
 
 
-def _one_stands_in(turn: Turn) -> bool:
-    """A replacement has its slot already and will be ready in a moment: leaving and joining are one stop then."""
-    return bool(turn.settings.scaling.stand_ins and turn.tally.standings[Standing.LOADING])
+def _one_stands_in(turn: Turn, leaving: tuple[WorkerRecord, ...]) -> bool:
+    """A replacement has its slot already and will be ready in a moment: leaving and joining are one stop then.
+
+    Not so where it would not be let in at once: on a node that all members leave.
+    """
+    if not turn.settings.scaling.stand_ins:
+        return False
+    deserted = deserted_by(turn, {member.name for member in leaving}, turn.tally.ranks.keys() - turn.tally.noticed)
+    return any(one.node not in deserted for one in turn.standing(Standing.LOADING))
 
 
 def departs_soon(turn: Turn) -> bool:

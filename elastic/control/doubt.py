@@ -1,5 +1,8 @@
 """Pure. Nodes of which nobody should join now: those that lose one worker after another, or may be gone themselves."""
 
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
 from elastic.control.care import HARMLESS
 from elastic.control.state import OVER, RunState
 from elastic.control.turn import Turn
@@ -9,6 +12,12 @@ from elastic.control.values import Incident
 def is_doubtful(turn: Turn, node: str) -> bool:
     """A node of which nobody should join now."""
     return is_flapping(turn, node) or _may_be_lost(turn, node)
+
+
+def deserted_by(turn: Turn, culprits: Iterable[str], staying: AbstractSet[str]) -> set[str]:
+    """Nodes of culprits where none of those is who stay: they may be lost with all that is there."""
+    nodes = {turn.worker(name).node for name in culprits}
+    return {node for node in nodes if staying.isdisjoint(turn.tally.nodes.get(node, ()))}
 
 
 def _may_be_lost(turn: Turn, node: str) -> bool:

@@ -8,7 +8,7 @@ from elastic.control.ahead import has_connected
 from elastic.control.commands import Form, Freeze
 from elastic.control.deciding import ALONE, WAITS, decide
 from elastic.control.departing import part
-from elastic.control.doubt import is_doubtful
+from elastic.control.doubt import deserted_by, is_doubtful
 from elastic.control.exiting import exit_resumes, exits_at_once
 from elastic.control.outcome import Ending
 from elastic.control.parting import leave_the_unreached
@@ -177,8 +177,7 @@ def _trusted_joiners(turn: Turn, survivors: tuple[Gang, ...]) -> tuple[Gang, ...
     joiners = whole_gangs((worker for worker in present if worker.name not in staying), turn.state.width)
     incident = turn.open_incident()
     culprits = incident.culprits if incident is not None else ()
-    nodes = {turn.worker(name).node for name in culprits}
-    doubted = {node for node in nodes if staying.isdisjoint(tally.nodes.get(node, ()))}
+    doubted = deserted_by(turn, culprits, staying)
     doubted |= {worker.node for gang in joiners for worker in gang if is_doubtful(turn, worker.node)}
     if turn.state.care.grow_now:
         return joiners

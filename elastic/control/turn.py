@@ -173,9 +173,10 @@ class Turn:
             gangs[self.state.next_gang] = set()
             self.change(next_gang=self.state.next_gang + 1)
         leaving = {worker.gang for worker in may_come_back if worker.notice}
+        doubted = self._doubted()
         for gang, shards in gangs.items():
             if gang not in leaving:
-                self._fill(gang, shards, reason)
+                self._fill(gang, shards, doubted, reason)
         if self.state.care.places and not self.is_recovering():
             self.tend(places=())  # whoever was to be started anew is there, or elsewhere
 
@@ -187,11 +188,16 @@ class Turn:
 
     def complete(self, gangs: set[int], reason: str) -> None:
         """Ask for who is missing in these replicas, even if they are about to leave: what is left of them is needed."""
+        doubted = self._doubted()
         for gang in sorted(gangs):
             there = {worker.shard for worker in self.many(self.tally.mates[gang]) if worker.standing in HELD}
-            self._fill(gang, there, reason)
+            self._fill(gang, there, doubted, reason)
 
-    def _fill(self, gang: int, there: set[int], reason: str) -> None:
+    def _doubted(self) -> frozenset[str]:
+        """Nodes of workers that will be lost: the rest of such a node may be lost with them."""
+        return frozenset(one.node for one in self.many(self.tally.noticed) if one.node)
+
+    def _fill(self, gang: int, there: set[int], doubted: frozenset[str], reason: str) -> None:
         """The workers of a new replica go where one is to be started anew, if there is such a place."""
         node = ""
         if not there and self.state.care.places and self.settings.scaling.num_nodes_per_dp == 1:
@@ -199,15 +205,16 @@ class Turn:
             self.tend(places=tuple(others))
         for shard in range(self.state.width):
             if shard not in there and self.now_s >= self.state.care.starts_from_s:
-                self._start(gang, shard, node, reason)
+                self._start(gang, shard, node, doubted, reason)
 
-    def _start(self, gang: int, shard: int, node: str, reason: str) -> None:
+    def _start(self, gang: int, shard: int, node: str, doubted: frozenset[str], reason: str) -> None:
         name, avoid = f"w{self.state.next_worker}", self.barred
         node = "" if node in avoid else node
         record = WorkerRecord(name=name, gang=gang, shard=shard, since_s=self.attended_s, avoid=avoid, pinned=node)
         self.put({name: record})
         self.change(next_worker=self.state.next_worker + 1)
-        self.do(StartWorker(worker=name, gang=gang, shard=shard, avoid=avoid, node=node, reason=reason))
+        start = StartWorker(worker=name, gang=gang, shard=shard, avoid=avoid, node=node, doubted=doubted, reason=reason)
+        self.do(start)
 
     def suspect(self, name: str, evidence: str) -> None:
         self.doubt(name, evidence, standing=Standing.SUSPECT)

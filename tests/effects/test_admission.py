@@ -63,9 +63,11 @@ def test_a_node_that_must_go_for_another_reason_gets_no_more_workers():
     checked.admission.heed(ev.NodeNotice(node="d", reason="drained"))
     assert checked.admission.labels(None, frozenset({"c"}), "") == {"ray.io/node-id": "!in(b,c)"}
     assert checked.admission.labels({"pool": "x"}, frozenset({"c"}), "d") == {"pool": "x", "ray.io/node-id": "d"}
-    among = checked.admission.labels_among
-    assert among({"pool": "x"}, frozenset({"c"}), ["d", "c", "b", "a"]) == {"pool": "x", "ray.io/node-id": "in(a,d)"}
-    assert among({"pool": "x"}, frozenset({"c"}), ["c", "b"]) == {}, "not on those that get no workers"
+    among, never, wanted = checked.admission.labels_among, frozenset({"c"}), {"pool": "x"}
+    assert among(wanted, never, ["d", "c", "b", "a"], frozenset()) == {"pool": "x", "ray.io/node-id": "in(a,d)"}
+    assert among(wanted, never, ["c", "b"], frozenset()) == {}, "not on those that get no workers"
+    assert among(None, never, ["d", "c", "a"], frozenset({"c", "d"})) == {"ray.io/node-id": "in(a)"}
+    assert among(None, never, ["d", "c"], frozenset({"c", "d"})) == {"ray.io/node-id": "in(d)"}, "better than nowhere"
     assert checked.admission.shunned == {"b"}
 
 

@@ -66,7 +66,7 @@ class ScriptedFleet:
     def called(self, method: str, whom: str, generation: int = 0) -> None:
         self.wait_for(f"{method} {whom} {generation}", lambda: (method, whom, generation) in self.calls)
 
-    def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
+    def start(self, worker: str, gang: int, shard: int, *where: Any) -> None:
         self._begin("start", worker)
         self.emit(ev.WorkerPlaced(worker=worker, node=f"node-{worker}"))
         for name in () if worker in FIRST[:-1] else FIRST if worker in FIRST else (worker,):  # the first come together

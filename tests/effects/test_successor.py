@@ -26,9 +26,9 @@ class Avoiding(ScriptedFleet):
         super().__init__(set(), driver.emit)
         self.avoid: dict[str, frozenset[str]] = {}
 
-    def start(self, worker: str, gang: int, shard: int, avoid: frozenset[str] = frozenset(), node: str = "") -> None:
-        self.avoid[worker] = avoid
-        super().start(worker, gang, shard, avoid, node)
+    def start(self, worker: str, gang: int, shard: int, *where: Any) -> None:
+        self.avoid[worker], *_ = where
+        super().start(worker, gang, shard, *where)
 
 
 def replaces_the_node(incident: Any, view: Any) -> Remediation:

@@ -49,6 +49,25 @@ def test_a_stand_in_takes_the_place_of_who_leaves_in_the_same_stop():
     assert (ws.members, ws.generation) == (["w0", "w2", "w3"], 2)
 
 
+def test_who_replaces_a_leaving_worker_is_placed_elsewhere_if_a_stand_in_is_ready_there():
+    ws = trained((1, 3))
+    tell(ws, "w1")
+    (start,) = ws.given(cmd.StartWorker)
+    assert (start.doubted, start.avoid) == ({"node-w1"}, set()), "it may come there if there is no other place"
+
+
+def test_nobody_waits_for_a_stand_in_on_a_node_that_all_members_leave():
+    """It would join at a later stop anyway: all may be lost that is there."""
+    ws = trained((1, 3))
+    tell(ws, "w1")
+    ws.place("w3", node="node-w1")
+    ws.tick(WINDOW_S)
+    assert ws.addressees(cmd.Pause) == {"w0"}
+    ws.park("w3")
+    stop_all(ws)
+    assert ws.members == ["w0", "w2"], "it was not let in"
+
+
 @pytest.mark.parametrize(("has_slot", "waits_s"), [(True, 1.0), (False, WINDOW_S)])
 def test_who_leaves_waits_for_no_stand_in_that_is_late(has_slot: bool, waits_s: float):
     ws = trained((1, 3))
