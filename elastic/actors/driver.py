@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -30,7 +31,8 @@ from elastic.ledger.lines import Line, broken_off, happened, line_of
 log = logging.getLogger("elastic")
 
 _TICK_S = 0.25
-_BUSY_TICK_S = 0.02  # while members are waited for
+_BUSY_TICK_S = 0.02  # while members are waited for, or somebody that others wait for is looked for
+_PRESSED_S = 1.0  # beats of all hosts come within this
 _MOST = 256  # events taken at once, so that a flood of answers keeps nothing else waiting
 _STOP_S = 30.0
 _ABSENT_S = 4.0  # a driver that has stood still for a little longer may be taken for dead
@@ -90,6 +92,7 @@ class Driver:
         self._issued_generation = 0
         self._written = Written()
         self._left_behind: set[str] = set()
+        self._pressed_s = -math.inf
         self._ticked_s = time.monotonic()  # the wall clock may be set back, and ticks would stop for as long
 
     def emit(self, event: ev.Event) -> None:
@@ -220,13 +223,16 @@ class Driver:
     def _take(self) -> Observed:
         """What has come since, or a tick; stamped with the time at which it is acted on."""
         is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
-        period_s = _BUSY_TICK_S if is_busy else _TICK_S
+        is_pressed = time.monotonic() - self._pressed_s < _PRESSED_S  # who is stopped is dead once another one waits
+        period_s = _BUSY_TICK_S if is_busy or is_pressed else _TICK_S
         self._collect(wait_s=0.0 if self._backlog else period_s)
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it
         events = [(now_s, event) for event in self._backlog.take(_MOST)]
         turned_s = time.monotonic()
         is_due = turned_s - self._ticked_s >= period_s  # deadlines pass however much is going on
-        if is_due or not events or any(self._presses(event) for _, event in events):
+        if any(self._presses(event) for _, event in events):
+            is_due, self._pressed_s = True, turned_s
+        if is_due or not events:
             self._ticked_s = turned_s
             events += [(now_s, self._beats.pop(node)) for node in list(self._beats)]
             events += [(now_s, wish) for wish in ([] if is_busy else self._brain.asked())]

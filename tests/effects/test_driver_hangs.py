@@ -319,21 +319,23 @@ def test_a_wall_clock_that_is_set_back_stops_neither_ticks_nor_beats(play: Calla
     playing.end()
 
 
+@pytest.mark.parametrize("is_first", [False, True])
 def test_a_process_that_is_stopped_is_not_left_until_the_next_tick(
-    play: Callable[..., Playing], monkeypatch: pytest.MonkeyPatch
+    play: Callable[..., Playing], monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
+    """Nor if that somebody waits for it is heard only after that it is stopped."""
     playing = play()
     trains(playing)
     playing.fleet.stable(6)
     monkeypatch.setattr(driver, "_TICK_S", 10 * LONG_S)
     at = {"generation": 1, "step": 7, "micro_batch": 0, "commits": 6, "still_s": 9.0}
-    for worker, phase, state in (
-        ("w0", Flying.REDUCING, "S"),
-        ("w2", Flying.REDUCING, "S"),
-        ("w1", Flying.COMPUTING, STOPPED),
-    ):
+    told = [("w0", Flying.REDUCING, "S"), ("w2", Flying.REDUCING, "S"), ("w1", Flying.COMPUTING, STOPPED)]
+    before = len(playing.brain.heard)
+    for worker, phase, state in reversed(told) if is_first else told:
         reading = Reading(worker=worker, phase=phase, state=state, **at)
         playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
+        if state == STOPPED:
+            eventually(lambda: any(isinstance(one, ev.Tick) for one in playing.brain.heard[before:]), "it is judged")
     playing.fleet.called("fence", "w1")
     monkeypatch.undo()
     playing.end()
