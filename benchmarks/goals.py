@@ -147,8 +147,8 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
         "these only the step is shorter on a machine that is less busy"
     },
     "hang: the survivors' next commit": {
-        _EVERYBODY: "both wait until they are sure: two looks of the host monitor here, its timeout there, which is "
-        "twice as long; then its stack is taken, it is killed, and a whole step is made"
+        _EVERYBODY: "who is stopped is known for sure after three looks of its host monitor, and once another one is "
+        "seen to wait for it; then it is killed, the others stop, agree and connect, and a whole step is part of it"
     },
     "node loss: the survivors' next commit": {
         _EVERYBODY: "a whole step is part of it on both sides, and so is the forming of the group that makes it"
