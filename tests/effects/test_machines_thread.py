@@ -335,10 +335,11 @@ def test_missing_machines_become_an_event_and_so_does_their_coming(keep):
 @pytest.mark.parametrize(("for_s", "is_given_back"), [(300.0, True), (inf, False)], ids=["for a while", "for ever"])
 def test_a_run_that_has_ended_gives_back_what_nobody_else_would(keep, for_s, is_given_back):
     until_s = time.time() + for_s  # not a parameter: those are made when tests are collected, minutes before this runs
-    kept = keep(Server(taints=(mark("default.llama", until_s),)), replace(STATE, care=Care(quarantine={"n0": until_s})))
+    state = replace(STATE, care=Care(quarantine={"n0": until_s}))
+    kept = keep(Server(taints=(mark("default.llama", until_s),)), state)
     kept.until(lambda: len(kept.server.calls) > 5)
     assert ("release", "m0") not in kept.server.calls
-    kept.machines.follow(replace(BAD, phase=Phase.ENDED))
+    kept.machines.follow(replace(state, phase=Phase.ENDED))  # there may be another look before the close
     kept.machines.close()
     assert (("release", "m0") in kept.server.calls) is is_given_back
 
