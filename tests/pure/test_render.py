@@ -84,7 +84,7 @@ def test_a_factor_stands_beside_its_goal() -> None:
             "torchft": "2, goal 3 (missed)", "ray-train": "", "torchrun": "", "ddp": "", "nvrx-inprocess": "",
         }
     }  # fmt: skip
-    assert table.notes[0].startswith("Missed: hang: the survivors' next commit (torchft): both wait")
+    assert table.notes[0].startswith("Missed: hang: the survivors' next commit (torchft): who is stopped")
     assert goals.missed([result(*rows)]) == [("hang: the survivors' next commit", "torchft")]
 
 
