@@ -9,6 +9,7 @@ _DUMP_S = 5.0  # a dump takes some 10 ms, but on a busy host it may have to wait
 _KEPT_CHARS = 4000
 # Of a process that was stopped then (two of 150 that start a thread all the time), and however often it is asked again.
 _HALFWAY = "Failed to find a python interpreter in the .data section"
+_LATE = f"no stacks: py-spy did not end within {2 * _DUMP_S:.0f} s, though it was killed"
 NO_LIST = "no stacks: its list of threads can not be read; one of them may just have begun or ended"
 
 
@@ -35,13 +36,13 @@ class Dump:
     """The stacks of a process as of now; they are taken beside whoever asked, who may come for them later."""
 
     def __init__(self, pid: int) -> None:
-        self._stacks = ""
+        self._stacks = _LATE
         self._thread = threading.Thread(target=self._take, args=(pid,), name="elastic-stacks", daemon=True)
         self._thread.start()
 
     def stacks(self) -> str:
-        """See `dump_stacks`; waits for them."""
-        self._thread.join()
+        """See `dump_stacks`; waits for them, a little longer than they may take."""
+        self._thread.join(2 * _DUMP_S)
         return self._stacks
 
     def _take(self, pid: int) -> None:

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -174,6 +175,14 @@ def test_the_stacks_of_who_is_stopped_are_taken_as_soon_as_it_is_found_so_again(
     eventually(lambda: process_state(worker.pid) == "S", "it goes on")
     one.look(0.1)
     assert one.dump is None, "it stands elsewhere by now"
+
+
+def test_a_dump_that_never_ends_is_waited_for_no_longer_than_it_may_take(monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr(stacks_module, "dump_stacks", lambda pid: str(never.wait(LONG_S)))
+    monkeypatch.setattr(stacks_module, "_DUMP_S", 0.05)
+    assert stacks_module.Dump(os.getpid()).stacks().startswith("no stacks: py-spy did not end")
+    never.set()
 
 
 def test_who_runs_between_two_looks_is_not_stopped(worker, path):
