@@ -33,6 +33,7 @@ log = logging.getLogger("elastic")
 _TICK_S = 0.25
 _BUSY_TICK_S = 0.02  # while members are waited for, or somebody that others wait for is looked for
 _PRESSED_S = 1.0  # beats of all hosts come within this
+_LOOK_S = 0.1  # from one look that is asked for to the next, in this time
 _MOST = 256  # events taken at once, so that a flood of answers keeps nothing else waiting
 _STOP_S = 30.0
 _ABSENT_S = 4.0  # a driver that has stood still for a little longer may be taken for dead
@@ -92,7 +93,7 @@ class Driver:
         self._issued_generation = 0
         self._written = Written()
         self._left_behind: set[str] = set()
-        self._pressed_s = -math.inf
+        self._pressed_s = self._asked_s = -math.inf
         self._ticked_s = time.monotonic()  # the wall clock may be set back, and ticks would stop for as long
 
     def emit(self, event: ev.Event) -> None:
@@ -184,6 +185,7 @@ class Driver:
                 if time.monotonic() - turned_s > _ABSENT_S:
                     fleet.confirm()  # another driver may have begun; before anything is written, or told to a worker
                 turned_s = time.monotonic()
+                self._press(fleet)
                 commands, state = self._brain.observe(events)
                 before, self._state = self._state, state
                 self._machines.follow(state)
@@ -223,8 +225,7 @@ class Driver:
     def _take(self) -> Observed:
         """What has come since, or a tick; stamped with the time at which it is acted on."""
         is_busy = self._state is not None and self._state.phase in (Phase.FREEZING, Phase.FORMING)
-        is_pressed = time.monotonic() - self._pressed_s < _PRESSED_S  # who is stopped is dead once another one waits
-        period_s = _BUSY_TICK_S if is_busy or is_pressed else _TICK_S
+        period_s = _BUSY_TICK_S if is_busy or self._is_pressed(time.monotonic()) else _TICK_S
         self._collect(wait_s=0.0 if self._backlog else period_s)
         now_s = self._clock()  # not when they happened: a deadline counts from when somebody was told of it
         events = [(now_s, event) for event in self._backlog.take(_MOST)]
@@ -238,6 +239,17 @@ class Driver:
             events += [(now_s, wish) for wish in ([] if is_busy else self._brain.asked())]
             events.append((now_s, ev.Tick()))
         return events
+
+    def _is_pressed(self, now_s: float) -> bool:
+        """Somebody is stopped, which is dead as soon as another one is seen that waits for it."""
+        return now_s - self._pressed_s < _PRESSED_S
+
+    def _press(self, fleet: Fleet) -> None:
+        """Not to wait until all hosts have told of their own accord."""
+        now_s = time.monotonic()
+        if self._is_pressed(now_s) and now_s - self._asked_s >= _LOOK_S:
+            self._asked_s = now_s
+            fleet.look()
 
     def _presses(self, event: ev.Event) -> bool:
         """It is to be judged now, and not at the next tick."""

@@ -136,6 +136,11 @@ class HostMonitors:
         if node in self._monitors:
             self._then(self._monitors[node].forget.remote(worker), _ignore, _ignore)
 
+    def look(self) -> None:
+        """Have those that no relay hears look at their workers now, and tell what they see."""
+        for monitor in list(self._monitors.values()) if not self._is_relayed() else ():
+            self._then(monitor.look.options(concurrency_group="control").remote(), _ignore, _ignore)
+
     def inspect(self, node: str, worker: str) -> None:
         """Have its stacks dumped; they come as an event."""
 
@@ -275,10 +280,13 @@ class HostMonitors:
         self._replacements[node] = time.monotonic() + _REPLACE_S
         self._emit(ev.MonitorLost(node=node))
 
+    def _is_relayed(self) -> bool:
+        return len(self._monitors) > self._relay_above_hosts
+
     def _listen(self, node: str) -> None:
         """Ask it for its next news; where there are many, a relay does."""
         monitor = self._monitors.get(node)
-        if monitor is not None and len(self._monitors) > self._relay_above_hosts:
+        if monitor is not None and self._is_relayed():
             self._relays.add(node, monitor, was_heard=node in self._silences)
             self._silences.forget(node)
             return

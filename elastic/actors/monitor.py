@@ -67,7 +67,7 @@ class HostMonitor:
         if logs is not None:
             take_usual_priority()
         self._node, self._hang_floor_s, self._stopped_timeout_s = node, hang_floor_s, stopped_timeout_s
-        self._is_urgent = False
+        self._is_urgent, self._looked_s = False, time.monotonic()
         self._watched: dict[str, Watched] = {}
         self._ended: dict[str, tuple[float, Claim]] = {}  # a moment ago; each with the time until which it counts
         self._news: list[ev.Event] = []
@@ -126,6 +126,13 @@ class HostMonitor:
                 self._tell(ev.FaultInjected(fault=fault, target=target, at_s=at_s, proof=proof))
 
         act() if fault.kind in UNREACHABLE else self._aftermath.beside(act)
+
+    def look(self) -> None:
+        """Look at all workers now; who waits for a beat is told what there is to see."""
+        with self._lock:
+            self._look()
+            self._is_urgent = True
+            self._lock.notify_all()
 
     def inspect(self, worker: str) -> str:
         """Where its threads stand, or why that can not be seen; takes some seconds at most."""
@@ -234,7 +241,7 @@ class HostMonitor:
         return alive
 
     def _watch(self) -> None:
-        looked_s = time.monotonic()
+        judged_s = time.monotonic()
         while not self._is_closed.is_set():
             with self._lock:
                 names = {watched.process: name for name, watched in self._watched.items()}
@@ -242,25 +249,28 @@ class HostMonitor:
             period_s = CLOSER_LOOK_S if is_stopped else LOOK_S
             for process in ended_among(names, period_s):
                 self._report_death(names[process])
-            elapsed_s = time.monotonic() - looked_s
+            elapsed_s = time.monotonic() - judged_s
             if elapsed_s >= period_s:
-                looked_s += elapsed_s
+                judged_s += elapsed_s
                 try:
-                    self._look(elapsed_s)
+                    if self._senses is not None:
+                        self._senses.judge(elapsed_s)
+                    with self._lock:
+                        self._look()
                 except Exception:  # a monitor that no longer looks, and still beats, would be worse than any of them
                     log.exception("a look at the workers failed; the next one comes")
 
-    def _look(self, elapsed_s: float) -> None:
-        if self._senses is not None:
-            self._senses.judge(elapsed_s)
-        with self._lock:
-            for watched in self._watched.values():
-                before_s, stopped_before_s = watched.still_s, watched.stopped_s
-                watched.look(elapsed_s)
-                is_still = before_s < self._hang_floor_s <= watched.still_s
-                if is_still or stopped_before_s < self._stopped_timeout_s <= watched.stopped_s:
-                    self._is_urgent = True
-                    self._lock.notify_all()
+    def _look(self) -> None:
+        """With the lock held."""
+        elapsed_s = time.monotonic() - self._looked_s
+        self._looked_s += elapsed_s
+        for watched in self._watched.values():
+            before_s, stopped_before_s = watched.still_s, watched.stopped_s
+            watched.look(elapsed_s)
+            is_still = before_s < self._hang_floor_s <= watched.still_s
+            if is_still or stopped_before_s < self._stopped_timeout_s <= watched.stopped_s:
+                self._is_urgent = True
+                self._lock.notify_all()
 
     def _notice(self, reason: str) -> None:
         self._tell(ev.NodeNotice(node=self._node, reason=reason))

@@ -151,6 +151,9 @@ class ProcessFleet:
     def prove_dead(self, worker: str) -> None:
         """Nothing to do: the listener waits for the process's end anyway."""
 
+    def look(self) -> None:
+        self._monitor.look()
+
     def inspect(self, worker: str) -> None:
         self._emit(ev.StackDumped(worker=worker, stack=self._monitor.inspect(worker)))
 

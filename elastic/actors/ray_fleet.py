@@ -195,6 +195,9 @@ class RayFleet:
         self._fenced_s[worker] = time.monotonic()
         self._monitors.fence(self._node(worker), worker, lambda proof: self._fenced(worker, proof))
 
+    def look(self) -> None:
+        self._monitors.look()
+
     def inspect(self, worker: str) -> None:
         self._monitors.inspect(self._node(worker), worker)
 

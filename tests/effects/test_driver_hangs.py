@@ -339,3 +339,31 @@ def test_a_process_that_is_stopped_is_not_left_until_the_next_tick(
     playing.fleet.called("fence", "w1")
     monkeypatch.undo()
     playing.end()
+
+
+def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(play: Callable[..., Playing]) -> None:
+    """Who waits for it may have told that it does not a moment ago. While nobody is stopped, no host is asked."""
+    playing = play()
+    trains(playing)
+    playing.fleet.stable(6)
+
+    def tell(worker: str, phase: Flying, state: str) -> None:
+        reading = Reading(
+            worker=worker, generation=1, step=7, phase=phase, micro_batch=0, commits=6, still_s=9.0, state=state
+        )
+        playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
+
+    def answer() -> None:
+        playing.fleet.calls.append(("look", "", 0))
+        for worker in ("w0", "w2"):
+            tell(worker, Flying.REDUCING, "S")
+
+    playing.fleet.look = answer  # type: ignore[method-assign]
+    for worker in FIRST:
+        tell(worker, Flying.COMPUTING, "S")
+    eventually(lambda: ev.Tick() in playing.brain.heard[-1:], "they were heard")
+    assert ("look", "", 0) not in playing.fleet.calls
+    tell("w1", Flying.COMPUTING, STOPPED)
+    playing.fleet.called("fence", "w1")
+    assert ("look", "", 0) in playing.fleet.calls
+    playing.end()

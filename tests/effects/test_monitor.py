@@ -126,6 +126,22 @@ def test_who_waits_for_a_beat_is_told_at_once_of_a_worker_that_has_come_to_stand
         monitor.close()
 
 
+def test_a_look_that_is_asked_for_is_told_to_who_waits_for_a_beat(monitor, path):
+    """With what is so now, and not what it was at the last look."""
+    page = FlightPage(path)
+    page.note(Flying.COMPUTING, micro_batch=5)
+    monitor.watch("w0", os.getpid(), path)
+    eventually(lambda: only(monitor) is not None, "the page was read")
+    beats = []
+    asker = threading.Thread(target=lambda: beats.append(monitor.beat(LONG_S)))
+    asker.start()
+    page.note(Flying.REDUCING)
+    monitor.look()
+    asker.join(LONG_S / 2)
+    ((news, (reading,)),) = beats
+    assert (news, reading.phase) == ([], Flying.REDUCING)
+
+
 def test_who_waits_for_a_beat_is_told_at_once_of_a_worker_that_was_stopped(worker, path):
     monitor = HostMonitor(hang_floor_s=LONG_S, stopped_timeout_s=0.1)
     try:
