@@ -42,24 +42,33 @@ class Part:
 
 
 _OFTEN = ("kill", "stop")
-# What matters most comes first: the last ones have no turn where the time is over.
-_PARTS = (
-    Part(name="recovery_peers", scenarios=("kill",), repeats=3),
-    Part(name="recovery_stop", scenarios=("stop",), repeats=2),  # a hang takes some of them most of a minute
-    Part(name="recovery_clean", scenarios=("clean",), repeats=2, systems=(*FIVE, BASELINE)),
-    Part(name="recovery_storm", scenarios=("storm",)),
-    Part(name="recovery_node", scenarios=("node",), repeats=2),
-    Part(
-        name="recovery_more",
-        scenarios=("notice", "shrink", "coordinator", "everyone", "driver", "donor", "partition"),
-    ),
-)
+
+
+def _parts(more: int) -> tuple[Part, ...]:
+    """What matters most comes first: the last ones have no turn where the time is over.
+
+    Args:
+        more: repetitions of what takes little of it.
+    """
+    return (
+        Part(name="recovery_peers", scenarios=("kill",), repeats=2 + more),
+        Part(name="recovery_stop", scenarios=("stop",), repeats=2 + more),
+        Part(name="recovery_clean", scenarios=("clean",), repeats=1 + more, systems=(*FIVE, BASELINE)),
+        Part(name="recovery_storm", scenarios=("storm",)),
+        Part(name="recovery_node", scenarios=("node",), repeats=1 + more),
+        Part(
+            name="recovery_more",
+            scenarios=("notice", "shrink", "coordinator", "everyone", "driver", "donor", "partition"),
+        ),
+    )
+
+
 # Without any setting some notice a hang after half an hour: such a run is late, and its row says so.
 _AS_IT_COMES = Part(name="recovery_default", scenarios=_OFTEN, settings=DEFAULT, deadline_s=120.0)
 PLANS = {
     "quick": (Part(name="recovery_quick", scenarios=_OFTEN),),
-    "usual": _PARTS,
-    "full": (*_PARTS, _AS_IT_COMES),
+    "usual": _parts(more=0),
+    "full": (*_parts(more=1), _AS_IT_COMES),
 }
 
 
