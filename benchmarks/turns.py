@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.rows import Fault
-from elastic.demo.steplog import StepLog
+from elastic.demo.steplog import Attempt, StepLog
 
 TRIES = 3  # of a repetition whose fault did not fire
 _GRACE_S = 0.5  # a line that was being written, and the fault's own way
@@ -95,8 +95,8 @@ def played(
 def misfire(log: StepLog, fault: Fault) -> str:
     """Why nothing shows that the fault took place; empty if something does, or if there is nothing to show.
 
-    Who was killed or stopped had trained before and wrote nothing after it; who was cut off took part in no attempt
-    that began soon after and was committed soon, together with those who were not. Where nobody who trains was hit, the
+    Who was killed or stopped had trained before and wrote nothing after it; who was cut off committed no attempt that
+    began soon after, together with those who were not, until all was mended. Where nobody who trains was hit, the
     observer has seen it.
     """
     if (silent_after_s := _SILENT_AFTER_S.get(fault.kind)) is not None:
@@ -137,9 +137,11 @@ def _misfired_parting(log: StepLog, fault: Fault) -> str:
     if not fault.victims:
         return "the fault hit nobody"
     from_s, until_s = fault.at_s + _CUT_GRACE_S, fault.at_s + _PARTED_S
-    # What was begun then and committed much later may have waited until all was mended.
-    done = {commit.attempt for commit in log.commits if commit.at_s < until_s}
-    soon = [pids for attempt, pids in log.takers.items() if attempt in done and from_s < log.begun_s[attempt]]
-    if any(pids & fault.victims and pids & fault.survivors for pids in soon):
+    together: dict[Attempt, set[int]] = {}  # who began it may have computed in vain
+    for commit in log.commits:
+        # What was begun then and committed much later may have waited until all was mended.
+        if commit.at_s < until_s and log.begun_s.get(commit.attempt, 0.0) > from_s:
+            together.setdefault(commit.attempt, set()).add(commit.pid)
+    if any(pids & fault.victims and pids & fault.survivors for pids in together.values()):
         return "who was cut off trained on with the others"
     return ""

@@ -56,13 +56,14 @@ def test_discarded_runs_are_counted_where_they_belong() -> None:
     assert (default["settings"], default["discarded"]) == (DEFAULT, 0)
 
 
-def log(*attempts: tuple[float, str]) -> StepLog:
-    """A step log: when an attempt began, and who took part in it and committed it a second later."""
+def log(*attempts: tuple[float, str], vain: str = "") -> StepLog:
+    """A step log: when an attempt began, and who took part in it and committed it a second later; `vain` in none."""
     lines = []
     for step, (begun_s, pids) in enumerate(attempts):
         place = {"step": step, "generation": 1, "attempt": 1}
-        for pid in map(ord, pids):
+        for pid in map(ord, pids + vain):
             lines.append({"event": "consumed", "t": begun_s, "pid": pid, "ids": [], **place})
+        for pid in map(ord, pids):
             lines.append({"event": "committed", "t": begun_s + 1.0, "pid": pid, "loss": 0.0, **place})
     return collect(lines)
 
@@ -120,6 +121,7 @@ def test_who_was_cut_off_may_train_but_not_with_the_others() -> None:
     assert misfire(log((8.0, "abcd"), (10.5, "abcd")), fault("partition")) == ""  # packets were under way
     assert misfire(log((8.0, "abcd"), (45.0, "abcd")), fault("partition")) == ""  # the cut is over
     assert "with the others" in misfire(log((8.0, "abcd"), (13.0, "abcd")), fault("partition"))
+    assert misfire(log((13.0, "abc"), vain="d"), fault("partition")) == "", "it computed in vain"
 
 
 @pytest.mark.parametrize("kind", ["partition", "split", "halves", "mute", "deaf"])
