@@ -17,11 +17,12 @@ from tests.cluster.training import At, fully_sharded, read_lines
 pytestmark = pytest.mark.timeout(150)
 
 STEPS = 200
+LONG = 600  # so that a process starts meanwhile, and imports torch, beside another test
 
 
-def fit(folder: Path, saboteur: At, **scaling: Any) -> Any:
+def fit(folder: Path, saboteur: At, steps: int = STEPS, **scaling: Any) -> Any:
     return elastic.fit(
-        fully_sharded(folder, STEPS),
+        fully_sharded(folder, steps),
         scaling=elastic.Scaling(num_dp_replicas=(1, 2), workers_per_replica=2, **scaling),
         limits=elastic.Limits(start_timeout_s=120, hang_floor_s=30),
         callbacks=[saboteur],
@@ -48,7 +49,7 @@ def test_a_lost_worker_is_replaced_in_its_replica(hosts: Any, tmp_path: Path) ->
         os.kill(state.members[1].pid, signal.SIGKILL)
 
     saboteur = At(10, kill)
-    result = fit(tmp_path, saboteur)
+    result = fit(tmp_path, saboteur, LONG)
     assert saboteur.fired_s is not None
     assert result.world_sizes[:2] == [2, 1] and result.world_sizes[-1] == 2
     first, last = gangs_of(saboteur)[0], gangs_of(saboteur)[-1]
