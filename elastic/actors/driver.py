@@ -252,10 +252,12 @@ class Driver:
             fleet.look()
 
     def _presses(self, event: ev.Event) -> bool:
-        """It is to be judged now, and not at the next tick."""
-        if self._state is None or not isinstance(event, ev.HostBeat | ev.HostsHeard):
+        """It is to be judged now, and not at the next tick: of a member, since nobody waits for others."""
+        state = self._state
+        if state is None or not isinstance(event, ev.HostBeat | ev.HostsHeard):
             return False
-        return presses(event.readings, self._state.settings.limits.stopped_timeout_s)
+        readings = (reading for reading in event.readings if reading.generation == state.generation)
+        return presses(readings, state.settings.limits.stopped_timeout_s)
 
     def _collect(self, wait_s: float) -> None:
         """What has come is sorted by how soon it is to be decided."""

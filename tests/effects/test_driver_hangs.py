@@ -342,15 +342,14 @@ def test_a_process_that_is_stopped_is_not_left_until_the_next_tick(
 
 
 def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(play: Callable[..., Playing]) -> None:
-    """Who waits for it may have told that it does not a moment ago. While nobody is stopped, no host is asked."""
+    """Who waits for it may have told that it does not a moment ago. While no member is stopped, no host is asked."""
     playing = play()
     trains(playing)
     playing.fleet.stable(6)
 
-    def tell(worker: str, phase: Flying, state: str) -> None:
-        reading = Reading(
-            worker=worker, generation=1, step=7, phase=phase, micro_batch=0, commits=6, still_s=9.0, state=state
-        )
+    def tell(worker: str, phase: Flying, state: str, generation: int = 1) -> None:
+        at = {"generation": generation, "step": 7, "micro_batch": 0, "commits": 6, "still_s": 9.0}
+        reading = Reading(worker=worker, phase=phase, state=state, **at)
         playing.driver.emit(ev.HostBeat(node=f"node-{worker}", readings=(reading,)))
 
     def answer() -> None:
@@ -361,7 +360,8 @@ def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(play: Callabl
     playing.fleet.look = answer  # type: ignore[method-assign]
     for worker in FIRST:
         tell(worker, Flying.COMPUTING, "S")
-    eventually(lambda: ev.Tick() in playing.brain.heard[-1:], "they were heard")
+    tell("w3", Flying.AT_DOOR, STOPPED, generation=0)
+    eventually(lambda: "node-w3" in {getattr(one, "node", "") for one in playing.brain.heard}, "all were heard")
     assert ("look", "", 0) not in playing.fleet.calls
     tell("w1", Flying.COMPUTING, STOPPED)
     playing.fleet.called("fence", "w1")
