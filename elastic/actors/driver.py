@@ -185,7 +185,7 @@ class Driver:
                 if time.monotonic() - turned_s > _ABSENT_S:
                     fleet.confirm()  # another driver may have begun; before anything is written, or told to a worker
                 turned_s = time.monotonic()
-                self._press(fleet)
+                self._ask_for_looks(fleet)
                 commands, state = self._brain.observe(events)
                 before, self._state = self._state, state
                 self._machines.follow(state)
@@ -244,7 +244,7 @@ class Driver:
         """Somebody is stopped, which is dead as soon as another one is seen that waits for it."""
         return now_s - self._pressed_s < _PRESSED_S
 
-    def _press(self, fleet: Fleet) -> None:
+    def _ask_for_looks(self, fleet: Fleet) -> None:
         """Not to wait until all hosts have told of their own accord."""
         now_s = time.monotonic()
         if self._is_pressed(now_s) and now_s - self._asked_s >= _LOOK_S:

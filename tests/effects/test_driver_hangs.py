@@ -341,7 +341,9 @@ def test_a_process_that_is_stopped_is_not_left_until_the_next_tick(
     playing.end()
 
 
-def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(play: Callable[..., Playing]) -> None:
+def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(
+    play: Callable[..., Playing], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who waits for it may have told that it does not a moment ago. While no member is stopped, no host is asked."""
     playing = play()
     trains(playing)
@@ -357,7 +359,7 @@ def test_hosts_are_asked_for_a_look_as_soon_as_somebody_is_stopped(play: Callabl
         for worker in ("w0", "w2"):
             tell(worker, Flying.REDUCING, "S")
 
-    playing.fleet.look = answer  # type: ignore[method-assign]
+    monkeypatch.setattr(playing.fleet, "look", answer)
     for worker in FIRST:
         tell(worker, Flying.COMPUTING, "S")
     tell("w3", Flying.AT_DOOR, STOPPED, generation=0)

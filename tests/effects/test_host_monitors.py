@@ -152,6 +152,22 @@ def test_a_monitor_that_says_nothing_any_more_is_ended_and_one_that_begins_late_
         is_stopped.update(a=False, b=False)
 
 
+@pytest.mark.parametrize(("most", "asked"), [(2, ["a", "b"]), (1, [])], ids=["directly", "through relays"])
+def test_all_that_no_relay_hears_are_asked_for_a_look(most: int, asked: list[str]) -> None:
+    """Relays tell of their hosts when they are to."""
+
+    def monitor(node: str) -> Any:
+        look = SimpleNamespace(remote=lambda: node)
+        return SimpleNamespace(look=SimpleNamespace(options=lambda concurrency_group: look))
+
+    called: list[Any] = []
+    settings = RunSettings(run="r", limits=Limits(relay_above_hosts=most))
+    monitors = HostMonitors(print, lambda call, *_: called.append(call), print, settings)
+    monitors._monitors = {node: monitor(node) for node in ("a", "b")}
+    monitors.look()
+    assert called == asked
+
+
 def lost(node: str, *workers: str) -> ev.HardwareFinding:
     what = {"device": "GPU-1", "kind": FindingKind.GPU_LOST, "severity": Severity.NODE_MUST_GO, "detail": "is lost"}
     return ev.HardwareFinding(node=node, workers=workers, **what)
