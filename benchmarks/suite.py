@@ -53,9 +53,9 @@ def _parts(more: int) -> tuple[Part, ...]:
     return (
         Part(name="recovery_peers", scenarios=("kill",), repeats=2 + more),
         Part(name="recovery_stop", scenarios=("stop",), repeats=2 + more),
-        Part(name="recovery_clean", scenarios=("clean",), repeats=1 + more, systems=(*FIVE, BASELINE)),
+        Part(name="recovery_clean", scenarios=("clean",), systems=(*FIVE, BASELINE)),
         Part(name="recovery_storm", scenarios=("storm",)),
-        Part(name="recovery_node", scenarios=("node",), repeats=1 + more),
+        Part(name="recovery_node", scenarios=("node",)),
         Part(
             name="recovery_more",
             scenarios=("notice", "shrink", "coordinator", "everyone", "driver", "donor", "partition"),
