@@ -9,7 +9,7 @@ from elastic.control.flight import STOPPED, Reading
 from elastic.train.flight import Flight, read_page
 
 LOOK_S = 0.1  # from one look to the next
-CLOSER_LOOK_S = 0.05  # while somebody is stopped: two of these make sure of it
+CLOSER_LOOK_S = 0.025  # while somebody is stopped: two of these make sure of it
 _LATE_S = 2 * LOOK_S
 _LOADED_S = 0.2  # standing still for less interests nobody; for more, it may be the machine that is slow
 _DISK_S = 5.0  # a disk that others keep busy may take seconds; a kill would have to wait for it, too

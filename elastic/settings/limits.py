@@ -35,8 +35,8 @@ class Limits:
             makes its worker a suspect; for twice that long, dead; a large value switches this off. (s; default 0.5:
             five looks of the host monitor)
         stopped_timeout_s: a worker whose process a signal has stopped for this long is dead, whatever it did. (s;
-            default 0.1: two looks of the host monitor after the one that found it so, since it looks twice as often
-            then; no load makes a process look so)
+            default 0.05: two looks of the host monitor after the one that found it so, since it looks four times as
+            often then; no load makes a process look so)
         first_steps_timeout_s: the same for the first steps of a process, which compile and warm up. (s; default 600:
             compilation takes minutes)
         fetch_timeout_s: how long the samples of one micro-batch may take to load. (s; default 60: storage answers
@@ -124,7 +124,7 @@ class Limits:
     notice_window_s: float = 0.2
     connect_ahead_s: float = 2.0
     hang_floor_s: float = 0.5
-    stopped_timeout_s: float = 0.1
+    stopped_timeout_s: float = 0.05
     first_steps_timeout_s: float = 600.0
     fetch_timeout_s: float = 60.0
     heartbeat_polling_period_s: float = 0.25
