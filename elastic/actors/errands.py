@@ -59,6 +59,8 @@ class Errands:
         elif isinstance(command, cmd.ProveDead | cmd.Inspect | cmd.Fence):
             act = partial(_ABOUT_WORKERS[kind], fleet, command.worker, command)
             yield self._errand(command, act, command.worker, keys=(_host_of(command.worker),))
+        elif isinstance(command, cmd.Knock):
+            yield self._errand(command, partial(fleet.knock, command.workers, command.others))
         elif isinstance(command, cmd.StartWorker):
             name, start = command.worker, command
             act = partial(fleet.start, name, start.gang, start.shard, start.avoid, start.node, start.doubted)

@@ -65,6 +65,10 @@ class Fleet(Protocol):
 
     def prove_dead(self, worker: str) -> None: ...
 
+    def knock(self, workers: tuple[str, ...], others: tuple[str, ...]) -> None:
+        """Answered by a Knocked; see `Knock`."""
+        ...
+
     def look(self) -> None:
         """Have all hosts tell at once what their workers are doing."""
         ...

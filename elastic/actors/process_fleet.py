@@ -151,6 +151,11 @@ class ProcessFleet:
     def prove_dead(self, worker: str) -> None:
         """Nothing to do: the listener waits for the process's end anyway."""
 
+    def knock(self, workers: tuple[str, ...], others: tuple[str, ...]) -> None:
+        nodes = {name: child.node for name, child in list(self.children.items())}
+        unreached = tuple(name for name in workers if nodes.get(name) in self._cut_off)
+        self._emit(ev.Knocked(workers=workers, unreached=unreached))
+
     def look(self) -> None:
         self._monitor.look()
 

@@ -38,6 +38,7 @@ from elastic.errors import ElasticError, SupersededError
 from elastic.settings import RunSettings
 from elastic.train.flight import PAGES, page_path, page_pattern
 from elastic.train.runner import TrainFn
+from elastic.train.sockets import unanswered
 
 log = logging.getLogger("elastic")
 
@@ -188,6 +189,17 @@ class RayFleet:
             self._emit(ev.WorkerDead(worker=worker, proof="it never came to its first step"))
             return
         self._probes.begin(worker, hand.address)
+
+    def knock(self, workers: tuple[str, ...], others: tuple[str, ...]) -> None:
+        listening = {name: self._hands[name].address for name in (*workers, *others) if name in self._hands}
+        places = {name: place for name, place in listening.items() if place is not None}
+        within_s = self._settings.limits.knock_timeout_s
+
+        def knock() -> None:
+            unreached = unanswered(places, workers, within_s, self._is_down.is_set)
+            self._emit(ev.Knocked(workers=workers, unreached=unreached))
+
+        threading.Thread(target=knock, name="elastic-knock", daemon=True).start()
 
     def fence(self, worker: str) -> None:
         if (hand := self._hands.get(worker)) is not None:

@@ -112,6 +112,19 @@ class Fence(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Knock(Command):
+    """See whether the hosts of these workers answer at all: connect with where they listen; the answer is Knocked.
+
+    Attributes:
+        workers: one on each host that is in doubt. others: on hosts that are heard. Where none of them takes a
+            connection either, it says nothing that the first do not.
+    """
+
+    workers: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetGpu(Command):
     """Have the host monitor of a node reset these GPUs (indices or UUIDs), on which no worker is left."""
 

@@ -82,6 +82,9 @@ COMPLETIONS: dict[type[cmd.Command], Completion] = {
         within=("freeze_timeout_s", "lease_s", "door_timeout_s"),
         then="see Freeze and Form",
     ),
+    cmd.Knock: Completion(
+        by=(ev.Knocked,), within=("heartbeat_timeout_s",), then="out of reach once it was silent for that long"
+    ),
     cmd.Inspect: Completion(
         by=(ev.StackDumped,),
         within=(),

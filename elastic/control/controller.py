@@ -45,6 +45,7 @@ from elastic.control.growth import consider_growth
 from elastic.control.hardware_faults import hardware_found
 from elastic.control.holding import pause_asked, resume_asked
 from elastic.control.injecting import fault_asked
+from elastic.control.knocking import knocked
 from elastic.control.leaving import HAS_LEFT, note_left
 from elastic.control.outcome import Ending
 from elastic.control.poison import after, noted
@@ -434,6 +435,7 @@ _ROWS: dict[type[ev.Event], tuple[Handler | None, ...]] = {
     ev.PauseAsked: (pause_asked,) * 5 + (_ignore, _ignore),
     ev.ResumeAsked: (resume_asked,) * 5 + (_ignore, _ignore),
     ev.RungReached: (rung_reached,) * 5 + (_ignore, _ignore),
+    ev.Knocked: (_ignore, knocked, knocked, knocked, _ignore, _ignore, _ignore),
     ev.GpuReset: (gpu_reset,) * 5 + (_ignore, _ignore),
     ev.RestoreFound: (found,) * 5 + (_ignore, _ignore),
     ev.Restored: (restored, _ignore, _ignore, _ignore, restored, _ignore, _ignore),

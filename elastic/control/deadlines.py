@@ -7,6 +7,7 @@ from elastic.control.departing import consider_departure
 from elastic.control.forming import freeze, harden, settle, start_if_ready, try_form
 from elastic.control.growth import consider_growth
 from elastic.control.holding import consider_hold
+from elastic.control.knocking import knock_at_the_silent
 from elastic.control.leaving import expire_leaving
 from elastic.control.outcome import Ending
 from elastic.control.restoring import consider_restore, expire_restores
@@ -68,11 +69,13 @@ def tick_running(turn: Turn, event: ev.Tick) -> None:
     consider_restore(turn)
     consider_tuning(turn)
     consider_hold(turn)
+    knock_at_the_silent(turn)
     watch_steps(turn)
 
 
 def tick_freezing(turn: Turn, event: ev.Tick) -> None:
     limits = turn.settings.limits
+    knock_at_the_silent(turn)
     watch_freezing(turn)
     if turn.state.planned and turn.waited_s() > limits.pause_timeout_s:
         harden(turn, "some are still busy with what follows their step")  # the clock starts again: they were not asked
@@ -100,6 +103,7 @@ def _press(turn: Turn, member: WorkerRecord, waited_s: float) -> None:
 
 def tick_forming(turn: Turn, event: ev.Tick) -> None:
     limits, tally = turn.settings.limits, turn.tally
+    knock_at_the_silent(turn)
     if tally.away and turn.waited_s() > limits.door_timeout_s:
         absent = tally.by_rank(tally.away)
         why = f"{', '.join(absent)} did not come to the door within Limits.door_timeout_s={limits.door_timeout_s}"

@@ -141,6 +141,14 @@ class GpuReset(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Knocked(Event):
+    """The answer to Knock; `unreached`: those of its workers from whose hosts nothing came back, nor a refusal."""
+
+    workers: tuple[str, ...]
+    unreached: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultAsked(Event):
     """Somebody wants a fault to be injected; `is_forced`: even into a run that was not started for it."""
 

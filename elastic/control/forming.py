@@ -57,7 +57,11 @@ def settle(turn: Turn, is_tick: bool = False) -> None:
     """
     tally = turn.tally
     if tally.late:
-        if not is_tick or turn.waited_s() <= turn.settings.limits.exile_after_s or turn.state.planned:
+        if not is_tick or turn.state.planned:
+            return
+        unreached = turn.state.unreached
+        is_certain = bool(unreached) and all(turn.worker(name).node in unreached for name in tally.late)
+        if turn.waited_s() <= (0.0 if is_certain else turn.settings.limits.exile_after_s):
             return
         if not all(turn.is_silent(turn.worker(name).node) for name in tally.late):
             return

@@ -3,7 +3,8 @@
 So a tick looks at those alone, not at everybody. Like the tally that it belongs to, it is no part of the state's value.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from elastic.control.flight import Reading
 from elastic.control.persistent import persistent
@@ -69,18 +70,28 @@ class Lookout:
         self._readings = persistent(self._readings).without(workers)
         return self._heard_s, self._readings
 
+    def silent_for(self, limit_s: float, now_s: float) -> Iterator[str]:
+        """Nodes that were heard, and were not for longer than this; the longest silence first."""
+        for node, heard_s in self._heard.items():
+            if now_s - heard_s <= limit_s:
+                return
+            yield node
+
+    def heard_within(self, limit_s: float, now_s: float) -> Iterator[str]:
+        """Nodes that were heard since then, the last one first."""
+        for node, heard_s in reversed(self._heard.items()):
+            if now_s - heard_s > limit_s:
+                return
+            yield node
+
     def silent(self, now_s: float) -> list[str]:
         """Nodes that were heard, and are not any more."""
-        found = []
-        for node, heard_s in self._heard.items():
-            if now_s - heard_s <= self._limits.heartbeat_timeout_s:
-                break
-            found.append(node)
-        return found
+        return list(self.silent_for(self._limits.heartbeat_timeout_s, now_s))
 
-    def lately_silent(self, now_s: float) -> list[str]:
-        """Those of them that Ray may still place workers on."""
-        return [node for node in self.silent(now_s) if now_s - self._heard[node] <= _RAY_NOTICES_S]
+    def lately_silent(self, now_s: float, unreached: AbstractSet[str]) -> list[str]:
+        """Those of them, and of these, that Ray may still place workers on."""
+        silent = [*unreached, *self.silent(now_s)]
+        return [node for node in silent if now_s - self._heard.get(node, now_s) <= _RAY_NOTICES_S]
 
     def expect(self, stall_s: float) -> None:
         """How long a phase of a step may last now: the lists are made anew if that has become something else."""

@@ -231,6 +231,7 @@ class RunState:
         leaving: nodes that will be taken away, and why.
         care: what is remembered from one incident to the next.
         heard_s: when each node with a host monitor was last heard; readings: what it saw of each worker.
+        knocked: nodes that were knocked at since they were heard last. unreached: from which nothing came back.
         steps_s: how long the last steps took.
         incidents: those under treatment, and the last ones before them; failures: how many there were.
         world_sizes: replicas of the last generations that trained; trained: how many did.
@@ -280,6 +281,8 @@ class RunState:
     care: Care = field(default_factory=Care)
     heard_s: Mapping[str, float] = field(default_factory=PersistentMap)
     readings: Mapping[str, Reading] = field(default_factory=PersistentMap)
+    knocked: frozenset[str] = frozenset()
+    unreached: frozenset[str] = frozenset()
     steps_s: tuple[float, ...] = ()
     incidents: tuple[Incident, ...] = ()
     failures: int = 0

@@ -1,6 +1,6 @@
 """Pure. One turn of the controller: the state as it changes while one event is taken in, and the commands it gives."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -246,24 +246,36 @@ class Turn:
         """A worker spoke for itself, so its host is within reach, even where its monitor has died alone."""
         node = self.worker(worker).node
         if self.state.heard_s.get(node, self.now_s) != self.now_s:
-            self.change(heard_s=self.tally.hosts.hear((node,), self.now_s))
+            self.hear_of((node,))
+
+    def hear_of(self, nodes: Sequence[str]) -> None:
+        """These hosts are within reach."""
+        self.change(heard_s=self.tally.hosts.hear(nodes, self.now_s))
+        if not self.state.knocked.isdisjoint(nodes):
+            knocked, unreached = self.state.knocked.difference(nodes), self.state.unreached.difference(nodes)
+            self.change(knocked=knocked, unreached=unreached)
 
     @property
     def barred(self) -> frozenset[str]:
         """Nodes that get no worker now: in quarantine, about to be lost, or out of reach; Ray may not know of it."""
         state = self.state
-        return frozenset(state.care.quarantine).union(state.leaving, self.tally.hosts.lately_silent(self.now_s))
+        silent = self.tally.hosts.lately_silent(self.now_s, state.unreached)
+        return frozenset(state.care.quarantine).union(state.leaving, silent)
 
     def is_silent(self, node: str) -> bool:
-        """It used to be heard, by its monitor or its workers, and is not any more."""
+        """It used to be heard, by its monitor or its workers, and is not any more; or nothing comes back from it."""
         heard_s = self.state.heard_s.get(node)
-        return heard_s is not None and self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s
+        if heard_s is None:
+            return False
+        return node in self.state.unreached or self.now_s - heard_s > self.settings.limits.heartbeat_timeout_s
 
     def silence(self, *names: str) -> str:
         """Why these workers are believed to be out of reach."""
         nodes = sorted({self.worker(name).node for name in names})
-        limit_s = self.settings.limits.heartbeat_timeout_s
-        return f"nothing was heard of {', '.join(names)} on {', '.join(nodes)} for Limits.heartbeat_timeout_s={limit_s}"
+        limits, who = self.settings.limits, f"{', '.join(names)} on {', '.join(nodes)}"
+        if self.state.unreached.issuperset(nodes):
+            return f"nothing was heard of {who}, nor came back in Limits.knock_timeout_s={limits.knock_timeout_s}"
+        return f"nothing was heard of {who} for Limits.heartbeat_timeout_s={limits.heartbeat_timeout_s}"
 
     def dismiss(self, name: str, reason: str) -> None:
         standing = self.worker(name).standing

@@ -16,8 +16,9 @@ def heard(turn: Turn, event: ev.HostBeat | ev.HostsHeard) -> None:
     nodes = (event.node,) if isinstance(event, ev.HostBeat) else event.nodes
     workers, hosts = turn.state.workers, turn.tally.hosts
     readings = {reading.worker: reading for reading in event.readings if reading.worker in workers}
-    heard_s = hosts.hear(nodes, turn.now_s)
-    turn.change(heard_s=heard_s, readings=hosts.read(readings) if readings else turn.state.readings)
+    turn.hear_of(nodes)
+    if readings:
+        turn.change(readings=hosts.read(readings))
 
 
 def stack_seen(turn: Turn, event: ev.StackDumped) -> None:
@@ -127,7 +128,7 @@ def _visible(turn: Turn, names: Iterable[str]) -> list[Reading]:
 def _silent(turn: Turn) -> list[str]:
     """Members on hosts out of reach, in rank order."""
     tally = turn.tally
-    nodes = tally.hosts.silent(turn.now_s)
+    nodes = turn.state.unreached.union(tally.hosts.silent(turn.now_s))
     return tally.by_rank(name for node in nodes for name in tally.nodes.get(node, ())) if nodes else []
 
 

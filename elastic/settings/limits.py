@@ -45,6 +45,9 @@ class Limits:
             core)
         heartbeat_timeout_s: a host that is silent for this long, while all others wait, is out of reach. (s;
             default 1.25: five beats in a row that did not come)
+        knock_timeout_s: a host that is silent for two fifths of heartbeat_timeout_s is knocked at for so long; where
+            nothing comes back from it, it is out of reach already then; a large value switches this off. (s; default
+            0.3: three connections in vain, each of which a kernel answers within a round trip, busy or not)
         relay_above_hosts: where more hosts than this have workers, their monitors are heard through relays; give such
             runs a heartbeat_polling_period_s of about 1, and a heartbeat_timeout_s of three times that or more. (hosts;
             default 64: below it the driver hears each itself at little cost)
@@ -129,6 +132,7 @@ class Limits:
     fetch_timeout_s: float = 60.0
     heartbeat_polling_period_s: float = 0.25
     heartbeat_timeout_s: float = 1.25
+    knock_timeout_s: float = 0.3
     relay_above_hosts: int = 64
     hosts_per_relay: int = 64
     exile_after_s: float = 0.3

@@ -22,6 +22,7 @@ SENSING: dict[str, Any] = {
     "hang_floor_s": 3.0,
     "stopped_timeout_s": 3.0,
     "first_steps_timeout_s": 3.0,
+    "heartbeat_polling_period_s": TICK_S,
     "heartbeat_timeout_s": 2.0,
     "exile_after_s": 1.0,
 }

@@ -98,7 +98,7 @@ class Orders:
         for command in commands:
             if type(command) not in WAITS:
                 continue
-            for worker in _addressees(command):
+            for worker in addressees(command):
                 key = (type(command), worker)
                 before = self._given.get(key, command)
                 self._given[key] = command
@@ -148,8 +148,9 @@ def _generation(command: Any) -> int | None:
     return getattr(of, "generation", None)
 
 
-def _addressees(command: Any) -> tuple[str, ...]:
-    if isinstance(command, cmd.Form):
+def addressees(command: Any) -> tuple[str, ...]:
+    """Workers that are told, or told of."""
+    if isinstance(command, cmd.Form | cmd.Connect):
         return tuple(member.worker for member in command.view.members)
     if isinstance(command, cmd.FindRestore):
         return ("",)

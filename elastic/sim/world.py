@@ -4,6 +4,7 @@ Workers crash, hang and fall silent; messages get lost, doubled, late or out of 
 dies, and its clock jumps. What must hold is checked on the way, and `judge` says whether the end is right.
 """
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -16,7 +17,7 @@ from elastic.control.worker_protocol import Stage
 from elastic.sim.clockwork import LIMITS, SENSING, SLOWEST_S, TICK_S
 from elastic.sim.crew import REST
 from elastic.sim.laws import Law, must
-from elastic.sim.orders import Orders
+from elastic.sim.orders import Orders, addressees
 from elastic.sim.parts import Plan, SimWorker, reading_of
 from elastic.sim.whereabouts import Whereabouts
 
@@ -24,6 +25,7 @@ WAYS = (("in", "out"), ("in", "out"), ("in",), ("out",))
 _ROUNDING_S = 1e-9  # of sums of times: what waits for a moment is not put off at it, past what came after
 _SOUND_S = 3.0  # a host monitor that was replaced lives at least that long
 _MISSED_S = 1.2  # in a row beats are lost for less than this and a tick, which nobody may take for silence
+_KNOCK_S = 0.3
 # After contact is back: the longest way of a message, and for as long as all may be gone before that is believed.
 _GIVEN_UP_S = SLOWEST_S + SENSING["exile_after_s"]
 GONE_LATE_S = 40.0  # somebody kills a process that hangs, in the end
@@ -144,22 +146,20 @@ class World(Whereabouts):
             self.later(self.rng.uniform(0.1, 4.0), self.come_up, command.worker)
         elif isinstance(command, cmd.ProveDead):
             self.hunt(self.workers[command.worker], False)
+        elif isinstance(command, cmd.Knock):
+            self.later(_KNOCK_S, self.knock, command, self.cut_of(command.workers))
         elif isinstance(command, cmd.Fence):
             self.doomed.add(command.worker)
             self.check_survives(self.workers[command.worker], command.reason)
             self.hunt(self.workers[command.worker], True)
         elif isinstance(command, cmd.Form):
             self.order_to_form(command)
-        elif isinstance(command, cmd.Pause):
-            self.order([command.worker], command)
-        elif isinstance(command, cmd.Connect):
-            self.order([member.worker for member in command.view.members], command)
         elif isinstance(command, cmd.Dismiss):
             self.dismiss(command)
         elif isinstance(command, cmd.Inspect):
             self.later(self.delay_s(), self.control, ev.StackDumped(worker=command.worker, stack="main.py:1"))
         elif not isinstance(command, cmd.EndRun | cmd.Save):  # nothing waits for what is saved, nor for its being lost
-            self.order(command.workers, command)  # type: ignore[attr-defined]
+            self.order(addressees(command), command)
 
     def order_to_form(self, command: cmd.Form) -> None:
         if command.view.bootstrap and command.view.generation > 1:
@@ -221,6 +221,18 @@ class World(Whereabouts):
         if not worker.is_alive:
             heard_s = worker.muted_until_s - self.now_s if self.is_cut(worker, "out") else 0.0
             self.later(heard_s + self.delay_s(), self.control, ev.WorkerDead(worker=worker.name, proof="proven"))
+
+    def knock(self, command: cmd.Knock, before: set[str]) -> None:
+        """Who was cut off all the time does not answer; where nobody does, that says nothing."""
+        is_heard = set(command.others) > self.cut_of(command.others)
+        unreached = before & self.cut_of(command.workers) if is_heard else set()
+        told = tuple(name for name in command.workers if name in unreached)
+        self.control(ev.Knocked(workers=command.workers, unreached=told))
+
+    def cut_of(self, names: Iterable[str]) -> set[str]:
+        """Those of them from which nothing comes back."""
+        there = (self.workers[name] for name in names if name in self.workers)
+        return {one.name for one in there if self.is_cut(one, "in") or self.is_cut(one, "out")}
 
     def start_over(self) -> None:
         """Nothing was ever reported, and nobody in reach holds anything: the history begins anew."""

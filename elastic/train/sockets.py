@@ -1,16 +1,20 @@
 """Effect. Sockets of this process, and whether others can be reached."""
 
 import contextlib
+import errno
 import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 Address = tuple[str, int]
 
 _SLICE_S = 0.02
+_KNOCKS = 3
+_CONNECTED = 0
+_ANSWERS = (_CONNECTED, errno.ECONNREFUSED, errno.ECONNRESET)
 
 
 def own_sockets() -> Iterator[socket.socket]:
@@ -51,26 +55,57 @@ def unreached(places: Mapping[str, Address], within_s: float, is_over: Callable[
     Returns:
         Their names, as in `places`; None: it was over before that was known.
     """
+    came = _came_back(places, within_s, is_over)
+    return None if came is None else tuple(name for name in places if came.get(name) != _CONNECTED)
+
+
+def unanswered(
+    places: Mapping[str, Address], doubted: Collection[str], within_s: float, is_over: Callable[[], bool]
+) -> tuple[str, ...]:
+    """Those in doubt of whose hosts nothing comes back, though others' hosts answer: they are gone, or cut off from us.
+
+    A refused connection is an answer, too. A packet may be lost, so each is knocked at several times.
+
+    Args:
+        places: by name, where it listens: those in doubt, and the others.
+        is_over: asked every few milliseconds; then nobody is named.
+    """
+    waiting, answered = dict(places), set[str]()
+    for _ in range(_KNOCKS):
+        came = _came_back(waiting, within_s / _KNOCKS, is_over)
+        if came is None:
+            return ()
+        answered |= {name for name, error in came.items() if error in _ANSWERS}
+        waiting = {name: place for name, place in places.items() if name not in answered}
+        if answered.issuperset(name for name in places if name in doubted):
+            break
+    return tuple(name for name in waiting if name in doubted) if answered.difference(doubted) else ()
+
+
+def _came_back(places: Mapping[str, Address], within_s: float, is_over: Callable[[], bool]) -> dict[str, int] | None:
+    """By name, the number of the error with which a connection ended, 0 if it was made; nobody of whom nothing came."""
     with contextlib.ExitStack() as stack:
-        knocking = {name: stack.enter_context(_knocking(*place)) for name, place in places.items()}
-        waiting, poll = {sock.fileno(): name for name, sock in knocking.items()}, select.poll()
-        for descriptor in waiting:
-            poll.register(descriptor, select.POLLOUT)
-        reached = set[str]()
+        came, waiting, poll = dict[str, int](), dict[int, tuple[str, socket.socket]](), select.poll()
+        for name, place in places.items():
+            sock = stack.enter_context(_socket_for(place))
+            error = sock.connect_ex(place)
+            if error == errno.EINPROGRESS:
+                waiting[sock.fileno()] = name, sock
+                poll.register(sock, select.POLLOUT)
+            else:  # such as that there is no way to it
+                came[name] = error
         until_s = time.monotonic() + within_s
         while waiting and time.monotonic() < until_s:
             for descriptor, _ in poll.poll(1000 * _SLICE_S):
                 poll.unregister(descriptor)
-                name = waiting.pop(descriptor)
-                if not knocking[name].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                    reached.add(name)
+                name, sock = waiting.pop(descriptor)
+                came[name] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if is_over():
                 return None
-        return tuple(name for name in places if name not in reached)
+        return came
 
 
-def _knocking(host: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+def _socket_for(place: Address) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in place[0] else socket.AF_INET, socket.SOCK_STREAM)
     sock.setblocking(False)
-    sock.connect_ex((host, port))
     return sock

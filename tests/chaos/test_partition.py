@@ -68,7 +68,7 @@ def test_a_host_that_is_cut_off_holds_nobody_up_and_its_workers_are_fenced_when_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row, journal = play("partition", tmp_path, 6.0, monkeypatch)
-    assert any("Limits.heartbeat_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
+    assert any("Limits.knock_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
     assert row["t_resume_s"] < 30, "somebody waited for a lease"
     assert row["survivors_kept"] >= 2
     assert_one_line_of_training(row)
@@ -81,7 +81,7 @@ def test_those_who_are_out_of_reach_are_left_behind(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row, journal = play(shape, tmp_path, 6.0, monkeypatch)
-    assert any("Limits.heartbeat_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
+    assert any("Limits.knock_timeout_s" in reason for reason in freezes(journal)), "the cut was not felt"
     assert row["t_resume_s"] < 30, "somebody waited for a lease"
     assert row["survivors_kept"] >= 2
     assert_one_line_of_training(row)

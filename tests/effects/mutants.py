@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         name="a generation is formed before all have answered",
         file="control/forming.py",
-        old="        if not is_tick or turn.waited_s() <= turn.settings.limits.exile_after_s or turn.state.planned:\n",
+        old="        if not is_tick or turn.state.planned:\n",
         new="        if turn.waited_s() > 0.1:\n            try_form(turn)\n        if not is_tick or True:\n",
     ),
     Mutant(

@@ -1,13 +1,15 @@
 """Effect. Who can be reached, and who can not."""
 
+import contextlib
 import socket
+from collections.abc import Iterator
 
 import pytest
 
 from elastic.train import gloo
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.meeting import Store, StoreHost
-from elastic.train.sockets import unreached
+from elastic.train.sockets import Address, unanswered, unreached
 from tests.effects.helpers import ENDLESS_S, HOST, LONG_S, Running, eventually, view_of
 
 
@@ -29,20 +31,53 @@ def test_who_refuses_is_named() -> None:
         assert unreached({"w1": refusing, "w2": here}, LONG_S, never) == ("w1",)
 
 
+@contextlib.contextmanager
+def full() -> Iterator[Address]:
+    """A place where the kernel answers nobody any more: it keeps no more of them waiting."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as stack:
+        for _ in range(3):
+            guest = stack.enter_context(socket.socket())
+            guest.setblocking(False)
+            guest.connect_ex(server.getsockname())
+        yield server.getsockname()
+
+
 def test_it_is_not_known_who_is_reached_where_it_is_over_before_the_end() -> None:
     asked = iter([False, True])
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        place = full.getsockname()
-        guests = [socket.socket() for _ in range(3)]  # the kernel answers no more of them than it keeps
-        try:
-            for guest in guests:
-                guest.setblocking(False)
-                guest.connect_ex(place)
-            assert unreached({"w1": place}, 0.1, never) == ("w1",)
-            assert unreached({"w1": place}, LONG_S, lambda: next(asked)) is None
-        finally:
-            for guest in guests:
-                guest.close()
+    with full() as place:
+        assert unreached({"w1": place}, 0.1, never) == ("w1",)
+        assert unreached({"w1": place}, LONG_S, lambda: next(asked)) is None
+
+
+def test_where_there_is_no_way_to_nobody_is_reached() -> None:
+    """The kernel says so at once, of its own accord."""
+    nowhere = ("255.255.255.255", 9)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        places = {"w1": nowhere, "w2": server.getsockname()}
+        assert unreached(places, LONG_S, never) == ("w1",)
+        assert unanswered(places, ["w1"], 0.1, never) == ("w1",)
+
+
+def test_from_whose_host_nothing_comes_back_is_named_and_who_refuses_has_answered() -> None:
+    with full() as mute, socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            refusing = gone.getsockname()
+        places = {"w1": mute, "w2": refusing, "w3": server.getsockname()}
+        assert unanswered(places, ["w1", "w2"], 0.3, never) == ("w1",)
+        del places["w3"]
+        assert unanswered(places, ["w1"], 0.3, never) == ("w1",), "a refusal shows that packets pass"
+
+
+def test_nobody_is_named_where_it_is_over_before_the_end() -> None:
+    asked = iter([False, True])
+    with full() as mute, socket.create_server(("127.0.0.1", 0)) as server:
+        places = {"w1": mute, "w2": server.getsockname()}
+        assert unanswered(places, ["w1"], LONG_S, lambda: next(asked)) == ()
+
+
+def test_where_nobody_answers_that_says_nothing_of_those_in_doubt() -> None:
+    with full() as mute, full() as other:
+        assert unanswered({"w1": mute, "w2": other}, ["w1"], 0.3, never) == ()
 
 
 def test_who_has_met_and_is_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ EXAMPLES: dict[type[ev.Event], ev.Event] = {
     ev.ResumeAsked: ev.ResumeAsked(),
     ev.ExitAsked: ev.ExitAsked(reason="the job is stopped"),
     ev.RungReached: ev.RungReached(commit=commit(3), rung="local"),
+    ev.Knocked: ev.Knocked(workers=("w0",), unreached=("w0",)),
     ev.GpuReset: ev.GpuReset(node="node-w0", gpus=("0",)),
     ev.NodesMissing: ev.NodesMissing(missing=1, reason="no capacity"),
     ev.FaultAsked: ev.FaultAsked(fault=Fault(kind=FaultKind.KILL)),

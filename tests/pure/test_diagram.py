@@ -173,6 +173,7 @@ def events(state: RunState) -> Iterator[ev.Event]:
         ev.ResumeAsked(),
         ev.ExitAsked(reason="the job is stopped"),
         ev.GpuReset(node="node-w0", gpus=("0",)),
+        ev.Knocked(workers=("w0",), unreached=("w0",)),
         ev.NodesMissing(missing=1, reason="no capacity"),
         ev.RungReached(commit=commit(9), rung="local"),
     )

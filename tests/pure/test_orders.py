@@ -15,7 +15,7 @@ from elastic.sim.parts import Plan
 from elastic.sim.world import World
 
 # Who does not connect ahead, or save a step, holds nothing up; the worlds have no GPUs, and ask for no faults.
-NOT_AWAITED = {cmd.Connect, cmd.Save, cmd.ResetGpu, cmd.InjectFault, cmd.DropFault, cmd.EndRun}
+NOT_AWAITED = {cmd.Connect, cmd.Save, cmd.Knock, cmd.ResetGpu, cmd.InjectFault, cmd.DropFault, cmd.EndRun}
 
 
 def running() -> RunState:

@@ -65,6 +65,11 @@ _SENTENCES: dict[str, Callable[[Line], str]] = {
     "WorkerNotice": lambda line: f"{line['worker']} will be ended soon{_because(line)}",
     "NodeNotice": lambda line: f"node {line['node'][:12]} will be taken away{_because(line)}",
     "MonitorLost": lambda line: f"the host monitor of node {line['node'][:12]} does not answer",
+    "Knocked": lambda line: (
+        f"nothing came back from the hosts of {several(line['unreached'])}"
+        if line["unreached"]
+        else f"the hosts of {several(line['workers'])} answer"
+    ),
     "CollectiveBroken": lambda line: f"a reduction broke on {line['worker']}: {line['error']}",
     "CorruptionFound": lambda line: f"corruption, by {several(line['culprits'])}: {line['evidence']}",
     "HardwareFinding": _found,
@@ -86,6 +91,7 @@ _SENTENCES: dict[str, Callable[[Line], str]] = {
     ),
     "Fence": lambda line: f"{line['worker']} is to be killed{_because(line)}",
     "ProveDead": lambda line: f"proof is sought that {line['worker']} is gone{_because(line)}",
+    "Knock": lambda line: f"the hosts of {several(line['workers'])} are knocked at{_because(line)}",
     "Inspect": lambda line: f"the stacks of {line['worker']} are asked for{_because(line)}",
     "StartWorker": lambda line: f"{line['worker']} is started{_because(line)}",
     "Dismiss": lambda line: f"{several(line['workers'])} may leave{_because(line)}",

@@ -1,0 +1,50 @@
+"""Pure. A host that is not heard any more is knocked at: its kernel answers for it, however busy its processes are.
+
+A beat that does not come may have many causes; that nothing at all comes back has one. So who is out of reach is known
+before the time is over that a monitor may take.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from elastic.control import events as ev
+from elastic.control.commands import Knock
+from elastic.control.state import Phase
+from elastic.control.turn import Turn
+
+_DOUBTED_AFTER = 0.4  # of what a host may be silent for
+_BEATS = 1.5  # at least: between two beats every host is silent
+_AT_ONCE, _OTHERS = 8, 4
+
+
+def knock_at_the_silent(turn: Turn) -> None:
+    """While members wait for others: once in each silence of a host, at a member on it, and at some that are heard."""
+    if turn.state.phase is Phase.RUNNING and not turn.tally.hosts.waiting:
+        return
+    limits, hosts = turn.settings.limits, turn.tally.hosts
+    within_s = max(_DOUBTED_AFTER * limits.heartbeat_timeout_s, _BEATS * limits.heartbeat_polling_period_s)
+    silent = (node for node in hosts.silent_for(within_s, turn.now_s) if node not in turn.state.knocked)
+    doubted = dict(islice(_one_of_each(turn, silent), _AT_ONCE))
+    if not doubted:
+        return
+    others = tuple(name for _, name in islice(_one_of_each(turn, hosts.heard_within(within_s, turn.now_s)), _OTHERS))
+    if others:  # else the driver is cut off itself
+        turn.change(knocked=turn.state.knocked.union(doubted))
+        why = f"nothing was heard of {', '.join(doubted)} for {within_s:g} s"
+        turn.do(Knock(workers=tuple(doubted.values()), others=others, reason=why))
+
+
+def knocked(turn: Turn, event: ev.Knocked) -> None:
+    """What has been heard again since is not out of reach."""
+    workers = turn.state.workers
+    nodes = {workers[name].node for name in event.unreached if name in workers}
+    turn.change(unreached=turn.state.unreached | (nodes & turn.state.knocked))
+
+
+def _one_of_each(turn: Turn, nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Nodes with members, and the first of each."""
+    ranks = turn.tally.ranks
+    for node in nodes:
+        members = [name for name in turn.tally.nodes.get(node, ()) if name in ranks]
+        if members:
+            yield node, min(members, key=ranks.__getitem__)
