@@ -328,6 +328,7 @@ GROUNDS = {
     "leader": _STANDING_BY,
     "notice": _STANDING_BY,
     "everyone": _STANDING_BY,
+    "stop": _STANDING_BY,
     "swap": Ground(spares=1),
     # With so large a state a file of it in each step, as tuned, would be all that is measured.
     "join": Ground(slots=(2, 2), wanted=1, state_mb=400, saves=False),
