@@ -186,6 +186,17 @@ def trained(replicas: int | tuple[int, int] = (1, 3), step_s: float = 0.05, **li
     return ws
 
 
+def two_on_each_of_two_nodes() -> BareController:
+    """w0 and w1 train on node a, w2 and w3 on node b."""
+    ws = BareController((1, 4))
+    ws.start()
+    ws.place("w0", "w1", node="a")
+    ws.place("w2", "w3", node="b")
+    ws.park("w0", "w1", "w2", "w3")
+    ws.form()
+    return ws
+
+
 def grown_to_two() -> BareController:
     """Two of three replicas train, and the third has come to the door: all are asked to stop at the end of a step."""
     ws = BareController((1, 3))

@@ -6,7 +6,7 @@ from elastic.control import commands as cmd
 from elastic.control import events as ev
 from elastic.control.state import Phase, Standing, highest_commit
 from elastic.control.values import NOTHING_COMMITTED, IncidentClass
-from tests.pure.bare_controller import BareController, commit
+from tests.pure.bare_controller import BareController, commit, two_on_each_of_two_nodes
 
 FREEZE_S = 10.0
 LEASE_S = 120.0
@@ -91,12 +91,7 @@ def test_an_incident_keeps_its_first_signals():
 
 
 def test_a_node_is_lost_when_its_monitor_and_all_its_workers_are():
-    ws = BareController((1, 4))
-    ws.start()
-    ws.place("w0", "w1", node="a")
-    ws.place("w2", "w3", node="b")
-    ws.park("w0", "w1", "w2", "w3")
-    ws.form()
+    ws = two_on_each_of_two_nodes()
     ws.feed(ev.MonitorLost(node="a"), ev.MonitorLost(node="b"))
     ws.die("w0", "w1")
     ws.answer("w2", 1)

@@ -7,7 +7,7 @@ from elastic.control import events as ev
 from elastic.control.flight import Flying
 from elastic.control.state import Phase, Standing
 from elastic.control.values import IncidentClass
-from tests.pure.bare_controller import BareController, trained
+from tests.pure.bare_controller import BareController, trained, two_on_each_of_two_nodes
 
 MISSED_S, TIMEOUT_S = 0.5, 1.25  # two fifths of Limits.heartbeat_timeout_s, and that
 
@@ -69,12 +69,7 @@ def test_where_nobody_is_heard_the_driver_is_cut_off_itself():
 
 
 def test_one_member_of_a_host_is_enough():
-    ws = BareController((1, 4))
-    ws.start()
-    ws.place("w0", "w1", node="a")
-    ws.place("w2", "w3", node="b")
-    ws.park("w0", "w1", "w2", "w3")
-    ws.form()
+    ws = two_on_each_of_two_nodes()
     seen = {name: ws.reading(name, Flying.REDUCING, still_s=0.0) for name in ("w0", "w1", "w2", "w3")}
     ws.feed(ev.HostsHeard(nodes=("a", "b"), readings=tuple(seen.values())))
     ws.feed(ev.HostsHeard(nodes=("a",)), after_s=MISSED_S + 0.01)
