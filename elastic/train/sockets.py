@@ -70,8 +70,12 @@ def unanswered(
         places: by name, where it listens: those in doubt, and the others.
         is_over: asked every few milliseconds; then nobody is named.
     """
-    waiting, answered = dict(places), set[str]()
-    for _ in range(_KNOCKS):
+    waiting, answered, began_s = dict(places), set[str](), time.monotonic()
+    for knock in range(_KNOCKS):
+        while time.monotonic() < began_s + knock * within_s / _KNOCKS:  # that there is no way to it is said at once
+            if is_over():
+                return ()
+            time.sleep(_SLICE_S)
         came = _came_back(waiting, within_s / _KNOCKS, is_over)
         if came is None:
             return ()
