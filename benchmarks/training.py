@@ -131,16 +131,11 @@ def loss_fn(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.T
     return ((model(x).squeeze(-1) - y) ** 2).mean()
 
 
-class Ballast:
-    """State that only has to be carried along, in tensors as large as those of a middling layer."""
+class Ballast(torch.nn.Module):
+    """State that only has to be carried along, in buffers as large as the parameters of a middling layer."""
 
     def __init__(self, size_bytes: int) -> None:
-        sizes = [min(_TENSOR_BYTES, size_bytes - first) for first in range(0, size_bytes, _TENSOR_BYTES)]
-        self._tensors = [torch.ones(size, dtype=torch.uint8) for size in sizes]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"tensors": self._tensors}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for ours, theirs in zip(self._tensors, state["tensors"], strict=True):
-            ours.copy_(theirs)
+        super().__init__()
+        for first in range(0, size_bytes, _TENSOR_BYTES):
+            size = min(_TENSOR_BYTES, size_bytes - first)
+            self.register_buffer(f"layer{first // _TENSOR_BYTES}", torch.ones(size, dtype=torch.uint8))

@@ -1,7 +1,8 @@
 """Effect. Healing: members that are behind receive the state of the view's commit, striped over all donors.
 
 Received tensors lie beside the receiver's own state until everything has arrived and every rank's digests agree, so a
-donor that dies in the middle leaves the receiver as it was. Then the installation is one local, locked move.
+donor that dies in the middle leaves the receiver as it was. Then the installation is one local, locked move. A joiner
+has nothing to lose: what it receives lies in its own tensors at once, where they are alike, and is not copied.
 """
 
 from collections import Counter

@@ -64,6 +64,7 @@ class Link:
         self._saved: CommitId | None = None
         self._sealed: ev.ShardStaged | None = None
         self._silent_at_break_s = 0.0
+        self._is_spoilt = False
         self._fault: Fault | None = None
 
     @property
@@ -339,6 +340,18 @@ class Link:
                 text = f"{type(error).__name__}: {error}"
                 self.post(ev.FormingFailed(worker=self.worker, generation=view.generation, error=text))
 
+    def spoil(self) -> bool:
+        """Whether what this worker holds may be written over while the state of a view arrives.
+
+        It may where nobody would miss it: a joiner's, but not where the run begins, since any of those may yet have to
+        give what it has built; from then on the run can not begin with this worker's. And it may once: what is left
+        behind of a try that was cut could write there later.
+        """
+        with self._lock:
+            is_worthless = self._view is not None and not self._view.bootstrap and not self._state.healed
+            was_spoilt, self._is_spoilt = self._is_spoilt, self._is_spoilt or is_worthless
+            return is_worthless and not was_spoilt
+
     def formed(self, view: View, install: Callable[[], None], healing_s: float = 0.0) -> bool:
         """Install the received state and wait for the go; False if the generation ended before it began.
 
@@ -348,7 +361,8 @@ class Link:
             if not self.is_forming(view.generation):
                 return False
             if self._lacks(view):
-                self.forming_failed(view, RuntimeError(f"{self.worker} does not hold update {view.resume.step}"))
+                what = "what it began with" if view.bootstrap else f"update {view.resume.step}"
+                self.forming_failed(view, RuntimeError(f"{self.worker} does not hold {what}"))
                 return False
             try:
                 install()
@@ -364,8 +378,11 @@ class Link:
 
     def _lacks(self, view: View) -> bool:
         """Whether it is taken for one of those who hold what all resume from, and is none."""
-        is_holder = not view.bootstrap and self.rank not in view.behind
-        return is_holder and not (self._state.healed and self._state.commit.same_state(view.resume))
+        if self.rank in view.behind:
+            return False
+        if view.bootstrap:
+            return self._is_spoilt
+        return not (self._state.healed and self._state.commit.same_state(view.resume))
 
     def is_stepping(self) -> bool:
         return self._state.stage is Stage.STEPPING  # one attribute read; called from gradient hooks

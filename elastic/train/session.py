@@ -425,7 +425,8 @@ class Session(DataDoor):
             if not ahead:
                 self._connect(view, groups, is_cancelled)
             began_s = time.perf_counter()
-            install = exchange(groups[0], groups[0].view, replica.tracked, replica.landing, gets_on)
+            landing = replica.landing.over(replica.tracked.flatten()) if self._link.spoil() else replica.landing
+            install = exchange(groups[0], groups[0].view, replica.tracked, landing, gets_on)
             healing_s = time.perf_counter() - began_s if view.behind else 0.0
         except FormingCancelledError:
             close_all(groups)

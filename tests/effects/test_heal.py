@@ -203,6 +203,29 @@ def test_live_tensors_of_a_survivor_keep_their_identity():
     assert [(id(p), p.data_ptr()) for p in survivor.model.parameters()] == before
 
 
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_what_a_joiner_receives_lies_in_its_own_tensors_at_once(is_tied):
+    """But for what another one shares its memory with, which is installed like all else."""
+    members, seen = [current(), current(), fresh()], {}
+    for member in members if is_tied else ():
+        member.tracked.add({"tied": nn.ModuleDict({"layer": member.model[0]})})
+    wanted, joiner = members[0].digests, members[2]
+    before = [(id(p), p.data_ptr()) for p in joiner.model.parameters()]
+
+    def act(rank):
+        tracked = members[rank].tracked
+        landing = Landing().over(tracked.flatten()) if rank == 2 else Landing()
+        install = exchange(groups[rank], groups[rank].view, tracked, landing)
+        seen[rank] = tracked.digests()["model"]
+        install()
+
+    with formed(3, resume=COMMIT, donors=(0, 1), behind=(2,)) as groups:
+        in_threads(3, act)
+    assert (seen[2] == wanted["model"]) is not is_tied
+    assert joiner.digests == wanted
+    assert [(id(p), p.data_ptr()) for p in joiner.model.parameters()] == before
+
+
 @pytest.mark.parametrize("sends", [0, 1, 4], ids=["at once", "after one tensor", "after some"])
 def test_a_donor_that_dies_in_the_middle_leaves_the_receiver_as_it_was(sends):
     """Bit for bit: it may be the only one left that holds this step."""

@@ -272,6 +272,40 @@ def test_nothing_is_installed_after_a_freeze():
     assert not link.is_forming(1)
 
 
+def test_what_a_joiner_holds_may_be_written_over_once():
+    """Not twice: what a try that was cut has left behind could still write there."""
+    link = forming_link()
+    assert [link.spoil(), link.spoil()] == [True, False]
+
+
+def test_what_a_survivor_holds_is_not_written_over():
+    link = forming_link()
+    forming = Running(lambda: link.formed(view(1, resume=commit(4), behind=(0,)), lambda: None))
+    eventually(lambda: link.state.healed, "it is healed")
+    link.freeze(1)
+    assert forming.result() is False
+    link.form(view(2, resume=commit(5), behind=(0,)))
+    assert not link.spoil()
+
+
+def test_what_the_run_may_begin_with_is_not_written_over():
+    link = Link("w0", lease_s=LONG_S)
+    link.arrive(parked())
+    link.form(view(1, behind=(0,)))
+    assert not link.spoil()
+
+
+def test_the_run_does_not_begin_with_what_was_written_over():
+    link = forming_link()
+    link.spoil()
+    link.freeze(1)
+    link.form(view(2))
+    link.take_events(0)
+    assert link.formed(view(2), lambda: None) is False
+    (failed,) = link.take_events(0)
+    assert failed.error == "RuntimeError: w0 does not hold what it began with"
+
+
 def test_a_forming_that_failed_is_told_unless_a_newer_order_came():
     link = forming_link()
     link.forming_failed(view(1), TimeoutError("w1 is missing"))

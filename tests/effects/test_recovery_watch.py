@@ -100,7 +100,7 @@ def test_what_is_trained_fits_together() -> None:
     assert loss_fn(new_model(0), x[None], y[None]).item() > 0
     size = (16 << 20) + 3
     ours, theirs = Ballast(size), Ballast(size)
-    assert sum(tensor.numel() for tensor in ours.state_dict()["tensors"]) == size
-    theirs.state_dict()["tensors"][1].fill_(9)
+    assert sum(tensor.numel() for tensor in ours.state_dict().values()) == size
+    theirs.state_dict()["layer1"].fill_(9)
     ours.load_state_dict(theirs.state_dict())
-    assert ours.state_dict()["tensors"][1].tolist() == [9, 9, 9]
+    assert ours.state_dict()["layer1"].tolist() == [9, 9, 9]
