@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util import get_node_ip_address
 
 from elastic.actors import crown
 from elastic.actors.answers import Answers, first_line
@@ -192,7 +193,8 @@ class RayFleet:
 
     def knock(self, workers: tuple[str, ...], others: tuple[str, ...]) -> None:
         listening = {name: self._hands[name].address for name in (*workers, *others) if name in self._hands}
-        places = {name: place for name, place in listening.items() if place is not None}
+        here = get_node_ip_address()  # which answers, whatever has become of the network
+        places = {name: place for name, place in listening.items() if place is not None and place[0] != here}
         within_s = self._settings.limits.knock_timeout_s
 
         def knock() -> None:

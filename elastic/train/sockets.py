@@ -55,8 +55,10 @@ def unreached(places: Mapping[str, Address], within_s: float, is_over: Callable[
     Returns:
         Their names, as in `places`; None: it was over before that was known.
     """
-    came = _came_back(places, within_s, is_over)
-    return None if came is None else tuple(name for name in places if came.get(name) != _CONNECTED)
+    with _Connections() as tried:
+        tried.begin(places)
+        is_known = tried.wait(time.monotonic() + within_s, is_over, lambda: len(tried.came) == len(places))
+        return tuple(name for name in places if tried.came.get(name) != _CONNECTED) if is_known else None
 
 
 def unanswered(
@@ -70,43 +72,61 @@ def unanswered(
         places: by name, where it listens: those in doubt, and the others.
         is_over: asked every few milliseconds; then nobody is named.
     """
-    waiting, answered, began_s = dict(places), set[str](), time.monotonic()
-    for knock in range(_KNOCKS):
-        while time.monotonic() < began_s + knock * within_s / _KNOCKS:  # that there is no way to it is said at once
-            if is_over():
+    began_s, in_doubt = time.monotonic(), [name for name in places if name in doubted]
+    with _Connections() as tried:
+        for knock in range(1, _KNOCKS + 1):
+            tried.begin({name: place for name, place in places.items() if name not in tried.answered})
+            until_s = began_s + knock * within_s / _KNOCKS  # that there is no way to it is said at once
+            if not tried.wait(until_s, is_over, lambda: tried.answered.issuperset(in_doubt)):
                 return ()
-            time.sleep(_SLICE_S)
-        came = _came_back(waiting, within_s / _KNOCKS, is_over)
-        if came is None:
-            return ()
-        answered |= {name for name, error in came.items() if error in _ANSWERS}
-        waiting = {name: place for name, place in places.items() if name not in answered}
-        if answered.issuperset(name for name in places if name in doubted):
-            break
-    return tuple(name for name in waiting if name in doubted) if answered.difference(doubted) else ()
+        answered = tried.answered
+    return tuple(name for name in in_doubt if name not in answered) if answered.difference(doubted) else ()
 
 
-def _came_back(places: Mapping[str, Address], within_s: float, is_over: Callable[[], bool]) -> dict[str, int] | None:
-    """By name, the number of the error with which a connection ended, 0 if it was made; nobody of whom nothing came."""
-    with contextlib.ExitStack() as stack:
-        came, waiting, poll = dict[str, int](), dict[int, tuple[str, socket.socket]](), select.poll()
+class _Connections(contextlib.ExitStack):
+    """Connections on their way, some places tried more than once; all are closed at the end.
+
+    Attributes:
+        came: by name, the number of the error with which a connection ended, 0 if it was made; nobody of whom nothing
+            came back. answered: those of whose host something did.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: dict[str, int] = {}
+        self.answered = set[str]()
+        self._waiting = dict[int, tuple[str, socket.socket]]()
+        self._poll = select.poll()
+
+    def begin(self, places: Mapping[str, Address]) -> None:
         for name, place in places.items():
-            sock = stack.enter_context(_socket_for(place))
+            sock = self.enter_context(_socket_for(place))
             error = sock.connect_ex(place)
             if error == errno.EINPROGRESS:
-                waiting[sock.fileno()] = name, sock
-                poll.register(sock, select.POLLOUT)
+                self._waiting[sock.fileno()] = name, sock
+                self._poll.register(sock, select.POLLOUT)
             else:  # such as that there is no way to it
-                came[name] = error
-        until_s = time.monotonic() + within_s
-        while waiting and time.monotonic() < until_s:
-            for descriptor, _ in poll.poll(1000 * _SLICE_S):
-                poll.unregister(descriptor)
-                name, sock = waiting.pop(descriptor)
-                came[name] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                self._note(name, error)
+
+    def wait(self, until_s: float, is_over: Callable[[], bool], is_known: Callable[[], bool]) -> bool:
+        """Until then, or until it is known; whether that was not over before.
+
+        Args:
+            is_over: asked every few milliseconds.
+        """
+        while time.monotonic() < until_s and not is_known():
+            for descriptor, _ in self._poll.poll(1000 * _SLICE_S):
+                self._poll.unregister(descriptor)
+                name, sock = self._waiting.pop(descriptor)
+                self._note(name, sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
             if is_over():
-                return None
-        return came
+                return False
+        return True
+
+    def _note(self, name: str, error: int) -> None:
+        self.came[name] = error
+        if error in _ANSWERS:
+            self.answered.add(name)
 
 
 def _socket_for(place: Address) -> socket.socket:

@@ -1,13 +1,14 @@
 """Effect. Who can be reached, and who can not."""
 
 import contextlib
+import select
 import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from elastic.train import gloo
+from elastic.train import gloo, sockets
 from elastic.train.gloo import FormingCancelledError, GlooGroup
 from elastic.train.meeting import Store, StoreHost
 from elastic.train.sockets import Address, unanswered, unreached
@@ -69,6 +70,35 @@ def test_from_whose_host_nothing_comes_back_is_named_and_who_refuses_has_answere
         assert unanswered(places, ["w1", "w2"], 0.3, never) == ("w1",)
         del places["w3"]
         assert unanswered(places, ["w1"], 0.3, never) == ("w1",), "a refusal shows that packets pass"
+
+
+def test_an_answer_that_takes_as_long_as_several_knocks_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A far host's, or one whose link is full: the first connection is waited for to the end."""
+    polls, late_s = [], time.monotonic() + 0.2
+
+    class Late:
+        """Says nothing of a connection before its time."""
+
+        def __init__(self) -> None:
+            self.sockets: list[socket.socket] = []
+            polls.append(self)
+
+        def register(self, sock: socket.socket, events: int) -> None:
+            self.sockets.append(sock)
+
+        def unregister(self, descriptor: int) -> None:
+            self.sockets = [one for one in self.sockets if one.fileno() != descriptor]
+
+        def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
+            time.sleep(timeout_ms / 1000)
+            first = self.sockets[:2]  # later knocks have no answer
+            return [(one.fileno(), select.POLLOUT) for one in first] if time.monotonic() > late_s else []
+
+    monkeypatch.setattr(sockets.select, "poll", Late)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        places = {"w1": server.getsockname(), "w2": other.getsockname()}
+        assert unanswered(places, ["w1"], 0.3, never) == ()
+    assert len(polls) == 1
 
 
 def test_nobody_is_named_where_it_is_over_before_the_end() -> None:
