@@ -14,6 +14,7 @@ from elastic.control.data import Plan as DataPlan
 from elastic.control.data import hash32
 from elastic.control.integrity import outvoted
 from elastic.control.state import Standing
+from elastic.control.striping import summed_by
 from elastic.control.values import CommitId, Member, StepReport, View
 from elastic.control.worker_protocol import Signal, Stage, Verdict, has_lease, react
 from elastic.sim.door import Door
@@ -207,12 +208,17 @@ class Crew(Door):
                 must(held.healed, Law.NEVER_WRONG, lambda: f"{held} gives what it does not hold")  # noqa: B023
                 is_it = held.commit.same_state(view.resume)
                 must(is_it, Law.NEVER_WRONG, lambda: f"{held} gives something else than {view.resume}")  # noqa: B023
-            if view.behind and self.finds_corruption(worker, ("forming", view.generation), view.donors):
+            donors = [group[rank] for rank in view.donors]
+            is_read = view.behind and self.is_handed_on(donors)
+            if is_read and self.finds_corruption(worker, ("forming", view.generation), view.donors):
                 return
             worker.missing = ()
             if view.rank_of(worker.name) not in view.donors:
-                donor = self.workers[view.members[view.donors[0]].worker]
-                worker.bits, worker.is_tainted, worker.consumed = donor.bits, donor.is_tainted, donor.consumed
+                clean = next(
+                    (one for one in donors if not one.is_tainted), None
+                )  # none: but what is handed on is right
+                worker.bits, worker.is_tainted = (self.truth if clean is None else clean.bits), False
+                worker.consumed = donors[0].consumed
             self.signal(worker, Signal.FORMED, commit=view.resume)
             if worker.pending is not None and worker.pending.step < view.resume.step:
                 self.make_stable(worker)
@@ -284,6 +290,14 @@ class Crew(Door):
         """Of the step that follows `parent`; who begins a history anew counts generations anew, too."""
         anew = (self.begun,) if self.begun else ()
         return f"{hash32(parent.lineage, generation, number, *anew):08x}"
+
+    def is_handed_on(self, donors: list[SimWorker]) -> bool:
+        """Whether bits that went wrong lie in a part of the state that their holder gives, or sums for another donor.
+
+        If not, nobody sees them, and nobody receives them.
+        """
+        parts = len(donors)
+        return any(hash32(one.bits) % parts in summed_by(place, parts) for place, one in enumerate(donors) if one.bits)
 
     def finds_corruption(self, worker: SimWorker, key: Any, ranks: Any) -> bool:
         """All see the same bits of these ranks; whoever is outvoted is told of, and is healed no more."""

@@ -1,27 +1,26 @@
 """Effect. Healing: members that are behind receive the state of the view's commit, striped over all donors.
 
-Received tensors lie beside the receiver's own state until everything has arrived and every rank's digests agree, so a
+Received tensors lie beside the receiver's own state until everything has arrived and is what the donors hold, so a
 donor that dies in the middle leaves the receiver as it was. Then the installation is one local, locked move. A joiner
-has nothing to lose: what it receives lies in its own tensors at once, where they are alike, and is not copied.
+has nothing to lose: what it receives lies in the tensors of its modules at once, where they fit, and is not copied.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any
 
 import torch
 
 from elastic.control.integrity import outvoted
+from elastic.control.striping import arriving, is_agreed, parts, pieces, summed_by, told
 from elastic.control.values import View
 from elastic.errors import DivergenceError
 from elastic.train import tree
 from elastic.train.gloo import GlooGroup, InOneGo
 from elastic.train.landing import Landing
 from elastic.train.tracked import Tracked
-
-_PIECE_BYTES = 256 << 20  # one that arrives shows that the state gets on: seconds on a slow link
 
 
 class DonorsDifferError(DivergenceError):
@@ -33,7 +32,7 @@ class DonorsDifferError(DivergenceError):
 def exchange(
     group: GlooGroup, view: View, tracked: Tracked, landing: Landing, gets_on: Callable[[], None] = lambda: None
 ) -> Callable[[], None]:
-    """Give or receive what those behind lack, and compare digests over all ranks.
+    """Give or receive what those behind lack, and see that it is what the donors hold.
 
     Args:
         landing: where received tensors go.
@@ -43,7 +42,7 @@ def exchange(
         What installs the received state; does nothing on ranks that were not behind.
 
     Raises:
-        DivergenceError: ranks hold different bits after the exchange; names objects and ranks.
+        DivergenceError: what was handed on is not the same everywhere; names objects and ranks that differ.
         DonorsDifferError: donors do, who should have held the same before it.
         FormingCancelledError: the group was cut. RuntimeError: it broke.
     """
@@ -54,12 +53,14 @@ def exchange(
         received, rest = tree.unflatten(skeleton, tensors), iter(sums)
         flats = {name: tree.flatten(state) for name, state in received.items()}
         digests = {name: tree.digest_of(flat.skeleton, islice(rest, len(flat.tensors))) for name, flat in flats.items()}
-        _compare(group, digests)
+        seen = _seen(group, view, skeleton, [tensor.nbytes for tensor in tensors], sums.__getitem__)
+        _agree(group, view, seen, lambda: digests)
         return lambda: install(tracked, skeleton, tensors, digests)
-    sent = _give(group, view, tracked.flatten()) if group.rank in view.donors else []
-    digests = tracked.digests()  # while it is on its way
+    held = _Held(tracked.flatten())
+    sent = _give(group, view, held) if group.rank in view.donors else []
+    seen = _seen(group, view, held.skeleton, held.sizes, held.summed)  # while it is on its way
     group.wait(InOneGo(sent, lambda place: gets_on()))
-    _compare(group, digests)
+    _agree(group, view, seen, tracked.digests)
     return lambda: None
 
 
@@ -75,49 +76,32 @@ def install(tracked: Tracked, skeleton: bytes, tensors: list[torch.Tensor], dige
         raise DivergenceError(f"{', '.join(wrong)} did not take over the received state: see its load_state_dict")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of bytes of one tensor, and which of the donors gives it."""
-
-    tensor: int
-    begin: int
-    end: int
-    donor: int
-
-
-def pieces(sizes: Sequence[int], donors: int, most_bytes: int = _PIECE_BYTES) -> list[Piece]:
-    """Cut tensors of these sizes (bytes) into runs such that every donor gives the same number of bytes, to one.
-
-    Donor d gives bytes d/donors to (d + 1)/donors of all tensors laid end to end, so many at once at most.
-    """
-    total, start, cut = sum(sizes), 0, []
-    edges = [total * donor // donors for donor in range(donors + 1)]
-    for tensor, size in enumerate(sizes):
-        for donor in range(donors):
-            begin, end = max(start, edges[donor]), min(start + size, edges[donor + 1])
-            runs = ((at, min(at + most_bytes, end)) for at in range(begin, end, most_bytes))
-            cut += [Piece(tensor, first - start, last - start, donor) for first, last in runs]
-        start += size
-    return cut
-
-
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """(bytes,) uint8 on the CPU; a view where the tensor is contiguous there already."""
     return tensor.cpu().contiguous().view(-1).view(torch.uint8)
 
 
-def _give(group: GlooGroup, view: View, flat: tree.Flat) -> list[Any]:
+class _Held:
+    """The state that a donor gives; what it neither gives nor sums is not even copied from its device."""
+
+    def __init__(self, flat: tree.Flat) -> None:
+        self.skeleton = flat.skeleton
+        self.sizes = [tensor.nbytes for tensor in flat.tensors]
+        self.bytes = read = cache(lambda at: _bytes(flat.tensors[at]))  # not `self`: copies go when this does
+        self.summed = cache(lambda at: tree.summed(read(at)))
+
+
+def _give(group: GlooGroup, view: View, held: _Held) -> list[Any]:
     """Send this donor's part to all who are behind; returns the works to wait for."""
-    data = [_bytes(tensor) for tensor in flat.tensors]
-    cut = pieces([part.numel() for part in data], len(view.donors))
+    cut = pieces(held.sizes, len(view.donors))
     mine = [piece for piece in cut if view.donors[piece.donor] == group.rank]
     works = []
     for receiver in view.behind:
         if group.rank == view.donors[0]:
-            size = torch.tensor([len(flat.skeleton)])
-            text = torch.frombuffer(bytearray(flat.skeleton), dtype=torch.uint8)
+            size = torch.tensor([len(held.skeleton)])
+            text = torch.frombuffer(bytearray(held.skeleton), dtype=torch.uint8)
             works += [group.send(size, receiver), group.send(text, receiver)]
-        works += [group.send(data[piece.tensor][piece.begin : piece.end], receiver) for piece in mine]
+        works += [group.send(held.bytes(piece.tensor)[piece.begin : piece.end], receiver) for piece in mine]
     return works
 
 
@@ -147,14 +131,25 @@ def _receive(
     return skeleton, tensors, sums
 
 
-def arriving(cut: Sequence[Piece]) -> list[int]:
-    """Places of pieces in the order in which they come: all donors send at the same time, each its own in turn."""
-    sent_bytes: Counter[int] = Counter()
-    begins = []
-    for piece in cut:
-        begins.append(sent_bytes[piece.donor])
-        sent_bytes[piece.donor] += piece.end - piece.begin
-    return sorted(range(len(cut)), key=begins.__getitem__)
+def _seen(
+    group: GlooGroup, view: View, skeleton: bytes, sizes: Sequence[int], summed: Callable[[int], int]
+) -> list[int]:
+    """What this rank has to tell the others of what it gives, or has received; `summed`: of a tensor, by its place."""
+    donors, is_donor = len(view.donors), group.rank in view.donors
+    tensors_of = parts(pieces(sizes, donors), donors)
+    wanted = summed_by(view.donors.index(group.rank) if is_donor else None, donors)
+    sums = [tree.digest_of(b"", map(summed, tensors_of[part])) for part in wanted]
+    return told(tree.digest_of(skeleton, ()), sums, is_donor)
+
+
+def _agree(group: GlooGroup, view: View, seen: list[int], digests: Callable[[], dict[str, int]]) -> None:
+    """What was given is what two donors hold, and has arrived, or the generation is not formed.
+
+    Only where it is not do all sum all they hold (`digests`), to say what differs, and on whom.
+    """
+    if not is_agreed(group.gather_words(seen), view.donors):
+        _compare(group, digests())
+        raise DivergenceError("sums of state that was handed on differed and agree now: some memory or core is unsound")
 
 
 def _compare(group: GlooGroup, digests: dict[str, int]) -> None:
@@ -175,5 +170,5 @@ def _vote(view: View, rows: list[list[int]], what: str) -> None:
     if odd == ():
         return
     culprits = tuple(view.members[view.donors[place]].worker for place in odd or ())
-    told = "outvoted: " + ", ".join(culprits) if culprits else "no more than half of the donors agree"
-    raise DonorsDifferError(f"{what}; {told}", culprits=culprits)
+    vote = "outvoted: " + ", ".join(culprits) if culprits else "no more than half of the donors agree"
+    raise DonorsDifferError(f"{what}; {vote}", culprits=culprits)

@@ -6,13 +6,12 @@ worth, state lands in its own tensors, and nothing is left to copy.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from elastic.train.sharded import local
-from elastic.train.tree import Flat, Slot
+from elastic.train.tree import Slot
 
 _ALIGN_BYTES = 64
 _COUNT_BYTES = 4  # as that of a parameter's steps
@@ -26,7 +25,7 @@ class Landing:
 
     def __init__(self) -> None:
         self._free: dict[int, list[torch.Tensor]] = {}  # by bytes
-        self._own: dict[str, torch.Tensor] = {}  # by path
+        self._lent: dict[str, torch.Tensor] = {}  # by path
 
     def reserve(self, tensors: Iterable[torch.Tensor], optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Touch what this state will take."""
@@ -36,10 +35,10 @@ class Landing:
             piece.fill_(1)  # zeros come from pages that nobody has touched yet
             self._free.setdefault(size_bytes, []).append(piece)
 
-    def over(self, own: Flat) -> "Landing":
-        """For one heal: state lands in these tensors of the receiver itself where it fits them, and else as usual."""
+    def over(self, lent: Mapping[str, torch.Tensor]) -> "Landing":
+        """For one heal: state lands in these tensors of the receiver itself, by path, where it fits; else as usual."""
         landing = Landing()
-        landing._free, landing._own = self._free, _apart(own)
+        landing._free, landing._lent = self._free, dict(lent)
         return landing
 
     def release(self) -> None:
@@ -48,9 +47,9 @@ class Landing:
 
     def empty(self, slot: Slot) -> torch.Tensor:
         """Memory for one tensor, on the CPU."""
-        dtype, own = getattr(torch, slot.dtype), self._own.pop(slot.path, None)
-        if own is not None and (own.dtype, tuple(own.shape)) == (dtype, slot.shape):
-            return own
+        dtype, lent = getattr(torch, slot.dtype), self._lent.pop(slot.path, None)
+        if lent is not None and (lent.dtype, tuple(lent.shape)) == (dtype, slot.shape):
+            return lent
         pieces = self._free.get(math.prod(slot.shape) * dtype.itemsize)
         return pieces.pop().view(dtype).view(slot.shape) if pieces else slot.empty()
 
@@ -68,21 +67,6 @@ def _expected(tensors: Iterable[torch.Tensor], optimizers: Iterable[torch.optim.
     ]
     moments = [size for param in params for size in (param.nbytes, param.nbytes, _COUNT_BYTES, _COUNT_BYTES)]
     return [tensor.nbytes for tensor in tensors if tensor.nbytes] + [size for size in moments if size]
-
-
-def _apart(flat: Flat) -> dict[str, torch.Tensor]:
-    """By path, those on the CPU that lie in one piece and share their memory with no other: each is received once."""
-    paths = Counter(path for path, _ in flat.leaves)
-    storages = Counter(_storage(tensor) for tensor in flat.tensors if tensor.is_cpu)
-    return {
-        path: tensor
-        for (path, _), tensor in zip(flat.leaves, flat.tensors, strict=True)
-        if tensor.is_cpu and tensor.is_contiguous() and paths[path] == storages[_storage(tensor)] == 1
-    }
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def _padded(size_bytes: int) -> int:

@@ -73,6 +73,12 @@ class Link:
             return self._state
 
     @property
+    def is_spoilt(self) -> bool:
+        """Whether some of what it holds may be of no state at all: it was written over, and nothing whole since."""
+        with self._lock:
+            return self._is_spoilt and not self._state.healed
+
+    @property
     def published(self) -> int:
         """The driver has told all stable steps up to this one."""
         return self._mail.published
@@ -316,10 +322,14 @@ class Link:
     def restored(self, commit: CommitId, install: Callable[[], object], report: ev.Restored) -> None:
         """Install what was loaded, under the lock: a freeze sees the state before or after it.
 
+        Not where the others have gone on meanwhile, and called this worker to join them: they hand it what they hold.
+
         Raises:
             Exception: what `install` raises; this worker then holds no state of worth.
         """
         with self._lock:
+            if self._state.stage not in (Stage.PARKED, Stage.FROZEN):
+                return
             try:
                 install()
             except Exception:
@@ -339,6 +349,16 @@ class Link:
                 self._react(Signal.BREAK)
                 text = f"{type(error).__name__}: {error}"
                 self.post(ev.FormingFailed(worker=self.worker, generation=view.generation, error=text))
+
+    def lacks(self, view: View) -> str:
+        """What it is taken to hold, and does not, where it is taken for one of those who hold what all resume from."""
+        with self._lock:
+            if self.rank in view.behind:
+                return ""
+            if view.bootstrap:
+                return "what it began with" if self._is_spoilt else ""
+            holds = self._state.healed and self._state.commit.same_state(view.resume)
+            return "" if holds else f"update {view.resume.step}"
 
     def spoil(self) -> bool:
         """Whether what this worker holds may be written over while the state of a view arrives.
@@ -360,10 +380,6 @@ class Link:
         with self._lock:
             if not self.is_forming(view.generation):
                 return False
-            if self._lacks(view):
-                what = "what it began with" if view.bootstrap else f"update {view.resume.step}"
-                self.forming_failed(view, RuntimeError(f"{self.worker} does not hold {what}"))
-                return False
             try:
                 install()
             except Exception as error:  # half of it may be set: from now on this worker holds no state of worth
@@ -375,14 +391,6 @@ class Link:
             self.post(ev.Formed(worker=self.worker, generation=view.generation, healing_s=healing_s))
             self._await(lambda: self._state.stage is not Stage.READY)
             return self._state.stage is Stage.STEPPING
-
-    def _lacks(self, view: View) -> bool:
-        """Whether it is taken for one of those who hold what all resume from, and is none."""
-        if self.rank in view.behind:
-            return False
-        if view.bootstrap:
-            return self._is_spoilt
-        return not (self._state.healed and self._state.commit.same_state(view.resume))
 
     def is_stepping(self) -> bool:
         return self._state.stage is Stage.STEPPING  # one attribute read; called from gradient hooks
@@ -491,6 +499,7 @@ class Link:
     def _react(self, signal: Signal, **details: Any) -> Verdict:
         with self._lock:
             reaction = react(self._state, signal, **details)
+            self._is_spoilt = self._is_spoilt or signal is Signal.TEAR
             if reaction.state.stage is Stage.BROKEN and self._state.stage is not Stage.BROKEN:
                 self._silent_at_break_s = self.silent_s
             self._state = reaction.state

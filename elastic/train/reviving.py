@@ -29,7 +29,7 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
     with replica.page.during(Flying.SLOW, f"restoring step {commit.step}"):
         try:
             fetched = _fetched(replica, around, commit)
-            _refuse_a_start(fetched.report, around.link.state)
+            _refuse_a_start(fetched.report, around.link.state, around.link.is_spoilt)
             replica.forget()
             replica.snapshots.fence()
             around.link.restored(commit, fetched.install, _told(around.worker, fetched.report))
@@ -42,12 +42,21 @@ def revive(replica: Replica, around: Surroundings, commit: CommitId) -> None:
             around.link.answer_restore(refused)
 
 
-def _refuse_a_start(report: Report, held: WorkerState) -> None:
-    """An import may lack what a run adds to it, and so sets back none of that where the run has gone on since.
+def _refuse_a_start(report: Report, held: WorkerState, is_spoilt: bool) -> None:
+    """An import may lack what a run adds to it, and so sets back none of that where it is not as it was built.
+
+    Args:
+        is_spoilt: state was on its way into this worker's objects, and has not all arrived.
 
     Raises:
-        RefusedError: this worker has.
+        RefusedError: the run has gone on since, here, or that.
     """
+    if report.missing and is_spoilt:
+        raise RefusedError(
+            f"the import that the run began with holds nothing for {', '.join(report.missing)}, of which this worker "
+            "has received a part of another state",
+            shard=report.shard,
+        )
     if report.missing and held.healed and held.commit.step > report.commit.step:
         raise RefusedError(
             f"the import that the run began with holds nothing for {', '.join(report.missing)}, of which this worker "

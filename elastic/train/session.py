@@ -422,10 +422,9 @@ class Session(DataDoor):
         self._link.cut = cut
         self._link.missed = lambda: tuple(name for group in groups for name in group.missing)
         try:
-            if not ahead:
-                self._connect(view, groups, is_cancelled)
+            self._connect(view, groups, bool(ahead), is_cancelled)
             began_s = time.perf_counter()
-            landing = replica.landing.over(replica.tracked.flatten()) if self._link.spoil() else replica.landing
+            landing = replica.landing.over(replica.tracked.lent()) if self._link.spoil() else replica.landing
             install = exchange(groups[0], groups[0].view, replica.tracked, landing, gets_on)
             healing_s = time.perf_counter() - began_s if view.behind else 0.0
         except FormingCancelledError:
@@ -454,7 +453,15 @@ class Session(DataDoor):
             replica.snapshots.stable(view.resume)  # all members hold it
         return is_live
 
-    def _connect(self, view: View, groups: list[GlooGroup], is_cancelled: Callable[[], bool]) -> None:
+    def _connect(
+        self, view: View, groups: list[GlooGroup], is_connected: bool, is_cancelled: Callable[[], bool]
+    ) -> None:
+        if is_cancelled():  # by a freeze that has cut the groups before these
+            raise FormingCancelledError
+        if lack := self._link.lacks(view):
+            raise RuntimeError(f"{self.worker} does not hold {lack}")
+        if is_connected:
+            return
         if view.is_connected:
             raise RuntimeError(f"{self.worker} has lost the connections that it had made ahead")
         for group, layout in zip(groups, self._layouts(), strict=False):

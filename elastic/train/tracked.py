@@ -1,6 +1,7 @@
 """Effect. The objects whose state makes up a replica: read as one tree, and set in place, tensor by tensor."""
 
 import copy
+from collections import Counter
 from collections.abc import Collection
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -88,6 +89,23 @@ class Tracked:
         wanted = {name: thing for name, thing in self._objects.items() if names is None or name in names}
         return {name: tree.digest(tree.flatten(thing.state_dict())) for name, thing in wanted.items()}
 
+    def lent(self) -> dict[str, torch.Tensor]:
+        """By path, the live tensors of modules that may be written to before all is there, instead of being set later.
+
+        Those on the CPU that lie in one piece, and share their memory with no other: each is received once. What sets
+        itself in a way of its own gets what it reads in memory of its own.
+        """
+        flat = self.flatten()
+        paths = Counter(path for path, _ in flat.leaves)
+        storages = Counter(_storage(tensor) for tensor in flat.tensors if tensor.is_cpu)
+        plain = {name for name, one in self.named(torch.nn.Module).items() if _is_memory_of(one, one.state_dict())}
+        return {
+            path: tensor
+            for (path, _), tensor in zip(flat.leaves, flat.tensors, strict=True)
+            if path.split("/")[1] in plain
+            and (tensor.is_cpu and tensor.is_contiguous() and paths[path] == storages[_storage(tensor)] == 1)
+        }
+
     def install(self, skeleton: bytes, tensors: list[torch.Tensor]) -> list[str]:
         """Set every object of the received state; live tensors keep their identity wherever they fit.
 
@@ -97,6 +115,10 @@ class Tracked:
         received = tree.unflatten(skeleton, tensors)
         mine = {name: thing for name, thing in self._objects.items() if name in received}
         return [name for name, thing in mine.items() if not _install(thing, received[name])]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _install(thing: Stateful, received: Any) -> bool:
@@ -134,8 +156,8 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
     `load_state_dict` casts floating-point state to the dtype of its parameter: the float32 moments of bfloat16
     parameters would lose half their bits.
     """
-    live = optimizer.state_dict()
-    if _shape(live["state"]) == _shape(received["state"]):
+    live, is_plain = optimizer.state_dict(), _is_plain(optimizer)
+    if is_plain and _shape(live["state"]) == _shape(received["state"]):
         with torch.no_grad():
             for index, entries in live["state"].items():
                 for key, value in entries.items():
@@ -144,14 +166,35 @@ def _install_optimizer(optimizer: torch.optim.Optimizer, received: dict[str, Any
                     else:
                         _state_of(optimizer, index)[key] = received["state"][index][key]
         for group, values in zip(optimizer.param_groups, received["param_groups"], strict=True):
-            group.update({key: copy.copy(value) for key, value in values.items() if key != "params"})
+            _set_group(group, values)
         return True
     optimizer.load_state_dict(received)
-    for index, entries in received["state"].items():
+    for index, entries in received.get("state", {}).items():
         for key, value in entries.items():
             if isinstance(value, torch.Tensor):
                 _mend(_state_of(optimizer, index), key, value, params_of(optimizer)[index])
-    return type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict and _is_held(optimizer, received)
+    return is_plain and _is_held(optimizer, received)
+
+
+def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its state is what torch makes of it, and no more."""
+    base, kind = torch.optim.Optimizer, type(optimizer)
+    return kind.state_dict is base.state_dict and kind.load_state_dict is base.load_state_dict
+
+
+def _set_group(group: dict[str, Any], values: dict[str, Any]) -> None:
+    """A tensor, such as a learning rate that a graph on a GPU reads, keeps its identity where it fits."""
+    for key, value in values.items():
+        live = group.get(key)
+        if isinstance(live, torch.Tensor) and isinstance(value, torch.Tensor) and _is_alike(live, value):
+            with torch.no_grad():
+                live.copy_(value)
+        elif key != "params":
+            group[key] = copy.copy(value)
+
+
+def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _is_held(optimizer: torch.optim.Optimizer, received: dict[str, Any]) -> bool:

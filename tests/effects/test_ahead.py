@@ -10,6 +10,7 @@ import torch
 from elastic.control import events as ev
 from elastic.settings import Limits
 from elastic.train.ahead import Ahead
+from elastic.train.gloo import FormingCancelledError
 from elastic.train.link import Link
 from elastic.train.session import Session
 from tests.effects.helpers import LONG_S, Circle, eventually, in_threads
@@ -176,7 +177,19 @@ def test_a_stop_waits_until_the_driver_asks_again_but_not_for_ever():
 
 
 def test_what_others_count_on_and_is_not_there_ends_the_forming():
-    session = SimpleNamespace(worker="w0")
+    session = SimpleNamespace(worker="w0", _link=SimpleNamespace(lacks=lambda view: ""))
     view = SimpleNamespace(is_connected=True)
     with pytest.raises(RuntimeError, match="w0 has lost the connections"):
-        Session._connect(session, view, [], lambda: False)
+        Session._connect(session, view, [], False, lambda: False)
+
+
+def test_nothing_is_given_over_connections_made_ahead_once_all_were_frozen_or_by_who_does_not_hold_it():
+    """A freeze that came before these groups were the current ones has cut others."""
+    session = SimpleNamespace(worker="w0", _link=SimpleNamespace(lacks=lambda view: ""))
+    view = SimpleNamespace(is_connected=True)
+    Session._connect(session, view, [], True, lambda: False)
+    with pytest.raises(FormingCancelledError):
+        Session._connect(session, view, [], True, lambda: True)
+    session._link.lacks = lambda view: "update 7"
+    with pytest.raises(RuntimeError, match="w0 does not hold update 7"):
+        Session._connect(session, view, [], True, lambda: False)

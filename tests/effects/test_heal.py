@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from elastic.control.striping import parts, pieces
 from elastic.control.values import CommitId
 from elastic.errors import DivergenceError
 from elastic.train import tree
 from elastic.train.gloo import FormingCancelledError
-from elastic.train.heal import DonorsDifferError, arriving, exchange, pieces
+from elastic.train.heal import DonorsDifferError, exchange
 from elastic.train.landing import Landing
 from elastic.train.tracked import Tracked
 from tests.effects.helpers import Circle, formed, in_threads
@@ -121,27 +122,6 @@ def test_the_state_is_striped_over_all_donors():
     assert sent == {0: total // 3 + skeleton, 1: 2 * total // 3 - total // 3, 2: total - 2 * total // 3}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "donors", "cut"),
-    [
-        ([4, 4], 1, [(0, 0, 4, 0), (1, 0, 4, 0)]),
-        ([4, 4], 2, [(0, 0, 4, 0), (1, 0, 4, 1)]),
-        ([12], 3, [(0, 0, 4, 0), (0, 4, 8, 1), (0, 8, 12, 2)]),
-        ([5, 0, 2], 2, [(0, 0, 3, 0), (0, 3, 5, 1), (2, 0, 2, 1)]),
-        ([1], 3, [(0, 0, 1, 2)]),
-        ([], 2, []),
-    ],
-    ids=["one donor", "a tensor each", "one large tensor", "over a border", "less than donors", "nothing"],
-)
-def test_every_byte_is_given_once_and_every_donor_gives_as_much(sizes, donors, cut):
-    assert [(one.tensor, one.begin, one.end, one.donor) for one in pieces(sizes, donors)] == cut
-
-
-def test_no_piece_is_so_large_that_nothing_shows_while_it_is_on_its_way():
-    runs = [(one.tensor, one.begin, one.end, one.donor) for one in pieces([10, 2], 2, most_bytes=4)]
-    assert runs == [(0, 0, 4, 0), (0, 4, 6, 0), (0, 6, 10, 1), (1, 0, 2, 1)]
-
-
 def test_who_gives_and_who_takes_show_that_it_gets_on():
     members, seen = [current(), current(), fresh()], [0, 0, 0]
 
@@ -155,14 +135,6 @@ def test_who_gives_and_who_takes_show_that_it_gets_on():
         )
     tensors = len(members[0].tracked.flatten().tensors)
     assert min(seen) > 0 and seen[2] >= tensors
-
-
-def test_pieces_are_waited_for_as_they_come_of_each_donor_in_its_order():
-    cut = pieces([3, 3, 6, 6], 3)
-    order = arriving(cut)
-    assert sorted(order) == list(range(len(cut)))
-    assert [cut[at].donor for at in order] == [0, 1, 2, 0]
-    assert [at for at in order if cut[at].donor == 0] == [0, 1]
 
 
 def test_a_donor_that_is_slow_to_give_heals_all_the_same(monkeypatch):
@@ -214,7 +186,7 @@ def test_what_a_joiner_receives_lies_in_its_own_tensors_at_once(is_tied):
 
     def act(rank):
         tracked = members[rank].tracked
-        landing = Landing().over(tracked.flatten()) if rank == 2 else Landing()
+        landing = Landing().over(tracked.lent()) if rank == 2 else Landing()
         install = exchange(groups[rank], groups[rank].view, tracked, landing)
         seen[rank] = tracked.digests()["model"]
         install()
@@ -368,6 +340,41 @@ def corrupt_messages(group):
         return SimpleNamespace(wait=lambda timeout: True, is_completed=lambda: True)
 
     group.recv = corrupting
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_wherever_a_bit_is_flipped_that_is_handed_on_it_is_found_and_all_say_who(culprit):
+    """Of four donors each sums half, and the tensor whose bit is flipped is given by the one that is to blame."""
+    members = [*(current() for _ in range(4)), fresh()]
+    flat = members[culprit].tracked.flatten().tensors
+    tensors = parts(pieces([tensor.nbytes for tensor in flat], 4), 4)[culprit]
+    flip(next(flat[at] for at in reversed(tensors) if flat[at].is_contiguous()))
+
+    def act(rank):
+        with pytest.raises(DonorsDifferError) as caught:
+            heal(groups[rank], members[rank])
+        return caught.value.culprits
+
+    with formed(5, resume=COMMIT, donors=(0, 1, 2, 3), behind=(4,)) as groups:
+        assert set(in_threads(5, act)) == {(f"w{culprit}",)}
+
+
+def test_where_donors_are_several_none_of_them_reads_all_of_the_state(monkeypatch):
+    members, read, summed = [*(current() for _ in range(4)), fresh()], set(), tree.summed
+
+    def noting(tensor):
+        read.add(tensor.data_ptr())
+        return summed(tensor)
+
+    with formed(5, resume=COMMIT, donors=(0, 1, 2, 3), behind=(4,)) as groups, monkeypatch.context() as patch:
+        patch.setattr(tree, "summed", noting)
+        installs = in_threads(5, lambda r: exchange(groups[r], groups[r].view, members[r].tracked, Landing()))
+    for member in members[:4]:
+        held = {tensor.data_ptr() for tensor in member.tracked.flatten().tensors if tensor.is_contiguous()}
+        assert read & held
+        assert held - read
+    installs[4]()
+    assert members[4].digests == members[0].digests
 
 
 def test_a_replica_that_was_not_to_be_healed_is_compared_too():

@@ -300,10 +300,41 @@ def test_the_run_does_not_begin_with_what_was_written_over():
     link.spoil()
     link.freeze(1)
     link.form(view(2))
-    link.take_events(0)
-    assert link.formed(view(2), lambda: None) is False
-    (failed,) = link.take_events(0)
-    assert failed.error == "RuntimeError: w0 does not hold what it began with"
+    assert link.lacks(view(2)) == "what it began with"
+    assert link.is_spoilt
+
+
+def test_who_is_to_receive_lacks_nothing():
+    link = forming_link()
+    assert link.lacks(view(1, resume=commit(4), behind=(0,))) == ""
+    assert not link.is_spoilt
+
+
+@pytest.mark.parametrize("is_forming", [False, True])
+def test_what_was_loaded_is_installed_at_the_door_and_not_once_it_is_called_to_join_the_others(is_forming):
+    link, installed = Link("w0", lease_s=LONG_S), []
+    link.arrive(parked())
+    link.restore(commit(3), 1)
+    assert link.wait_for_orders() == commit(3)
+    if is_forming:
+        link.form(view(1, resume=commit(4), behind=(0,)))
+    link.restored(commit(3), lambda: installed.append(3), ev.Restored(worker="w0", commit=commit(3)))
+    assert installed == ([] if is_forming else [3])
+    assert link.state.healed is not is_forming
+
+
+def test_state_of_which_a_part_was_installed_is_of_no_worth():
+    link = Link("w0", lease_s=LONG_S)
+    link.arrive(parked())
+
+    def install():
+        raise RuntimeError("half of it is set")
+
+    with pytest.raises(RuntimeError, match="half of it"):
+        link.restored(commit(3), install, ev.Restored(worker="w0", commit=commit(3)))
+    assert link.is_spoilt
+    link.restored(commit(3), lambda: None, ev.Restored(worker="w0", commit=commit(3)))
+    assert not link.is_spoilt
 
 
 def test_a_forming_that_failed_is_told_unless_a_newer_order_came():

@@ -63,9 +63,7 @@ def test_what_it_was_to_apply_is_dropped_for_good_when_it_is_called_to_something
     link.answer_restore(ev.RestoreRefused(worker="w0", commit=commit(-1), reason="nothing there"))
     assert link.state.prepared is None
     link.form(view(2, commit(0)))
-    assert not link.formed(view(2, commit(0)), lambda: pytest.fail("it had nothing to install"))
-    (failed,) = [event for event in link.take_events(LONG_S) if isinstance(event, ev.FormingFailed)]
-    assert failed.error == "RuntimeError: w0 does not hold update 0"
+    assert link.lacks(view(2, commit(0))) == "update 0"
     assert link.freeze(2) is not None
     assert (link.state.commit.step, link.state.prepared) == (-1, None)
 

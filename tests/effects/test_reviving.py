@@ -19,11 +19,12 @@ from tests.effects.shelves import RUN, Shelf, numbers, shard_of
 HELD, WANTED = (CommitId(incarnation=1, generation=1, attempt=1, step=step, lineage=f"l{step}") for step in (9, 3))
 
 
-def revived(monkeypatch: pytest.MonkeyPatch, fetched: Any) -> list[Any]:
+def revived(monkeypatch: pytest.MonkeyPatch, fetched: Any, is_spoilt: bool = False) -> list[Any]:
     """What was done, in order."""
     done: list[Any] = []
     link = SimpleNamespace(
-        state=WorkerState(commit=HELD, healed=True),
+        state=WorkerState(commit=HELD, healed=not is_spoilt),
+        is_spoilt=is_spoilt,
         answer_restore=done.append,
         restored=lambda commit, install, report: done.append(commit),
     )
@@ -50,6 +51,15 @@ def test_an_import_is_no_way_back_for_who_has_trained_since(monkeypatch):
     (refused,) = revived(monkeypatch, lambda *about: fetched)
     assert isinstance(refused, RestoreRefused) and (refused.kept, refused.is_bad) == (HELD, False)
     assert "nothing for optimizer, elastic.cursor" in refused.reason and "another name" in refused.reason
+
+
+def test_an_import_is_no_beginning_for_who_holds_a_part_of_another_state(monkeypatch):
+    """What it lacks would be what a heal has left that broke off in the middle."""
+    report = SimpleNamespace(missing=("ema",), commit=WANTED, shard=0)
+    fetched = SimpleNamespace(install=lambda: pytest.fail("installed"), report=report)
+    (refused,) = revived(monkeypatch, lambda *about: fetched, is_spoilt=True)
+    assert isinstance(refused, RestoreRefused) and (refused.kept, refused.is_bad) == (None, False)
+    assert "nothing for ema" in refused.reason and "a part of another state" in refused.reason
 
 
 def test_who_has_not_trained_begins_with_an_import(monkeypatch):

@@ -264,6 +264,75 @@ def test_a_module_whose_state_is_not_its_memory_is_loaded_and_looked_at(kind):
     assert kind is Copying or taker.total == giver.weight.sum().item()
 
 
+def test_what_is_lent_is_the_memory_of_modules_that_no_other_shares():
+    """The same bytes would be received twice, or others between them, or by who reads what it holds while it is set."""
+
+    class Own:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def state_dict(self):
+            return {"tensor": self.tensor}
+
+        def load_state_dict(self, state):
+            self.tensor.zero_().add_(state["tensor"])
+
+    model = Net()
+    model.coarse.register_buffer("turned", torch.zeros(4, 6).t())
+    tracked = Tracked()
+    tracked.add({"model": model, "copying": Copying(2, 2), "deriving": Deriving(2, 2), "own": Own(torch.ones(3))})
+    tracked.add({"shared": Own(model.norm.weight.detach())})
+    lent = tracked.lent()
+    alone = {"a.bias", "b.bias", "norm.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert set(lent) == {f"/model/{name}" for name in alone | {"coarse.weight", "coarse.bias"}}
+    assert all(tensor.data_ptr() == model.state_dict()[path[7:]].data_ptr() for path, tensor in lent.items())
+
+
+class Counting(torch.optim.SGD):
+    """Has state beside that of its parameters."""
+
+    turns = 0
+
+    def state_dict(self):
+        return {**super().state_dict(), "turns": self.turns}
+
+    def load_state_dict(self, state):
+        self.turns = state["turns"]
+        super().load_state_dict({key: value for key, value in state.items() if key != "turns"})
+
+
+class Wrapping(torch.optim.SGD):
+    """Has a state of another kind than torch's."""
+
+    def state_dict(self):
+        return {"inner": super().state_dict()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state["inner"])
+
+
+@pytest.mark.parametrize("kind", [Counting, Wrapping])
+@pytest.mark.parametrize("steps", [0, 1], ids=["joiner", "survivor"])
+def test_an_optimizer_with_state_of_its_own_kind_is_loaded_and_looked_at(kind, steps):
+    giver, taker = Objects(1, 2, kind), Objects(2, steps, kind)
+    giver.optimizer.turns = 7
+    assert "optimizer" in taker.tracked.install(*parts(giver))
+    assert taker.tracked.digests() == giver.tracked.digests()
+    assert kind is Wrapping or taker.optimizer.turns == 7
+
+
+def test_a_rate_that_is_a_tensor_keeps_its_identity():
+    """A graph on a GPU reads it where it is."""
+    giver, taker = (
+        Objects(seed, 1, lambda params, lr: torch.optim.AdamW(params, lr=torch.tensor(lr))) for seed in (1, 2)
+    )
+    giver.optimizer.param_groups[0]["lr"].fill_(0.25)
+    mine = taker.optimizer.param_groups[0]["lr"]
+    taker.tracked.install(*parts(giver))
+    assert taker.optimizer.param_groups[0]["lr"] is mine
+    assert mine.item() == 0.25
+
+
 def test_a_tensor_of_another_shape_is_refused():
     """It would be broadcast over the whole live tensor in silence."""
 
