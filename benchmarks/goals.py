@@ -126,8 +126,8 @@ BOUNDS = (
         scenario="join",
         value=_pause_in_copies,
         bound=1.5,
-        why_missed="beside the copy each of five processes reads the state once, on two cores, to see that all hold "
-        "the same; then it is installed, and a whole step is part of it",
+        why_missed="beside the copy, state is read to see that it is the same on two donors and has arrived, by five "
+        "processes on two cores; and a whole step is part of it",
     ),
     Bound(
         title="a member at half speed: speed, of what the capacity allows",

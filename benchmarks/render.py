@@ -9,6 +9,7 @@ of the README between its two markers. Plots need matplotlib (`pip install 'ray-
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -182,12 +183,15 @@ def _corruption(result: Mapping[str, Any]) -> list[tables.Table]:
 
 def _knobs(results: Sequence[Mapping[str, Any]]) -> str:
     """What was set, by system and settings, as each row says it."""
-    told: dict[str, str] = {}
+    scenarios: dict[tuple[str, str], dict[str, None]] = {}
     for row in recovery_tables.counting(results):
         if row.get("knobs"):
             knobs = ", ".join(f"`{name}` {value}" for name, value in row["knobs"].items())
-            told[f"{row['system']}, {row.get('settings', 'default')}"] = knobs
-    return "".join(f"- {name}: {knobs}\n" for name, knobs in told.items())
+            told = f"{row['system']}, {row.get('settings', 'default')}"
+            scenarios.setdefault((told, knobs), {})[row["scenario"]] = None
+    times = Counter(told for told, _ in scenarios)
+    where = {key: f" ({', '.join(f'`{one}`' for one in played)})" for key, played in scenarios.items()}
+    return "".join(f"- {key[0]}{where[key] if times[key[0]] > 1 else ''}: {key[1]}\n" for key in scenarios)
 
 
 def _texts(made: Iterable[tables.Table]) -> list[str]:

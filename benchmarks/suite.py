@@ -45,21 +45,24 @@ class Part:
 _OFTEN = ("kill", "stop")
 
 
-def _parts(more: int) -> tuple[Part, ...]:
+_RARER = ("driver", "donor")
+
+
+def _parts(often: int, more: tuple[str, ...] = ()) -> tuple[Part, ...]:
     """What matters most comes first: the last ones have no turn where the time is over.
 
     Args:
-        more: repetitions of what takes little of it.
+        often: how often all are killed and stopped. more: scenarios beside those of all plans.
     """
     return (
-        Part(name="recovery_peers", scenarios=("kill",), repeats=2 + more),
-        Part(name="recovery_stop", scenarios=("stop",), repeats=2 + more),
+        Part(name="recovery_peers", scenarios=("kill",), repeats=often),
+        Part(name="recovery_stop", scenarios=("stop",), repeats=often),
         Part(name="recovery_clean", scenarios=("clean",), systems=(*FIVE, BASELINE)),
         Part(name="recovery_storm", scenarios=("storm",)),
         Part(name="recovery_node", scenarios=("node",)),
         Part(
             name="recovery_more",
-            scenarios=("notice", "shrink", "coordinator", "everyone", "driver", "donor", "partition"),
+            scenarios=("notice", "everyone", "partition", "coordinator", "shrink", *more),
         ),
     )
 
@@ -68,8 +71,8 @@ def _parts(more: int) -> tuple[Part, ...]:
 _AS_IT_COMES = Part(name="recovery_default", scenarios=_OFTEN, settings=DEFAULT, deadline_s=120.0)
 PLANS = {
     "quick": (Part(name="recovery_quick", scenarios=_OFTEN, systems=FOUR),),  # its minutes are those of four
-    "usual": _parts(more=0),
-    "full": (*_parts(more=1), _AS_IT_COMES),
+    "usual": _parts(often=1),
+    "full": (*_parts(often=2, more=_RARER), _AS_IT_COMES),
 }
 
 
@@ -79,7 +82,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--plan", choices=PLANS, default="usual")
     parser.add_argument("--storm-s", type=float, default=120.0, help="length of a storm")
-    parser.add_argument("--minutes", type=float, default=55.0, help="after which no run begins")
+    parser.add_argument("--minutes", type=float, default=57.0, help="after which no run begins")
     parser.add_argument("--seed", type=int, default=0, help="of data, and of whom the faults hit, and when")
     parser.add_argument("--keep", type=Path, help="folder in which step logs and journals stay")
     args = parser.parse_args()

@@ -126,7 +126,14 @@ def restore_report(run: str, where: Where, as_json: bool) -> None:
 @click.command()
 @click.argument("run")
 @click.option("--to", type=click.Path(path_type=Path), required=True, help="New directory.")
-@click.option("--format", "form", type=click.Choice(["dcp", "safetensors"]), default="safetensors", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["dcp", "safetensors"]),
+    default="safetensors",
+    show_default=True,
+    help="Of the files: whole tensors for any library, or a checkpoint of torch.distributed.checkpoint.",
+)
 @_step
 @places
 def export(
@@ -180,8 +187,14 @@ def import_(path: Path, run: str, into: str, persistent: str, as_json: bool) -> 
     "--keep-every", type=click.IntRange(min=0), default=0, help="The first in each so many steps (Keep.every)."
 )
 @click.option("--keep-best", type=click.IntRange(min=0), default=0, help="So many by --metric (Keep.best).")
-@click.option("--metric", default="loss", show_default=True)
-@click.option("--mode", type=click.Choice(["min", "max"]), default="min", show_default=True)
+@click.option("--metric", default="loss", show_default=True, help="Of the steps, which is the better (Keep.metric).")
+@click.option(
+    "--mode",
+    type=click.Choice(["min", "max"]),
+    default="min",
+    show_default=True,
+    help="Which of it is best (Keep.mode).",
+)
 @functools.partial(places, default=None)
 def gc(
     run: str,

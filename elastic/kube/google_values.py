@@ -182,8 +182,8 @@ DROPPED: dict[str, str] = {
     "enable_topology_aware_scheduling": "there it fetches ids that nothing uses; here placement follows Ray's labels",
     "enable_standalone_mode": "the supervisor is an actor of the run",
     "enable_workload_scaling": "a pair of sizes in scaling.num_dp_replicas switches it on",
-    "log_to_stderr": "Ray keeps the logs, the journal the decisions",
-    "verbosity": "Ray keeps the logs, the journal the decisions",
+    "log_to_stderr": "logs.level and logs.show; the journal keeps the decisions",
+    "verbosity": "logs.level and logs.show; the journal keeps the decisions",
     "replicated_job_name": _NO_JOBSET,
     "workload_container_name": _NO_JOBSET,
     "container_name": _NO_JOBSET,
@@ -197,7 +197,7 @@ DROPPED: dict[str, str] = {
     "local_ckpt_dir": "kuberay.params has pods mount a ramdisk of the size that snapshots need; else they use /dev/shm",
     "enable_ckpt_load_replication": _ALWAYS,
     "ckpt_threads_per_rank": "one thread copies while the next step computes",
-    "profile_ckpt_interval": "`python -m benchmarks.checkpoint` measures",
+    "profile_ckpt_interval": "callbacks=[elastic.callbacks.Profile(every_checkpoint=...)] in the program",
     "enable_fault_tolerance": _ALWAYS,
     "use_supervisor": _ALWAYS,
     "num_optimizer_replicas": "copies are made in host memory: checkpoint.peers",
@@ -206,7 +206,7 @@ DROPPED: dict[str, str] = {
     "monitor_interval": "each worker is watched by its end (a pidfd), not by looks",
     "term_timeout": "limits.freeze_timeout_s and pod_termination_threshold_s bound what is waited for",
     "initial_rank_heartbeat_timeout": "limits.first_steps_timeout_s, learnt from the steps after that",
-    "rank_heartbeat_timeout": "limits.hang_floor_s, and two usual steps",
+    "rank_heartbeat_timeout": "twice limits.hang_floor_s, or four usual steps",
     "model": _CODE,
     "model_size": _CODE,
     "max_runtime": _CODE,
@@ -224,7 +224,7 @@ DROPPED: dict[str, str] = {
     "log_dir_prefix": "run_dir, and checkpoint.persistent for the journal's copy",
     "log_to_remote_storage": "the journal is copied to checkpoint.persistent",
     "log_level": _CODE,
-    "enable_tensorboard": "callbacks=[elastic.sinks.TensorBoardText(...)] in the program",
+    "enable_tensorboard": "callbacks=[elastic.callbacks.TensorBoardScalars(...)] in the program",
 }
 
 

@@ -388,7 +388,7 @@ def test_a_goal_of_our_own_that_is_missed_has_its_reason() -> None:
     assert table is not None
     ((title, median, runs, asked, commit),) = table.rows
     assert "400 MB" in title and (median, runs, asked, commit) == ("3", "5", "<= 1.5 (missed)", "`0123456`")
-    assert table.notes[0].startswith(f"Missed: {title}: beside the copy each of five processes reads the state")
+    assert table.notes[0].startswith(f"Missed: {title}: beside the copy, state is read")
     kept = goals.alone([alone(0.4)])
     assert kept is not None and kept.rows[0][3] == "<= 1.5" and not kept.notes
 
