@@ -148,7 +148,8 @@ WHY_MISSED: Mapping[str, Mapping[str, str]] = {
     },
     "hang: the survivors' next commit": {
         _EVERYBODY: "who is stopped is known for sure after three looks of its host monitor, and once another one is "
-        "seen to wait for it; then it is killed, the others stop, agree and connect, and a whole step is part of it"
+        "seen to wait for it; then it is killed, the others stop, agree and connect, and a whole step is part of it; "
+        "on a slower machine all of that takes longer, and torchft's timeout of a second does not"
     },
     "node loss: the survivors' next commit": {
         _EVERYBODY: "a whole step is part of it on both sides, and so is the forming of the group that makes it"
