@@ -481,6 +481,18 @@ def test_a_whole_report_and_section() -> None:
     assert render.section({}).strip() == render.MORE
 
 
+def test_settings_that_were_not_the_same_everywhere_are_told_of_each_scenario() -> None:
+    kinds = {"kill": 1.0, "stop": 1.0, "everyone": 0.5}
+    rows = [
+        run("torchft", scenario=kind, settings="tuned", knobs={"timeout_s": value}) for kind, value in kinds.items()
+    ]
+    assert render._knobs([result(*rows)]).splitlines() == [
+        "- torchft, tuned (`kill`, `stop`): `timeout_s` 1.0",
+        "- torchft, tuned (`everyone`): `timeout_s` 0.5",
+    ]
+    assert render._knobs([result(*rows[:2])]) == "- torchft, tuned: `timeout_s` 1.0\n"
+
+
 def test_the_readme_shows_tuned_settings_whatever_shorter_ones_were_tried() -> None:
     figures = {"t_resume_s": 0.2, "t_full_s": 3.0}
     kills = [
